@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import Body, CompiledFacts, OpenTensorInfo, TensorInfo
 from tilewright.compiler import Compilation, compile_graph
+from tilewright.content_pool import ContentPool
 from tilewright.errors import UsageError
 from tilewright.explain import origins_of, with_loaded_nodes
 from tilewright.files import is_artifact
@@ -24,7 +26,7 @@ from tilewright.specialise.binding import Binding
 from tilewright.steps import CostInfo
 from tilewright.suggestions import likely
 from tilewright.targets import is_machine
-from tilewright.targets.base import SimulatedCode
+from tilewright.targets.base import SharingCode, SimulatedCode
 from tilewright.version import __version__
 
 
@@ -75,10 +77,15 @@ def _open_model(
         origins=(),
     )
 
+    pool = ContentPool()
+
     def compile_part(graph: Graph, shapes: Mapping[str, Shape], time_left_s: float | None) -> CompiledModel:
         chosen = dataclasses.replace(options, shapes=dict(shapes), timeout_s=time_left_s)
         part = dataclasses.replace(model, source=graph, shapes=dict(shapes))
-        return compiled_model(part, chosen, compile_graph(graph, chosen))
+        compilation = compile_graph(graph, chosen)
+        for value in compilation.program.graph.initializers:
+            value.data = None if value.data is None else pool.array(value.data)
+        return compiled_model(part, chosen, compilation, pool)
 
     compiled = OpenCompiledModel(prepared, binding, facts, compile_part)
     compiled.prepare(progress)
@@ -124,8 +131,10 @@ def artifact_path(model: Path, output: Path | None) -> Path:
     return path
 
 
-def compiled_model(model: Model, options: Options, compilation: Compilation) -> CompiledModel:
-    """What `tw.compile` gives of a compilation."""
+def compiled_model(
+    model: Model, options: Options, compilation: Compilation, pool: ContentPool | None = None
+) -> CompiledModel:
+    """What `tw.compile` gives of a compilation; others that are loaded share the constants of a pool."""
     code, program, target = compilation.code, compilation.program, compilation.planned.target
     origins = origins_of(model.graph, program.graph, compilation.passes)
     facts = CompiledFacts(
@@ -146,8 +155,10 @@ def compiled_model(model: Model, options: Options, compilation: Compilation) -> 
         machine=target.machine if is_machine(options.target) else None,
         metadata=model.metadata,
     )
-    store = target.code_store
-    body = Body(lambda: program, lambda: () if store is None else store.pack(code), code.load)
+    store, load = target.code_store, code.load
+    if pool is not None and isinstance(code, SharingCode):
+        load = functools.partial(code.load_sharing, pool=pool)
+    body = Body(lambda: program, lambda: () if store is None else store.pack(code), load)
     return CompiledModel(
         facts,
         body,

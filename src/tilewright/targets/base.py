@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from tilewright.arguments import NOWHERE
+from tilewright.content_pool import ContentPool
 from tilewright.cost.base import CostModel
 from tilewright.cost.roofline import NOMINAL
 from tilewright.errors import BudgetExceeded, UnsupportedOp
@@ -122,6 +123,15 @@ class Code(Protocol):
 
     def load(self, num_threads: int | None) -> Executable:
         """Make it run in this process."""
+        ...
+
+
+@runtime_checkable
+class SharingCode(Code, Protocol):
+    """Code that can be loaded beside others of the same model without a second copy of its constants."""
+
+    def load_sharing(self, num_threads: int | None, pool: ContentPool) -> Executable:
+        """As `load`; equal constants are held once by all that share the pool."""
         ...
 
 

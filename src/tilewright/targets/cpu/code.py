@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.content_pool import ContentPool
 from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.memory.base import MemoryPlan, MemoryProblem
@@ -95,6 +96,10 @@ class CpuCode:
     def load(self, num_threads: int | None) -> CpuExecutable:
         """Make it runnable in this process."""
         return self.image.load(num_threads)
+
+    def load_sharing(self, num_threads: int | None, pool: ContentPool) -> CpuExecutable:
+        """The same, with the constants that a pool has already."""
+        return self.image.load(num_threads, pool)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

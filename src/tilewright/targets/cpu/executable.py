@@ -37,6 +37,14 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ConstantPlaces:
+    """Where constants lie: their base is `address`, and `buffers` are what must not be collected."""
+
+    address: int
+    buffers: tuple[AlignedBuffer, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class HostStep:
     """An operator that runs in Python: where its inputs, followed by its captures, and outputs lie."""
 
@@ -89,7 +97,7 @@ class CpuExecutable:
         passthrough: Mapping[str, Array | str],
         main: MainCode,
         library: JitLibrary,
-        weights: AlignedBuffer,
+        weights: ConstantPlaces,
         arena_bytes: int,
         scratch_bytes: int,
         host_steps: Sequence[HostStep],

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from tilewright.targets.cpu.executable import CpuExecutable, HostStep, TensorSpec, bytes_at
+from tilewright.content_pool import ContentPool
+from tilewright.targets.cpu.executable import (
+    ConstantPlaces,
+    CpuExecutable,
+    HostStep,
+    TensorSpec,
+    bytes_at,
+)
 from tilewright.targets.cpu.main_code import MainCode, load_main
 from tilewright.targets.cpu.pool import AlignedBuffer
 from tilewright.targets.cpu.runtime import CheckedIndex
+from tilewright.targets.cpu.shared_constants import SharedConstants
+from tilewright.targets.cpu.storage import WEIGHTS_BASE
 
 Array = np.ndarray[Any, Any]
 
@@ -26,6 +35,10 @@ class Constants(Protocol):
 
     def fill(self, target: Array) -> None:
         """Write all of it into `target` (uint8, at least `size_bytes`)."""
+        ...
+
+    def each(self, visit: Callable[[int, Array], None]) -> None:
+        """Call with the offset and the bytes of each constant, from several threads."""
         ...
 
 
@@ -53,10 +66,17 @@ class CpuImage:
     index_checks: tuple[CheckedIndex, ...] = ()
     runtime: bytes | None = None
 
-    def load(self, num_threads: int | None) -> CpuExecutable:
-        """Make it runnable in this process."""
+    def load(self, num_threads: int | None, pool: ContentPool | None = None) -> CpuExecutable:
+        """Make it runnable in this process; what a pool has of its constants is not held a second time."""
+        if pool is not None:
+            shared = SharedConstants(self.constants, pool, WEIGHTS_BASE)
+            placed = replace(self, main=shared.main(self.main), host_steps=shared.host_steps(self.host_steps))
+            return placed._executable(shared.places, num_threads)
         constants = AlignedBuffer(max(64, self.constants.size_bytes), "the model's constants")
         self.constants.fill(bytes_at(constants.address, constants.size_bytes))
+        return self._executable(ConstantPlaces(constants.address, (constants,)), num_threads)
+
+    def _executable(self, constants: ConstantPlaces, num_threads: int | None) -> CpuExecutable:
         return CpuExecutable(
             inputs=self.inputs,
             outputs=self.outputs,

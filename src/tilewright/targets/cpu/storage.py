@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import or_
 from typing import Any
@@ -104,14 +104,28 @@ class Weights:
                 assert storage.value.data is not None
                 part = target[offset : offset + storage.packed.size_bytes]
                 arrange_into(storage.packed.arrangement, storage.value.data, part)
-                return
-            if isinstance(storage, PackedTensor) and self._arrangements is not None:
-                data = self._arrangements.of(storage)
             else:
-                data = np.ascontiguousarray(_constant_data(storage))
-            target[offset : offset + data.nbytes] = data.reshape(-1).view(np.uint8)
+                data = self._bytes(storage)
+                target[offset : offset + data.nbytes] = data
 
         map_on_cores(place, self._sources)
+
+    def each(self, visit: Callable[[int, Array], None]) -> None:
+        """Call with the offset and the bytes of each constant, on all cores, too."""
+
+        def arrange(source: tuple[int, Storage]) -> None:
+            offset, storage = source
+            visit(offset, self._bytes(storage))
+
+        map_on_cores(arrange, self._sources)
+
+    def _bytes(self, storage: Storage) -> Array:
+        """A constant as its kernel wants it."""
+        if isinstance(storage, PackedTensor) and self._arrangements is not None:
+            data = self._arrangements.of(storage)
+        else:
+            data = np.ascontiguousarray(_constant_data(storage))
+        return data.reshape(-1).view(np.uint8)
 
 
 def _constant_data(storage: Storage) -> Array:

@@ -299,6 +299,12 @@ class StoredConstants:
         """Its size."""
         return self.parts.size_bytes(CONSTANTS)
 
+    def each(self, visit: Callable[[int, Array], None]) -> None:
+        """All of it as one."""
+        data = np.empty(self.size_bytes, np.uint8)
+        self.fill(data)
+        visit(0, data)
+
     def fill(self, target: Array) -> None:
         """Read all of it."""
         if self.size_bytes:

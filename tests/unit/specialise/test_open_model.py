@@ -1,0 +1,240 @@
+"""Models with open shapes run at the shapes that they are fed, each compiled once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from onnx.parser import parse_model
+
+import tilewright as tw
+from tilewright.errors import BudgetExceeded, ModelClosed, UnsupportedOp, UsageError
+from tilewright.specialise import OpenCompiledModel
+
+HEADER = '<ir_version: 8, opset_import: ["": 17]> '
+DENSE = HEADER + "g (float[batch,4] x) => (float[batch,3] y) { h = MatMul(x, w) y = Relu(h) }"
+# Rows whose sum is not zero, scaled by how many there are: two shapes that data decide, and a value of one.
+CHOSEN = (
+    HEADER
+    + """g (float[N,2] x) => (float[M,2] y, float[N,2] r) {
+    r = Relu(x)
+    sums = ReduceSum<keepdims=0>(r, last)
+    found = NonZero(sums)
+    rows = Squeeze(found, first)
+    y = Gather(r, rows)
+}"""
+)
+# The largest k elements of a vector, where k is a value that is fed.
+LARGEST = (
+    HEADER
+    + """g (float[N] x, int64[1] k) => (float[K] y, float[K,3] z) {
+    top, places = TopK(x, k)
+    y = Neg(top)
+    column = Unsqueeze(y, last)
+    z = MatMul(column, row)
+}"""
+)
+
+
+def model(text: str, **arrays: Any) -> onnx.ModelProto:
+    proto = parse_model(text)
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items())
+    return proto
+
+
+WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+
+
+def dense(**settings: Any) -> OpenCompiledModel:
+    compiled = tw.compile(model(DENSE, w=WEIGHTS), no_cache=True, threads=1, **settings)
+    assert isinstance(compiled, OpenCompiledModel)
+    return compiled
+
+
+def rows(num_rows: int, num_columns: int = 4) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(num_rows).standard_normal((num_rows, num_columns)).astype(np.float32)
+
+
+def expected(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return np.maximum(x @ WEIGHTS, 0)
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpreter"])
+def test_every_shape_that_is_fed_runs_right(target: str) -> None:
+    compiled = dense(target=target)
+    for num_rows in (1, 5, 2, 5):
+        (found,) = compiled.run(None, {"x": rows(num_rows)})
+        np.testing.assert_allclose(found, expected(rows(num_rows)), rtol=1e-5)
+    kept = compiled.specialisations.kept
+    assert {s.shapes["x"]: s.num_runs for s in kept} == {(1, 4): 1, (2, 4): 1, (5, 4): 2}
+    assert compiled.specialisations.num_made == 3
+
+
+def test_shapes_are_shown_as_onnxruntime_shows_them() -> None:
+    compiled = dense()
+    assert [(i.name, i.type, i.shape) for i in compiled.get_inputs()] == [
+        ("x", "tensor(float)", ("batch", 4))
+    ]
+    assert [o.shape for o in compiled.get_outputs()] == [("batch", 3)]
+
+
+def test_bits_are_those_of_the_model_compiled_for_the_shape() -> None:
+    static = tw.compile(model(DENSE, w=WEIGHTS), shapes={"x": (7, 4)}, no_cache=True, threads=1)
+    (want,), (found,) = static.run(None, {"x": rows(7)}), dense().run(None, {"x": rows(7)})
+    assert found.tobytes() == want.tobytes()
+
+
+def test_the_model_at_given_shapes_is_a_compiled_model(tmp_path: Any) -> None:
+    compiled = dense()
+    compiled.run(None, {"x": rows(3)})
+    at = compiled.at({"x": (3, 4)})
+    assert compiled.specialisations.num_made == 1
+    (found,) = tw.open(at.save(tmp_path / "m.tw")).run(None, {"x": rows(3)})
+    np.testing.assert_allclose(found, expected(rows(3)), rtol=1e-5)
+
+
+def test_what_needs_shapes_says_which_are_open(tmp_path: Any) -> None:
+    compiled = dense()
+    for ask in (lambda: compiled.program, lambda: compiled.save(tmp_path / "m.tw"), compiled.explain):
+        with pytest.raises(
+            UsageError, match=r"leaves dimension 0 \(batch\) open; fix it with --shapes x:\?x4"
+        ):
+            ask()
+    loaded = tw.load(model(DENSE, w=WEIGHTS))
+    assert loaded.is_open
+    assert loaded.at({"x": (2, 4)}).graph.outputs[0].shape == (2, 3)
+    with pytest.raises(UsageError, match="open"):
+        _ = loaded.graph
+
+
+def test_prepared_shapes_are_compiled_before_they_come_and_frozen_ones_only_then() -> None:
+    compiled = dense(shapes={"x": ("1..2|4", 4)}, frozen_shapes=True)
+    assert [(s.shapes["x"][0], s.is_ahead) for s in compiled.specialisations.kept] == [
+        (1, True),
+        (2, True),
+        (4, True),
+    ]
+    compiled.run(None, {"x": rows(2)})
+    with pytest.raises(UsageError, match=r"with 1\.\.2\|4 on axis 0"):
+        compiled.run(None, {"x": rows(3)})
+    assert compiled.specialisations.num_made == 3
+
+
+def test_frozen_shapes_without_prepared_ones_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"no shapes are prepared, for x:\?x4 leaves some open"):
+        dense(frozen_shapes=True)
+
+
+def test_no_more_than_the_limit_are_kept() -> None:
+    compiled = dense(max_shapes=2, target="interpreter")
+    for num_rows in (1, 2, 3):
+        compiled.run(None, {"x": rows(num_rows)})
+    found = compiled.specialisations
+    assert [s.shapes["x"][0] for s in found.kept] == [2, 3]
+    assert (found.num_made, found.num_dropped, found.limit) == (3, 1, 2)
+
+
+def test_time_is_limited_for_all_shapes_together() -> None:
+    compiled = dense(timeout_s=1000.0)
+    compiled.run(None, {"x": rows(1)})
+    compiled._store.seconds = 1001.0
+    compiled.run(None, {"x": rows(1)})
+    with pytest.raises(BudgetExceeded, match="took the 1000 s that all may take"):
+        compiled.run(None, {"x": rows(2)})
+
+
+def test_a_closed_model_runs_at_no_shape() -> None:
+    compiled = dense()
+    compiled.run(None, {"x": rows(1)})
+    compiled.close()
+    for num_rows in (1, 2):
+        with pytest.raises(ModelClosed):
+            compiled.run(None, {"x": rows(num_rows)})
+
+
+def test_threads_may_bring_any_shapes() -> None:
+    compiled, wrong = dense(), []
+
+    def work(first: int) -> None:
+        for num_rows in (first, 1 + first % 3, first):
+            (found,) = compiled.run(None, {"x": rows(num_rows)})
+            if not np.allclose(found, expected(rows(num_rows)), rtol=1e-5):
+                wrong.append(num_rows)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in (1, 2, 3, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert compiled.specialisations.num_made == 3
+
+
+def test_large_constants_are_held_once_for_all_shapes() -> None:
+    wide = np.random.default_rng(0).standard_normal((512, 256)).astype(np.float32)
+    text = HEADER + "g (float[batch,512] x) => (float[batch,256] y) { y = MatMul(x, w) }"
+    compiled = tw.compile(model(text, w=wide), no_cache=True, threads=1)
+    for num_rows in (32, 64):
+        (found,) = compiled.run(None, {"x": rows(num_rows, 512)})
+        np.testing.assert_allclose(found, rows(num_rows, 512) @ wide, rtol=1e-4, atol=1e-4)
+    constants = [
+        {id(v.data) for v in compiled.at({"x": (n, 512)}).program.graph.initializers} for n in (32, 64)
+    ]
+    assert constants[0] == constants[1]
+    held = [
+        {buffer.address for buffer in compiled.at({"x": (n, 512)}).load()._weights.buffers[1:]}
+        for n in (32, 64)
+    ]
+    assert held[0] == held[1]
+    assert held[0]
+
+
+@pytest.mark.parametrize("target", ["cpu", "interpreter"])
+def test_shapes_that_data_decide_run(target: str) -> None:
+    arrays = {"last": np.array([1]), "first": np.array([0])}
+    compiled = tw.compile(model(CHOSEN, **arrays), target=target, no_cache=True, threads=1)
+    for x in (rows(6, 2), rows(6, 2) + 9, -abs(rows(6, 2)), rows(1, 2)):
+        y, r = compiled.run(None, {"x": x})
+        want = np.maximum(x, 0)
+        np.testing.assert_array_equal(r, want)
+        np.testing.assert_array_equal(y, want[want.sum(1) != 0])
+
+
+def test_what_follows_a_shape_that_data_decide_is_compiled_where_that_pays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tilewright.specialise.parts.MAX_INTERPRETED_FLOP", 0)
+    row = np.array([[1, 2, 3]], np.float32)
+    compiled = tw.compile(model(LARGEST, row=row, last=np.array([1])), no_cache=True, threads=1)
+    x = rows(1, 9)[0]
+    for k in (3, 5, 3):
+        y, z = compiled.run(None, {"x": x, "k": np.array([k])})
+        np.testing.assert_array_equal(y, -np.sort(x)[::-1][:k])
+        np.testing.assert_allclose(z, y[:, None] @ row)
+    later = [s for s in compiled.specialisations.kept if s.follows_data]
+    assert {s.shapes["top"][0]: (s.num_runs, s.num_kernels > 0) for s in later} == {
+        3: (2, True),
+        5: (1, True),
+    }
+
+
+def test_a_model_whose_shapes_data_decide_has_no_one_graph() -> None:
+    arrays = {"last": np.array([1]), "first": np.array([0])}
+    compiled = tw.compile(model(CHOSEN, **arrays), no_cache=True)
+    with pytest.raises(
+        UnsupportedOp, match="NonZero 'found': the shape of its result 'found' depends on data"
+    ):
+        compiled.at({"x": (2, 2)})
+
+
+def test_a_session_takes_any_shape(tmp_path: Any) -> None:
+    path = tmp_path / "open.onnx"
+    onnx.save(model(DENSE, w=WEIGHTS), path)
+    session = tw.InferenceSession(str(path))
+    for num_rows in (2, 3):
+        (found,) = session.run(None, {"x": rows(num_rows)})
+        np.testing.assert_allclose(found, expected(rows(num_rows)), rtol=1e-5)
