@@ -39,10 +39,10 @@ class Binding:
         """
         self.inputs = dict(inputs)
         self.defaulted = dict(defaulted)
+        self.names = tuple(self.inputs)
         self._allowed: dict[Open, Extents] = {}
         for name, axes in asked.items():
             self._restrict(name, axes)
-        self.names = tuple(self.inputs)
 
     def allowed(self, name: str) -> tuple[Extents, ...] | None:
         """What each axis of an input may be; None where its rank is not known."""
