@@ -21,8 +21,8 @@ from tilewright.frontend.onnx import PreparedModel, Source
 from tilewright.ir.graph import Graph, Shape
 from tilewright.options import Options, parse_open_shapes
 from tilewright.progress import Progress
-from tilewright.specialise import OpenCompiledModel
 from tilewright.specialise.binding import Binding
+from tilewright.specialise.model import OpenCompiledModel
 from tilewright.steps import CostInfo
 from tilewright.suggestions import likely
 from tilewright.targets import is_machine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -15,9 +15,7 @@ from tilewright.errors import UsageError
 from tilewright.files import is_artifact
 from tilewright.formatting import format_shape
 from tilewright.results import Result, Table
-
-if TYPE_CHECKING:
-    from tilewright.specialise import Specialisations
+from tilewright.specialise.facts import Specialisations
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -91,7 +89,7 @@ def run(
     if (inputs is None) != random:
         raise UsageError("give the inputs with -i FILE.npz, or --random; one of the two.")
     from tilewright.api.artifacts import open_or_compile
-    from tilewright.specialise import OpenCompiledModel
+    from tilewright.specialise.model import OpenCompiledModel
 
     options = flags.options()
     with progress(f"loading {model.name}") as update:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from tilewright.errors import BudgetExceeded, ModelClosed, UsageError
 from tilewright.formatting import format_shape
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.ir.graph import Graph, Shape
-from tilewright.results import Result, Table
 from tilewright.specialise.binding import Binding, Key
+from tilewright.specialise.facts import Specialisation, Specialisations
 from tilewright.specialise.parts import Part, is_light
 from tilewright.specialise.store import Store
 
@@ -25,52 +24,6 @@ Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
 CompilePart = Callable[[Graph, Shapes, float | None], CompiledModel]
 """A graph at shapes of its inputs, within so many seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Specialisation:
-    """The code for one set of shapes: how long it took to make, and how many runs used it.
-
-    `is_ahead`: it was prepared before any run. `follows_data`: it is of what comes after a shape that data
-    decide.
-    """
-
-    shapes: Mapping[str, Shape]
-    seconds: float
-    num_runs: int
-    num_kernels: int
-    is_ahead: bool
-    follows_data: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Specialisations(Result):
-    """What an open model was compiled for: what is kept, least recently used first, and counts of all."""
-
-    kept: tuple[Specialisation, ...]
-    num_made: int
-    num_dropped: int
-    seconds: float
-    limit: int
-
-    def tables(self) -> tuple[Table, ...]:
-        """A row for each set of shapes that is kept."""
-        rows = tuple(
-            (
-                ", ".join(f"{name}: {format_shape(shape)}" for name, shape in s.shapes.items()),
-                str(s.num_kernels),
-                f"{s.seconds:.2f} s",
-                str(s.num_runs),
-            )
-            for s in self.kept
-        )
-        return (Table(("shapes", "kernels", "compiled in", "runs"), rows),)
-
-    def __str__(self) -> str:
-        return (
-            f"compiled for {self.num_made} sets of shapes in {self.seconds:.1f} s; {len(self.kept)} of at "
-            f"most {self.limit} are kept"
-        )
 
 
 class OpenCompiledModel(CompiledModel):

@@ -13,7 +13,7 @@ from onnx.parser import parse_model
 
 import tilewright as tw
 from tilewright.errors import BudgetExceeded, ModelClosed, UnsupportedOp, UsageError
-from tilewright.specialise import OpenCompiledModel
+from tilewright.specialise.model import OpenCompiledModel
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]> '
 DENSE = HEADER + "g (float[batch,4] x) => (float[batch,3] y) { h = MatMul(x, w) y = Relu(h) }"

@@ -1,0 +1,55 @@
+"""What is told of the shapes that an open model was compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.formatting import format_shape
+from tilewright.results import Result, Table
+
+
+@dataclass(frozen=True, slots=True)
+class Specialisation:
+    """The code for one set of shapes: how long it took to make, and how many runs used it.
+
+    `is_ahead`: it was prepared before any run. `follows_data`: it is of what comes after a shape that data
+    decide.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    seconds: float
+    num_runs: int
+    num_kernels: int
+    is_ahead: bool
+    follows_data: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Specialisations(Result):
+    """What an open model was compiled for: what is kept, least recently used first, and counts of all."""
+
+    kept: tuple[Specialisation, ...]
+    num_made: int
+    num_dropped: int
+    seconds: float
+    limit: int
+
+    def tables(self) -> tuple[Table, ...]:
+        """A row for each set of shapes that is kept."""
+        rows = tuple(
+            (
+                ", ".join(f"{name}: {format_shape(shape)}" for name, shape in s.shapes.items()),
+                str(s.num_kernels),
+                f"{s.seconds:.2f} s",
+                str(s.num_runs),
+            )
+            for s in self.kept
+        )
+        return (Table(("shapes", "kernels", "compiled in", "runs"), rows),)
+
+    def __str__(self) -> str:
+        return (
+            f"compiled for {self.num_made} sets of shapes in {self.seconds:.1f} s; {len(self.kept)} of at "
+            f"most {self.limit} are kept"
+        )
