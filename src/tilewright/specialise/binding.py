@@ -24,7 +24,10 @@ Open = tuple[str, int] | str
 
 
 class Binding:
-    """The inputs of a model as it declares them, and what a user asked of the axes that are open."""
+    """The inputs of a model as it declares them, and what a user asked of the axes that are open.
+
+    An axis of which one extent was asked is fixed; of several, those are prepared.
+    """
 
     def __init__(
         self,
@@ -112,6 +115,20 @@ class Binding:
             keys.append(tuple((name, self._shape(name, chosen)) for name in self.inputs))
         return keys
 
+    def listed_axes(self) -> dict[Open, dict[str, int]]:
+        """Open dimensions of which several extents were asked, each with its axis of the inputs that have it.
+
+        Those that are two axes of one input are left out.
+        """
+        axes: dict[Open, list[tuple[str, int]]] = {}
+        for name, declared in self.inputs.items():
+            allowed = self.allowed(name) or ()
+            dims = declared.dims if declared.dims is not None else (None,) * len(allowed)
+            for axis, (dim, extents) in enumerate(zip(dims, allowed, strict=True)):
+                if not isinstance(dim, int) and extents.num_values > 1:
+                    axes.setdefault(dim or (name, axis), []).append((name, axis))
+        return {v: dict(found) for v, found in axes.items() if len(dict(found)) == len(found)}
+
     def describe(self) -> str:
         """What is asked of the inputs, as `--shapes` writes it."""
         described = ((name, self.allowed(name)) for name in self.inputs)
@@ -185,8 +202,8 @@ class Binding:
         if len(allowed) != array.ndim:
             raise UsageError(f"{label}, {takes}.")
         for axis, (extent, extents) in enumerate(zip(array.shape, allowed, strict=True)):
-            if extent not in extents:
-                raise UsageError(f"{label}, {takes}, with {extents} on axis {axis}.")
+            if extents.num_values == 1 and extent not in extents:
+                raise UsageError(f"{label}, {takes}.")
             dim = None if declared.dims is None else declared.dims[axis]
             if isinstance(dim, str) and symbols.setdefault(dim, (extent, name))[0] != extent:
                 first, other = symbols[dim]

@@ -14,7 +14,7 @@ class Specialisation:
     """The code for one set of shapes: how long it took to make, and how many runs used it.
 
     `is_ahead`: it was prepared before any run. `follows_data`: it is of what comes after a shape that data
-    decide.
+    decide. `by_rows`: it has no code, for runs are divided into rows, or padded, for code of so many each.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -23,6 +23,7 @@ class Specialisation:
     num_kernels: int
     is_ahead: bool
     follows_data: bool
+    by_rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,12 +16,15 @@ from tilewright.formatting import format_shape
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.binding import Binding, Key
+from tilewright.specialise.divided import DividedRows, cover, divided_rows
 from tilewright.specialise.facts import Specialisation, Specialisations
 from tilewright.specialise.parts import Part, is_light
 from tilewright.specialise.store import Store
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
+Purpose = Literal["ahead", "run", "at"]
+"""Why something is made: before any run, for one, or because somebody asked for the model at these shapes."""
 CompilePart = Callable[[Graph, Shapes, float | None], CompiledModel]
 """A graph at shapes of its inputs, within so many seconds."""
 
@@ -47,7 +50,9 @@ class OpenCompiledModel(CompiledModel):
         self._prepared = prepared
         self._binding = binding
         self._compile_part = compile_part
-        self._store: Store[tuple[PreparedModel, Key], Part] = Store(facts.options.max_shapes)
+        self._store: Store[tuple[PreparedModel, Key, bool], Part | DividedRows] = Store(
+            facts.options.max_shapes
+        )
         self._num_inputs = len(binding.names)
 
     def run(
@@ -64,8 +69,10 @@ class OpenCompiledModel(CompiledModel):
         """
         names = self._output_names if output_names is None else self._checked_names(output_names)
         part = self._part(feed)
-        if part.compiled is not None and part.rest is None:
-            return part.compiled.run(names, feed)
+        if isinstance(part, DividedRows):
+            return part.run(names, feed)
+        if part.whole is not None:
+            return part.whole.run(names, feed)
         values = self._results(part, {name: np.asarray(array) for name, array in feed.items()})
         return [values[name] for name in names]
 
@@ -78,11 +85,14 @@ class OpenCompiledModel(CompiledModel):
             UnsupportedOp: data decide a shape in it.
         """
         given = self._prepared.input_shapes({name: tuple(shape) for name, shape in shapes.items()})
-        part = self._obtained(self._prepared, self._binding.key_of(given))
-        if part.compiled is None or part.rest is not None:
+        key = self._binding.key_of(given)
+        part = self._store.get((self._prepared, key, False))
+        if part is None or isinstance(part, DividedRows):
+            part = self._obtained(self._prepared, key, "at")
+        if isinstance(part, DividedRows) or part.whole is None:
             self._prepared.graph(given)  # says which operator it is
             raise UsageError(f"{self._prepared.label}: nothing of it is computed at these shapes.")
-        return part.compiled
+        return part.whole
 
     def prepare(self, progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compile for all sets of shapes that the options name.
@@ -99,7 +109,7 @@ class OpenCompiledModel(CompiledModel):
         for number, key in enumerate(keys):
             if progress is not None:
                 progress("shapes", number, len(keys))
-            self._obtained(self._prepared, key, is_ahead=True)
+            self._obtained(self._prepared, key, "ahead")
 
     @property
     def specialisations(self) -> Specialisations:
@@ -109,11 +119,12 @@ class OpenCompiledModel(CompiledModel):
                 shapes=dict(key),
                 seconds=entry.seconds,
                 num_runs=entry.num_uses,
-                num_kernels=0 if entry.value.compiled is None else len(entry.value.compiled.kernels),
+                num_kernels=_num_kernels(entry.value),
                 is_ahead=entry.is_ahead,
                 follows_data=prepared is not self._prepared,
+                by_rows=entry.value.extents if isinstance(entry.value, DividedRows) else (),
             )
-            for (prepared, key), entry in self._store.items()
+            for (prepared, key, _), entry in self._store.items()
         )
         store = self._store
         return Specialisations(kept, store.num_made, store.num_dropped, store.seconds, store.limit)
@@ -121,12 +132,12 @@ class OpenCompiledModel(CompiledModel):
     def close(self) -> None:
         """Unload the code of all shapes. See `CompiledModel.close`."""
         for part in self._store.values():
-            if part.compiled is not None:
+            if isinstance(part, Part) and part.compiled is not None:
                 part.compiled.close()
         super().close()
         self._store.clear()
 
-    def _part(self, feed: Mapping[str, Array]) -> Part:
+    def _part(self, feed: Mapping[str, Array]) -> Part | DividedRows:
         if self._is_closed:
             raise ModelClosed
         if not isinstance(feed, Mapping):
@@ -134,7 +145,7 @@ class OpenCompiledModel(CompiledModel):
         if len(feed) == self._num_inputs:
             try:
                 key = tuple([(name, feed[name].shape) for name in self._binding.names])
-                part = self._store.get((self._prepared, key))
+                part = self._store.get((self._prepared, key, False))
             except (KeyError, AttributeError, TypeError):  # what is wrong is said below
                 part = None
             if part is not None:
@@ -143,28 +154,35 @@ class OpenCompiledModel(CompiledModel):
 
     def _results(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Values by name, the outputs among them: part after part, each at the shapes that arrive."""
-        values = part.run(feed)
+        values = part.values(feed)
         outputs = {name: values[name] for name in self._output_names if name in values}
         while part.rest is not None:
             rest = part.rest
             feed = {name: values[name] for name in rest.inputs}
-            part = self._obtained(rest, tuple((name, array.shape) for name, array in feed.items()))
-            values = part.run(feed)
+            following = self._obtained(rest, tuple((name, array.shape) for name, array in feed.items()))
+            assert isinstance(following, Part)  # rows are of the model's own inputs
+            part, values = following, following.values(feed)
             outputs.update({name: values[name] for name in rest.outputs if name in values})
         return outputs
 
-    def _obtained(self, prepared: PreparedModel, key: Key, *, is_ahead: bool = False) -> Part:
+    def _obtained(self, prepared: PreparedModel, key: Key, purpose: Purpose = "run") -> Part | DividedRows:
         return self._store.obtain(
-            (prepared, key), lambda: self._made(prepared, key, is_ahead=is_ahead), is_ahead=is_ahead
+            (prepared, key, purpose == "at"),
+            lambda: self._made(prepared, key, purpose),
+            is_ahead=purpose == "ahead",
         )
 
-    def _made(self, prepared: PreparedModel, key: Key, *, is_ahead: bool) -> Part:
+    def _made(self, prepared: PreparedModel, key: Key, purpose: Purpose) -> Part | DividedRows:
         follows_data, is_frozen = prepared is not self._prepared, self.options.frozen_shapes
-        if is_frozen and not is_ahead and not follows_data:
-            raise UsageError(
-                f"shapes are frozen, and {_shown(key)} is not prepared: add it to shapes, which are "
-                f"{self._binding.describe()}, or do without frozen-shapes."
-            )
+        if purpose == "run" and not follows_data:
+            divided = self._divided_rows(key)
+            if divided is not None:
+                return divided
+            if is_frozen:
+                raise UsageError(
+                    f"shapes are frozen, and {_shown(key)} is not prepared: add it to shapes, which are "
+                    f"{self._binding.describe()}, or do without frozen-shapes."
+                )
         started = time.perf_counter()
         division = prepared.divided(dict(key))
         interprets = follows_data and (is_frozen or is_light(division.graph))
@@ -172,7 +190,36 @@ class OpenCompiledModel(CompiledModel):
         def compile_part(graph: Graph, shapes: Shapes) -> CompiledModel:
             return self._compile_part(graph, shapes, self._time_left(key, started))
 
-        return Part.of(division, dict(key), compile_part, interprets=interprets)
+        is_ahead = purpose == "ahead"
+        return Part.of(division, dict(key), compile_part, interprets=interprets, keeps=is_ahead)
+
+    def _divided_rows(self, key: Key) -> DividedRows | None:
+        """The code for prepared shapes on rows of these, where an axis is proven to hold rows."""
+        ahead = {
+            prepared_key: entry.value
+            for (prepared, prepared_key, _), entry in self._store.items()
+            if entry.is_ahead and prepared is self._prepared and isinstance(entry.value, Part)
+        }
+        graph: Graph | None = None
+        for axes in self._binding.listed_axes().values():
+            by_extent = {
+                extent: part
+                for prepared_key, part in ahead.items()
+                if part.whole is not None and (extent := _extent_of(prepared_key, key, axes)) is not None
+            }
+            if not by_extent:
+                continue
+            name, axis = next(iter(axes.items()))
+            num_rows = dict(key)[name][axis]
+            extents = cover(num_rows, sorted(by_extent))
+            if not extents:
+                continue
+            if graph is None:
+                graph = self._prepared.graph(dict(key))
+            found = divided_rows(graph, {e: by_extent[e] for e in extents}, axes, num_rows, extents)
+            if found is not None:
+                return found
+        return None
 
     def _time_left(self, key: Key, started: float) -> float | None:
         """Seconds that a compilation may still take."""
@@ -185,6 +232,20 @@ class OpenCompiledModel(CompiledModel):
                 "may take; raise timeout, or prepare fewer shapes."
             )
         return left_s
+
+
+def _num_kernels(part: Part | DividedRows) -> int:
+    return 0 if isinstance(part, DividedRows) or part.compiled is None else len(part.compiled.kernels)
+
+
+def _extent_of(prepared: Key, key: Key, axes: Mapping[str, int]) -> int | None:
+    """What the axes have in a prepared key that is the same as another but for them."""
+    extent = dict(prepared)[next(iter(axes))][axes[next(iter(axes))]]
+    expected = tuple(
+        (name, (*shape[: axes[name]], extent, *shape[axes[name] + 1 :]) if name in axes else shape)
+        for name, shape in key
+    )
+    return extent if expected == prepared else None
 
 
 def _shown(key: Key) -> str:

@@ -27,7 +27,8 @@ as long as the reference takes for so many operations hundreds of times."""
 class Part:
     """The static part of a model, compiled or interpreted, and what follows it.
 
-    Neither where nothing static is asked for. `rest` is what the results of `operators` lead to.
+    Neither where nothing static is asked for. `rest` is what the results of `operators` lead to; `graph` is
+    the static part as it was loaded, where others may be compared with it.
     """
 
     compiled: CompiledModel | None
@@ -35,10 +36,19 @@ class Part:
     constants: Mapping[str, Array]
     operators: tuple[HostOperator, ...]
     rest: PreparedModel | None
+    graph: Graph | None = None
 
     @classmethod
-    def of(cls, division: Division, shapes: Shapes, compile_part: Compile, *, interprets: bool) -> Part:
-        """Compile what is static; `interprets` leaves that to the reference."""
+    def of(
+        cls,
+        division: Division,
+        shapes: Shapes,
+        compile_part: Compile,
+        *,
+        interprets: bool,
+        keeps: bool = False,
+    ) -> Part:
+        """Compile what is static; `interprets` leaves that to the reference, `keeps` its graph."""
         graph, compiled = division.graph, None
         if not interprets and graph.outputs:
             compiled = compile_part(graph, shapes)
@@ -49,14 +59,15 @@ class Part:
             division.constants,
             division.operators,
             division.rest,
+            graph if keeps else None,
         )
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it is the whole model, compiled."""
-        return self.compiled is not None and self.rest is None
+    def whole(self) -> CompiledModel | None:
+        """The compiled model, if that is all of it."""
+        return self.compiled if self.rest is None else None
 
-    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Every value that is known when its operators have run, by name."""
         values = {**self.constants, **feed}
         if self.compiled is not None:

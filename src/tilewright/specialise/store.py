@@ -30,8 +30,8 @@ class Entry(Generic[V]):
 class Store(Generic[K, V]):
     """Any number of threads may ask: what is there is given at once, also while something else is made.
 
-    At most `limit` values are kept: what was asked for least recently goes first. It is not closed, for a run
-    may still be using it, but goes with its last user.
+    At most `limit` values are kept, and one beside those that were made ahead, which stay: what was asked for
+    least recently goes first. It is not closed, for a run may still be using it, but goes with its last user.
     """
 
     def __init__(self, limit: int) -> None:
@@ -90,7 +90,10 @@ class Store(Generic[K, V]):
         self.seconds += entry.seconds
         self._entries[key] = entry
         while len(self._entries) > self.limit:
-            self._entries.popitem(last=False)
+            oldest = next((k for k, e in self._entries.items() if not e.is_ahead and k != key), None)
+            if oldest is None:
+                return
+            del self._entries[oldest]
             self.num_dropped += 1
             if self.num_dropped == 1:
                 logger.warning(

@@ -46,11 +46,18 @@ def test_a_feed_that_does_not_fit_is_refused(feed: dict[str, Any], message: str)
         binding(a=("N", 2), b=("N",)).key(feed)
 
 
-def test_extents_that_were_not_asked_for_are_refused() -> None:
-    asked: dict[str, tuple[Axis, ...]] = {"a": ("1..4|8", 2)}
-    assert binding(asked, a=("N", 2)).key({"a": zeros(8, 2)}) == (("a", (8, 2)),)
-    with pytest.raises(UsageError, match=r"with 1\.\.4\|8 on axis 0"):
-        binding(asked, a=("N", 2)).key({"a": zeros(5, 2)})
+def test_one_extent_fixes_an_axis_and_several_do_not() -> None:
+    asked: dict[str, tuple[Axis, ...]] = {"a": ("1..4|8", 6)}
+    assert binding(asked, a=("N", "M")).key({"a": zeros(5, 6)}) == (("a", (5, 6)),)
+    with pytest.raises(UsageError, match=r"is float32\[5, 7\], the model takes float32\[N, 6\]"):
+        binding(asked, a=("N", "M")).key({"a": zeros(5, 7)})
+
+
+def test_axes_of_which_several_extents_were_asked_are_listed_by_dimension() -> None:
+    asked: dict[str, tuple[Axis, ...]] = {"a": ("1..4", "8|16"), "c": (2, "3|4")}
+    found = binding(asked, a=("N", "S"), b=("S", "N"), c=("K", None))
+    assert found.listed_axes() == {"N": {"a": 0, "b": 1}, "S": {"a": 1, "b": 0}, ("c", 1): {"c": 1}}
+    assert binding({"a": ("1..4", "?")}, a=("N", "N")).listed_axes() == {}
 
 
 def test_all_sets_of_shapes_are_prepared_and_symbols_are_the_same_everywhere() -> None:

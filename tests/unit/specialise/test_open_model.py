@@ -119,9 +119,27 @@ def test_prepared_shapes_are_compiled_before_they_come_and_frozen_ones_only_then
         (4, True),
     ]
     compiled.run(None, {"x": rows(2)})
-    with pytest.raises(UsageError, match=r"with 1\.\.2\|4 on axis 0"):
-        compiled.run(None, {"x": rows(3)})
     assert compiled.specialisations.num_made == 3
+
+
+def test_rows_run_by_the_code_for_others() -> None:
+    compiled = dense(shapes={"x": ("2|8", 4)}, frozen_shapes=True)
+    for num_rows, extents in ((1, (2,)), (3, (2, 2)), (7, (8,)), (20, (8, 8, 2, 2)), (8, ())):
+        (found,) = compiled.run(None, {"x": rows(num_rows)})
+        np.testing.assert_allclose(found, expected(rows(num_rows)), rtol=1e-5)
+        last = compiled.specialisations.kept[-1]
+        assert (last.shapes["x"][0], last.by_rows) == (num_rows, extents)
+    assert compiled.at({"x": (3, 4)}).get_inputs()[0].shape == (3, 4)
+
+
+def test_frozen_shapes_are_an_error_where_an_axis_holds_no_rows() -> None:
+    text = HEADER + "g (float[batch,4] x) => (float[batch,4] y) { y = Softmax<axis=0>(x) }"
+    compiled = tw.compile(
+        model(text), shapes={"x": ("2|4", 4)}, frozen_shapes=True, no_cache=True, target="interpreter"
+    )
+    compiled.run(None, {"x": rows(4)})
+    with pytest.raises(UsageError, match=r"shapes are frozen, and x:3x4 is not prepared"):
+        compiled.run(None, {"x": rows(3)})
 
 
 def test_frozen_shapes_without_prepared_ones_are_refused() -> None:

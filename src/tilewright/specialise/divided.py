@@ -1,0 +1,119 @@
+"""Runs at shapes that were not prepared, by code for others: divided into rows, the last of them padded.
+
+Only where an axis is proven to hold rows (`rows`). What pads are copies of the last row, so that nothing can
+fail for them that could not fail for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.compiled import CompiledModel
+from tilewright.ir.graph import Graph
+from tilewright.specialise.parts import Part
+from tilewright.specialise.rows import row_axes
+
+Array = np.ndarray[Any, Any]
+
+MAX_SMALLER_PIECES = 3
+"""Of what is left when the largest extent fits no more: more pieces take longer than rows for nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DividedRows:
+    """Pieces of the rows, in order: the extent that each is computed at, and the code for that.
+
+    `input_axes` and `output_axes` hold the rows; outputs without have none, and inputs that are not named.
+    """
+
+    num_rows: int
+    extents: tuple[int, ...]
+    code: Mapping[int, CompiledModel]
+    input_axes: Mapping[str, int]
+    output_axes: Mapping[str, int | None]
+
+    def run(self, names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
+        """Outputs in the order of `names`."""
+        arrays = {name: np.asarray(array) for name, array in feed.items()}
+        results: list[list[Array]] = []
+        start = 0
+        for extent in self.extents:
+            count = min(extent, self.num_rows - start)
+            piece = {
+                name: array
+                if name not in self.input_axes
+                else _rows(array, self.input_axes[name], start, count, extent)
+                for name, array in arrays.items()
+            }
+            found = self.code[extent].run(names, piece)
+            results.append([self._cut(n, array, count) for n, array in zip(names, found, strict=True)])
+            start += count
+        return [
+            self._joined(name, pieces) for name, pieces in zip(names, zip(*results, strict=True), strict=True)
+        ]
+
+    def _cut(self, name: str, array: Array, count: int) -> Array:
+        axis = self.output_axes[name]
+        return array if axis is None or array.shape[axis] == count else array.take(range(count), axis)
+
+    def _joined(self, name: str, pieces: Sequence[Array]) -> Array:
+        axis = self.output_axes[name]
+        return pieces[0] if axis is None or len(pieces) == 1 else np.concatenate(pieces, axis)
+
+
+def divided_rows(
+    graph: Graph, prepared: Mapping[int, Part], axes: Mapping[str, int], num_rows: int, extents: Sequence[int]
+) -> DividedRows | None:
+    """The rows of a graph by prepared code; None where the axes of its inputs are not proven to hold rows."""
+    outputs: dict[str, int | None] | None = None
+    code: dict[int, CompiledModel] = {}
+    for extent, part in prepared.items():
+        if part.whole is None or part.graph is None:
+            return None
+        found = row_axes(graph, part.graph, axes)
+        if found is None or (outputs is not None and outputs != found):
+            return None
+        outputs, code[extent] = found, part.whole
+    if outputs is None:
+        return None
+    return DividedRows(num_rows, tuple(extents), code, axes, outputs)
+
+
+def cover(num_rows: int, extents: Sequence[int]) -> list[int]:
+    """Extents that together hold so many rows: the largest while it fits, then few rows more than there are.
+
+    Nothing where there are no rows, or no extents that hold any.
+
+    >>> cover(20, [2, 8]), cover(5, [4, 8]), cover(100, [128, 256])
+    ([8, 8, 2, 2], [8], [128])
+    """
+    usable = [extent for extent in extents if extent > 0]
+    if num_rows <= 0 or not usable:
+        return []
+    pieces = [usable[-1]] * (num_rows // usable[-1])
+    return pieces + _rest(num_rows % usable[-1], usable)
+
+
+def _rest(num_rows: int, extents: Sequence[int]) -> list[int]:
+    """For fewer rows than the largest extent: one that holds them all, or smaller ones that pad less."""
+    if num_rows == 0:
+        return []
+    whole = next(extent for extent in extents if extent >= num_rows)
+    smaller = [extent for extent in extents if extent < num_rows]
+    if whole == num_rows or not smaller:
+        return [whole]
+    pieces = [smaller[-1], *_rest(num_rows - smaller[-1], extents)]
+    return pieces if sum(pieces) < whole and len(pieces) <= MAX_SMALLER_PIECES else [whole]
+
+
+def _rows(array: Array, axis: int, start: int, count: int, extent: int) -> Array:
+    """Rows of an input, and copies of the last one up to an extent."""
+    rows = array[(slice(None),) * axis + (slice(start, start + count),)]
+    if count == extent:
+        return rows
+    last = rows[(slice(None),) * axis + (slice(count - 1, count),)]
+    return np.concatenate([rows, last.repeat(extent - count, axis)], axis)
