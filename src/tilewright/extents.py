@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright.errors import UsageError
@@ -99,6 +99,16 @@ def canonical_axis(axis: Axis) -> Axis:
         return axis
     extents = Extents.of(axis)
     return next(extents.values()) if extents.num_values == 1 else str(extents)
+
+
+def fixed_shape(axes: Sequence[Axis]) -> tuple[int, ...] | None:
+    """The shape, if each of its axes is a number.
+
+    >>> fixed_shape((1, 3)), fixed_shape((1, "1..8"))
+    ((1, 3), None)
+    """
+    numbers = tuple(axis for axis in axes if isinstance(axis, int))
+    return numbers if len(numbers) == len(axes) else None
 
 
 def _merged(ranges: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:

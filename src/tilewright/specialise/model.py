@@ -11,7 +11,8 @@ import numpy as np
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import Body, CompiledFacts
-from tilewright.errors import BudgetExceeded, ModelClosed, UsageError
+from tilewright.errors import BudgetExceeded, InternalError, ModelClosed, UsageError
+from tilewright.extents import fixed_shape
 from tilewright.formatting import format_shape
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.ir.graph import Graph, Shape
@@ -42,9 +43,12 @@ class OpenCompiledModel(CompiledModel):
     def __init__(
         self, prepared: PreparedModel, binding: Binding, facts: CompiledFacts, compile_part: CompilePart
     ) -> None:
+        shapes = facts.options.shapes
+        fixed = {n: numbers for n in shapes if (numbers := fixed_shape(shapes[n])) is not None}
+
         def refuse(*_: object) -> Any:
-            prepared.input_shapes({})  # says which dimensions are open
-            raise UsageError(f"{prepared.label}: data decide shapes in it, so that there is no one program.")
+            prepared.graph(fixed)  # says which dimensions are open, or where data decide a shape
+            raise InternalError(f"{prepared.label} is open, and has a graph.")
 
         super().__init__(facts, Body(refuse, refuse, refuse))
         self._prepared = prepared

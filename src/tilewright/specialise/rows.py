@@ -67,7 +67,7 @@ class _Walk:
             return a is b
         if a not in self.twins and a.data is not None and b.data is not None:
             axis = _constant_rows(a.data, b.data)
-            if axis is _DIFFERENT:
+            if axis == _DIFFERENT:
                 return False
             return self.pair(a, b, axis)
         return self.twins.get(a) is b
