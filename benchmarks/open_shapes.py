@@ -1,0 +1,191 @@
+"""Models with open shapes: right at every shape, how long first runs take, and whether later ones are as fast
+as those of the model compiled for that shape alone.
+
+    python benchmarks/open_shapes.py --limit 900
+    python benchmarks/open_shapes.py --models encoder,detector --threads 1
+
+Each model runs at five shapes. Its outputs are compared with onnxruntime's; then runs of the open model, of the
+model compiled for the shape, and of onnxruntime take turns. A model in which data decide a shape is compiled
+for no shape: there is nothing to compare it with. Every shape is a line of JSON in `--output`: a run that
+`--limit` ended goes on where it stopped, model by model. The table is printed in the end; with `--page` it goes
+there, between its markers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from results import with_table
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.support.open_models import OPEN_MODELS, OpenModel
+
+import tilewright as tw
+from tilewright.accuracy import relative_error
+from tilewright.errors import UnsupportedOp
+from tilewright.formatting import format_ms, format_shape
+
+Array = np.ndarray[Any, Any]
+Feed = Mapping[str, Array]
+Run = Callable[[], Any]
+
+MIN_ROUNDS = 5
+
+
+def main() -> None:
+    """Measure what is not in the output yet, and print the table of what is."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", default="", help="names, separated by commas; default: all")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each shape, for runs in turns")
+    parser.add_argument(
+        "--limit", type=float, default=float("inf"), help="begin nothing after so many seconds"
+    )
+    parser.add_argument("--output", type=Path, default=Path("open_shapes.jsonl"))
+    parser.add_argument("--page", type=Path)
+    arguments = parser.parse_args()
+    chosen = arguments.models.split(",") if arguments.models else [m.name for m in OPEN_MODELS]
+    done = (
+        [json.loads(line) for line in arguments.output.read_text().splitlines()]
+        if arguments.output.exists()
+        else []
+    )
+    known = {(row["model"], row["threads"]) for row in done}
+    end_s = time.monotonic() + arguments.limit
+    for model in OPEN_MODELS:
+        if model.name not in chosen or (model.name, arguments.threads) in known or time.monotonic() > end_s:
+            continue
+        rows = measured(model, arguments.threads, arguments.seconds)
+        with arguments.output.open("a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+        done += rows
+    text = table(done)
+    print(text)
+    if arguments.page:
+        arguments.page.write_text(with_table(arguments.page.read_text(), text))
+
+
+def measured(model: OpenModel, num_threads: int, seconds: float) -> list[dict[str, Any]]:
+    """A row for each shape of a model, in the order in which they come."""
+    import onnxruntime
+
+    proto = model.build()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = num_threads, 3
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    compiled = tw.compile(proto, threads=num_threads, no_cache=True)
+    rows = []
+    for feed in model.feeds():
+        started = time.perf_counter()
+        found = compiled.run(None, feed)
+        first_s = time.perf_counter() - started
+        wanted = session.run(None, dict(feed))
+        shapes = {name: list(array.shape) for name, array in feed.items()}
+        runs: dict[str, Run] = {
+            "open": lambda feed=feed: compiled.run(None, feed),  # type: ignore[misc]
+            "onnxruntime": lambda feed=feed: session.run(None, dict(feed)),  # type: ignore[misc]
+        }
+        try:
+            static = tw.compile(proto, shapes=shapes, threads=num_threads)
+            static.load()
+            runs["static"] = lambda feed=feed, static=static: static.run(None, feed)  # type: ignore[misc]
+        except UnsupportedOp:
+            pass  # data decide a shape
+        times_s = in_turns(runs, seconds)
+        rows.append(
+            {
+                "model": model.name,
+                "family": model.family,
+                "threads": num_threads,
+                "shapes": shapes,
+                "error": max(map(error, found, wanted)),
+                "is_right": all(map(is_right, found, wanted)),
+                "first_s": first_s,
+                "times_s": times_s,
+                "num_made": compiled.specialisations.num_made,
+            }
+        )
+    return rows
+
+
+def in_turns(runs: Mapping[str, Run], seconds: float) -> dict[str, list[float]]:
+    """Times of each, run after run in turns."""
+    times_s: dict[str, list[float]] = {name: [] for name in runs}
+    end_s = time.monotonic() + seconds
+    for number in range(1_000_000):
+        if number >= MIN_ROUNDS and time.monotonic() > end_s:
+            break
+        for name, run in runs.items():
+            started = time.perf_counter()
+            run()
+            times_s[name].append(time.perf_counter() - started)
+    return times_s
+
+
+def error(found: Array, wanted: Array) -> float:
+    """The largest difference over the largest value; of integers, whether any differ."""
+    if found.shape != wanted.shape:
+        return float("inf")
+    if wanted.dtype.kind != "f":
+        return 0.0 if np.array_equal(found, wanted) else float("inf")
+    return float(relative_error(found, wanted)) if wanted.size else 0.0
+
+
+def is_right(found: Array, wanted: Array) -> bool:
+    """Within what two float32 computations may differ by."""
+    return error(found, wanted) < 1e-4
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each model: how many shapes are right, and times over the shapes."""
+    lines = [
+        "| model | what is open | right | first run | later | onnxruntime, later | open / static |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for name, threads in dict.fromkeys((row["model"], row["threads"]) for row in rows):
+        mine = [row for row in rows if (row["model"], row["threads"]) == (name, threads)]
+        later = [statistics.median(row["times_s"]["open"]) for row in mine]
+        peer = [statistics.median(row["times_s"]["onnxruntime"]) for row in mine]
+        ratios = [
+            statistics.median(row["times_s"]["open"]) / statistics.median(row["times_s"]["static"])
+            for row in mine
+            if "static" in row["times_s"]
+        ]
+        columns = (
+            name,
+            mine[0]["family"],
+            f"{sum(row['is_right'] for row in mine)} of {len(mine)}",
+            _range([row["first_s"] for row in mine]),
+            _range(later),
+            _range(peer),
+            f"{min(ratios):.2f} to {max(ratios):.2f}" if ratios else "data decide",
+        )
+        lines.append(f"| {' | '.join(columns)} |")
+    wrong = [f"{row['model']} at {_shapes(row)}" for row in rows if not row["is_right"]]
+    if wrong:
+        lines += ["", f"Wrong: {'; '.join(wrong)}."]
+    return "\n".join(lines) + "\n"
+
+
+def _range(seconds: Sequence[float]) -> str:
+    return f"{format_ms(1e3 * min(seconds))} to {format_ms(1e3 * max(seconds))}"
+
+
+def _shapes(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}:{format_shape(shape)}" for name, shape in row["shapes"].items())
+
+
+if __name__ == "__main__":
+    main()
