@@ -4,11 +4,11 @@ as those of the model compiled for that shape alone.
     python benchmarks/open_shapes.py --limit 900
     python benchmarks/open_shapes.py --models encoder,detector --threads 1
 
-Each model runs at five shapes. Its outputs are compared with onnxruntime's; then runs of the open model, of the
-model compiled for the shape, and of onnxruntime take turns. A model in which data decide a shape is compiled
-for no shape: there is nothing to compare it with. Every shape is a line of JSON in `--output`: a run that
-`--limit` ended goes on where it stopped, model by model. The table is printed in the end; with `--page` it goes
-there, between its markers.
+Each model runs at five shapes. Its outputs are compared with onnxruntime's; then runs of the open model, of
+the model compiled for the shape, and of onnxruntime take turns. A model in which data decide a shape is
+compiled for no shape: there is nothing to compare it with. Every shape is a line of JSON in `--output`: a run
+that `--limit` ended goes on where it stopped, model by model. The table is printed in the end; with `--page`
+it goes there, between its markers.
 """
 
 from __future__ import annotations
