@@ -19,8 +19,8 @@ from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.binding import Binding, Key
 from tilewright.specialise.divided import DividedRows, cover, divided_rows
 from tilewright.specialise.facts import Specialisation, Specialisations
-from tilewright.specialise.parts import Part, is_light
-from tilewright.specialise.store import Store
+from tilewright.specialise.parts import Compile, Part, is_light
+from tilewright.specialise.store import Entry, Store
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
@@ -54,9 +54,10 @@ class OpenCompiledModel(CompiledModel):
         self._prepared = prepared
         self._binding = binding
         self._compile_part = compile_part
-        self._store: Store[tuple[PreparedModel, Key, bool], Part | DividedRows] = Store(
-            facts.options.max_shapes
-        )
+        limit = facts.options.max_shapes
+        self._store: Store[tuple[Key, bool], Part | DividedRows] = Store(limit)
+        # Shapes that data decide may differ in every run: they must not push out those of the inputs.
+        self._following: Store[tuple[PreparedModel, Key], Part] = Store(limit, warns=False)
         self._num_inputs = len(binding.names)
 
     def run(
@@ -90,9 +91,9 @@ class OpenCompiledModel(CompiledModel):
         """
         given = self._prepared.input_shapes({name: tuple(shape) for name, shape in shapes.items()})
         key = self._binding.key_of(given)
-        part = self._store.get((self._prepared, key, False))
+        part = self._store.get((key, False))
         if part is None or isinstance(part, DividedRows):
-            part = self._obtained(self._prepared, key, "at")
+            part = self._obtained(key, "at")
         if isinstance(part, DividedRows) or part.whole is None:
             self._prepared.graph(given)  # says which operator it is
             raise UsageError(f"{self._prepared.label}: nothing of it is computed at these shapes.")
@@ -113,33 +114,32 @@ class OpenCompiledModel(CompiledModel):
         for number, key in enumerate(keys):
             if progress is not None:
                 progress("shapes", number, len(keys))
-            self._obtained(self._prepared, key, "ahead")
+            self._obtained(key, "ahead")
 
     @property
     def specialisations(self) -> Specialisations:
         """What it was compiled for, and how long that took."""
-        kept = tuple(
-            Specialisation(
-                shapes=dict(key),
-                seconds=entry.seconds,
-                num_runs=entry.num_uses,
-                num_kernels=_num_kernels(entry.value),
-                is_ahead=entry.is_ahead,
-                follows_data=prepared is not self._prepared,
-                by_rows=entry.value.extents if isinstance(entry.value, DividedRows) else (),
-            )
-            for (prepared, key, _), entry in self._store.items()
+        own = [_specialisation(key, entry) for (key, _), entry in self._store.items()]
+        following = [
+            _specialisation(key, entry, follows_data=True) for (_, key), entry in self._following.items()
+        ]
+        stores = (self._store, self._following)
+        return Specialisations(
+            (*own, *following),
+            sum(store.num_made for store in stores),
+            sum(store.num_dropped for store in stores),
+            sum(store.seconds for store in stores),
+            self._store.limit,
         )
-        store = self._store
-        return Specialisations(kept, store.num_made, store.num_dropped, store.seconds, store.limit)
 
     def close(self) -> None:
         """Unload the code of all shapes. See `CompiledModel.close`."""
-        for part in self._store.values():
+        for part in (*self._store.values(), *self._following.values()):
             if isinstance(part, Part) and part.compiled is not None:
                 part.compiled.close()
         super().close()
         self._store.clear()
+        self._following.clear()
 
     def _part(self, feed: Mapping[str, Array]) -> Part | DividedRows:
         if self._is_closed:
@@ -149,12 +149,12 @@ class OpenCompiledModel(CompiledModel):
         if len(feed) == self._num_inputs:
             try:
                 key = tuple([(name, feed[name].shape) for name in self._binding.names])
-                part = self._store.get((self._prepared, key, False))
+                part = self._store.get((key, False))
             except (KeyError, AttributeError, TypeError):  # what is wrong is said below
                 part = None
             if part is not None:
                 return part
-        return self._obtained(self._prepared, self._binding.key(feed))
+        return self._obtained(self._binding.key(feed))
 
     def _results(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Values by name, the outputs among them: part after part, each at the shapes that arrive."""
@@ -163,53 +163,64 @@ class OpenCompiledModel(CompiledModel):
         while part.rest is not None:
             rest = part.rest
             feed = {name: values[name] for name in rest.inputs}
-            following = self._obtained(rest, tuple((name, array.shape) for name, array in feed.items()))
-            assert isinstance(following, Part)  # rows are of the model's own inputs
-            part, values = following, following.values(feed)
+            part = self._followed(rest, tuple((name, array.shape) for name, array in feed.items()))
+            values = part.values(feed)
             outputs.update({name: values[name] for name in rest.outputs if name in values})
         return outputs
 
-    def _obtained(self, prepared: PreparedModel, key: Key, purpose: Purpose = "run") -> Part | DividedRows:
+    def _obtained(self, key: Key, purpose: Purpose = "run") -> Part | DividedRows:
+        """What runs at shapes of the model's inputs."""
         return self._store.obtain(
-            (prepared, key, purpose == "at"),
-            lambda: self._made(prepared, key, purpose),
-            is_ahead=purpose == "ahead",
+            (key, purpose == "at"), lambda: self._made(key, purpose), is_ahead=purpose == "ahead"
         )
 
-    def _made(self, prepared: PreparedModel, key: Key, purpose: Purpose) -> Part | DividedRows:
-        follows_data, is_frozen = prepared is not self._prepared, self.options.frozen_shapes
-        if purpose == "run" and not follows_data:
+    def _made(self, key: Key, purpose: Purpose) -> Part | DividedRows:
+        if purpose == "run":
             divided = self._divided_rows(key)
             if divided is not None:
                 return divided
-            if is_frozen:
+            if self.options.frozen_shapes:
                 raise UsageError(
                     f"shapes are frozen, and {_shown(key)} is not prepared: add it to shapes, which are "
                     f"{self._binding.describe()}, or do without frozen-shapes."
                 )
         started = time.perf_counter()
-        division = prepared.divided(dict(key))
-        interprets = follows_data and (is_frozen or is_light(division.graph))
+        division = self._prepared.divided(dict(key))
+        compile_part = self._limited(key, started)
+        return Part.of(division, dict(key), compile_part, keeps=purpose == "ahead")
+
+    def _followed(self, prepared: PreparedModel, key: Key) -> Part:
+        """What runs behind a shape that data decide."""
+
+        def make() -> Part:
+            started = time.perf_counter()
+            division = prepared.divided(dict(key))
+            interprets = self.options.frozen_shapes or is_light(division.graph)
+            return Part.of(division, dict(key), self._limited(key, started), interprets=interprets)
+
+        return self._following.obtain((prepared, key), make)
+
+    def _limited(self, key: Key, started: float) -> Compile:
+        """What compiles a part that was begun then, in the time that is left."""
 
         def compile_part(graph: Graph, shapes: Shapes) -> CompiledModel:
             return self._compile_part(graph, shapes, self._time_left(key, started))
 
-        is_ahead = purpose == "ahead"
-        return Part.of(division, dict(key), compile_part, interprets=interprets, keeps=is_ahead)
+        return compile_part
 
     def _divided_rows(self, key: Key) -> DividedRows | None:
         """The code for prepared shapes on rows of these, where an axis is proven to hold rows."""
         ahead = {
-            prepared_key: entry.value
-            for (prepared, prepared_key, _), entry in self._store.items()
-            if entry.is_ahead and prepared is self._prepared and isinstance(entry.value, Part)
+            prepared: entry.value
+            for (prepared, _), entry in self._store.items()
+            if entry.is_ahead and isinstance(entry.value, Part)
         }
         graph: Graph | None = None
         for axes in self._binding.listed_axes().values():
             by_extent = {
                 extent: part
-                for prepared_key, part in ahead.items()
-                if part.whole is not None and (extent := _extent_of(prepared_key, key, axes)) is not None
+                for prepared, part in ahead.items()
+                if part.whole is not None and (extent := _extent_of(prepared, key, axes)) is not None
             }
             if not by_extent:
                 continue
@@ -229,7 +240,8 @@ class OpenCompiledModel(CompiledModel):
         """Seconds that a compilation may still take."""
         if self.options.timeout_s is None:
             return None
-        left_s = self.options.timeout_s - self._store.seconds - (time.perf_counter() - started)
+        spent_s = self._store.seconds + self._following.seconds + time.perf_counter() - started
+        left_s = self.options.timeout_s - spent_s
         if left_s <= 0:
             raise BudgetExceeded(
                 f"{_shown(key)}: compiling for other shapes took the {self.options.timeout_s:g} s that all "
@@ -238,8 +250,20 @@ class OpenCompiledModel(CompiledModel):
         return left_s
 
 
-def _num_kernels(part: Part | DividedRows) -> int:
-    return 0 if isinstance(part, DividedRows) or part.compiled is None else len(part.compiled.kernels)
+def _specialisation(
+    key: Key, entry: Entry[Part] | Entry[Part | DividedRows], *, follows_data: bool = False
+) -> Specialisation:
+    part = entry.value
+    compiled = part.compiled if isinstance(part, Part) else None
+    return Specialisation(
+        shapes=dict(key),
+        seconds=entry.seconds,
+        num_runs=entry.num_uses,
+        num_kernels=0 if compiled is None else len(compiled.kernels),
+        is_ahead=entry.is_ahead,
+        follows_data=follows_data,
+        by_rows=part.extents if isinstance(part, DividedRows) else (),
+    )
 
 
 def _extent_of(prepared: Key, key: Key, axes: Mapping[str, int]) -> int | None:

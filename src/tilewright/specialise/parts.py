@@ -45,7 +45,7 @@ class Part:
         shapes: Shapes,
         compile_part: Compile,
         *,
-        interprets: bool,
+        interprets: bool = False,
         keeps: bool = False,
     ) -> Part:
         """Compile what is static; `interprets` leaves that to the reference, `keeps` its graph."""

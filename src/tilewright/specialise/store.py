@@ -34,8 +34,10 @@ class Store(Generic[K, V]):
     least recently goes first. It is not closed, for a run may still be using it, but goes with its last user.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, warns: bool = True) -> None:
+        """`warns` once, when something is dropped that may have to be made again."""
         self.limit = limit
+        self._warns = warns
         self.num_made = 0
         self.num_dropped = 0
         self.seconds = 0.0
@@ -95,7 +97,7 @@ class Store(Generic[K, V]):
                 return
             del self._entries[oldest]
             self.num_dropped += 1
-            if self.num_dropped == 1:
+            if self.num_dropped == 1 and self._warns:
                 logger.warning(
                     "more than %d sets of shapes are in use: the code of those used least recently is made "
                     "again when they come back; raise max-shapes, or use fewer",
