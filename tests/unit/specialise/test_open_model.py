@@ -256,3 +256,26 @@ def test_a_session_takes_any_shape(tmp_path: Any) -> None:
     for num_rows in (2, 3):
         (found,) = session.run(None, {"x": rows(num_rows)})
         np.testing.assert_allclose(found, expected(rows(num_rows)), rtol=1e-5)
+
+
+def test_shapes_of_inputs_may_be_fixed_where_data_decide_others() -> None:
+    arrays = {"last": np.array([1]), "first": np.array([0])}
+    loaded = tw.load(model(CHOSEN, **arrays))
+    compiled = tw.compile(loaded, shapes={"x": (4, 2)}, no_cache=True, threads=1)
+    assert [s.shapes for s in compiled.specialisations.kept if s.is_ahead] == [{"x": (4, 2)}]
+    y, _ = compiled.run(None, {"x": abs(rows(4, 2))})
+    np.testing.assert_array_equal(y, abs(rows(4, 2)))
+    with pytest.raises(UsageError, match=r"is float32\[5, 2\], the model takes float32\[4, 2\]"):
+        compiled.run(None, {"x": rows(5, 2)})
+
+
+def test_shapes_that_data_decide_push_out_none_of_the_inputs() -> None:
+    arrays = {"last": np.array([1]), "first": np.array([0])}
+    compiled = tw.compile(model(CHOSEN, **arrays), no_cache=True, target="interpreter", max_shapes=2)
+    for num_kept in range(5):
+        x = np.zeros((5, 2), np.float32)
+        x[:num_kept] = 1
+        y, _ = compiled.run(None, {"x": x})
+        assert y.shape == (num_kept, 2)
+    own, *later = compiled.specialisations.kept
+    assert (own.shapes, own.num_runs, len(later)) == ({"x": (5, 2)}, 5, 2)
