@@ -1,7 +1,7 @@
-"""Runs at shapes that were not prepared, by code for others: divided into rows, the last of them padded.
+"""Runs at shapes that were not prepared, by code for others: divided into rows, or padded.
 
-Only where an axis is proven to hold rows (`rows`). What pads are copies of the last row, so that nothing can
-fail for them that could not fail for it.
+Only where an axis is proven to hold rows (`rows`), or where code hides what pads (`masked`). What pads are
+copies of the last row, so that nothing can fail for them that could not fail for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.compiled import CompiledModel
-from tilewright.ir.graph import Graph
+from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.parts import Part
 from tilewright.specialise.rows import row_axes
 
@@ -63,6 +63,39 @@ class DividedRows:
     def _joined(self, name: str, pieces: Sequence[Array]) -> Array:
         axis = self.output_axes[name]
         return pieces[0] if axis is None or len(pieces) == 1 else np.concatenate(pieces, axis)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaddedShapes:
+    """A run padded to a larger extent, whose code hides what pads: it is told what is real.
+
+    `outputs` are the real shapes.
+    """
+
+    num_real: int
+    extent: int
+    code: CompiledModel
+    mask_name: str
+    input_axes: Mapping[str, int]
+    outputs: Mapping[str, Shape]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The extent that it is computed at."""
+        return (self.extent,)
+
+    def run(self, names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
+        """Outputs in the order of `names`."""
+        padded = {name: np.asarray(array) for name, array in feed.items()}
+        for name, axis in self.input_axes.items():
+            padded[name] = _rows(padded[name], axis, 0, self.num_real, self.extent)
+        padded[self.mask_name] = np.arange(self.extent) < self.num_real
+        found = self.code.run(names, padded)
+        return [self._cut(name, array) for name, array in zip(names, found, strict=True)]
+
+    def _cut(self, name: str, array: Array) -> Array:
+        real = self.outputs[name]
+        return array if array.shape == real else array[tuple(slice(0, extent) for extent in real)].copy()
 
 
 def divided_rows(

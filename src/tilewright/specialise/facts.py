@@ -14,7 +14,7 @@ class Specialisation:
     """The code for one set of shapes: how long it took to make, and how many runs used it.
 
     `is_ahead`: it was prepared before any run. `follows_data`: it is of what comes after a shape that data
-    decide. `by_rows`: it has no code, for runs are divided into rows, or padded, for code of so many each.
+    decide. `by_code_for`: it has no code of its own, for runs are divided or padded to these extents.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -23,7 +23,7 @@ class Specialisation:
     num_kernels: int
     is_ahead: bool
     follows_data: bool
-    by_rows: tuple[int, ...] = ()
+    by_code_for: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

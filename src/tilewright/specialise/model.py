@@ -17,17 +17,23 @@ from tilewright.formatting import format_shape
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.binding import Binding, Key
-from tilewright.specialise.divided import DividedRows, cover, divided_rows
+from tilewright.specialise.divided import DividedRows, PaddedShapes, cover, divided_rows
 from tilewright.specialise.facts import Specialisation, Specialisations
+from tilewright.specialise.masked import Mask, masked_graph, padding
 from tilewright.specialise.parts import Compile, Part, is_light
 from tilewright.specialise.store import Entry, Store
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
+ByOthers = DividedRows | PaddedShapes
+"""What runs by the code for other shapes."""
 Purpose = Literal["ahead", "run", "at"]
 """Why something is made: before any run, for one, or because somebody asked for the model at these shapes."""
 CompilePart = Callable[[Graph, Shapes, float | None], CompiledModel]
 """A graph at shapes of its inputs, within so many seconds."""
+
+_LEAST_PADDED = 3
+"""Extents of two and one are not compared: nests of one are written in another way."""
 
 
 class OpenCompiledModel(CompiledModel):
@@ -55,9 +61,10 @@ class OpenCompiledModel(CompiledModel):
         self._binding = binding
         self._compile_part = compile_part
         limit = facts.options.max_shapes
-        self._store: Store[tuple[Key, bool], Part | DividedRows] = Store(limit)
+        self._store: Store[tuple[Key, bool], Part | ByOthers] = Store(limit)
         # Shapes that data decide may differ in every run: they must not push out those of the inputs.
         self._following: Store[tuple[PreparedModel, Key], Part] = Store(limit, warns=False)
+        self._masked: dict[tuple[Key, tuple[Mask, ...]], CompiledModel] = {}
         self._num_inputs = len(binding.names)
 
     def run(
@@ -74,7 +81,7 @@ class OpenCompiledModel(CompiledModel):
         """
         names = self._output_names if output_names is None else self._checked_names(output_names)
         part = self._part(feed)
-        if isinstance(part, DividedRows):
+        if isinstance(part, ByOthers):
             return part.run(names, feed)
         if part.whole is not None:
             return part.whole.run(names, feed)
@@ -92,9 +99,9 @@ class OpenCompiledModel(CompiledModel):
         given = self._prepared.input_shapes({name: tuple(shape) for name, shape in shapes.items()})
         key = self._binding.key_of(given)
         part = self._store.get((key, False))
-        if part is None or isinstance(part, DividedRows):
+        if part is None or isinstance(part, ByOthers):
             part = self._obtained(key, "at")
-        if isinstance(part, DividedRows) or part.whole is None:
+        if isinstance(part, ByOthers) or part.whole is None:
             self._prepared.graph(given)  # says which operator it is
             raise UsageError(f"{self._prepared.label}: nothing of it is computed at these shapes.")
         return part.whole
@@ -115,6 +122,8 @@ class OpenCompiledModel(CompiledModel):
             if progress is not None:
                 progress("shapes", number, len(keys))
             self._obtained(key, "ahead")
+            if self.options.frozen_shapes:
+                self._prepare_masked(key)
 
     @property
     def specialisations(self) -> Specialisations:
@@ -137,11 +146,14 @@ class OpenCompiledModel(CompiledModel):
         for part in (*self._store.values(), *self._following.values()):
             if isinstance(part, Part) and part.compiled is not None:
                 part.compiled.close()
+        for code in self._masked.values():
+            code.close()
         super().close()
+        self._masked.clear()
         self._store.clear()
         self._following.clear()
 
-    def _part(self, feed: Mapping[str, Array]) -> Part | DividedRows:
+    def _part(self, feed: Mapping[str, Array]) -> Part | ByOthers:
         if self._is_closed:
             raise ModelClosed
         if not isinstance(feed, Mapping):
@@ -168,17 +180,17 @@ class OpenCompiledModel(CompiledModel):
             outputs.update({name: values[name] for name in rest.outputs if name in values})
         return outputs
 
-    def _obtained(self, key: Key, purpose: Purpose = "run") -> Part | DividedRows:
+    def _obtained(self, key: Key, purpose: Purpose = "run") -> Part | ByOthers:
         """What runs at shapes of the model's inputs."""
         return self._store.obtain(
             (key, purpose == "at"), lambda: self._made(key, purpose), is_ahead=purpose == "ahead"
         )
 
-    def _made(self, key: Key, purpose: Purpose) -> Part | DividedRows:
+    def _made(self, key: Key, purpose: Purpose) -> Part | ByOthers:
         if purpose == "run":
-            divided = self._divided_rows(key)
-            if divided is not None:
-                return divided
+            found = self._by_others(key)
+            if found is not None:
+                return found
             if self.options.frozen_shapes:
                 raise UsageError(
                     f"shapes are frozen, and {_shown(key)} is not prepared: add it to shapes, which are "
@@ -208,33 +220,86 @@ class OpenCompiledModel(CompiledModel):
 
         return compile_part
 
-    def _divided_rows(self, key: Key) -> DividedRows | None:
-        """The code for prepared shapes on rows of these, where an axis is proven to hold rows."""
-        ahead = {
-            prepared: entry.value
-            for (prepared, _), entry in self._store.items()
-            if entry.is_ahead and isinstance(entry.value, Part)
-        }
+    def _by_others(self, key: Key) -> ByOthers | None:
+        """The code for prepared shapes, where it is proven to serve these: on rows of them, or padded."""
         graph: Graph | None = None
         for axes in self._binding.listed_axes().values():
-            by_extent = {
-                extent: part
-                for prepared, part in ahead.items()
-                if part.whole is not None and (extent := _extent_of(prepared, key, axes)) is not None
-            }
-            if not by_extent:
-                continue
-            name, axis = next(iter(axes.items()))
-            num_rows = dict(key)[name][axis]
-            extents = cover(num_rows, sorted(by_extent))
-            if not extents:
+            prepared = self._prepared_beside(key, axes)
+            if not prepared:
                 continue
             if graph is None:
                 graph = self._prepared.graph(dict(key))
-            found = divided_rows(graph, {e: by_extent[e] for e in extents}, axes, num_rows, extents)
+            name, axis = next(iter(axes.items()))
+            extent = dict(key)[name][axis]
+            extents = cover(extent, sorted(prepared))
+            parts = {e: prepared[e][1] for e in extents}
+            found = divided_rows(graph, parts, axes, extent, extents) if extents else None
             if found is not None:
                 return found
+            larger = min((e for e in prepared if e > extent), default=None)
+            if larger is not None:
+                padded = self._padded(graph, axes, extent, larger, *prepared[larger])
+                if padded is not None:
+                    return padded
         return None
+
+    def _prepared_beside(self, key: Key, axes: Mapping[str, int]) -> dict[int, tuple[Key, Part]]:
+        """What was prepared for a key but for some axes of the same extent, by that extent."""
+        found = {}
+        for (prepared, _), entry in self._store.items():
+            part = entry.value
+            if entry.is_ahead and isinstance(part, Part) and part.whole is not None:
+                extent = _extent_of(prepared, key, axes)
+                if extent is not None:
+                    found[extent] = prepared, part
+        return found
+
+    def _padded(
+        self, graph: Graph, axes: Mapping[str, int], extent: int, larger: int, key: Key, part: Part
+    ) -> PaddedShapes | None:
+        """A run of a graph by code for a larger extent that hides what pads; None if there cannot be any."""
+        assert part.graph is not None  # what is prepared keeps its graph
+        inputs = {name: frozenset({axis}) for name, axis in axes.items()}
+        found = padding(graph, part.graph, inputs, (extent, larger))
+        if found is None:
+            return None
+        code = self._masked_code(key, part.graph, found.masks, larger)
+        if code is None:
+            return None
+        (mask,) = (i.name for i in code.get_inputs() if i.name not in self._binding.names)
+        return PaddedShapes(extent, larger, code, mask, axes, found.outputs)
+
+    def _masked_code(
+        self, key: Key, graph: Graph, masks: tuple[Mask, ...], extent: int, *, is_ahead: bool = False
+    ) -> CompiledModel | None:
+        """The code of a prepared graph with masks, made if it is not there; None if that is not allowed."""
+        code = self._masked.get((key, masks))
+        if code is None and (is_ahead or not self.options.frozen_shapes):
+            with_masks = masked_graph(graph, masks, extent)
+            compile_part = self._limited(key, time.perf_counter())
+            code = compile_part(with_masks, {v.name: v.shape for v in with_masks.inputs})
+            code.load()
+            self._masked[key, masks] = code
+        return code
+
+    def _prepare_masked(self, key: Key) -> None:
+        """Compile with masks, too, where shapes are frozen: the next smaller extent says if that can be."""
+        part = self._store.get((key, False))
+        if not isinstance(part, Part) or part.whole is None or part.graph is None:
+            return
+        for axes in self._binding.listed_axes().values():
+            name, axis = next(iter(axes.items()))
+            extent = dict(key)[name][axis]
+            smaller = tuple((n, _with_extent(shape, axes.get(n), extent - 1)) for n, shape in key)
+            if extent < _LEAST_PADDED:
+                continue
+            graph = self._prepared.graph(dict(smaller))
+            if divided_rows(graph, {extent: part}, axes, extent - 1, [extent]) is not None:
+                continue
+            inputs = {n: frozenset({a}) for n, a in axes.items()}
+            found = padding(graph, part.graph, inputs, (extent - 1, extent))
+            if found is not None:
+                self._masked_code(key, part.graph, found.masks, extent, is_ahead=True)
 
     def _time_left(self, key: Key, started: float) -> float | None:
         """Seconds that a compilation may still take."""
@@ -251,7 +316,7 @@ class OpenCompiledModel(CompiledModel):
 
 
 def _specialisation(
-    key: Key, entry: Entry[Part] | Entry[Part | DividedRows], *, follows_data: bool = False
+    key: Key, entry: Entry[Part] | Entry[Part | ByOthers], *, follows_data: bool = False
 ) -> Specialisation:
     part = entry.value
     compiled = part.compiled if isinstance(part, Part) else None
@@ -262,18 +327,20 @@ def _specialisation(
         num_kernels=0 if compiled is None else len(compiled.kernels),
         is_ahead=entry.is_ahead,
         follows_data=follows_data,
-        by_rows=part.extents if isinstance(part, DividedRows) else (),
+        by_code_for=part.extents if isinstance(part, ByOthers) else (),
     )
 
 
 def _extent_of(prepared: Key, key: Key, axes: Mapping[str, int]) -> int | None:
     """What the axes have in a prepared key that is the same as another but for them."""
-    extent = dict(prepared)[next(iter(axes))][axes[next(iter(axes))]]
-    expected = tuple(
-        (name, (*shape[: axes[name]], extent, *shape[axes[name] + 1 :]) if name in axes else shape)
-        for name, shape in key
-    )
+    name, axis = next(iter(axes.items()))
+    extent = dict(prepared)[name][axis]
+    expected = tuple((n, _with_extent(shape, axes.get(n), extent)) for n, shape in key)
     return extent if expected == prepared else None
+
+
+def _with_extent(shape: Shape, axis: int | None, extent: int) -> Shape:
+    return shape if axis is None else (*shape[:axis], extent, *shape[axis + 1 :])
 
 
 def _shown(key: Key) -> str:

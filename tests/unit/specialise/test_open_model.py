@@ -128,7 +128,7 @@ def test_rows_run_by_the_code_for_others() -> None:
         (found,) = compiled.run(None, {"x": rows(num_rows)})
         np.testing.assert_allclose(found, expected(rows(num_rows)), rtol=1e-5)
         last = compiled.specialisations.kept[-1]
-        assert (last.shapes["x"][0], last.by_rows) == (num_rows, extents)
+        assert (last.shapes["x"][0], last.by_code_for) == (num_rows, extents)
     assert compiled.at({"x": (3, 4)}).get_inputs()[0].shape == (3, 4)
 
 
