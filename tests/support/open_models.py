@@ -150,15 +150,12 @@ def decoder(width: int = 64, heads: int = 4) -> ModelProto:
     """One step of a decoder whose keys and values grow by a token; batch and past are open."""
     w, each = Weights("decoder"), width // heads
     w.value("zero", 0)
-    w.value("past_axis", [2])
-    w.value("past_end", [3])
     w.value("split", [0, 1, heads, each])
     w.value("joined", [0, 1, width])
     w.value("root", np.sqrt(each), np.float32)
     lines = [
-        f"""shape = Shape(past_k) past = Slice(shape, past_axis, past_end)
-        token = Gather({w.normal("words", 500, width)}, ids)
-        place = Gather({w.normal("table", 256, width)}, past) x = Add(token, place)"""
+        f"""token = Gather({w.normal("words", 500, width)}, ids)
+        place = Gather({w.normal("table", 256, width)}, places) x = Add(token, place)"""
     ]
     for part in "qkv":
         lines.append(
@@ -175,7 +172,7 @@ def decoder(width: int = 64, heads: int = 4) -> ModelProto:
     cache = f"float[batch,{heads},past,{each}]"
     grown = f"float[batch,{heads},total,{each}]"
     return w.model(
-        f"""decoder (int64[batch,1] ids, {cache} past_k, {cache} past_v)
+        f"""decoder (int64[batch,1] ids, int64[batch,1] places, {cache} past_k, {cache} past_v)
         => (float[batch,1,500] logits, {grown} keys, {grown} values) {{ {" ".join(lines)} }}"""
     )
 
@@ -187,7 +184,8 @@ def _decoder_feeds() -> list[Feed]:
         cache = {
             n: rng.standard_normal((batch, 4, past, 16)).astype(np.float32) for n in ("past_k", "past_v")
         }
-        feeds.append({"ids": rng.integers(0, 500, (batch, 1)), **cache})
+        places = np.full((batch, 1), past)
+        feeds.append({"ids": rng.integers(0, 500, (batch, 1)), "places": places, **cache})
     return feeds
 
 

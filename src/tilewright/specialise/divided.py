@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.compiled import CompiledModel
 from tilewright.ir.graph import Graph, Shape
+from tilewright.specialise.masked import real_places
 from tilewright.specialise.parts import Part
 from tilewright.specialise.rows import row_axes
 
@@ -67,15 +68,16 @@ class DividedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddedShapes:
-    """A run padded to a larger extent, whose code hides what pads: it is told what is real.
+    """A run padded to a larger extent, whose code hides what pads: `masks` of these extents say what is real.
 
     `outputs` are the real shapes.
     """
 
-    num_real: int
+    num_padded: int
     extent: int
+    is_at_end: bool
     code: CompiledModel
-    mask_name: str
+    masks: Mapping[str, int]
     input_axes: Mapping[str, int]
     outputs: Mapping[str, Shape]
 
@@ -88,14 +90,23 @@ class PaddedShapes:
         """Outputs in the order of `names`."""
         padded = {name: np.asarray(array) for name, array in feed.items()}
         for name, axis in self.input_axes.items():
-            padded[name] = _rows(padded[name], axis, 0, self.num_real, self.extent)
-        padded[self.mask_name] = np.arange(self.extent) < self.num_real
+            padded[name] = self._padded(padded[name], axis)
+        for name, extent in self.masks.items():
+            mask = padded[name] = np.zeros(extent, np.bool_)
+            mask[real_places(extent, self.num_padded, is_at_end=self.is_at_end)] = True
         found = self.code.run(names, padded)
-        return [self._cut(name, array) for name, array in zip(names, found, strict=True)]
+        return [self._cut(array, self.outputs[name]) for name, array in zip(names, found, strict=True)]
 
-    def _cut(self, name: str, array: Array) -> Array:
-        real = self.outputs[name]
-        return array if array.shape == real else array[tuple(slice(0, extent) for extent in real)].copy()
+    def _padded(self, array: Array, axis: int) -> Array:
+        place = 0 if self.is_at_end else array.shape[axis] - 1
+        copies = array[(slice(None),) * axis + (slice(place, place + 1),)].repeat(self.num_padded, axis)
+        return np.concatenate([copies, array] if self.is_at_end else [array, copies], axis)
+
+    def _cut(self, array: Array, real: Shape) -> Array:
+        if array.shape == real:
+            return array
+        pairs = zip(array.shape, real, strict=True)
+        return array[tuple(real_places(x, x - y, is_at_end=self.is_at_end) for x, y in pairs)].copy()
 
 
 def divided_rows(

@@ -1,7 +1,8 @@
 """Code for one extent of an axis that serves all smaller ones: what pads is hidden where sums would see it.
 
 Beside rows, which depend on no other (`rows`), a sequence is mixed: attention sums over it. Two graphs of one
-model, for the extent that arrives and for a larger one, are walked side by side. Where nests only go along
+model, for the extent that arrives and for a larger one, are walked side by side. What is real lies at the
+begin of the axis, or at its end, to which a decoder adds new keys. Where nests only go along
 the axis, what pads stays beside what is real. Where they reduce it, the operands are masked: a node before
 them puts in the place of what pads a value of which the nests say that it changes no result. So real results
 depend on real inputs alone. Everything that is not seen to be so - other work at another extent, an index
@@ -41,6 +42,7 @@ class Mask:
     node: int
     operand: int
     axis: int
+    extent: int
     fill: float
 
 
@@ -48,6 +50,7 @@ class Mask:
 class Padding:
     """What a graph at an extent needs to serve a smaller one: masks, and the real shapes of its outputs."""
 
+    is_at_end: bool
     masks: tuple[Mask, ...]
     outputs: Mapping[str, Shape]
 
@@ -62,7 +65,13 @@ def padding(
     """
     if len(graph.nodes) != len(larger.nodes) or len(graph.inputs) != len(larger.inputs) or extents[0] < 2:
         return None
-    walk = _Walk(extents)
+    return _padding(graph, larger, inputs, extents, False) or _padding(graph, larger, inputs, extents, True)
+
+
+def _padding(
+    graph: Graph, larger: Graph, inputs: Mapping[str, Axes], extents: tuple[int, int], is_at_end: bool
+) -> Padding | None:
+    walk = _Walk(extents[1] - extents[0], is_at_end)
     for a, b in zip(graph.inputs, larger.inputs, strict=True):
         if a.name != b.name or not walk.pair(a, b, inputs.get(a.name, _NO_AXES)):
             return None
@@ -71,23 +80,26 @@ def padding(
             return None
     if not all(walk.is_pair(a, b) for a, b in zip(graph.outputs, larger.outputs, strict=True)):
         return None
-    return Padding(tuple(sorted(walk.masks)), {value.name: value.shape for value in graph.outputs})
+    return Padding(is_at_end, tuple(sorted(walk.masks)), {value.name: value.shape for value in graph.outputs})
 
 
-def masked_graph(larger: Graph, masks: Sequence[Mask], extent: int) -> Graph:
-    """A copy of a graph that takes a mask of the axis, and applies it where it must."""
+def masked_graph(larger: Graph, masks: Sequence[Mask]) -> Graph:
+    """A copy of a graph that applies masks; for each extent of one it is fed a vector, after its inputs."""
     graph = larger.clone()
-    mask = graph.add_input(Value(graph.fresh_name(MASK), DType.BOOL, (extent,)))
     nodes = list(graph.nodes)
+    fed: dict[int, Value] = {}
     shaped: dict[Shape, Value] = {}
     for m in masks:
         node = nodes[m.node]
         operand = node.require(m.operand)
-        shape = tuple(extent if axis == m.axis else 1 for axis in range(len(operand.shape)))
+        if m.extent not in fed:
+            name = graph.fresh_name(f"{MASK}_{m.extent}")
+            fed[m.extent] = graph.add_input(Value(name, DType.BOOL, (m.extent,)))
+        shape = tuple(m.extent if axis == m.axis else 1 for axis in range(len(operand.shape)))
         if shape not in shaped:
             target = graph.constant(np.array(shape, np.int64), "mask_shape")
             shaped[shape] = graph.value("mask", DType.BOOL, shape)
-            first = Node("Reshape", [mask, target], [shaped[shape]], opset=node.opset)
+            first = Node("Reshape", [fed[m.extent], target], [shaped[shape]], opset=node.opset)
             graph.insert_before(graph.nodes[0], first)
         fill = graph.constant(np.array(m.fill, operand.dtype.numpy), "padding")
         hidden = graph.value(f"{operand.name}_masked", operand.dtype, operand.shape)
@@ -98,11 +110,17 @@ def masked_graph(larger: Graph, masks: Sequence[Mask], extent: int) -> Graph:
     return graph
 
 
+def real_places(extent: int, num_padded: int, *, is_at_end: bool) -> slice:
+    """Of an axis, those that are not padding."""
+    return slice(num_padded, extent) if is_at_end else slice(0, extent - num_padded)
+
+
 @dataclass(slots=True)
 class _Walk:
     """Values of both graphs that are the same in real places, with the axes that may be padded."""
 
-    extents: tuple[int, int]
+    num_padded: int
+    is_at_end: bool
     twins: dict[Value, Value] = field(default_factory=dict)
     axes: dict[Value, Axes] = field(default_factory=dict)
     masks: list[Mask] = field(default_factory=list)
@@ -110,6 +128,8 @@ class _Walk:
     def pair(self, a: Value, b: Value, axes: Axes) -> bool:
         """Remember two values as the same, if their types allow it."""
         if a.dtype is not b.dtype or len(a.shape) != len(b.shape) or _grown(a.shape, b.shape) != axes:
+            return False
+        if any(b.shape[axis] - a.shape[axis] != self.num_padded for axis in axes):
             return False
         self.twins[a], self.axes[a] = b, axes
         return True
@@ -121,7 +141,7 @@ class _Walk:
         if a not in self.twins and a.data is not None and b.data is not None:
             return (
                 len(a.shape) == len(b.shape)
-                and _is_begin(a.data, b.data)
+                and _holds(b.data, a.data, is_at_end=self.is_at_end)
                 and self.pair(a, b, _grown(a.shape, b.shape))
             )
         return self.twins.get(a) is b
@@ -145,9 +165,9 @@ class _Walk:
         is_float = all(node.require(operand).dtype.is_float for operand, _ in places.reduced)
         for fill in _FILLS if is_float else (0.0, 1.0):
             if places.is_hidden_by(others, fill):
-                self.masks += [
-                    Mask(position, operand, axis, fill) for operand, axis in sorted(places.reduced)
-                ]
+                for operand, axis in sorted(places.reduced):
+                    extent = twin.require(operand).shape[axis]
+                    self.masks.append(Mask(position, operand, axis, extent, fill))
                 return True
         return False
 
@@ -171,6 +191,9 @@ class _Places:
         if not _same_work(nest, other):
             return False
         grown = {a.name for a, b in zip(nest.dims, other.dims, strict=True) if a.extent != b.extent}
+        longer = (b.extent - a.extent for a, b in zip(nest.dims, other.dims, strict=True) if a.name in grown)
+        if any(more != self._walk.num_padded for more in longer):
+            return False
         if any(isinstance(part, Iter) and part.dim in grown for part in _parts(nest)):
             return False
         parallel = {d.name for d in nest.parallel_dims}
@@ -180,12 +203,10 @@ class _Places:
         loop = next(iter(reduced), None)
         self.loops.append(loop)
         for a, b in zip(nest.reads, other.reads, strict=True):
-            if not self._knows(a.operand, b.operand) or not self._goes_along(a, b, nest.extents, grown):
+            if not self._knows(a.operand, b.operand) or not self._goes_along(a, b, nest.extents, grown, loop):
                 return False
             axis = None if loop is None else _axis_of(a, loop)
             if axis is not None and a.operand.kind == "input":
-                if (a.operand.shape[axis], b.operand.shape[axis]) != self._walk.extents:
-                    return False
                 self.reduced.add((a.operand.position, axis))
         write, written = nest.write, other.write
         if write.operand.key != written.operand.key or write.operand.dtype is not written.operand.dtype:
@@ -196,32 +217,42 @@ class _Places:
         if self.axes.setdefault(write.operand.key, axes) != axes:
             return False
         used = {dim for index in write.index if isinstance(index, Affine) for dim in index.dims()}
-        return grown & parallel <= used and self._goes_along(write, written, nest.extents, grown)
+        return grown & parallel <= used and self._goes_along(
+            write, written, nest.extents, grown, loop, is_write=True
+        )
 
     def is_hidden_by(self, nests: Sequence[Nest], fill: float) -> bool:
         """Whether every reduction is the same with and without what pads, if `fill` stands there."""
         padded: dict[tuple[Key, int], float] = {(("input", p), axis): fill for p, axis in self.reduced}
         highest: dict[Key, Key] = {}  # the largest values of an operand along what is masked
+        written: set[Key] = set()
         for nest, loop in zip(nests, self.loops, strict=True):
+            key = nest.write.operand.key
+            if key in written:  # by several nests, each a part of it
+                return False
+            if key[0] != "output":  # which no nest reads
+                written.add(key)
             if loop is not None:
                 found = _padded_value(nest, loop, padded, highest)
                 if found is None or found != _IDENTITIES[nest.combine or ""]:
                     return False
                 if nest.combine == "max" and isinstance(nest.body, Read) and nest.finish is None:
-                    highest[nest.write.operand.key] = nest.reads[nest.body.index].operand.key
+                    highest[key] = nest.reads[nest.body.index].operand.key
                 continue
-            for axis, index in enumerate(nest.write.index):
+            for axis, index in enumerate(nest.write.index if key in written else ()):
                 dim = _dim(index)
                 value = None if dim is None else _padded_value(nest, dim, padded, highest)
                 if value is not None:
-                    padded[nest.write.operand.key, axis] = value
+                    padded[key, axis] = value
         return True
 
     def _knows(self, a: Operand, b: Operand) -> bool:
         if a.key != b.key or a.dtype is not b.dtype or len(a.shape) != len(b.shape):
             return False
         if a.data is not None or b.data is not None:
-            if a.data is None or b.data is None or a.shape != b.shape or not _is_begin(a.data, b.data):
+            if a.data is None or b.data is None or a.shape != b.shape:
+                return False
+            if not _holds(b.data, a.data, is_at_end=False):
                 return False
             self.axes[a.key] = _NO_AXES
             return True
@@ -234,22 +265,39 @@ class _Places:
             self.axes[a.key] = self._walk.axes[value]
         return _grown(a.shape, b.shape) <= self.axes[a.key]
 
-    def _goes_along(self, a: Access, b: Access, extents: Mapping[str, int], grown: set[str]) -> bool:
-        """Whether dims that grow go along padded axes alone, to real ends; or a real place is touched."""
-        if a.index != b.index or a.fill != b.fill or a.view is not None or b.view is not None:
+    def _goes_along(
+        self,
+        a: Access,
+        b: Access,
+        extents: Mapping[str, int],
+        grown: set[str],
+        loop: str | None,
+        *,
+        is_write: bool = False,
+    ) -> bool:
+        """Whether real places of padded axes answer to real ones, and writes elsewhere are to padding."""
+        if len(a.index) != len(b.index) or a.fill != b.fill or a.view is not None or b.view is not None:
             return False
         axes = self.axes[a.operand.key]
-        for axis, index in enumerate(a.index):
+        for axis, (index, twin) in enumerate(zip(a.index, b.index, strict=True)):
             if axis not in axes:
-                if _uses(index, grown):
+                if index != twin or _uses(index, grown):
                     return False
-            elif isinstance(index, Affine) and not index.terms:
-                if not 0 <= index.offset < a.operand.shape[axis]:
+                continue
+            if not isinstance(index, Affine) or not isinstance(twin, Affine) or index.terms != twin.terms:
+                return False
+            low, high = index.bounds(extents)
+            if low < 0 or high >= a.operand.shape[axis]:
+                return False
+            if not _uses(index, grown):
+                if twin.offset != index.offset + (self._walk.num_padded if self._walk.is_at_end else 0):
                     return False
-            else:
-                dim = _dim(index)
-                if dim is None or dim not in grown or extents[dim] > a.operand.shape[axis]:
-                    return False
+                continue
+            if len(index.terms) != 1 or index.terms[0][1] != 1 or twin.offset != index.offset:
+                return False
+            is_exact = index.offset == 0 if self._walk.is_at_end else high == a.operand.shape[axis] - 1
+            if not is_exact and (is_write or index.terms[0][0] == loop):
+                return False
         return True
 
 
@@ -326,11 +374,16 @@ def _grown(a: Shape, b: Shape) -> Axes:
     return frozenset(axis for axis, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
 
 
-def _is_begin(a: Array, b: Array) -> bool:
-    """Whether an array begins, along the axes in which it is longer, with the bits of another."""
-    if a.dtype != b.dtype or a.ndim != b.ndim or any(x > y for x, y in zip(a.shape, b.shape, strict=True)):
+def _holds(longer: Array, real: Array, *, is_at_end: bool) -> bool:
+    """Whether an array has the bits of another at the begin, or the end, of axes in which it is longer."""
+    if longer.dtype != real.dtype or longer.ndim != real.ndim:
         return False
-    if a is b:
+    if longer is real:
         return True
-    begin = b[tuple(slice(0, extent) for extent in a.shape)]
-    return bool(np.array_equal(a, begin)) if a.dtype.hasobject else a.tobytes() == begin.tobytes()
+    if any(x > y for x, y in zip(real.shape, longer.shape, strict=True)):
+        return False
+    places = tuple(
+        real_places(y, y - x, is_at_end=is_at_end) for x, y in zip(real.shape, longer.shape, strict=True)
+    )
+    part = longer[places]
+    return bool(np.array_equal(real, part)) if real.dtype.hasobject else real.tobytes() == part.tobytes()

@@ -263,19 +263,20 @@ class OpenCompiledModel(CompiledModel):
         found = padding(graph, part.graph, inputs, (extent, larger))
         if found is None:
             return None
-        code = self._masked_code(key, part.graph, found.masks, larger)
+        code = self._masked_code(key, part.graph, found.masks)
         if code is None:
             return None
-        (mask,) = (i.name for i in code.get_inputs() if i.name not in self._binding.names)
-        return PaddedShapes(extent, larger, code, mask, axes, found.outputs)
+        masks = {i.name: i.shape[0] for i in code.get_inputs() if i.name not in self._binding.names}
+        num_padded = larger - extent
+        return PaddedShapes(num_padded, larger, found.is_at_end, code, masks, axes, found.outputs)
 
     def _masked_code(
-        self, key: Key, graph: Graph, masks: tuple[Mask, ...], extent: int, *, is_ahead: bool = False
+        self, key: Key, graph: Graph, masks: tuple[Mask, ...], *, is_ahead: bool = False
     ) -> CompiledModel | None:
         """The code of a prepared graph with masks, made if it is not there; None if that is not allowed."""
         code = self._masked.get((key, masks))
         if code is None and (is_ahead or not self.options.frozen_shapes):
-            with_masks = masked_graph(graph, masks, extent)
+            with_masks = masked_graph(graph, masks)
             compile_part = self._limited(key, time.perf_counter())
             code = compile_part(with_masks, {v.name: v.shape for v in with_masks.inputs})
             code.load()
@@ -299,7 +300,7 @@ class OpenCompiledModel(CompiledModel):
             inputs = {n: frozenset({a}) for n, a in axes.items()}
             found = padding(graph, part.graph, inputs, (extent - 1, extent))
             if found is not None:
-                self._masked_code(key, part.graph, found.masks, extent, is_ahead=True)
+                self._masked_code(key, part.graph, found.masks, is_ahead=True)
 
     def _time_left(self, key: Key, started: float) -> float | None:
         """Seconds that a compilation may still take."""

@@ -14,7 +14,7 @@ import tilewright as tw
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.verify import require_valid
-from tilewright.specialise.masked import masked_graph, padding
+from tilewright.specialise.masked import masked_graph, padding, real_places
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]> '
 SMALL, LARGE = 5, 8
@@ -42,6 +42,14 @@ SERVED: dict[str, tuple[str, dict[str, Any]]] = {
     "largest": (f"g ({X}) => (float[N,4] y) {{ y = ReduceMax<axes=[1],keepdims=0>(x) }}", {}),
     "sum": (f"g ({X}) => (float[N,4] y) {{ y = ReduceSum<keepdims=0>(x, a) }}", {"a": np.array([1])}),
     "the first place": (f"g ({X}) => (float[N,4] y) {{ y = Gather<axis=1>(x, z) }}", {"z": np.array(0)}),
+    "the last place": (f"g ({X}) => (float[N,4] y) {{ y = Gather<axis=1>(x, z) }}", {"z": np.array(-1)}),
+    "a place added at the end, and attention to all": (
+        f"""g ({X}) => (float[N,1,4] y, float[N,T,4] keys) {{
+            one = Slice(x, begin, end, axis) q = MatMul(one, w) keys = Concat<axis=1>(x, q)
+            k = Transpose<perm=[0,2,1]>(keys) p = MatMul(q, k) a = Softmax<axis=-1>(p) y = MatMul(a, keys)
+        }}""",
+        {"begin": np.array([-1]), "end": np.array([1000]), "axis": np.array([1]), "w": WEIGHT},
+    ),
     "numbered places": (
         f"""g ({X}) => ({Y}) {{
             s = Shape(x) n = Gather(s, o) i = Range(z, n, o) f = Cast<to=1>(i) u = Unsqueeze(f, o1)
@@ -52,7 +60,6 @@ SERVED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "mean": (f"g ({X}) => (float[N,4] y) {{ y = ReduceMean<axes=[1],keepdims=0>(x) }}", {}),
-    "the last place": (f"g ({X}) => (float[N,4] y) {{ y = Gather<axis=1>(x, z) }}", {"z": np.array(-1)}),
     "scaled by how many there are": (
         f"g ({X}) => ({Y}) {{ s = Shape(x) n = Gather(s, o) f = Cast<to=1>(n) y = Mul(x, f) }}",
         {"o": np.array(1)},
@@ -81,21 +88,45 @@ def test_masked_graphs_serve_smaller_extents(name: str) -> None:
     small, large = graphs(*SERVED[name])
     found = padding(small, large, {"x": frozenset({1})}, (SMALL, LARGE))
     assert found is not None
-    masked = masked_graph(large, found.masks, LARGE)
+    masked = masked_graph(large, found.masks)
     require_valid(masked, after="masking")
     x = np.random.default_rng(0).standard_normal((2, SMALL, 4)).astype(np.float32)
-    garbage = np.full((2, LARGE - SMALL, 4), 1e30, np.float32)
-    feed = {"x": np.concatenate([x, garbage], 1), masked.inputs[-1].name: np.arange(LARGE) < SMALL}
-    (wanted,), (result,) = run_graph(small, {"x": x}).values(), run_graph(masked, feed).values()
-    shape = found.outputs["y"]
-    assert shape == wanted.shape
-    np.testing.assert_allclose(result[tuple(slice(0, e) for e in shape)], wanted, rtol=1e-5, atol=1e-6)
+    num_padded = LARGE - SMALL
+    garbage = np.full((2, num_padded, 4), 1e30, np.float32)
+    feed = {"x": np.concatenate([garbage, x] if found.is_at_end else [x, garbage], 1)}
+    for mask in masked.inputs[1:]:
+        feed[mask.name] = np.zeros(mask.shape, np.bool_)
+        feed[mask.name][real_places(mask.shape[0], num_padded, is_at_end=found.is_at_end)] = True
+    results = run_graph(masked, feed)
+    for output, wanted in run_graph(small, {"x": x}).items():
+        assert found.outputs[output] == wanted.shape
+        pairs = zip(results[output].shape, wanted.shape, strict=True)
+        real = tuple(real_places(r, r - w, is_at_end=found.is_at_end) for r, w in pairs)
+        np.testing.assert_allclose(results[output][real], wanted, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_padding_could_change_is_refused(name: str) -> None:
     small, large = graphs(*REFUSED[name])
     assert padding(small, large, {"x": frozenset({1})}, (SMALL, LARGE)) is None
+
+
+def test_a_cache_grows_without_compilations() -> None:
+    model = next(m for m in OPEN_MODELS if m.name == "decoder")
+    caches = dict.fromkeys(("past_k", "past_v"), (1, 4, "4|8", 16))
+    one = {"ids": (1, 1), "places": (1, 1)}
+    frozen = tw.compile(model.build(), shapes={**one, **caches}, frozen_shapes=True, target="interpreter")
+    exact = tw.compile(model.build(), target="interpreter")
+    rng = np.random.default_rng(0)
+    past = {name: rng.standard_normal((1, 4, 2, 16)).astype(np.float32) for name in caches}
+    for place in range(2, 8):
+        feed = {"ids": np.array([[7 * place]]), "places": np.array([[place]]), **past}
+        logits, keys, values = frozen.run(None, feed)
+        for result, wanted in zip((logits, keys, values), exact.run(None, feed), strict=True):
+            np.testing.assert_allclose(result, wanted, rtol=1e-4, atol=1e-5)
+        past = {"past_k": keys, "past_v": values}
+        extents = () if place in (4, 8) else (4,) if place < 4 else (8,)
+        assert frozen.specialisations.kept[-1].by_code_for == extents
 
 
 def test_lengths_between_prepared_ones_run_by_the_code_for_longer_ones() -> None:
