@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,7 @@ from tilewright.specialise.facts import Specialisation, Specialisations
 from tilewright.specialise.masked import Mask, masked_graph, padding
 from tilewright.specialise.parts import Compile, Part, is_light
 from tilewright.specialise.store import Entry, Store
+from tilewright.targets.base import Executable
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
@@ -34,6 +36,23 @@ CompilePart = Callable[[Graph, Shapes, float | None], CompiledModel]
 
 _LEAST_PADDED = 3
 """Extents of two and one are not compared: nests of one are written in another way."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Recent:
+    """What the last run used, which the next one mostly does: shapes of the inputs, and the code for them."""
+
+    names: Sequence[str]
+    shapes: list[Shape]
+    entry: Entry[Part | ByOthers]
+    executable: Executable
+
+    def has_shapes_of(self, feed: Mapping[str, Array]) -> bool:
+        """Whether it is for a feed; what may be wrong with one is not said here."""
+        try:
+            return [feed[name].shape for name in self.names] == self.shapes and len(feed) == len(self.shapes)
+        except (KeyError, AttributeError, TypeError):
+            return False
 
 
 class OpenCompiledModel(CompiledModel):
@@ -65,7 +84,7 @@ class OpenCompiledModel(CompiledModel):
         # Shapes that data decide may differ in every run: they must not push out those of the inputs.
         self._following: Store[tuple[PreparedModel, Key], Part] = Store(limit, warns=False)
         self._masked: dict[tuple[Key, tuple[Mask, ...]], CompiledModel] = {}
-        self._num_inputs = len(binding.names)
+        self._recent: _Recent | None = None
 
     def run(
         self, output_names: Sequence[str] | None, feed: Mapping[str, Array]
@@ -80,6 +99,11 @@ class OpenCompiledModel(CompiledModel):
             UnsupportedOp: an operator that cannot run at these shapes.
         """
         names = self._output_names if output_names is None else self._checked_names(output_names)
+        recent = self._recent
+        if recent is not None and recent.has_shapes_of(feed):
+            recent.entry.num_uses += 1
+            results = recent.executable.run(feed)
+            return [results[name] for name in names]
         part = self._part(feed)
         if isinstance(part, ByOthers):
             return part.run(names, feed)
@@ -149,6 +173,7 @@ class OpenCompiledModel(CompiledModel):
         for code in self._masked.values():
             code.close()
         super().close()
+        self._recent = None
         self._masked.clear()
         self._store.clear()
         self._following.clear()
@@ -158,15 +183,13 @@ class OpenCompiledModel(CompiledModel):
             raise ModelClosed
         if not isinstance(feed, Mapping):
             raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
-        if len(feed) == self._num_inputs:
-            try:
-                key = tuple([(name, feed[name].shape) for name in self._binding.names])
-                part = self._store.get((key, False))
-            except (KeyError, AttributeError, TypeError):  # what is wrong is said below
-                part = None
-            if part is not None:
-                return part
-        return self._obtained(self._binding.key(feed))
+        key = self._binding.key(feed)
+        part = self._obtained(key)
+        entry = self._store.entry((key, False))
+        if isinstance(part, Part) and part.whole is not None and entry is not None:
+            # Not locked, as it is no more than the shapes and code that most runs have in common.
+            self._recent = _Recent([n for n, _ in key], [s for _, s in key], entry, part.whole.load())
+        return part
 
     def _results(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Values by name, the outputs among them: part after part, each at the shapes that arrive."""

@@ -55,6 +55,11 @@ class Store(Generic[K, V]):
             self._entries.move_to_end(key)
             return entry.value
 
+    def entry(self, key: K) -> Entry[V] | None:
+        """What is kept of a key, which counts as no use of it."""
+        with self._lock:
+            return self._entries.get(key)
+
     def obtain(self, key: K, make: Callable[[], V], *, is_ahead: bool = False) -> V:
         """What there is for a key, made now if there is nothing; `is_ahead` of any use. What `make` raises
         passes, and nothing is kept.
