@@ -259,7 +259,8 @@ def test_shapes_fix_open_sizes(net) -> None:
     image = np.concatenate([feed_for(net)["image"]] * 2)
     assert compiled.run(None, {"image": image})[0].shape == (2, 10)
     assert compiled.options.shapes == {"image": (2, 3, 12, 12)}
-    assert "--shapes" in usage_error(lambda: tw.compile(proto))
+    assert "--shapes" in usage_error(lambda: tw.load(proto).graph)
+    assert tw.compile(proto).run(None, {"image": image})[0].shape == (2, 10)
     loaded = tw.load(proto, shapes={"image": (2, 3, 12, 12)})
     assert "to `load`" in usage_error(lambda: tw.compile(loaded, shapes={"image": (1, 3, 12, 12)}))
 
