@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.compiled import CompiledModel
+from tilewright.errors import InputError
 from tilewright.frontend.onnx.prepared import Division, HostOperator, PreparedModel
 from tilewright.ir.derive import flops
-from tilewright.ir.graph import Graph, Shape
+from tilewright.ir.graph import Graph, Node, Shape
 from tilewright.ir.interpret import run_graph, run_node
+from tilewright.ir.ops.registry import sizing_by_data
+from tilewright.ir.work import MAX_HOST_ELEMENTS
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
@@ -78,11 +82,36 @@ class Part:
         for operator in self.operators:
             arrays = [None if name is None else values[name] for name in operator.inputs]
             captures = [values[name] for name in operator.captures]
+            _require_small(operator.node, arrays)
             results = run_node(operator.node, arrays, captures=captures)
             for value, array in zip(operator.node.outputs, results, strict=True):
                 if value is not None and array is not None:
                     values[value.name] = np.ascontiguousarray(array).reshape(array.shape)
         return values
+
+
+def _require_small(node: Node, arrays: Sequence[Array | None]) -> None:
+    """Refuse a result that an operand makes larger than the host may hold at once.
+
+    Raises:
+        InputError: it does, or the operand is no valid one.
+    """
+    sizing = sizing_by_data(node)
+    if sizing is None:
+        return
+    source, data = arrays[0], arrays[sizing.operand]
+    assert source is not None
+    assert data is not None
+    label = f"{node.op_type} {node.name!r}: its {sizing.name}"
+    try:
+        shape = sizing.shape(node, source.shape, data)
+    except (ValueError, IndexError) as error:
+        raise InputError(f"{label} cannot be: {' '.join(str(error).split())}.") from error
+    if math.prod(shape) > MAX_HOST_ELEMENTS:
+        raise InputError(
+            f"{label} makes a result of {math.prod(shape):,} elements, more than the {MAX_HOST_ELEMENTS:,} "
+            "(MAX_HOST_ELEMENTS) that the host may hold."
+        )
 
 
 def is_light(graph: Graph) -> bool:

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 from onnx.parser import parse_model
 
 import tilewright as tw
-from tilewright.errors import BudgetExceeded, ModelClosed, UnsupportedOp, UsageError
+from tilewright.errors import BudgetExceeded, InputError, ModelClosed, UnsupportedOp, UsageError
 from tilewright.specialise.model import OpenCompiledModel
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]> '
@@ -279,3 +279,25 @@ def test_shapes_that_data_decide_push_out_none_of_the_inputs() -> None:
         assert y.shape == (num_kept, 2)
     own, *later = compiled.specialisations.kept
     assert (own.shapes, own.num_runs, len(later)) == ({"x": (5, 2)}, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("k", "message"), [(10, "TopK 'top': its K cannot be"), (-1, "TopK 'top': its K cannot be")]
+)
+def test_data_that_no_shape_comes_of_are_refused(k: int, message: str) -> None:
+    row = np.array([[1, 2, 3]], np.float32)
+    arrays = {"row": row, "last": np.array([1])}
+    compiled = tw.compile(model(LARGEST, **arrays), no_cache=True, target="interpreter")
+    with pytest.raises(InputError, match=message):
+        compiled.run(None, {"x": rows(1, 9)[0], "k": np.array([k])})
+
+
+def test_results_that_data_make_too_large_are_refused() -> None:
+    text = HEADER + "g (float[1] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }"
+    compiled = tw.compile(model(text), no_cache=True, target="interpreter")
+    (y,) = compiled.run(None, {"x": np.ones(1, np.float32), "s": np.array([2, 3])})
+    assert y.shape == (2, 3)
+    with pytest.raises(
+        InputError, match="Expand 'y': its shape makes a result of 1,099,511,627,776 elements"
+    ):
+        compiled.run(None, {"x": np.ones(1, np.float32), "s": np.array([1 << 20, 1 << 20])})
