@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from tilewright.errors import UsageError
-from tilewright.extents import Axis, canonical_axis
+from tilewright.extents import Axis, canonical_axis, fixed_shape
 from tilewright.families import FAMILIES, canonical_target
 from tilewright.planning.budget import UNLIMITED, Budget
 

@@ -36,7 +36,7 @@ from tilewright.ir.verify import require_valid
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
-I = TypeVar("I", bound=Importer)
+Kind = TypeVar("Kind", bound=Importer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +109,7 @@ class PreparedModel:
         """
         return self.imported(shapes, Importer)[0]
 
-    def imported(self, shapes: Shapes, importer_type: type[I]) -> tuple[Graph, I]:
+    def imported(self, shapes: Shapes, importer_type: type[Kind]) -> tuple[Graph, Kind]:
         """The graph that an importer makes, and the importer, with what else it knows then."""
         with self._importing(shapes, importer_type) as importer:
             graph = importer.run(self._model)
@@ -158,7 +158,7 @@ class PreparedModel:
         return Division(graph, constants, operators, rest)
 
     @contextmanager
-    def _importing(self, shapes: Shapes, importer_type: type[I]) -> Iterator[I]:
+    def _importing(self, shapes: Shapes, importer_type: type[Kind]) -> Iterator[Kind]:
         num_nodes = len(self._model.graph.node)
         with (
             error_context(f"in {self.label}"),

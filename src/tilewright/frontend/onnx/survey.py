@@ -40,7 +40,7 @@ def survey_graph(
     """The graph of all nodes that can be imported, results of others being its inputs, and those others.
 
     Raises:
-        ModelRejected, UnsupportedOp, UsageError: as `PreparedModel.graph`, but for nodes that are not supported.
+        ModelRejected, UnsupportedOp, UsageError: as `import_model`, but for nodes that are not supported.
     """
     graph, survey = prepared.imported(shapes, _Survey)
     return graph, tuple(survey.refused)
