@@ -54,6 +54,33 @@ def test_check_goes_on_behind_a_node_that_cannot_be_loaded(path: Path) -> None:
     ]
 
 
+def test_nodes_of_shapes_that_data_decide_run_and_are_told_apart() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "com.example": 1]>
+    g (float[2,3] x) => (int64[2,M] y, float z) {
+        [first] a = Relu(x)
+        [decides] b = NonZero(a)
+        [behind] y = Neg(b)
+        [odd] c = com.example.Odd(b)
+        [behind_both] d = Div(c, b)
+        [sum] z = ReduceSum <keepdims = 0>(a)
+    }"""
+    report = tw.check(parse_model(text))
+    verdicts = {name: operator.verdict for operator in report.operators for name in operator.nodes}
+    assert verdicts == {
+        "first": "native",
+        "decides": "host",
+        "behind": "deferred",
+        "odd": "refused",
+        "behind_both": "unknown",
+        "sum": "native",
+    }
+    runs = parse_model(text.replace("com.example.Odd(b)", "Abs(b)"))
+    for model in (runs, tw.load(runs)):
+        report = tw.check(model)
+        assert report.ok
+        assert [o.nodes for o in report.on_host] == [("decides",)]
+
+
 def test_the_verb_lists_all_nodes_that_do_not_run_and_says_how_many(path: Path) -> None:
     result = tilewright("check", path)
     assert result.code == 3

@@ -17,11 +17,12 @@ from tilewright.explain import OnnxNode
 from tilewright.extents import Axis, canonical_axis, fixed_shape
 from tilewright.frontend.onnx import (
     Opened,
+    OtherNode,
     PreparedModel,
-    RefusedNode,
     Source,
     import_open_model,
     open_model,
+    survey_graph,
     survey_model,
 )
 from tilewright.frontend.onnx.protos import bounded_messages
@@ -175,36 +176,42 @@ def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Sh
     return model
 
 
-def survey(source: Source, shapes: Shapes | None = None) -> tuple[Model, tuple[RefusedNode, ...]]:
-    """What of an ONNX model can be loaded, and the nodes that cannot, each with the reason.
+def survey(model: Model | Source, shapes: Shapes | None = None) -> tuple[Model, tuple[OtherNode, ...]]:
+    """What of a model its graph can hold, and the nodes that it cannot, each with the reason.
 
     Raises:
         ModelRejected, UnsupportedOp: as `load`, but for nodes that are not supported.
         UsageError: dimensions stay open, or the shapes do not fit the model.
     """
+    if isinstance(model, Model):
+        model = as_model(model, shapes)
+        if isinstance(model.source, Graph):
+            return model, ()
+        graph, others = survey_graph(model.source, model._fixed())
+        return dataclasses.replace(model, source=graph), others
     given = _canonical(shapes or {})
     fixed = _numbers(given)
-    return _loaded(source, given, lambda opened: survey_model(opened, shapes=fixed))
+    return _loaded(model, given, lambda opened: survey_model(opened, shapes=fixed))
 
 
 def _loaded(
     source: Any,
     shapes: Mapping[str, tuple[Axis, ...]],
-    build: Callable[[Opened], tuple[Graph | PreparedModel, tuple[RefusedNode, ...]]],
-) -> tuple[Model, tuple[RefusedNode, ...]]:
+    build: Callable[[Opened], tuple[Graph | PreparedModel, tuple[OtherNode, ...]]],
+) -> tuple[Model, tuple[OtherNode, ...]]:
     """A model opened and built."""
     opened = open_model(argument("model", source, Source))
     with error_context(f"in {opened.origin.label}"), bounded_messages():
         listed = _listed(opened)
     model_name = opened.model.graph.name or "graph"
     if opened.locations:
-        built, refused = build(opened)
+        built, others = build(opened)
         digest = opened.sha256()
     else:
         # Hashing lets go of the interpreter.
-        digest, (built, refused) = beside(opened.sha256, lambda: build(opened))
+        digest, (built, others) = beside(opened.sha256, lambda: build(opened))
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else model_name
-    return Model(built, digest, str(name), shapes, listed, _metadata(opened)), refused
+    return Model(built, digest, str(name), shapes, listed, _metadata(opened)), others
 
 
 def as_model(model: Model | Source, shapes: Shapes | None) -> Model:

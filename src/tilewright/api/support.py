@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from tilewright.api.models import Model, Shapes, as_model, survey
+from tilewright.api.models import Model, Shapes, survey
 from tilewright.arguments import checked
-from tilewright.frontend.onnx import RefusedNode, Source
+from tilewright.frontend.onnx import Source
 from tilewright.passes.expand_recurrent import num_steps_of
 from tilewright.printable import printable
 from tilewright.results import Result, Table, about, in_json
 from tilewright.targets import find_target
 from tilewright.targets.base import Support
 
-Verdict = Literal["native", "host", "unsupported", "refused", "unknown"]
-"""In code of the target's, on the host, not on this target, on none; or behind one that is refused."""
+Verdict = Literal["native", "host", "deferred", "unsupported", "refused", "unknown"]
+"""In code of the target's, on the host, made when data have decided its shapes, not on this target, on none;
+or behind one that is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,8 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
     Raises:
         ModelRejected: the model itself cannot be loaded. An unsupported operator raises nothing.
     """
-    asked, refused = find_target(target), tuple[RefusedNode, ...]()
-    if isinstance(model, Model):
-        model = as_model(model, shapes)
-    else:
-        model, refused = survey(model, shapes)
+    asked = find_target(target)
+    model, others = survey(model, shapes)
     found: dict[tuple[str, int, Verdict, str], list[str]] = {}
     for node in model.graph.nodes:
         support = asked.supports(node)
@@ -101,8 +99,7 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
             support = Support.yes(f"written as its {steps} steps")
         verdict: Verdict = "unsupported" if not support else "host" if support.is_on_host else "native"
         found.setdefault((node.op_type, node.opset, verdict, support.reason), []).append(node.name)
-    for other in refused:
-        key: Verdict = "refused" if other.is_known else "unknown"
-        found.setdefault((other.op_type, other.opset, key, other.reason), []).append(other.name)
+    for other in others:
+        found.setdefault((other.op_type, other.opset, other.kind, other.reason), []).append(other.name)
     operators = tuple(OperatorSupport(*key, tuple(names)) for key, names in found.items())
     return CheckReport(model.name, target, operators, model.sha256)

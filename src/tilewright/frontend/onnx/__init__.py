@@ -19,25 +19,26 @@ from tilewright.frontend.onnx.prepare import prepare_model
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.frontend.onnx.read import Opened, Source, open_model
-from tilewright.frontend.onnx.survey import RefusedNode, survey_graph
+from tilewright.frontend.onnx.survey import OtherNode, survey_graph
 from tilewright.frontend.onnx.validate import run_checker, validate_model
 from tilewright.ir.graph import Graph, Shape
 
 __all__ = [
     "Opened",
+    "OtherNode",
     "PreparedModel",
-    "RefusedNode",
     "Source",
     "import_model",
     "import_open_model",
     "load_onnx",
     "open_model",
+    "survey_graph",
     "survey_model",
 ]
 
 T = TypeVar("T")
 
-Surveyed = tuple[Graph, tuple[RefusedNode, ...]]
+Surveyed = tuple[Graph, tuple[OtherNode, ...]]
 """A graph, and nodes of the model that are not in it."""
 
 

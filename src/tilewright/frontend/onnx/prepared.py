@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from tilewright.errors import error_context
+from tilewright.errors import UnsupportedOp, UsageError, error_context
 from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.build import DataDependentShape, Importer
 from tilewright.frontend.onnx.initializers import Initializers
@@ -96,7 +96,7 @@ class PreparedModel:
         Raises:
             UsageError: dimensions stay open, or the shapes do not fit the model.
         """
-        with error_context(f"in {self.label}"), bounded_messages():
+        with _as_documented(), error_context(f"in {self.label}"), bounded_messages():
             return {name: shape for name, (_, shape) in bind_inputs(self._model.graph, shapes).types.items()}
 
     def graph(self, shapes: Shapes) -> Graph:
@@ -110,7 +110,15 @@ class PreparedModel:
         return self.imported(shapes, Importer)[0]
 
     def imported(self, shapes: Shapes, importer_type: type[Kind]) -> tuple[Graph, Kind]:
-        """The graph that an importer makes, and the importer, with what else it knows then."""
+        """The graph that an importer makes, and the importer, with what else it knows then.
+
+        Raises:
+            UsageError, ModelRejected, UnsupportedOp: as for `graph`.
+        """
+        with _as_documented():
+            return self._imported(shapes, importer_type)
+
+    def _imported(self, shapes: Shapes, importer_type: type[Kind]) -> tuple[Graph, Kind]:
         with self._importing(shapes, importer_type) as importer:
             graph = importer.run(self._model)
         require_valid(graph, after="import")
@@ -119,7 +127,7 @@ class PreparedModel:
     def static_graph(self, shapes: Shapes) -> Graph | None:
         """The same; None where dimensions stay open, or data decide a shape."""
         try:
-            return self.graph(shapes)
+            return self._imported(shapes, Importer)[0]
         except (OpenInput, DataDependentShape):
             return None
 
@@ -130,7 +138,7 @@ class PreparedModel:
             UsageError, ModelRejected, UnsupportedOp: as for `graph`.
         """
         proto = self._model.graph
-        with self._importing(shapes, Importer) as importer:
+        with _as_documented(), self._importing(shapes, Importer) as importer:
             scope = importer.begin(self._model)
             waiting: set[str] = set()  # names whose shapes are not known before the operators have run
             deciding: list[NodeProto] = []
@@ -200,6 +208,17 @@ class PreparedModel:
             for n, a in arrays.items()
         )
         return PreparedModel(model, self._origin, Initializers(self._origin, arrays), self._size_bytes)
+
+
+@contextmanager
+def _as_documented() -> Iterator[None]:
+    """Errors as callers know them: what is open is told apart in here only."""
+    try:
+        yield
+    except OpenInput as error:
+        raise UsageError(*error.args) from error.__cause__
+    except DataDependentShape as error:
+        raise UnsupportedOp(*error.args) from error.__cause__
 
 
 def _declared(values: Iterable[ValueInfoProto]) -> dict[str, Declaration]:
