@@ -7,6 +7,7 @@ both must agree with the reference semantics. Anything but that or a typed error
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Callable, Mapping
@@ -25,6 +26,7 @@ import tilewright as tw
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.interpret import run_graph
+from tilewright.specialise.model import OpenCompiledModel
 
 Array = np.ndarray[Any, Any]
 Lie = Callable[[ModelProto, random.Random], None]
@@ -233,7 +235,14 @@ def try_model(model: ModelProto, steps: list[Step], seed: int) -> tuple[str, str
     except TilewrightError as error:
         return "refused", f"of several lines: {error!r}" if "\n" in str(error) else ""
     with compiled:
-        graph = load_onnx(model)
+        shapes = _shapes(compiled, seed)
+        try:
+            graph = load_onnx(model, shapes=shapes)
+        except TilewrightError as error:
+            # Of a model whose shapes are open, not all need to fit; where data decide them there is no graph.
+            if not isinstance(compiled, OpenCompiledModel):
+                return "refused", f"compiles, and does not load: {error}"
+            return _run_open(compiled, shapes)
         feed = _feed(graph, seed)
         if feed is None:
             return "too large to run", ""
@@ -244,6 +253,34 @@ def try_model(model: ModelProto, steps: list[Step], seed: int) -> tuple[str, str
         except TilewrightError as error:
             return "refused when run", f"of several lines: {error!r}" if "\n" in str(error) else ""
     return "ran", _wrong(graph, steps, feed, found, seed)
+
+
+def _shapes(compiled: tw.CompiledModel, seed: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of the inputs that are open: dimensions of one name have one extent."""
+    rng, extents = random.Random(seed), dict[Any, int]()
+    shapes: dict[str, tuple[Any, ...]] = {i.name: i.shape for i in compiled.get_inputs()}
+    return {
+        name: tuple(
+            d if isinstance(d, int) else extents.setdefault(d or (name, axis), rng.randint(1, 5))
+            for axis, d in enumerate(dims)
+        )
+        for name, dims in shapes.items()
+        if any(not isinstance(d, int) for d in dims)
+    }
+
+
+def _run_open(compiled: tw.CompiledModel, shapes: Mapping[str, tuple[int, ...]]) -> tuple[str, str]:
+    """What becomes of a run that no graph of static shapes says anything about: only errors can be wrong."""
+    given = {i.name: (shapes.get(i.name, i.shape), i.dtype.numpy) for i in compiled.get_inputs()}
+    if sum(math.prod(shape) for shape, _ in given.values()) > _MOST_FED:
+        return "too large to run", ""
+    try:
+        compiled.run(None, {name: np.ones(shape, dtype) for name, (shape, dtype) in given.items()})
+    except InternalError as error:
+        return "InternalError", str(error)
+    except TilewrightError as error:
+        return "refused when run", f"of several lines: {error!r}" if "\n" in str(error) else ""
+    return "ran open", ""
 
 
 def _wrong(graph: Any, steps: list[Step], feed: Mapping[str, Array], found: list[Array], seed: int) -> str:

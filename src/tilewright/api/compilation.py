@@ -75,6 +75,7 @@ def _open_model(
         steps=(),
         memory=None,
         origins=(),
+        metadata=model.metadata,
     )
 
     pool = ContentPool()

@@ -151,12 +151,11 @@ class IOBinding:
         if buffer_ptr is None:
             self._into.pop(name, None)
         else:
-            array = _array_at(
-                buffer_ptr,
-                spec.dtype.numpy if element_type is None else element_type,
-                spec.shape if shape is None else shape,
-            )
-            self._into[name] = array
+            given: Sequence[Any] = spec.shape if shape is None else shape
+            if not all(isinstance(extent, int | np.integer) for extent in given):
+                raise UsageError(f"output {name!r}: its shape is open in the model; give its shape here.")
+            dtype = spec.dtype.numpy if element_type is None else element_type
+            self._into[name] = _array_at(buffer_ptr, dtype, given)
         self._ask(name)
 
     def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:

@@ -9,13 +9,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.arguments import checked
+from tilewright.arguments import as_array, checked
+from tilewright.calls import checked_places
 from tilewright.compiled import CompiledModel
-from tilewright.compiled_facts import Body, CompiledFacts
+from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo
 from tilewright.errors import BudgetExceeded, InternalError, ModelClosed, UsageError
 from tilewright.extents import fixed_shape
 from tilewright.formatting import format_shape
 from tilewright.frontend.onnx.prepared import PreparedModel
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.binding import Binding, Key
 from tilewright.specialise.divided import DividedRows, PaddedShapes, cover, divided_rows
@@ -23,7 +25,7 @@ from tilewright.specialise.facts import Specialisation, Specialisations
 from tilewright.specialise.masked import Mask, masked_graph, padding
 from tilewright.specialise.parts import Compile, Part, is_light
 from tilewright.specialise.store import Entry, Store
-from tilewright.targets.base import Executable
+from tilewright.targets.base import Executable, written_into
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
@@ -104,13 +106,24 @@ class OpenCompiledModel(CompiledModel):
             recent.entry.num_uses += 1
             results = recent.executable.run(feed)
             return [results[name] for name in names]
-        part = self._part(feed)
-        if isinstance(part, ByOthers):
-            return part.run(names, feed)
-        if part.whole is not None:
-            return part.whole.run(names, feed)
-        values = self._results(part, {name: np.asarray(array) for name, array in feed.items()})
-        return [values[name] for name in names]
+        arrays = self._arrays(feed)
+        return self._run(names, self._part(arrays), arrays)
+
+    def run_into(
+        self, feed: Mapping[str, np.ndarray[Any, Any]], into: Mapping[str, np.ndarray[Any, Any]]
+    ) -> list[np.ndarray[Any, Any]]:
+        """As `CompiledModel.run_into`. Where no code is for these shapes alone, outputs are copied.
+
+        Raises:
+            UsageError: as `run`, or an array that does not fit its output at these shapes.
+        """
+        arrays = self._arrays(feed)
+        part = self._part(arrays)
+        if isinstance(part, Part) and part.whole is not None:
+            return part.whole.run_into(arrays, into)
+        results = dict(zip(self._output_names, self._run(self._output_names, part, arrays), strict=True))
+        specs = [TensorInfo(name, DType.from_numpy(a.dtype), a.shape) for name, a in results.items()]
+        return list(written_into(results, checked_places(specs, into, arrays)).values())
 
     @checked
     def at(self, shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
@@ -178,11 +191,22 @@ class OpenCompiledModel(CompiledModel):
         self._store.clear()
         self._following.clear()
 
-    def _part(self, feed: Mapping[str, Array]) -> Part | ByOthers:
+    def _arrays(self, feed: Mapping[str, Any]) -> dict[str, Array]:
         if self._is_closed:
             raise ModelClosed
         if not isinstance(feed, Mapping):
             raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
+        return {name: as_array(name, value) for name, value in feed.items() if value is not None}
+
+    def _run(self, names: Sequence[str], part: Part | ByOthers, feed: Mapping[str, Array]) -> list[Array]:
+        if isinstance(part, ByOthers):
+            return part.run(names, feed)
+        if part.whole is not None:
+            return part.whole.run(names, feed)
+        values = self._results(part, feed)
+        return [values[name] for name in names]
+
+    def _part(self, feed: Mapping[str, Array]) -> Part | ByOthers:
         key = self._binding.key(feed)
         part = self._obtained(key)
         entry = self._store.entry((key, False))

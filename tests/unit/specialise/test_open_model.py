@@ -301,3 +301,31 @@ def test_results_that_data_make_too_large_are_refused() -> None:
         InputError, match="Expand 'y': its shape makes a result of 1,099,511,627,776 elements"
     ):
         compiled.run(None, {"x": np.ones(1, np.float32), "s": np.array([1 << 20, 1 << 20])})
+
+
+@pytest.mark.parametrize("num_rows", [4, 3, 9])
+def test_outputs_are_written_where_one_asks(num_rows: int) -> None:
+    # Of nine rows, and of three, there is no code: those of four are used, and the outputs are copied.
+    with dense(shapes="x:4|8x4") as compiled:
+        place, feed = np.empty((num_rows, 3), np.float32), {"x": rows(num_rows)}
+        (found,) = compiled.run_into(feed, {"y": place})
+        assert found is place
+        np.testing.assert_array_equal(place, compiled.run(None, feed)[0])
+        np.testing.assert_array_equal(place, compiled(feed["x"]))
+        with pytest.raises(UsageError, match=r"the array for output 'y' is float32\[1, 3\]"):
+            compiled.run_into(feed, {"y": np.empty((1, 3), np.float32)})
+
+
+def test_a_session_binds_open_shapes() -> None:
+    session = tw.InferenceSession(model(DENSE, w=WEIGHTS))
+    binding = session.io_binding()
+    place = np.empty((2, 3), np.float32)
+    with pytest.raises(UsageError, match="its shape is open in the model"):
+        binding.bind_output("y", buffer_ptr=place.ctypes.data)
+    for number in (2, 5):
+        binding.clear_binding_outputs()
+        binding.bind_cpu_input("x", rows(number))
+        binding.bind_output("y")
+        binding.run()
+        (found,) = binding.copy_outputs_to_cpu()
+        np.testing.assert_allclose(found, np.maximum(rows(number) @ WEIGHTS, 0), rtol=1e-5, atol=1e-5)
