@@ -63,11 +63,15 @@ def compile_or_reuse(model: Model, options: Options, progress: Progress | None =
     if found is not None:
         return found
     compiled = compile_model(model, options=options, progress=progress)
-    # What measurements chose may change with the next ones; what was interrupted is not whole.
-    is_final = compiled.tuning is None and not compiled.program.schedule.provenance.is_interrupted
-    if place is not None and is_final:
+    if place is not None and _is_final(compiled):
         place.keep(compiled)
     return compiled
+
+
+def _is_final(compiled: CompiledModel) -> bool:
+    """Whether it would be made so again: what measurements chose may change with the next ones, and what was
+    interrupted is not whole."""
+    return compiled.tuning is None and not compiled.program.schedule.provenance.is_interrupted
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,8 @@ def _place(model: Model, options: Options) -> _Place | None:
         (options.memory, MEMORY_PLANNERS),
     )
     is_plain = (
-        options.target == HOST_TARGET
+        not model.is_open
+        and options.target == HOST_TARGET
         and options.budget is None
         and not (options.no_cache or options.passes or options.dump_after)
         and all(name in (AUTO, *family.built_in_names()) for name, family in planners)

@@ -16,11 +16,10 @@ from tilewright.targets.cpu.executable import (
     TensorSpec,
     bytes_at,
 )
-from tilewright.targets.cpu.main_code import MainCode, load_main
+from tilewright.targets.cpu.main_code import WEIGHTS_BASE, MainCode, load_main
 from tilewright.targets.cpu.pool import AlignedBuffer
 from tilewright.targets.cpu.runtime import CheckedIndex
 from tilewright.targets.cpu.shared_constants import SharedConstants
-from tilewright.targets.cpu.storage import WEIGHTS_BASE
 
 Array = np.ndarray[Any, Any]
 

@@ -162,16 +162,27 @@ class ArrangedConstants:
 
     def fill(self, target: Array) -> None:
         """Arrange all of them, on all cores: numpy lets go of the interpreter meanwhile."""
+        self._arrange(lambda offset, num_bytes: target[offset : offset + num_bytes])
+
+    def each(self, visit: Callable[[int, Array], None]) -> None:
+        """Arrange each of them by itself."""
+        self._arrange(lambda _, num_bytes: np.zeros(num_bytes, np.uint8), visit)
+
+    def _arrange(
+        self, place_of: Callable[[int, int], Array], visit: Callable[[int, Array], None] = lambda *_: None
+    ) -> None:
+        """Write each constant to the place for its offset and size, where zeros are, and show it then."""
         constants = self.parts.constants()
         own = self.parts.read(OPERATORS_OWN) if self.stated.has_own else b""
 
         def place(number: int) -> None:
             source = self.stated.sources[number]
-            part = target[source.offset : source.offset + source.num_bytes]
+            part = place_of(source.offset, source.num_bytes)
             if source.own is not None:
                 part[...] = np.frombuffer(own, np.uint8)[slice(*source.own)]
             else:
                 _make(constants, source, self.arrangements[number], number, part)
+            visit(source.offset, part)
 
         # The largest first, so that cores end together.
         order = sorted(range(len(self.stated.sources)), key=lambda n: -self.stated.sources[n].num_bytes)
