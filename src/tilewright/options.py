@@ -278,6 +278,7 @@ class Options:
             "--max-shapes",
             panel=_LIMITS,
             key=False,
+            is_expert=True,
         ),
     )
     frozen_shapes: bool = field(
