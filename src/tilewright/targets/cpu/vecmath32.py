@@ -59,6 +59,8 @@ _EXP2 = (1.0, 0.6931472, 0.24022648, 0.055503324, 0.009618437, 0.0013398875, 0.0
 
 # exp rounds to zero below.
 _EXP_ZERO = -104.0
+# Below, results of `exp_of_negative` would come near the denormal numbers: they are zero.
+_EXP_NORMAL = -86.6
 
 
 def horner(e: LaneOps, x: Val, coefficients: Sequence[float]) -> Val:
@@ -98,6 +100,18 @@ def _exp_to(e: LaneOps, x: Val, most: float) -> Val:
 def exp(e: LaneOps, x: Val) -> Val:
     """At most 0.9 ulp, denormal results included."""
     return _exp_to(e, x, 89.0)
+
+
+def exp_of_negative(e: LaneOps, x: Val) -> Val:
+    """exp of what is at most 0, at most 0.9 ulp; zero where exp is below 2.5e-38.
+
+    Weights of a softmax are compared with the largest, which is 1: one multiplication by a power of two
+    does, where `exp` takes two for denormal and for huge results.
+    """
+    is_zero = e.fcmp("olt", x, _EXP_NORMAL)
+    r, bits = _split_exponent(e, e.maximum(x, _EXP_NORMAL), 127)
+    value = e.fmul(horner(e, r, (1.0, 1.0, *_EXP)), _power_of_two(e, bits))
+    return e.select(is_zero, 0.0, value)
 
 
 def expm1(e: LaneOps, x: Val) -> Val:

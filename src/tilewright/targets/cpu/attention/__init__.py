@@ -1,0 +1,6 @@
+"""Attention in one kernel: products, masks and softmax of a tile of queries while it is in the cache."""
+
+from tilewright.targets.cpu.attention.match import NUM_NESTS
+from tilewright.targets.cpu.attention.template import ATTENTION, attention_run, lower_attention
+
+__all__ = ["ATTENTION", "NUM_NESTS", "attention_run", "lower_attention"]

@@ -1,0 +1,390 @@
+"""The attention kernel: for each head keys and values are packed, then every tile of queries runs through.
+
+The scores of a tile never leave the first cache. Rows of its softmax follow each other without waiting: the
+maxima of all rows come first, then powers and their sums; what they are divided by is multiplied to the
+weighted sums, which are fewer. Lanes behind the last key have scores of minus infinity.
+
+Condition of use: see `template.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from tilewright.ir.dtype import DType
+from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, Walked
+from tilewright.targets.cpu.attention.pack import Packer
+from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
+from tilewright.targets.cpu.contraction.choose import MAX_CHAIN_STEPS
+from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
+from tilewright.targets.cpu.contraction.tiling import Panels
+from tilewright.targets.cpu.emitter import Emitter, Param
+from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, emit_expr
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import SYMBOL_PLACEHOLDER, Kernel, name_by_content
+from tilewright.targets.cpu.values import FLOAT, I64, PTR, Int, Type, Val, vec, vector_literal
+from tilewright.targets.cpu.vecmath32 import exp_of_negative
+
+TEMPLATE = "attention"
+# Vectors of a row that are straight code; longer rows are loops of a few at a time.
+_MAX_STRAIGHT_VECTORS = 16
+_VECTORS_AT_ONCE = 4
+# Sums over more keys than a chain of additions may have are cut into blocks.
+_BLOCK_KEYS = 256
+
+
+def generate_attention(problem: AttentionProblem, plan: AttentionPlan, isa: Isa) -> Kernel:
+    """The kernel of a plan."""
+    walked = {"q": problem.query, "k": problem.key, "v": problem.value, "y": problem.result}
+    walked |= {f"mask {read}": mask for read, mask in problem.masks.items()}
+    e = Emitter(attributes=isa.function_attributes)
+    params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
+    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
+        pointers = {name: e.load(PTR, e.gep(block, 8 * i)) for i, name in enumerate(walked)}
+        _Heads(e, problem, plan, walked, pointers, scratch).chunk(chunk)
+    symbol, text = name_by_content(e.text(), TEMPLATE)
+    keys, channels = plan.keys, plan.channels
+    return Kernel(
+        symbol=symbol,
+        text=text,
+        num_chunks=plan.num_chunks,
+        args=tuple(w.operand for w in walked.values()),
+        scratch_bytes=plan.scratch_bytes,
+        template=TEMPLATE,
+        macs=problem.num_macs,
+        notes=(
+            f"tile {plan.most_rows}x{keys.num_vectors * keys.lanes} keys",
+            f"x{channels.num_vectors * channels.lanes} channels",
+            f"{plan.num_heads} heads in {plan.num_chunks} chunks",
+        ),
+    )
+
+
+class _Heads:
+    """Emits the loops from a chunk down to its tiles; the attributes are fixed facts."""
+
+    def __init__(
+        self,
+        e: Emitter,
+        problem: AttentionProblem,
+        plan: AttentionPlan,
+        walked: Mapping[str, Walked],
+        pointers: Mapping[str, Val],
+        scratch: Val,
+    ) -> None:
+        self.e, self.problem, self.plan = e, problem, plan
+        self.walked, self.pointers = walked, pointers
+        self.packer = Packer(e, problem, plan, scratch)
+        self.scores = e.gep(scratch, plan.scores_offset)
+        self.rows = e.gep(scratch, plan.rows_offset)
+        self.totals = e.gep(scratch, plan.totals_offset)
+        self.row_bytes = plan.score_stride * ELEMENT_BYTES
+
+    def chunk(self, chunk: Val) -> None:
+        """All heads, or parts of heads, of a chunk."""
+        e, plan = self.e, self.plan
+        units = plan.num_heads * plan.num_parts
+        low, high = self._part(0 if plan.num_chunks == 1 else chunk, plan.num_chunks, units)
+        e.loop(low, high, 1, lambda number, _: self._unit(number), nonempty=True)
+
+    def _part(self, part: Int, num_parts: int, extent: int) -> tuple[Int, Int]:
+        """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
+        e = self.e
+        low = e.udiv(e.mul(part, extent), num_parts)
+        high = e.udiv(e.mul(e.add(part, 1), extent), num_parts)
+        return low, high
+
+    def _unit(self, number: Int) -> None:
+        e, plan = self.e, self.plan
+        part, head = e.urem(number, plan.num_parts), e.udiv(number, plan.num_parts)
+        indices: dict[str, Int] = {}
+        for position, loop in enumerate(reversed(self.problem.outer)):
+            is_outermost = position == len(self.problem.outer) - 1
+            extent = self.problem.extents[loop]
+            indices[loop] = head if is_outermost else e.urem(head, extent)
+            head = head if is_outermost else e.udiv(head, extent)
+        at = {name: self.moved(name, self.pointers[name], w.start) for name, w in self.walked.items()}
+        for loop, index in indices.items():
+            at = {name: self._along(name, at[name], loop, index) for name in at}
+        self.packer.pack_keys(at["k"])
+        self.packer.pack_values(at["v"])
+        first, last = self._part(part, plan.num_parts, plan.num_tiles)
+        e.loop(first, last, 1, lambda tile, _: self._tile(tile, at, indices), nonempty=True)
+
+    def moved(self, name: str, pointer: Val, elements: Int) -> Val:
+        element = STORAGE_ELEMENTS[self.walked[name].operand.dtype]
+        return self.e.gep(pointer, elements, element)
+
+    def _along(self, name: str, pointer: Val, loop: str, index: Int) -> Val:
+        """An operand's address moved along a loop."""
+        return self.moved(name, pointer, self.e.mul(index, self.walked[name].step(loop)))
+
+    # One tile of queries.
+
+    def _tile(self, number: Int, head: Mapping[str, Val], indices: Mapping[str, Int]) -> None:
+        e, (larger, *rest) = self.e, self.plan.tiles
+        is_larger = e.compare("slt", number, larger.count) if rest else True
+        row = e.add(e.mul(number, larger.rows), larger.start)
+        num_rows: Int = larger.rows
+        if rest:
+            (smaller,) = rest
+            later = e.add(e.mul(e.sub(number, larger.count), smaller.rows), smaller.start)
+            row, num_rows = (
+                e.select_index(is_larger, row, later),
+                e.select_index(is_larger, larger.rows, smaller.rows),
+            )
+        at = {name: self._along(name, pointer, self.problem.row, row) for name, pointer in head.items()}
+        places = {**indices, self.problem.row: row}
+
+        def scores(tile_rows: int) -> None:
+            self._panels(self.plan.keys, lambda *panel: self._scores(tile_rows, at, places, *panel))
+
+        def sums(tile_rows: int) -> None:
+            self._panels(self.plan.channels, lambda *panel: self._sums(tile_rows, at["y"], *panel))
+
+        for product in (scores, sums):
+            if rest:
+                e.if_(is_larger, lambda: product(larger.rows), lambda: product(rest[0].rows))
+            else:
+                product(larger.rows)
+            if product is scores:
+                e.loop(0, num_rows, 1, lambda r, _: self._take_maximum(r), nonempty=True)
+                e.loop(0, num_rows, 1, lambda r, _: self._raise_powers(r), nonempty=True)
+
+    def _panels(self, panels: Panels, panel: Callable[[Int, int, int], None]) -> None:
+        """Each panel by its number, its vectors and the lanes of the last of them that exist."""
+        lanes = panels.lanes
+        self.e.loop(0, panels.num_full, 1, lambda index, _: panel(index, panels.num_vectors, lanes))
+        if panels.tail:
+            panel(panels.num_full, panels.tail_vectors, (panels.tail - 1) % lanes + 1)
+
+    def _scores(
+        self,
+        num_rows: int,
+        at: Mapping[str, Val],
+        places: Mapping[str, Int],
+        index: Int,
+        num_vectors: int,
+        active: int,
+    ) -> None:
+        """The scores of a panel of keys, finished, in their rows."""
+        e, panels, query = self.e, self.plan.keys, self.problem.query
+        type = vec("float", panels.lanes)
+        keys = e.gep(self.packer.keys, e.mul(index, panels.width * self.plan.depth * ELEMENT_BYTES))
+        pitch, deeper = query.step(self.problem.row), query.step(DEPTH)
+
+        def factors(depth: Int) -> tuple[Val, Val]:
+            vectors = e.gep(keys, e.mul(depth, num_vectors * type.size_bytes))
+            return vectors, e.gep(at["q"], e.mul(depth, deeper * ELEMENT_BYTES))
+
+        sums = self._products(
+            type, num_rows, num_vectors, (0, self.plan.depth), pitch * ELEMENT_BYTES, factors
+        )
+        column = e.mul(index, panels.width)
+        finish = _Finish(self, num_rows, num_vectors, active, at, {**places, self.problem.column: column})
+        target = e.gep(self.scores, e.mul(column, ELEMENT_BYTES))
+        for number, value in enumerate(sums):
+            r, v = divmod(number, num_vectors)
+            score = finish.score(value, r, v)
+            if v == num_vectors - 1 and active < panels.lanes:
+                score = e.select(e.lane_mask(panels.lanes, active), score, -math.inf)
+            e.store(score, e.gep(target, r * self.row_bytes + v * type.size_bytes))
+
+    def _sums(self, num_rows: int, result: Val, index: Int, num_vectors: int, active: int) -> None:
+        """The weighted sums of a panel of channels, over the sums of their weights."""
+        e, panels, num_keys = self.e, self.plan.channels, self.plan.keys.extent
+        type = vec("float", panels.lanes)
+        values = e.gep(self.packer.values, e.mul(index, panels.width * num_keys * ELEMENT_BYTES))
+
+        def factors(key: Int) -> tuple[Val, Val]:
+            vectors = e.gep(values, e.mul(key, num_vectors * type.size_bytes))
+            return vectors, e.gep(self.scores, e.mul(key, ELEMENT_BYTES))
+
+        def over(low: Int, high: Int) -> list[Val]:
+            return self._products(type, num_rows, num_vectors, (low, high), self.row_bytes, factors)
+
+        if num_keys <= MAX_CHAIN_STEPS:
+            sums = over(0, num_keys)
+        else:
+            sums = self._in_blocks(type, num_rows * num_vectors, num_keys, over)
+        first = e.gep(result, e.mul(index, panels.width * ELEMENT_BYTES))
+        pitch = self.problem.result.step(self.problem.row)
+        for r in range(num_rows):
+            inverse = e.broadcast_load(type, e.gep(self.rows, (self.plan.most_rows + r) * ELEMENT_BYTES))
+            for v in range(num_vectors):
+                exist = active if v == num_vectors - 1 else panels.lanes
+                pointer = e.gep(first, r * pitch * ELEMENT_BYTES + v * type.size_bytes)
+                value = e.fmul(sums[r * num_vectors + v], inverse)
+                store_lanes(e, DType.FLOAT32, value, pointer, active=exist)
+
+    def _in_blocks(
+        self, type: Type, count: int, num_keys: int, over: Callable[[Int, Int], list[Val]]
+    ) -> list[Val]:
+        """Sums over many keys: the error of one chain of additions grows with its length."""
+        e = self.e
+        totals = [e.gep(self.totals, number * type.size_bytes) for number in range(count)]
+        for pointer in totals:
+            e.store(e.zero(type), pointer)
+
+        def block(part: Int, _: Sequence[Val]) -> None:
+            low = e.mul(part, _BLOCK_KEYS)
+            for pointer, value in zip(totals, over(low, e.min(e.add(low, _BLOCK_KEYS), num_keys)), strict=True):
+                e.store(e.fadd(e.load(type, pointer), value), pointer)
+
+        e.loop(0, -(-num_keys // _BLOCK_KEYS), 1, block)
+        return [e.load(type, pointer) for pointer in totals]
+
+    def _products(
+        self,
+        type: Type,
+        num_rows: int,
+        num_vectors: int,
+        steps: tuple[Int, Int],
+        pitch_bytes: int,
+        factors: Callable[[Int], tuple[Val, Val]],
+    ) -> list[Val]:
+        """Sums of a register tile over steps: `factors` gives where a step's vectors lie, and the element of
+        row 0 that multiplies them; rows are `pitch_bytes` apart."""
+        e, (low, high) = self.e, steps
+        count = num_rows * num_vectors
+        is_static = isinstance(low, int) and isinstance(high, int)
+        extent = high - low if isinstance(low, int) and isinstance(high, int) else 1
+        unroll = next((u for u in (4, 2) if is_static and count * u <= 16 and extent % u == 0), 1)
+
+        def body(index: Int, sums: Sequence[Val]) -> Sequence[Val]:
+            for step in range(unroll):
+                at, scalars = factors(e.add(index, step))
+                vectors = [e.load(type, e.gep(at, v * type.size_bytes)) for v in range(num_vectors)]
+                made: list[Val] = []
+                for r in range(num_rows):
+                    spread = e.splat(e.load(FLOAT, e.gep(scalars, r * pitch_bytes)), type.lanes)
+                    made += [
+                        e.fma(spread, vector, sums[r * num_vectors + v]) for v, vector in enumerate(vectors)
+                    ]
+                sums = made
+            return sums
+
+        zeros = [(type, e.zero(type))] * count
+        return e.loop(low, high, unroll, body, zeros, nonempty=True)
+
+    # The softmax of one row.
+
+    def _take_maximum(self, row: Int) -> None:
+        """Keep what is to be taken off the scores of a row."""
+        e = self.e
+        at = e.gep(self.scores, e.mul(row, self.row_bytes))
+        type = vec("float", self.plan.keys.lanes)
+        (best,) = self._over_vectors(
+            lambda v, carried: [e.maximum(carried[0], e.load(type, self._vector(at, v)))],
+            [e.constant(type, -math.inf)],
+        )
+        top = e.reduce_fmax(best)
+        shift = emit_expr(e, self.problem.shift, lambda _: top)
+        e.store(shift, e.gep(self.rows, e.mul(row, ELEMENT_BYTES)))
+
+    def _raise_powers(self, row: Int) -> None:
+        """Powers in the place of a row's scores, and the inverse of their sum."""
+        e = self.e
+        at = e.gep(self.scores, e.mul(row, self.row_bytes))
+        number = e.gep(self.rows, e.mul(row, ELEMENT_BYTES))
+        type = vec("float", self.plan.keys.lanes)
+        shift = e.broadcast_load(type, number)
+
+        def power(v: Int, carried: Sequence[Val]) -> Sequence[Val]:
+            pointer = self._vector(at, v)
+            value = exp_of_negative(e, e.fsub(e.load(type, pointer), shift))
+            e.store(value, pointer)
+            return [e.fadd(carried[0], value)]
+
+        (total,) = self._over_vectors(power, [e.zero(type)])
+        total = e.reduce_fadd(total)
+        divisor = emit_expr(e, self.problem.divisor, lambda _: total)
+        e.store(e.fdiv(1.0, divisor), e.gep(number, self.plan.most_rows * ELEMENT_BYTES))
+
+    def _vector(self, row: Val, number: Int) -> Val:
+        return self.e.gep(row, self.e.mul(number, self.plan.keys.lanes * ELEMENT_BYTES))
+
+    def _over_vectors(
+        self, body: Callable[[Int, Sequence[Val]], Sequence[Val]], carried: Sequence[Val]
+    ) -> Sequence[Val]:
+        """Each vector of a row by its number."""
+        e, panels = self.e, self.plan.keys
+        count = panels.padded_extent // panels.lanes
+        straight = 0
+        if count > _MAX_STRAIGHT_VECTORS:
+            straight = count // _VECTORS_AT_ONCE * _VECTORS_AT_ONCE
+
+            def several(first: Int, values: Sequence[Val]) -> Sequence[Val]:
+                for v in range(_VECTORS_AT_ONCE):
+                    values = body(e.add(first, v), values)
+                return values
+
+            types = [(value.type, value) for value in carried]
+            carried = e.loop(0, straight, _VECTORS_AT_ONCE, several, types)
+        for v in range(straight, count):
+            carried = body(v, carried)
+        return carried
+
+
+class _Finish:
+    """What becomes of the sums of a panel of keys: scaled, masked; vectors of masks are read once."""
+
+    def __init__(
+        self,
+        heads: _Heads,
+        num_rows: int,
+        num_vectors: int,
+        active: int,
+        at: Mapping[str, Val],
+        places: Mapping[str, Int],
+    ) -> None:
+        self._heads = heads
+        self._active = [*[heads.plan.keys.lanes] * (num_vectors - 1), active]
+        self._at = at
+        self._places = places
+        self._loaded: dict[tuple[int, int, int], Val] = {}
+
+    def score(self, value: Val, row: int, vector: int) -> Val:
+        """The score of a sum in a row and a vector of the panel."""
+        heads = self._heads
+        if heads.problem.finish is None:
+            return value
+        return emit_expr(
+            heads.e,
+            heads.problem.finish,
+            lambda read: self._mask(read, row, vector),
+            value,
+            lambda name: self._index(name, row, vector),
+            lanes=heads.plan.keys.lanes,
+        )
+
+    def _mask(self, read: int, row: int, vector: int) -> Val:
+        heads, e, lanes = self._heads, self._heads.e, self._heads.plan.keys.lanes
+        mask, name = heads.problem.masks[read], f"mask {read}"
+        down, along = mask.step(heads.problem.row), mask.step(heads.problem.column)
+        key = (read, row if down else 0, vector if along else 0)
+        if key not in self._loaded:
+            column = e.add(self._places[heads.problem.column], key[2] * lanes)
+            elements = e.add(e.mul(column, along), key[1] * down)
+            self._loaded[key] = load_lanes(
+                e,
+                mask.operand.dtype,
+                heads.moved(name, self._at[name], elements),
+                lanes,
+                stride=along,
+                active=self._active[vector],
+            )
+        return self._loaded[key]
+
+    def _index(self, name: str, row: int, vector: int) -> Val:
+        """The value of a loop of the scores' nest in every lane."""
+        heads, e, lanes = self._heads, self._heads.e, self._heads.plan.keys.lanes
+        loop = heads.problem.names[name]
+        place = self._places.get(loop, 0)
+        if loop == heads.problem.row:
+            place = e.add(place, row)
+        if loop != heads.problem.column:
+            return e.splat(e.index(place), lanes)
+        first = e.splat(e.index(e.add(place, vector * lanes)), lanes)
+        return e.iadd(first, vector_literal("i64", range(lanes)))

@@ -1,0 +1,257 @@
+"""Recognise six nests as attention: scores, four nests of a softmax over keys, and the weighted sum of values.
+
+Loops are named after what they walk, whatever the nests call them: an axis of the scores is `a0`, `a1`, ...,
+the summed loop of the scores `d`, the channels of the result `e`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.contraction import ContractionForm, contraction_of
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Call, Expr, reads_of, structure
+from tilewright.ir.nest import Access, Affine, Nest, Operand
+from tilewright.ir.ops.reduction import softmax_nests
+from tilewright.targets.cpu.addresses import Walk, access_walk
+from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, unsupported_function
+from tilewright.targets.cpu.kernel import Declined, Layouts
+
+NUM_NESTS = 6
+"""Nests of an attention."""
+
+DEPTH, CHANNEL = "d", "e"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walked:
+    """An operand, the elements that it moves per step of each loop, and the element of iteration zero."""
+
+    operand: Operand
+    steps: Mapping[str, int]
+    start: int
+
+    def step(self, loop: str) -> int:
+        """Elements per step of a loop, 0 if it does not move."""
+        return self.steps.get(loop, 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionProblem:
+    """An attention as the kernel sees it; `extents` are those of all loops.
+
+    `finish` makes a score of a sum and of `masks`, which are given by the number of the read. `shift` is what
+    is taken off the scores of a row, of its maximum as read 1; `divisor` what powers are divided by, of their
+    sum as read 1. `names` maps loops of the scores' nest to loops here.
+    """
+
+    query: Walked
+    key: Walked
+    value: Walked
+    result: Walked
+    masks: Mapping[int, Walked]
+    finish: Expr | None
+    shift: Expr
+    divisor: Expr
+    outer: tuple[str, ...]
+    row: str
+    column: str
+    extents: Mapping[str, int]
+    names: Mapping[str, str]
+
+    @property
+    def num_heads(self) -> int:
+        """Attentions that share nothing: combinations of the outer loops."""
+        product = 1
+        for loop in self.outer:
+            product *= self.extents[loop]
+        return product
+
+    @property
+    def num_macs(self) -> int:
+        """Multiply-accumulates of both products."""
+        rows, columns = self.extents[self.row], self.extents[self.column]
+        return self.num_heads * rows * columns * (self.extents[DEPTH] + self.extents[CHANNEL])
+
+
+def match_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionProblem | Declined:
+    """The nests as one attention under the given memory layouts, or why they are none."""
+    if len(nests) != NUM_NESTS:
+        return Declined(f"{len(nests)} nests: attention has {NUM_NESTS}")
+    scores, *softmax, values = nests
+    first, second = contraction_of(scores), contraction_of(values)
+    if first is None or second is None or not (first.is_plain and second.is_plain):
+        return Declined("no two sums of products of what is read")
+    if values.finish is not None or values.init is not None or scores.init is not None:
+        return Declined("the sums begin or end with something else")
+    weights = next((r for r in second.reads if _same(values.reads[r], softmax[-1].write)), None)
+    if weights is None or not _is_softmax(softmax, scores.write):
+        return Declined("no softmax between the products")
+    if any(a.operand.dtype is not DType.FLOAT32 for a in _computed(nests, first, second)):
+        return Declined("attention in another type than float32")
+    if _axes_of(scores, scores.write) is None or _axes_of(values, values.reads[weights]) is None:
+        return Declined("the scores are not written and read axis by axis")
+    return _classify(nests, first, second, weights, layouts)
+
+
+def _same(a: Access, b: Access) -> bool:
+    return a.operand.key == b.operand.key
+
+
+def _computed(nests: Sequence[Nest], first: ContractionForm, second: ContractionForm) -> list[Access]:
+    """Accesses that the kernel computes with: masks may have any type."""
+    return [*first.accesses, *second.accesses, *(n.write for n in nests)]
+
+
+def _axes_of(nest: Nest, access: Access) -> tuple[str | None, ...] | None:
+    """The loop along each axis of a tensor that is walked whole, one loop per axis; of one element None."""
+    if access.view is not None or access.fill is not None:
+        return None
+    found: list[str | None] = []
+    for index, extent in zip(access.index, access.shape, strict=True):
+        if not isinstance(index, Affine) or index.offset or len(index.terms) > 1:
+            return None
+        if not index.terms:
+            found.append(None)
+        elif index.terms[0][1] == 1 and nest.extents[index.terms[0][0]] == extent:
+            found.append(index.terms[0][0])
+        else:
+            return None
+        if not index.terms and extent != 1:
+            return None
+    names = [name for name in found if name is not None]
+    return tuple(found) if len(set(names)) == len(names) else None
+
+
+def _is_softmax(nests: Sequence[Nest], source: Access) -> bool:
+    """Whether four nests are the softmax of what `source` wrote, over its last axis."""
+    top, powers, total, quotient = nests
+    if [len(n.reads) for n in nests] != [1, 2, 1, 2] or not all(map(_is_aligned, nests)):
+        return False
+    if not (_same(top.reads[0], source) and _same(powers.reads[0], source)):
+        return False
+    if not (_same(powers.reads[1], top.write) and _same(total.reads[0], powers.write)):
+        return False
+    if not (_same(quotient.reads[0], powers.write) and _same(quotient.reads[1], total.write)):
+        return False
+    narrow = (*source.shape[:-1], 1)
+    if top.write.shape != narrow or total.write.shape != narrow or not _reduce_last((top, total)):
+        return False
+    for may_be_empty in (False, True):
+        model = softmax_nests(top.reads[0], quotient.write, top.dims, 0, may_be_empty=may_be_empty)
+        if all(_computes_as(n, m) for n, m in zip(nests, model, strict=True)):
+            return True
+    return False
+
+
+def _is_aligned(nest: Nest) -> bool:
+    """Whether each loop walks the same axis of everything that the nest reads and writes."""
+    walks = [_axes_of(nest, access) for access in (*nest.reads, nest.write)]
+    known = [walk for walk in walks if walk is not None]
+    if len(known) != len(walks) or len({len(walk) for walk in known}) != 1:
+        return False
+    return all(len(set(names) - {None}) <= 1 for names in zip(*known, strict=True))
+
+
+def _reduce_last(nests: Sequence[Nest]) -> bool:
+    """Whether each nest reduces the last axis of what it reads, and nothing else."""
+    for nest in nests:
+        looping = [d for d in nest.reduce_dims if d.extent > 1]
+        axes = _axes_of(nest, nest.reads[0])
+        assert axes is not None
+        if [d.name for d in looping] != [axes[-1]]:
+            return False
+    return True
+
+
+def _computes_as(nest: Nest, model: Nest) -> bool:
+    def facts(n: Nest) -> tuple[object, ...]:
+        return n.combine, *(None if x is None else structure(x) for x in (n.body, n.init, n.finish))
+
+    return facts(nest) == facts(model)
+
+
+def _classify(
+    nests: Sequence[Nest], first: ContractionForm, second: ContractionForm, weights: int, layouts: Layouts
+) -> AttentionProblem | Declined:
+    scores, values = nests[0], nests[-1]
+    names = _named(scores, scores.write, DEPTH)
+    later = _named(values, values.reads[weights], CHANNEL)
+    if names is None or later is None:
+        return Declined("more than one loop over the depth of scores or the channels of values")
+    extents = {
+        short: nest.extents[long]
+        for nest, table in ((values, later), (scores, names))
+        for long, short in table.items()
+    }
+    column = f"a{len(scores.write.shape) - 1}"
+    value_read = next(r for r in second.reads if r != weights)
+    extra = sorted(reads_of(scores.finish))
+    wanted = [
+        *((scores.reads[r], names) for r in (*first.reads, *extra)),
+        (values.reads[value_read], later),
+        (values.write, later),
+    ]
+    walks: list[Walked] = []
+    for access, table in wanted:
+        if access.fill is not None or access.operand.dtype not in STORAGE_ELEMENTS:
+            return Declined("an operand is padded or has no machine form")
+        found = access_walk(access, layouts)
+        if isinstance(found, Declined):
+            return found
+        walks.append(_renamed(access.operand, found, table, extents))
+    left, right, *others = walks
+    masks, (value, result) = dict(zip(extra, others[:-2], strict=True)), others[-2:]
+    query, key = (right, left) if left.step(column) else (left, right)
+    if query.step(column) or not key.step(column) or set(extra) & set(first.reads):
+        return Declined("keys do not move along the last axis of the scores, or queries do")
+    if scores.finish is not None and unsupported_function(scores.finish) is not None:
+        return Declined("no instructions for what is made of a score")
+    axes = [f"a{n}" for n in range(len(scores.write.shape) - 1)]
+    looping = [a for a in axes if extents.get(a, 1) > 1]
+    rows = [a for a in looping if query.step(a) and not key.step(a) and not value.step(a)]
+    if not rows:
+        return Declined("no loop over queries of the same keys")
+    if extents.get(DEPTH, 1) < 2 or extents.get(CHANNEL, 1) < 2:
+        return Declined("heads of one element")
+    if value.step(CHANNEL) != 1 or result.step(CHANNEL) != 1:
+        return Declined("channels of the values are not contiguous")
+    if key.step(DEPTH) == 0 or query.step(DEPTH) == 0 or value.step(column) == 0:
+        return Declined("a summed loop selects no element of a factor")
+    shift, divisor = _of_call(nests[2].body, "exp", "sub"), _of_call(nests[4].body, "div")
+    if shift is None or divisor is None:
+        return Declined("no softmax between the products")
+    row = rows[-1]
+    outer = tuple(a for a in looping if a != row)
+    return AttentionProblem(
+        query, key, value, result, masks, scores.finish, shift, divisor, outer, row, column, extents, names
+    )
+
+
+def _named(nest: Nest, access: Access, other: str) -> dict[str, str] | None:
+    """Loops of a nest by the axis of the scores along which they move, and the one that is left as `other`."""
+    axes = _axes_of(nest, access)
+    assert axes is not None
+    table = {name: f"a{position}" for position, name in enumerate(axes) if name is not None}
+    left = [d.name for d in nest.dims if d.extent > 1 and d.name not in table]
+    if len(left) != 1:
+        return None
+    return {**table, left[0]: other}
+
+
+def _renamed(
+    operand: Operand, found: Walk, table: Mapping[str, str], extents: Mapping[str, int]
+) -> Walked:
+    steps, start = found
+    kept = {table[n]: s for n, s in steps.items() if n in table and extents[table[n]] > 1}
+    return Walked(operand, kept, start)
+
+
+def _of_call(expr: Expr, *functions: str) -> Expr | None:
+    """The last argument of nested calls, the outermost first."""
+    for function in functions:
+        if not isinstance(expr, Call) or expr.function != function:
+            return None
+        expr = expr.args[-1]
+    return expr

@@ -1,0 +1,178 @@
+"""Sizes of an attention's register tile, what a kernel keeps in its scratch, how it is cut into chunks.
+
+One tile of queries runs through everything: its scores by panels of keys, their softmax, the weighted sums by
+panels of channels. Its rows are those with which both products take the fewest cycles.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.memory.base import aligned
+from tilewright.targets.cpu.attention.match import CHANNEL, DEPTH, AttentionProblem
+from tilewright.targets.cpu.contraction.tiling import (
+    MAX_TILE_SIZE,
+    MAX_TILE_VECTORS,
+    Panels,
+    Rows,
+    RowTile,
+    Tile,
+    choose_lanes,
+    fits_registers,
+    split_rows,
+    tile_cycles,
+)
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import MIN_CHUNK_OPERATIONS, TARGET_CHUNKS, Declined
+
+ELEMENT_BYTES = 4
+_ALIGNMENT_BYTES = 64
+# Keys and values of a head stay in the second cache beside what comes and goes.
+_PACKED_SHARE = 0.5
+# Fewer rows that use them do not pay for packing keys and values.
+_MIN_ROWS = 4
+# A head is cut into parts where heads are few; each part packs keys and values again.
+_ENOUGH_UNITS = 8
+_MIN_PART_ROWS = 32
+_MAX_CHUNKS = 2 * TARGET_CHUNKS
+# Cycles of the softmax per vector of scores and per row; of packing a vector.
+_POWER_CYCLES = 9.0
+_ROW_CYCLES = 14.0
+_PACK_CYCLES = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """How an attention is computed: panels of keys and of channels, tiles of queries, parts of each head.
+
+    Offsets are bytes in the scratch area; rows of scores are one vector longer than they need be, so that
+    those of a tile never share a set of the first cache.
+    """
+
+    keys: Panels
+    channels: Panels
+    tiles: tuple[RowTile, ...]
+    num_parts: int
+    num_chunks: int
+    depth: int
+    num_heads: int
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest tile."""
+        return max(t.rows for t in self.tiles)
+
+    @property
+    def num_tiles(self) -> int:
+        """Tiles of a head."""
+        return sum(t.count for t in self.tiles)
+
+    @property
+    def score_stride(self) -> int:
+        """Elements from a row of scores to the next."""
+        return self.keys.padded_extent + self.keys.lanes
+
+    @property
+    def values_offset(self) -> int:
+        """Where the packed values begin, behind the keys."""
+        return _bytes(self.keys.padded_extent * self.depth)
+
+    @property
+    def scores_offset(self) -> int:
+        """Where the scores of a tile begin."""
+        return self.values_offset + _bytes(self.keys.extent * self.channels.padded_extent)
+
+    @property
+    def rows_offset(self) -> int:
+        """Where the two numbers of each row begin: what is taken off its scores, the inverse of their sum."""
+        return self.scores_offset + _bytes(self.most_rows * self.score_stride)
+
+    @property
+    def totals_offset(self) -> int:
+        """Where the sums of earlier keys begin, if they are many."""
+        return self.rows_offset + _bytes(2 * self.most_rows)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """All of it."""
+        return self.totals_offset + _bytes(self.most_rows * self.channels.width)
+
+
+def _bytes(num_elements: int) -> int:
+    return aligned(num_elements * ELEMENT_BYTES, _ALIGNMENT_BYTES)
+
+
+def plan_attention(problem: AttentionProblem, isa: Isa, *, divides: bool) -> AttentionPlan | Declined:
+    """The plan with the fewest estimated cycles, or why there is none."""
+    rows, columns = problem.extents[problem.row], problem.extents[problem.column]
+    depth, channels = problem.extents[DEPTH], problem.extents[CHANNEL]
+    if rows < _MIN_ROWS:
+        return Declined(f"keys and values are packed for {rows} queries alone")
+    packed_bytes = columns * (depth + channels) * ELEMENT_BYTES
+    if packed_bytes > _PACKED_SHARE * isa.caches.l2_bytes:
+        return Declined(f"keys and values of a head take {packed_bytes} bytes: they leave the second cache")
+    stride_bytes = abs(problem.query.step(problem.row)) * ELEMENT_BYTES
+    tile, key_panels, channel_panels, _ = _best_tile(isa, Rows(rows, stride_bytes), columns, depth, channels)
+    tiles = split_rows(rows, tile)
+    parts = _num_parts(problem, sum(t.count for t in tiles)) if divides else 1
+    units = problem.num_heads * parts
+    chunks = 1
+    if divides:
+        most = max(1, problem.num_macs // MIN_CHUNK_OPERATIONS)
+        chunks = min(most, units if units <= _MAX_CHUNKS else TARGET_CHUNKS)
+    return AttentionPlan(key_panels, channel_panels, tiles, parts, chunks, depth, problem.num_heads)
+
+
+def _num_parts(problem: AttentionProblem, num_tiles: int) -> int:
+    """Parts into which each head is cut, so that a few threads find enough to do."""
+    most = min(num_tiles, max(1, problem.extents[problem.row] // _MIN_PART_ROWS))
+    return min(most, -(-_ENOUGH_UNITS // problem.num_heads))
+
+
+@functools.lru_cache(maxsize=1024)
+def _best_tile(
+    isa: Isa, rows: Rows, columns: int, depth: int, channels: int
+) -> tuple[int, Panels, Panels, float]:
+    """Rows of a tile, the panels of both products, and the cycles that these take for one head."""
+    found: list[tuple[float, int, Panels, Panels]] = []
+    for num_rows in range(1, min(MAX_TILE_SIZE, rows.extent) + 1):
+        scores = _best_panels(isa, num_rows, rows, columns, depth)
+        sums = _best_panels(isa, num_rows, Rows(rows.extent), channels, columns)
+        if scores is not None and sums is not None:
+            found.append((scores[0] + sums[0], num_rows, scores[1], sums[1]))
+    cycles, num_rows, keys, values = min(found, key=lambda made: made[:2])
+    return num_rows, keys, values, cycles
+
+
+def _best_panels(
+    isa: Isa, num_rows: int, rows: Rows, num_columns: int, num_steps: int
+) -> tuple[float, Panels] | None:
+    """The panels for a tile of so many rows with the fewest cycles; None where none fit the registers."""
+    lanes = choose_lanes(num_columns, "float", isa)
+    most = min(-(-num_columns // lanes), MAX_TILE_VECTORS)
+    fitting = [
+        Panels(lanes, n, num_columns) for n in range(1, most + 1) if fits_registers(isa, num_rows, n)
+    ]
+    priced = [(tile_cycles(Tile(p, num_rows), rows, num_steps, isa.caches), p) for p in fitting]
+    return min(priced, key=lambda made: made[0], default=None)
+
+
+def attention_cycles(problem: AttentionProblem, isa: Isa) -> float:
+    """Estimated cycles of one core for all heads."""
+    rows, columns = problem.extents[problem.row], problem.extents[problem.column]
+    depth, channels = problem.extents[DEPTH], problem.extents[CHANNEL]
+    stride_bytes = abs(problem.query.step(problem.row)) * ELEMENT_BYTES
+    *_, products = _best_tile(isa, Rows(rows, stride_bytes), columns, depth, channels)
+    lanes = choose_lanes(columns, "float", isa)
+    vectors = -(-columns // lanes)
+    softmax = rows * (vectors * _POWER_CYCLES + _ROW_CYCLES)
+    packing = columns * (depth + channels) / lanes * _PACK_CYCLES
+    return problem.num_heads * (products + softmax + packing)
+
+
+def operand_sizes(problem: AttentionProblem) -> list[int]:
+    """Bytes of what is read and written."""
+    walked = (problem.query, problem.key, problem.value, problem.result, *problem.masks.values())
+    return [prod(w.operand.shape) * w.operand.dtype.size_bytes for w in walked]

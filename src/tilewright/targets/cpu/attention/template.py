@@ -1,0 +1,96 @@
+"""The template of attention: one kernel for the products, masks and softmax of runs of six nests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.ir.nest import Nest
+from tilewright.targets.cpu.attention.generate import generate_attention
+from tilewright.targets.cpu.attention.match import NUM_NESTS, AttentionProblem, match_attention
+from tilewright.targets.cpu.attention.plan import attention_cycles, operand_sizes, plan_attention
+from tilewright.targets.cpu.contraction import CONTRACTION
+from tilewright.targets.cpu.kernel import Declined, Kernel
+from tilewright.targets.cpu.select import product_way
+from tilewright.targets.cpu.template import (
+    Context,
+    Estimate,
+    Kernels,
+    lower_with,
+    overlapped,
+    transfer_cycles,
+)
+from tilewright.tuning import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTemplate:
+    """Scores, softmax and weighted sums of a tile of queries at a time, keys and values packed once per head.
+
+    Condition of use: float32, six nests in a row of which nobody else reads what lies between them, four
+    queries or more of the same keys, keys and values of a head within half of the second cache, no matrix
+    unit that takes the products. It beats kernels of their own by what these pay for each head and by scores
+    that are written and read again. No parameters.
+    """
+
+    name: ClassVar[str] = "attention"
+
+    def match(self, work: Sequence[Nest], context: Context) -> AttentionProblem | Declined:
+        """The nests as one attention."""
+        problem = match_attention(work, context.layouts)
+        if isinstance(problem, Declined):
+            return problem
+        for nest in (work[0], work[-1]):
+            way = product_way(nest, context)
+            if way is not None and way[0] != CONTRACTION.name:
+                return Declined(f"its products are left to {way[0]}")
+        plan = plan_attention(problem, context.isa, divides=context.divides)
+        return plan if isinstance(plan, Declined) else problem
+
+    def ways(self, problem: AttentionProblem, context: Context) -> tuple[Choice, ...]:
+        """One."""
+        return (Choice(self.name),)
+
+    def estimate(self, problem: AttentionProblem, choice: Choice, context: Context) -> Estimate:
+        """Issue slots of the register tiles, vectors of powers, the bytes of all operands."""
+        compute = attention_cycles(problem, context.isa)
+        return Estimate(overlapped(compute, transfer_cycles(operand_sizes(problem), context.isa)))
+
+    def candidates(self, problem: AttentionProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """Nothing to choose between."""
+        return ()
+
+    def variations(self, problem: AttentionProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """No more than the candidates."""
+        return ()
+
+    def lower(self, problem: AttentionProblem, choice: Choice, context: Context) -> Kernels | Declined:
+        """The kernel."""
+        plan = plan_attention(problem, context.isa, divides=context.divides)
+        return plan if isinstance(plan, Declined) else (generate_attention(problem, plan, context.isa),)
+
+
+ATTENTION = AttentionTemplate()
+
+
+def attention_run(nests: Sequence[Nest], first: int) -> tuple[Nest, ...] | None:
+    """The nests from `first` on that may be one attention: nobody else reads or writes what lies between them.
+
+    Cheap to ask of every nest: only the shape of six nests in a row is looked at.
+    """
+    run = tuple(nests[first : first + NUM_NESTS])
+    if [n.combine for n in run] != ["sum", "max", None, "sum", None, "sum"]:
+        return None
+    between = {n.write.operand.key for n in run[:-1]}
+    if len(between) < NUM_NESTS - 1 or any(kind != "local" for kind, _ in between):
+        return None
+    others = (*nests[:first], *nests[first + NUM_NESTS :])
+    touched = {a.operand.key for n in others for a in (*n.reads, n.write)}
+    return None if touched & between else run
+
+
+def lower_attention(run: Sequence[Nest], context: Context) -> Kernel | Declined:
+    """The kernel of a run, or why there is none."""
+    kernels = lower_with(ATTENTION, run, context)
+    return kernels if isinstance(kernels, Declined) else kernels[-1]

@@ -1,0 +1,163 @@
+"""Attention in one kernel: any shape, layout and mask gives what the operators give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.kernel_runner import KernelRunner
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.interpret import run_graph
+from tilewright.targets.cpu.attention import attention_run, lower_attention
+from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
+from tilewright.targets.cpu.template import Context
+
+F32 = DType.FLOAT32
+BY_POSITION = (0, 2, 1, 3)  # heads side by side, as products of whole layers leave them
+
+
+def attention(
+    rows: int,
+    columns: int,
+    size: int,
+    *,
+    batch: int = 1,
+    heads: int = 2,
+    key_heads: int | None = None,
+    channels: int | None = None,
+    mask: Sequence[int] | None = None,
+    mask_dtype: DType = F32,
+    **attributes: int,
+) -> Graph:
+    """One attention of `heads` over inputs."""
+    graph = Graph("attention")
+    key_heads = key_heads or heads
+    shapes = {
+        "q": (batch, heads, rows, size),
+        "k": (batch, key_heads, columns, size),
+        "v": (batch, key_heads, columns, channels or size),
+    }
+    inputs = [graph.add_input(Value(name, F32, shape)) for name, shape in shapes.items()]
+    if mask is not None:
+        inputs.append(graph.add_input(Value("mask", mask_dtype, tuple(mask))))
+    out = graph.value("y", F32, (batch, heads, rows, channels or size))
+    graph.outputs = [graph.append(Node("Attention", inputs, [out], attributes, opset=23)).output]
+    return graph
+
+
+def lowered(graph: Graph, isa: Isa, orders: dict[str, tuple[int, ...]]) -> tuple[NestGroup, Any, Any]:
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    layouts: dict[OperandKey, Layout] = {}
+    for position, value in enumerate(group.inputs):
+        layouts["input", position] = Layout(orders.get(value.name, tuple(range(len(value.shape)))))
+    layouts["output", 0] = Layout(orders.get("y", (0, 1, 2, 3)))
+    layouts |= {o.key: Layout.row_major(len(o.shape)) for o in group.locals}
+    run = attention_run(group.nests, 0)
+    assert run is not None
+    return group, layouts, lower_attention(run, Context(isa, layouts))
+
+
+def check(graph: Graph, isa: Isa | None = None, **orders: tuple[int, ...]) -> Kernel:
+    """The kernel of the graph's attention, whose results are those of the operator."""
+    isa = isa or host_isa()
+    group, layouts, kernel = lowered(graph, isa, orders)
+    assert isinstance(kernel, Kernel), kernel
+    rng = np.random.default_rng(0)
+    feed: dict[str, Any] = {}
+    for value in graph.inputs:
+        if value.dtype is DType.BOOL:
+            feed[value.name] = rng.random(value.shape) < 0.5
+        else:
+            feed[value.name] = rng.standard_normal(value.shape).astype(np.float32)
+    operands: dict[OperandKey, Any] = {("input", i): feed[v.name] for i, v in enumerate(group.inputs)}
+    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
+    runner = KernelRunner([kernel], operands, layouts, isa)
+    runner()
+    expected = run_graph(graph, feed, dtype=DType.FLOAT64)["y"]
+    np.testing.assert_allclose(runner.result(("output", 0)), expected, rtol=0, atol=3e-6)
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "size", "channels"),
+    [(49, 49, 32, 32), (5, 16, 8, 24), (17, 33, 20, 5), (4, 2, 3, 70), (40, 270, 16, 16), (4, 400, 8, 9)],
+)
+def test_any_shape(rows: int, columns: int, size: int, channels: int) -> None:
+    kernel = check(attention(rows, columns, size, channels=channels))
+    assert kernel.macs == 2 * rows * columns * (size + channels)
+
+
+def test_heads_are_read_and_written_where_they_lie() -> None:
+    check(attention(18, 20, 24, heads=3), q=BY_POSITION, k=BY_POSITION, v=BY_POSITION, y=BY_POSITION)
+    check(attention(18, 20, 24, heads=3), k=(0, 1, 3, 2))
+    check(attention(18, 20, 24, heads=3), k=(2, 3, 0, 1))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 9, 21), (2, 1, 1, 21), (9, 21), (21,), (2, 3, 9, 1)])
+@pytest.mark.parametrize("dtype", [F32, DType.BOOL])
+def test_masks_are_broadcast(shape: tuple[int, ...], dtype: DType) -> None:
+    if shape[-1] == 1:
+        pytest.skip("a mask has a column for each key, or for the first few")
+    check(attention(9, 21, 8, batch=2, heads=3, mask=shape, mask_dtype=dtype))
+
+
+def test_keys_that_no_query_may_see() -> None:
+    check(attention(9, 9, 8, is_causal=1))
+    check(attention(13, 9, 8, mask=(13, 9), mask_dtype=DType.BOOL, is_causal=1))
+
+
+def test_grouped_queries_share_keys() -> None:
+    check(attention(9, 21, 8, heads=6, key_heads=2))
+
+
+@pytest.mark.parametrize("name", ["avx2"])
+def test_narrower_vectors(name: str) -> None:
+    check(attention(19, 30, 12), isa_by_name(name))
+
+
+def test_bits_depend_on_no_cut() -> None:
+    """One head is cut into parts, many are not: each row's bits are the same."""
+    isa = host_isa()
+    graph = attention(96, 40, 16, heads=1)
+    group, layouts, divided = lowered(graph, isa, {})
+    run = attention_run(group.nests, 0)
+    assert run is not None
+    whole = lower_attention(run, Context(isa, layouts, divides=False))
+    assert isinstance(divided, Kernel)
+    assert isinstance(whole, Kernel)
+    assert divided.num_chunks > whole.num_chunks == 1
+    rng = np.random.default_rng(0)
+    results = []
+    for kernel in (divided, whole):
+        operands: dict[OperandKey, Any] = {
+            ("input", i): rng.standard_normal(v.shape).astype(np.float32) for i, v in enumerate(group.inputs)
+        }
+        rng = np.random.default_rng(0)
+        operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
+        runner = KernelRunner([kernel], operands, layouts, isa)
+        runner()
+        results.append(runner.result(("output", 0)))
+    np.testing.assert_array_equal(*results)
+
+
+@pytest.mark.parametrize(
+    ("graph", "orders", "reason"),
+    [
+        (attention(2, 64, 16), {}, "packed for 2 queries alone"),
+        (attention(64, 1 << 16, 16), {}, "leave the second cache"),
+        (attention(16, 16, 16), {"v": (0, 1, 3, 2)}, "not contiguous"),
+        (attention(16, 16, 1, channels=8), {}, "more than one loop"),
+        (attention(16, 16, 8, mask=(16, 12)), {}, "padded"),
+    ],
+)
+def test_what_is_declined_says_why(graph: Graph, orders: dict[str, tuple[int, ...]], reason: str) -> None:
+    *_, made = lowered(graph, isa_by_name("avx512"), orders)
+    assert isinstance(made, Declined)
+    assert reason in made.reason
