@@ -2,8 +2,8 @@
 
 Tensors that nests walk in step, axis by axis, share a layout (a *component*); a component takes the
 layout its contractions want: the output channels of a convolution contiguous, and the summed channels of
-its input. Nothing here knows convolution: the wish is read off the accesses. Permuting copies are then
-made free where one side has no wish of its own. Constants, empty tensors and operands that are viewed
+its input. Nothing here knows convolution: the wish is read off the accesses. Copies that permute axes, or
+merge and split them besides, are then made free where one side has no wish of its own. Constants, empty tensors and operands that are viewed
 under another shape stay row-major.
 """
 
@@ -18,6 +18,7 @@ from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Indirect, Lookup, Nest, Operand
+from tilewright.targets.cpu.addresses import walk
 from tilewright.targets.cpu.kernel import Layout
 
 # A tensor of the whole model: a graph value, or a temporary of one group.
@@ -60,6 +61,7 @@ def assign_layouts(groups: Sequence[NestGroup], fixed: frozenset[Value]) -> dict
     components = _Components(ranks)
     wishes: dict[Tensor, Counter[int]] = {}
     copies: list[tuple[Tensor, Tensor, tuple[int, ...]]] = []
+    reshaping: list[tuple[Tensor, Tensor, tuple[int, ...]]] = []
     for owner in numbered:
         for nest in owner.group.nests:
             _join_aligned(owner, nest, components, pinned)
@@ -67,8 +69,11 @@ def assign_layouts(groups: Sequence[NestGroup], fixed: frozenset[Value]) -> dict
             copy = _permuting_copy(owner, nest)
             if copy is not None:
                 copies.append(copy)
+            elif (found := _reshaping_copy(owner, nest)) is not None:
+                reshaping.append(found)
     layouts = _settle(components, wishes, pinned)
     _free_copies(copies, components, layouts, pinned)
+    _free_reshaping(reshaping, components, layouts, pinned)
     return {t: layouts[r] for t in ranks if t not in pinned and (r := components.root(t)) in layouts}
 
 
@@ -230,6 +235,75 @@ def _permuting_copy(owner: GroupTensors, nest: Nest) -> tuple[Tensor, Tensor, tu
                 return None
             permutation.append(axis_of[name])
     return source, target, tuple(permutation)
+
+
+def _reshaping_copy(owner: GroupTensors, nest: Nest) -> tuple[Tensor, Tensor, tuple[int, ...]] | None:
+    """Of a copy one side of which merges axes of the other: that side, the other, and the other's axes in the
+    order in which the copy moves nothing if the first side is row-major."""
+    if nest.combine is not None or not isinstance(nest.body, Read) or len(nest.reads) != 1:
+        return None
+    extents = nest.extents
+    (read,) = nest.reads
+    for merged, apart in ((nest.write, read), (read, nest.write)):
+        steps = _steps_in_row_major(merged)
+        axes = _dims_by_axis(apart, extents)
+        first, second = owner.tensor(merged.operand), owner.tensor(apart.operand)
+        if steps is None or axes is None or first is None or second is None:
+            continue
+        order = sorted(range(len(axes)), key=lambda axis: -steps.get(axes[axis], 0))
+        dense = 1
+        for axis in reversed(order):
+            if apart.shape[axis] > 1 and steps.get(axes[axis], 0) != dense:
+                break
+            dense *= apart.shape[axis]
+        else:
+            if dense == merged.operand.num_elements:
+                return first, second, tuple(order)
+    return None
+
+
+def _steps_in_row_major(access: Access) -> Mapping[str, int] | None:
+    """Elements per step of each dim in a row-major tensor of which some axis is walked by several dims."""
+    indices = [i for i in access.index if isinstance(i, Affine)]
+    plain = access.view is None and access.fill is None and len(indices) == len(access.index)
+    if not plain or all(len(i.terms) < 2 for i in indices) or any(i.offset for i in indices):
+        return None
+    found = walk(indices, Layout.row_major(len(access.shape)).strides(access.shape))
+    return None if found is None else found[0]
+
+
+def _dims_by_axis(access: Access, extents: Mapping[str, int]) -> tuple[str, ...] | None:
+    """The dim that walks each axis of a whole tensor, "" along axes of one element."""
+    if access.view is not None or access.fill is not None:
+        return None
+    names: list[str] = []
+    for index, extent in zip(access.index, access.shape, strict=True):
+        if not isinstance(index, Affine) or index.offset or len(index.terms) > 1:
+            return None
+        if any(c != 1 or extents[name] != extent for name, c in index.terms) or (
+            not index.terms and extent != 1
+        ):
+            return None
+        names.append(index.terms[0][0] if index.terms else "")
+    return tuple(names)
+
+
+def _free_reshaping(
+    copies: Sequence[tuple[Tensor, Tensor, tuple[int, ...]]],
+    components: _Components,
+    layouts: dict[Tensor, Layout],
+    pinned: set[Tensor],
+) -> None:
+    """Give the side whose axes are apart the order in which the copy moves nothing, where neither side has
+    a wish."""
+    for merged, apart, order in copies:
+        root, other = components.root(apart), components.root(merged)
+        known = layouts.get(other)
+        is_row_major = merged in pinned or known is None or known.is_row_major
+        if apart not in pinned and root not in layouts and root != other and is_row_major:
+            layouts[root] = Layout(order)
+            if merged not in pinned:
+                layouts.setdefault(other, Layout.row_major(components.ranks[merged]))
 
 
 def _free_copies(

@@ -19,6 +19,7 @@ from tilewright.options import Accuracy
 from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
 from tilewright.partition.form import Form, KernelForm
 from tilewright.progress import Progress, checkpoint
+from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.exact import round_products
 from tilewright.targets.cpu.fused import lower_fused
 from tilewright.targets.cpu.isa import Isa
@@ -290,7 +291,7 @@ class _Lowering:
     def _segments(
         self, group: NestGroup, names: Names, choices: Choices
     ) -> list[tuple[tuple[Nest, ...], tuple[Kernel, ...] | None]]:
-        """The group's nests in order: each contraction with its kernels, runs of others without (yet).
+        """The group's nests in order: each contraction and attention with its kernels, runs of others without.
 
         Copies that move nothing are left out. Temporaries that more than one segment or an alias uses are
         marked as escaping: they need memory that outlives a kernel. Nests that meet in memory under different
@@ -299,8 +300,19 @@ class _Lowering:
         segments: list[tuple[tuple[Nest, ...], tuple[Kernel, ...] | None]] = []
         users: dict[OperandKey, set[int]] = {}
         memory = _SharedMemory()
-        for nest in group.nests:
+        done = 0
+        for number, nest in enumerate(group.nests):
             checkpoint()
+            if number < done:
+                continue
+            run = attention_run(group.nests, number)
+            attention = None if run is None else self._attention(run, names)
+            if run is not None and attention is not None:
+                segments.append((run, attention))
+                for part in run:
+                    memory.use(part, len(segments))
+                done = number + len(run)
+                continue
             touched = [a.operand.key for a in (*nest.reads, nest.write) if a.operand.kind == "local"]
             if make_alias(nest, names, self.tensors):
                 memory.join(nest)
@@ -326,6 +338,13 @@ class _Lowering:
             value = group.outputs[key[1]] if key[0] == "output" else _held(group, key[1])
             self.separate.update(v for v in [value] if v is not None)
         return segments
+
+    def _attention(self, run: tuple[Nest, ...], names: Names) -> tuple[Kernel, ...] | None:
+        """The kernel of nests that may be one attention; None where they are not."""
+        layouts = names.layouts(run)
+        context = Context(self.isa, layouts, self.accuracy, names.constants, next_local=names.num_locals)
+        made = self.repeats.run(run, layouts, partial(lower_attention, run, context))
+        return None if isinstance(made, Declined) else (made,)
 
     def _product(
         self, nest: Nest, layouts: Mapping[OperandKey, Layout], names: Names, choices: Choices

@@ -33,6 +33,7 @@ class Repeats:
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
         self._products: dict[Hashable, Kernels | Declined] = {}
         self._nests: dict[Hashable, Kernels] = {}
+        self._runs: dict[Hashable, Kernel | Declined] = {}
         self._blocks: dict[Hashable, Kernel | Declined] = {}
         self._left_characters = self._max_characters = max_characters
 
@@ -61,6 +62,15 @@ class Repeats:
             return make()
         return self._remembered(self._nests, key, make)
 
+    def run(
+        self, nests: Sequence[Nest], layouts: Layouts, make: Callable[[], Kernel | Declined]
+    ) -> Kernel | Declined:
+        """What `make` gives for nests that one kernel may compute together."""
+        key = tuple(nest_facts(nest, layouts) for nest in nests)
+        if None in key:
+            return make()
+        return self._remembered(self._runs, key, make)
+
     def blocks(
         self,
         group: NestGroup,
@@ -84,7 +94,7 @@ class Repeats:
             self._left_characters -= num_characters
             if self._left_characters < 0:
                 self._left_characters = self._max_characters - num_characters
-                for everything in (self._products, self._nests, self._blocks):
+                for everything in (self._products, self._nests, self._runs, self._blocks):
                     everything.clear()
             known[key] = made
         return known[key]

@@ -100,11 +100,9 @@ def test_heads_are_read_and_written_where_they_lie() -> None:
     check(attention(18, 20, 24, heads=3), k=(2, 3, 0, 1))
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 9, 21), (2, 1, 1, 21), (9, 21), (21,), (2, 3, 9, 1)])
+@pytest.mark.parametrize("shape", [(1, 1, 9, 21), (2, 1, 1, 21), (9, 21), (21,)])
 @pytest.mark.parametrize("dtype", [F32, DType.BOOL])
 def test_masks_are_broadcast(shape: tuple[int, ...], dtype: DType) -> None:
-    if shape[-1] == 1:
-        pytest.skip("a mask has a column for each key, or for the first few")
     check(attention(9, 21, 8, batch=2, heads=3, mask=shape, mask_dtype=dtype))
 
 
@@ -117,9 +115,8 @@ def test_grouped_queries_share_keys() -> None:
     check(attention(9, 21, 8, heads=6, key_heads=2))
 
 
-@pytest.mark.parametrize("name", ["avx2"])
-def test_narrower_vectors(name: str) -> None:
-    check(attention(19, 30, 12), isa_by_name(name))
+def test_narrower_vectors() -> None:
+    check(attention(19, 30, 12), isa_by_name("avx2"))
 
 
 def test_bits_depend_on_no_cut() -> None:

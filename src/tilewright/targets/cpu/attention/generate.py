@@ -216,6 +216,8 @@ class _Heads:
                 exist = active if v == num_vectors - 1 else panels.lanes
                 pointer = e.gep(first, r * pitch * ELEMENT_BYTES + v * type.size_bytes)
                 value = e.fmul(sums[r * num_vectors + v], inverse)
+                if self.problem.result_finish is not None:
+                    value = emit_expr(e, self.problem.result_finish, _no_read, value, lanes=panels.lanes)
                 store_lanes(e, DType.FLOAT32, value, pointer, active=exist)
 
     def _in_blocks(
@@ -325,6 +327,10 @@ class _Heads:
         for v in range(straight, count):
             carried = body(v, carried)
         return carried
+
+
+def _no_read(number: int) -> Val:
+    raise AssertionError(f"read {number} of an expression that reads nothing")
 
 
 class _Finish:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.contraction import ContractionForm, contraction_of
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Call, Expr, reads_of, structure
+from tilewright.ir.expr import Call, Expr, Iter, Read, reads_of, structure
 from tilewright.ir.nest import Access, Affine, Nest, Operand
 from tilewright.ir.ops.reduction import softmax_nests
 from tilewright.targets.cpu.addresses import Walk, access_walk
@@ -20,6 +20,8 @@ from tilewright.targets.cpu.kernel import Declined, Layouts
 
 NUM_NESTS = 6
 """Nests of an attention."""
+NUM_PRODUCTS = 2
+"""Products among them."""
 
 DEPTH, CHANNEL = "d", "e"
 
@@ -41,9 +43,10 @@ class Walked:
 class AttentionProblem:
     """An attention as the kernel sees it; `extents` are those of all loops.
 
-    `finish` makes a score of a sum and of `masks`, which are given by the number of the read. `shift` is what
-    is taken off the scores of a row, of its maximum as read 1; `divisor` what powers are divided by, of their
-    sum as read 1. `names` maps loops of the scores' nest to loops here.
+    `finish` makes a score of a sum and of `masks`, which are given by the number of the read; `result_finish`
+    an element of the result of a weighted sum. `shift` is what is taken off the scores of a row, of its maximum
+    as read 1; `divisor` what powers are divided by, of their sum as read 1. `names` maps loops of the scores'
+    nest to loops here.
     """
 
     query: Walked
@@ -52,6 +55,7 @@ class AttentionProblem:
     result: Walked
     masks: Mapping[int, Walked]
     finish: Expr | None
+    result_finish: Expr | None
     shift: Expr
     divisor: Expr
     outer: tuple[str, ...]
@@ -83,8 +87,10 @@ def match_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionProblem
     first, second = contraction_of(scores), contraction_of(values)
     if first is None or second is None or not (first.is_plain and second.is_plain):
         return Declined("no two sums of products of what is read")
-    if values.finish is not None or values.init is not None or scores.init is not None:
-        return Declined("the sums begin or end with something else")
+    if values.init is not None or scores.init is not None:
+        return Declined("the sums begin with something else than zero")
+    if values.finish is not None and any(isinstance(x, Read | Iter) for x in values.finish.walk()):
+        return Declined("the weighted sums are finished with other operands")
     weights = next((r for r in second.reads if _same(values.reads[r], softmax[-1].write)), None)
     if weights is None or not _is_softmax(softmax, scores.write):
         return Declined("no softmax between the products")
@@ -206,8 +212,9 @@ def _classify(
     query, key = (right, left) if left.step(column) else (left, right)
     if query.step(column) or not key.step(column) or set(extra) & set(first.reads):
         return Declined("keys do not move along the last axis of the scores, or queries do")
-    if scores.finish is not None and unsupported_function(scores.finish) is not None:
-        return Declined("no instructions for what is made of a score")
+    finishes = [x for x in (scores.finish, values.finish) if x is not None]
+    if any(unsupported_function(x) is not None for x in finishes):
+        return Declined("no instructions for what is made of a sum")
     axes = [f"a{n}" for n in range(len(scores.write.shape) - 1)]
     looping = [a for a in axes if extents.get(a, 1) > 1]
     rows = [a for a in looping if query.step(a) and not key.step(a) and not value.step(a)]
@@ -225,7 +232,20 @@ def _classify(
     row = rows[-1]
     outer = tuple(a for a in looping if a != row)
     return AttentionProblem(
-        query, key, value, result, masks, scores.finish, shift, divisor, outer, row, column, extents, names
+        query,
+        key,
+        value,
+        result,
+        masks,
+        scores.finish,
+        values.finish,
+        shift,
+        divisor,
+        outer,
+        row,
+        column,
+        extents,
+        names,
     )
 
 

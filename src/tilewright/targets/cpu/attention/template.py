@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.ir.nest import Nest
+from tilewright.ir.nest import Nest, operands_of
 from tilewright.targets.cpu.attention.generate import generate_attention
 from tilewright.targets.cpu.attention.match import NUM_NESTS, AttentionProblem, match_attention
 from tilewright.targets.cpu.attention.plan import attention_cycles, operand_sizes, plan_attention
 from tilewright.targets.cpu.contraction import CONTRACTION
-from tilewright.targets.cpu.kernel import Declined, Kernel
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.select import product_way
 from tilewright.targets.cpu.template import (
     Context,
@@ -88,6 +89,14 @@ def attention_run(nests: Sequence[Nest], first: int) -> tuple[Nest, ...] | None:
     others = (*nests[:first], *nests[first + NUM_NESTS :])
     touched = {a.operand.key for n in others for a in (*n.reads, n.write)}
     return None if touched & between else run
+
+
+def attention_runs(nests: Sequence[Nest], isa: Isa) -> list[tuple[Nest, ...]]:
+    """Runs of nests that one kernel computes each, as far as can be said before layouts are chosen."""
+    runs = [run for number in range(len(nests)) if (run := attention_run(nests, number)) is not None]
+    layouts = {o.key: Layout.row_major(len(o.shape)) for run in runs for o in operands_of(run)}
+    context = Context(isa, layouts)
+    return [run for run in runs if not isinstance(ATTENTION.match(run, context), Declined)]
 
 
 def lower_attention(run: Sequence[Nest], context: Context) -> Kernel | Declined:

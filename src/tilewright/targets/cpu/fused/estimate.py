@@ -20,6 +20,7 @@ from tilewright.ir.nest import Affine, Nest, operands_of
 from tilewright.ir.region import Interval, Region, dim_intervals, intersect, volume
 from tilewright.ir.restrict import missing, windows_of
 from tilewright.partition.form import MAX_BLOCKS, Blocking
+from tilewright.targets.cpu.attention import attention_runs
 from tilewright.targets.cpu.fused.blocks import blocked_result, passed_on, whole_constants
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import OperandKey
@@ -105,10 +106,13 @@ class Work:
         self._undivided = whole_constants(group)
         forms = {nest: contraction_of(nest) for nest in group.nests}
         products = [form for form in forms.values() if form is not None]
-        self._between = passed_on(products)
+        # Scores never leave the kernel of an attention: blocks would save nothing of them.
+        runs = attention_runs(group.nests, isa)
+        inside = {nest.write.operand.key for run in runs for nest in run[:-1]}
+        self._between = passed_on(products) - inside
         operands = {o.key: o for o in operands_of(group.nests)}
         self._element_bytes = {k: o.dtype.size_bytes for k, o in operands.items()}
-        self.saved = max(0, len(products) - 1) * STEP_CYCLES
+        self.saved = max(0, len(products) - 1 - len(runs)) * STEP_CYCLES
         for key in (*sorted(self._between), *self._others):
             element_bytes = self._element_bytes[key]
             for nest in self._users_of(key):

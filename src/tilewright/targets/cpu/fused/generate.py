@@ -27,6 +27,7 @@ from tilewright.memory.base import Buffer, MemoryProblem, aligned
 from tilewright.memory.greedy_by_size import GreedyBySize
 from tilewright.partition.form import Blocking
 from tilewright.planning import Budget, Infeasible
+from tilewright.targets.cpu.attention import NUM_PRODUCTS, attention_run, lower_attention
 from tilewright.targets.cpu.constant_layouts import arrange_constants, transposed
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.fused.blocks import (
@@ -141,7 +142,7 @@ def generate_fused(problem: FusedProblem, context: Context) -> Kernel | Declined
 
 @dataclass(slots=True)
 class _Segment:
-    """Neighbouring nests that are lowered together; a product has its kernels already."""
+    """Neighbouring nests that are lowered together; a product or an attention has its kernels already."""
 
     nests: list[Nest]
     kernels: tuple[Kernel, ...] | None = field(default=None)
@@ -194,10 +195,24 @@ def _layout(
 def _segments(
     nests: Sequence[Nest], context: Context, between: Set[OperandKey], choices: Choices
 ) -> list[_Segment]:
-    """The nests in order, cut at products and where one reads what lies `between` kernels."""
+    """The nests in order, cut at products and where one reads what lies `between` kernels.
+
+    Runs of nests that are one attention are one kernel, unless a choice says how to make their products.
+    """
     segments: list[_Segment] = []
     next_local, num_products = context.next_local, 0
-    for nest in nests:
+    done = 0
+    for number, nest in enumerate(nests):
+        if number < done:
+            continue
+        run = attention_run(nests, number)
+        if run is not None and not any(inner_product(num_products + i) in choices for i in range(NUM_PRODUCTS)):
+            kernel = lower_attention(run, replace(context, next_local=next_local))
+            if not isinstance(kernel, Declined):
+                segments.append(_Segment(list(run), (kernel,)))
+                num_products += NUM_PRODUCTS
+                done = number + len(run)
+                continue
         chosen = NO_CHOICES
         if inner_product(num_products) in choices:
             signature = product_signature(nest, context.layouts, context.constants)
