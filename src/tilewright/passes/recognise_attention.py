@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
+
+import numpy as np
 
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.merge_transposes import permutation
-from tilewright.passes.patterns import made_by, operand_orders, product_with_scalar, scalar
+from tilewright.passes.patterns import Scaled, made_by, operand_orders, product_with_scalar, scalar
 from tilewright.passes.rules import Kept, Rule, apply_rules
 
 _SWAPPED = (0, 1, 3, 2)
@@ -17,11 +22,17 @@ _SWAPPED = (0, 1, 3, 2)
 _NEVER = -1e30
 
 
+# Elements of a mask that is repeated for each of a batch's images: windows have one for each of theirs.
+_MAX_REPEATED_ELEMENTS = 1 << 22
+
+
 @dataclass(frozen=True, slots=True)
 class RecogniseAttention:
     """`softmax(q k^T * scale + mask) v` on `[batch, heads, length, size]` becomes one Attention.
 
-    A constant Where that puts the lowest number in place of forbidden scores is a mask too, if it leaves
+    A scalar that queries or keys are multiplied by becomes part of the scale. Masks may be added one after the
+    other, also to scores whose first axis is split: windows of an image, of which some have a mask of their
+    own. A constant Where that puts the lowest number in place of forbidden scores is a mask too, if it leaves
     every query a key: their exponentials are zero either way. A row whose scores are all minus infinity
     gives zeros, where the separate operators give NaN.
     """
@@ -37,54 +48,130 @@ class RecogniseAttention:
 class _Attention:
     query: Value
     turned_key: Node  # the Transpose whose last two axes are `[size, length]`
+    key: Value  # what it turns, without a scalar factor
     value: Value
-    mask: Value | None
+    masks: tuple[Value | _Split, ...]
     scale: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """A constant mask of scores whose first axis is split into these two."""
+
+    mask: Value
+    extents: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Masked:
+    """Scaled scores below the masks that are added to them, and every value in between."""
+
+    scores: Value
+    masks: tuple[Value | _Split, ...]
+    between: tuple[Value, ...]
 
 
 def _match(editor: Editor, node: Node) -> _Attention | Kept | None:
     softmax = made_by(node.require(0), "Softmax")
     if softmax is None or len(node.output.shape) != 4 or softmax.int_attr("axis", -1) not in (-1, 3):
         return None
-    mask, scaled = _mask_and_scores(editor, softmax.require(0))
-    scale = product_with_scalar(editor, scaled)
-    scores = made_by(scaled if scale is None else scale.value, "MatMul")
-    if scores is None:
+    masked = _below_masks(editor, softmax.require(0))
+    scale = product_with_scalar(editor, masked.scores)
+    scores = made_by(masked.scores if scale is None else scale.value, "MatMul")
+    if scores is None or masked.scores.shape != softmax.require(0).shape:
         return None
-    query, turned = scores.require(0), scores.require(1)
-    transpose = made_by(turned, "Transpose")
+    query, turned = _without_factor(editor, scores.require(0)), _without_factor(editor, scores.require(1))
+    transpose = made_by(turned.value, "Transpose")
     if transpose is None:
         return Kept("its keys are not transposed in the graph")
-    between = {v for v in (softmax.output, softmax.require(0), scaled, scores.output) if v is not node.output}
-    if any(editor.sole_user(v) is None for v in between):
+    between = {softmax.output, softmax.require(0), masked.scores, scores.output, *masked.between}
+    if any(editor.sole_user(v) is None for v in between if v is not node.output):
         return Kept("its scores are read elsewhere too")
     value = node.require(1)
-    fits = len(query.shape) == len(turned.shape) == len(value.shape) == 4
-    if not fits or not query.shape[:2] == turned.shape[:2] == value.shape[:2]:
+    fits = len(query.value.shape) == len(turned.value.shape) == len(value.shape) == 4
+    if not fits or not query.value.shape[:2] == turned.value.shape[:2] == value.shape[:2]:
         return Kept("its heads do not match one to one")
+    key = Scaled(transpose.require(0), 1.0)
+    if editor.sole_user(turned.value) is not None:
+        key = _without_factor(editor, key.value)
     number = 1.0 if scale is None else scale.constant
-    if number == 0.0 or query.dtype is not value.dtype:
+    number *= query.constant * turned.constant * key.constant
+    if number == 0.0 or not math.isfinite(number) or query.value.dtype is not value.dtype:
         return None
-    return _Attention(query, transpose, value, mask, number)
+    return _Attention(query.value, transpose, key.value, value, masked.masks, number)
 
 
-def _mask_and_scores(editor: Editor, value: Value) -> tuple[Value | None, Value]:
-    """The mask that is added to scaled scores or selects from them, and those, or no mask."""
+def _without_factor(editor: Editor, value: Value) -> Scaled:
+    """A value that only this attention reads without the scalar that it is multiplied by."""
+    scaled = product_with_scalar(editor, value) if editor.sole_user(value) is not None else None
+    return scaled or Scaled(value, 1.0)
+
+
+def _below_masks(editor: Editor, value: Value) -> _Masked:
+    """What a softmax takes without the masks, added last first; reshapes that split the first axis are
+    looked through."""
+    masks: list[Value | _Split] = []
+    between: list[Value] = []
+    shape = value.shape
+    found = _Masked(value, (), ())  # at the last value of four axes
+    while True:
+        reshape = made_by(value, "Reshape")
+        if reshape is not None and _splits(shape, reshape.require(0).shape):
+            between.append(value)
+            value = reshape.require(0)
+        else:
+            pair = _mask_and_scores(editor, value, shape)
+            if pair is None:
+                return found
+            between.append(value)
+            masks.append(pair[0])
+            value = pair[1]
+        if value.shape == shape:
+            found = _Masked(value, tuple(masks), tuple(between))
+
+
+def _splits(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether `other` is these four axes, the first of them perhaps as two."""
+    return other == shape or (len(other) == 5 and other[2:] == shape[1:] and other[0] * other[1] == shape[0])
+
+
+def _mask_and_scores(
+    editor: Editor, value: Value, shape: tuple[int, ...]
+) -> tuple[Value | _Split, Value] | None:
+    """The mask that is added to scores or selects from them, and the scores; `shape` is theirs unsplit."""
     total = made_by(value, "Add", "Where")
     if total is None:
-        return None, value
+        return None
     if total.op_type == "Where":
         visible, scores, lowest = (total.require(i) for i in range(3))
         pairs = [(scores, visible)] if _only_hides(editor, visible, lowest) else []
     else:
         pairs = list(operand_orders(total))
     for scores, mask in pairs:
-        scaled = product_with_scalar(editor, scores)
-        product = made_by(scores if scaled is None else scaled.value, "MatMul")
-        fits = 2 <= len(mask.shape) <= 4 and mask.shape[-1] == value.shape[-1]
-        if product is not None and fits and scores.shape == value.shape:
+        if scores.shape != value.shape or not _leads_to_scores(editor, scores, shape):
+            continue
+        if not 2 <= len(mask.shape) <= len(value.shape) or mask.shape[-1] != shape[-1]:
+            continue
+        if value.shape == shape:
             return mask, scores
-    return None, value
+        repeated = value.shape[0] * prod(mask.shape)
+        if editor.data(mask) is not None and repeated <= _MAX_REPEATED_ELEMENTS:
+            return _Split(mask, (value.shape[0], value.shape[1])), scores
+    return None
+
+
+def _leads_to_scores(editor: Editor, value: Value, shape: tuple[int, ...]) -> bool:
+    """Whether a value comes from a product through scalars, masks and reshapes."""
+    while True:
+        scaled = product_with_scalar(editor, value)
+        node = made_by(value if scaled is None else scaled.value, "MatMul", "Reshape", "Add", "Where")
+        if node is None or node.op_type == "MatMul":
+            return node is not None
+        if node.op_type != "Reshape":
+            return True  # the next step of the search looks at it
+        if not _splits(shape, node.require(0).shape):
+            return False
+        value = node.require(0)
 
 
 def _only_hides(editor: Editor, visible: Value, lowest: Value) -> bool:
@@ -97,13 +184,36 @@ def _only_hides(editor: Editor, visible: Value, lowest: Value) -> bool:
 
 def _build(editor: Editor, node: Node, found: _Attention) -> str:
     turned = found.turned_key
-    source = turned.require(0)
+    source = found.key
     perm = tuple(permutation(turned)[a] for a in _SWAPPED)
     key = source
     if perm != tuple(range(4)):
         shape = tuple(source.shape[a] for a in perm)
         result = (f"{turned.output.name}_straight", source.dtype, shape)
         key = editor.insert(node, "Transpose", [source], result, {"perm": perm})
-    inputs = [found.query, key, found.value, *([] if found.mask is None else [found.mask])]
+    inputs = [found.query, key, found.value]
+    if found.masks:
+        inputs.append(_one_mask(editor, node, [_unsplit(editor, mask) for mask in found.masks]))
     editor.become(node, "Attention", inputs, {"scale": found.scale}, since=23)
     return f"recognised as Attention with scale {found.scale:g}"
+
+
+def _unsplit(editor: Editor, mask: Value | _Split) -> Value:
+    """A mask of scores of four axes."""
+    if isinstance(mask, Value):
+        return mask
+    data = editor.data(mask.mask)
+    assert data is not None
+    data = data.reshape((1,) * (5 - data.ndim) + data.shape)
+    outer = mask.extents if data.shape[:2] != (1, 1) else (1, 1)
+    repeated = np.broadcast_to(data, (*outer, *data.shape[2:]))
+    return editor.constant(repeated.reshape(prod(outer), *data.shape[2:]), mask.mask.dtype, mask.mask.name)
+
+
+def _one_mask(editor: Editor, node: Node, masks: Sequence[Value]) -> Value:
+    """The sum of masks: computed where scores are made if the operators meet in a kernel."""
+    total = masks[-1]
+    for mask in reversed(masks[:-1]):
+        shape = np.broadcast_shapes(total.shape, mask.shape)
+        total = editor.insert(node, "Add", [total, mask], (f"{node.name}_mask", mask.dtype, shape))
+    return total
