@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
@@ -22,7 +23,7 @@ _SWAPPED = (0, 1, 3, 2)
 _NEVER = -1e30
 
 
-# Elements of a mask that is repeated for each of a batch's images: windows have one for each of theirs.
+# Elements of a mask that is repeated for each image of a batch: every window of an image has its own.
 _MAX_REPEATED_ELEMENTS = 1 << 22
 
 
@@ -211,9 +212,24 @@ def _unsplit(editor: Editor, mask: Value | _Split) -> Value:
 
 
 def _one_mask(editor: Editor, node: Node, masks: Sequence[Value]) -> Value:
-    """The sum of masks: computed where scores are made if the operators meet in a kernel."""
-    total = masks[-1]
-    for mask in reversed(masks[:-1]):
+    """The sum of masks; of constants it is computed now, which saves reading each of them."""
+    if len(masks) == 1:
+        return masks[0]
+    dtype = node.output.dtype
+    total, *others = [_added(editor, mask, dtype) for mask in reversed(masks)]
+    for mask in others:
         shape = np.broadcast_shapes(total.shape, mask.shape)
-        total = editor.insert(node, "Add", [total, mask], (f"{node.name}_mask", mask.dtype, shape))
+        name, data = f"{node.name}_mask", (editor.data(total), editor.data(mask))
+        if data[0] is not None and data[1] is not None:
+            total = editor.constant(data[0] + data[1], dtype, name)
+        else:
+            total = editor.insert(node, "Add", [total, mask], (name, dtype, shape))
     return total
+
+
+def _added(editor: Editor, mask: Value, dtype: DType) -> Value:
+    """A mask as what is added: minus infinity where a constant one says that a key is not visible."""
+    data = editor.data(mask)
+    if mask.dtype is not DType.BOOL or data is None:
+        return mask
+    return editor.constant(np.where(data, 0.0, -math.inf), dtype, mask.name)
