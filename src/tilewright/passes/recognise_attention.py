@@ -23,8 +23,9 @@ _SWAPPED = (0, 1, 3, 2)
 _NEVER = -1e30
 
 
-# Elements of a mask that is repeated for each image of a batch: every window of an image has its own.
-_MAX_REPEATED_ELEMENTS = 1 << 22
+# Elements of a mask that is repeated for each image of a batch, or the sum of others: windows of an image have
+# one each.
+_MAX_MASK_ELEMENTS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ def _mask_and_scores(
         if value.shape == shape:
             return mask, scores
         repeated = value.shape[0] * prod(mask.shape)
-        if editor.data(mask) is not None and repeated <= _MAX_REPEATED_ELEMENTS:
+        if editor.data(mask) is not None and repeated <= _MAX_MASK_ELEMENTS:
             return _Split(mask, (value.shape[0], value.shape[1])), scores
     return None
 
@@ -220,7 +221,7 @@ def _one_mask(editor: Editor, node: Node, masks: Sequence[Value]) -> Value:
     for mask in others:
         shape = np.broadcast_shapes(total.shape, mask.shape)
         name, data = f"{node.name}_mask", (editor.data(total), editor.data(mask))
-        if data[0] is not None and data[1] is not None:
+        if data[0] is not None and data[1] is not None and prod(shape) <= _MAX_MASK_ELEMENTS:
             total = editor.constant(data[0] + data[1], dtype, name)
         else:
             total = editor.insert(node, "Add", [total, mask], (name, dtype, shape))

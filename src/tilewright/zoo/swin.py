@@ -50,7 +50,8 @@ def _roll(b: Builder, x: Tensor, shift: tuple[int, int]) -> Tensor:
     return x
 
 
-def _windowed_attention(b: Builder, x: Tensor, heads: int, shift: int) -> Tensor:
+def windowed_attention(b: Builder, x: Tensor, heads: int, shift: int) -> Tensor:
+    """Attention within windows of an image whose channels come last, shifted by some positions."""
     batch, height, width, features = x.shape
     padded = tuple(-(-side // _WINDOW) * _WINDOW for side in (height, width))
     if padded != (height, width):
@@ -87,7 +88,7 @@ def _windowed_attention(b: Builder, x: Tensor, heads: int, shift: int) -> Tensor
 def _block(b: Builder, x: Tensor, heads: int, shift: int) -> Tensor:
     y = layer_norm_node(b, x, eps=_EPS, name="norm1")
     with b.scope("attn"):
-        y = _windowed_attention(b, y, heads, shift)
+        y = windowed_attention(b, y, heads, shift)
     x = b.add(x, y)
     y = layer_norm_node(b, x, eps=_EPS, name="norm2")
     with b.scope("mlp"):

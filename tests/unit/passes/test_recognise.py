@@ -7,11 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.property.pattern_graphs import PatternMaker
-from tests.support.graphs import GraphBuilder
+from tests.support.graphs import GraphBuilder, feed_of
 
+from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Value
+from tilewright.ir.interpret import run_graph
 from tilewright.passes import PASSES, run_passes
+from tilewright.zoo.builder import Builder
+from tilewright.zoo.swin import windowed_attention
 
 # Each maker tosses a coin for every choice of spelling: enough seeds meet them all.
 SEEDS = range(40)
@@ -149,3 +153,46 @@ def test_attention_whose_probabilities_are_shown_stays() -> None:
     graph = b.finish(b.op("MatMul", soft, v, shape=(1, 2, 3, 4)), soft)
     result = PASSES.get("recognise-attention").run(graph)
     assert [str(r) for r in result.remarks] == ["matmul_1: kept: its scores are read elsewhere too"]
+
+
+@pytest.mark.parametrize(("batch", "shift"), [(1, 0), (2, 0), (1, 3), (2, 3)])
+def test_attention_in_windows_has_one_mask(batch: int, shift: int) -> None:
+    """Positions have a bias, and what a shift brings into one window is kept apart by a mask of the window."""
+    b = Builder("windows", seed=0)
+    x = b.input("x", (batch, 14, 14, 16))
+    b.output(windowed_attention(b, x, heads=2, shift=shift), "y")
+    graph = load_onnx(b.finish())
+    feed = feed_of(graph)
+    (expected,) = run_graph(graph, feed, dtype=DType.FLOAT64).values()
+    run_passes(graph)
+    (attention,) = (node for node in graph.nodes if node.op_type == "Attention")
+    windows = 4 * batch if shift else 1
+    assert attention.require(3).shape == (windows, 2, 49, 49)
+    assert attention.require(3).is_constant
+    assert "Mul" not in {node.op_type for node in graph.nodes}
+    (result,) = run_graph(graph, feed, dtype=DType.FLOAT64).values()
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6)
+
+
+def test_factors_of_queries_and_keys_become_the_scale() -> None:
+    b = GraphBuilder()
+    q, k, v = (b.input(1, 2, 3, 4, name=n) for n in "qkv")
+    root = b.constant(value=0.5)
+    turned = b.op("Transpose", b.op("Mul", k, root), shape=(1, 2, 4, 3), perm=(0, 1, 3, 2))
+    soft = b.op("Softmax", b.op("MatMul", b.op("Mul", q, root), turned, shape=(1, 2, 3, 3)), axis=-1)
+    graph = b.finish(b.op("MatMul", soft, v, shape=(1, 2, 3, 4)))
+    PASSES.get("recognise-attention").run(graph)
+    assert [n.op_type for n in graph.nodes] == ["Attention"]
+    assert graph.nodes[0].float_attr("scale", 0.0) == 0.25
+
+
+def test_a_factor_that_others_read_stays() -> None:
+    b = GraphBuilder()
+    q, k, v = (b.input(1, 2, 3, 4, name=n) for n in "qkv")
+    scaled = b.op("Mul", q, b.constant(value=0.5))
+    turned = b.op("Transpose", k, shape=(1, 2, 4, 3), perm=(0, 1, 3, 2))
+    soft = b.op("Softmax", b.op("MatMul", scaled, turned, shape=(1, 2, 3, 3)), axis=-1)
+    graph = b.finish(b.op("MatMul", soft, v, shape=(1, 2, 3, 4)), scaled)
+    PASSES.get("recognise-attention").run(graph)
+    assert [n.op_type for n in graph.nodes] == ["Mul", "Attention"]
+    assert graph.nodes[1].float_attr("scale", 0.0) == 1.0
