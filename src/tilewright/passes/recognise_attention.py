@@ -23,8 +23,8 @@ _SWAPPED = (0, 1, 3, 2)
 _NEVER = -1e30
 
 
-# Elements of a mask that is repeated for each image of a batch, or the sum of others: windows of an image have
-# one each.
+# Elements of a mask that is repeated for each image of a batch, or the sum of others: each window of an image
+# may have its own.
 _MAX_MASK_ELEMENTS = 1 << 22
 
 
@@ -32,9 +32,9 @@ _MAX_MASK_ELEMENTS = 1 << 22
 class RecogniseAttention:
     """`softmax(q k^T * scale + mask) v` on `[batch, heads, length, size]` becomes one Attention.
 
-    A scalar that queries or keys are multiplied by becomes part of the scale. Masks may be added one after the
-    other, also to scores whose first axis is split: windows of an image, of which some have a mask of their
-    own. A constant Where that puts the lowest number in place of forbidden scores is a mask too, if it leaves
+    A scalar that queries or keys are multiplied by becomes part of the scale. Masks may be added one after
+    the other, also to scores whose first axis is split: windows of an image, which have masks of their own. A
+    constant Where that puts the lowest number in place of forbidden scores is a mask too, if it leaves
     every query a key: their exponentials are zero either way. A row whose scores are all minus infinity
     gives zeros, where the separate operators give NaN.
     """

@@ -157,7 +157,7 @@ def test_attention_whose_probabilities_are_shown_stays() -> None:
 
 @pytest.mark.parametrize(("batch", "shift"), [(1, 0), (2, 0), (1, 3), (2, 3)])
 def test_attention_in_windows_has_one_mask(batch: int, shift: int) -> None:
-    """Positions have a bias, and what a shift brings into one window is kept apart by a mask of the window."""
+    """Positions have a bias; what a shift brings into one window is kept apart by a mask of the window."""
     b = Builder("windows", seed=0)
     x = b.input("x", (batch, 14, 14, 16))
     b.output(windowed_attention(b, x, heads=2, shift=shift), "y")

@@ -25,9 +25,11 @@ from tilewright.ir.nest import Nest, Opaque, access_dims, operands_of
 from tilewright.options import Accuracy
 from tilewright.partition.base import Subgraph
 from tilewright.targets.cpu.arrange import Barriers
+from tilewright.targets.cpu.attention import ATTENTION, attention_run
+from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.fused.prices import GroupEstimates
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel, Layout, Layouts, choose_num_chunks
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, choose_num_chunks
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import LOOP_NEST
 from tilewright.targets.cpu.loopnest.estimate import LoopCycles, loop_cycles
@@ -330,8 +332,16 @@ class CpuCosts:
                 yield _Part(tuple(others), LOOP_NEST.name, estimate, context.layouts)
                 others.clear()
 
-        for nest in group.nests:
-            if make_alias(nest, names, tensors):
+        done = 0
+        for number, nest in enumerate(group.nests):
+            if number < done or make_alias(nest, names, tensors):
+                continue
+            run = attention_run(group.nests, number)
+            attention = None if run is None else self._attention(run, names)
+            if attention is not None:
+                yield from loops()
+                yield attention
+                done = number + len(attention.nests)
                 continue
             context = Context(self._isa, names.layouts([nest]), self._accuracy, names.constants, cached)
             way = product_way(nest, context)
@@ -341,6 +351,15 @@ class CpuCosts:
             yield from loops()
             yield _Part((nest,), *way, context.layouts)
         yield from loops()
+
+    def _attention(self, run: tuple[Nest, ...], names: Names) -> _Part | None:
+        """Nests that may be one attention, if one kernel computes them."""
+        context = Context(self._isa, names.layouts(run), self._accuracy, names.constants)
+        problem = ATTENTION.match(run, context)
+        if isinstance(problem, Declined):
+            return None
+        (way,) = ATTENTION.ways(problem, context)
+        return _Part(run, ATTENTION.name, ATTENTION.estimate(problem, way, context), context.layouts)
 
     @property
     def num_threads(self) -> int:
@@ -365,7 +384,9 @@ class CpuCosts:
             if part.template == LOOP_NEST.name:
                 loops.append(loop_cycles(part.nests, part.layouts, self._isa))
             else:
-                products[part.template] = products.get(part.template, 0.0) + part.estimate.cycles * per_ns
+                # An attention is two products of plain kernels, and its softmax hides between them.
+                template = CONTRACTION.name if part.template == ATTENTION.name else part.template
+                products[template] = products.get(template, 0.0) + part.estimate.cycles * per_ns
         blocks = self.blocks.of_one(work.nodes, work.outputs)
         arranged = [self._of_nests(part.nests, part.estimate.cycles) for part in parts]
         return PlanFacts(

@@ -3,8 +3,8 @@
 Tensors that nests walk in step, axis by axis, share a layout (a *component*); a component takes the
 layout its contractions want: the output channels of a convolution contiguous, and the summed channels of
 its input. Nothing here knows convolution: the wish is read off the accesses. Copies that permute axes, or
-merge and split them besides, are then made free where one side has no wish of its own. Constants, empty tensors and operands that are viewed
-under another shape stay row-major.
+merge and split them besides, are then made free where one side has no wish of its own. Constants, empty
+tensors and operands that are viewed under another shape stay row-major.
 """
 
 from __future__ import annotations

@@ -291,7 +291,7 @@ class _Lowering:
     def _segments(
         self, group: NestGroup, names: Names, choices: Choices
     ) -> list[tuple[tuple[Nest, ...], tuple[Kernel, ...] | None]]:
-        """The group's nests in order: each contraction and attention with its kernels, runs of others without.
+        """The group's nests in order: contractions and attentions with their kernels, runs of others without.
 
         Copies that move nothing are left out. Temporaries that more than one segment or an alias uses are
         marked as escaping: they need memory that outlives a kernel. Nests that meet in memory under different

@@ -123,17 +123,11 @@ class _Heads:
     # One tile of queries.
 
     def _tile(self, number: Int, head: Mapping[str, Val], indices: Mapping[str, Int]) -> None:
-        e, (larger, *rest) = self.e, self.plan.tiles
-        is_larger = e.compare("slt", number, larger.count) if rest else True
-        row = e.add(e.mul(number, larger.rows), larger.start)
-        num_rows: Int = larger.rows
-        if rest:
-            (smaller,) = rest
-            later = e.add(e.mul(e.sub(number, larger.count), smaller.rows), smaller.start)
-            row, num_rows = (
-                e.select_index(is_larger, row, later),
-                e.select_index(is_larger, larger.rows, smaller.rows),
-            )
+        e, larger, smaller = self.e, self.plan.tiles[0], self.plan.tiles[-1]
+        is_larger = larger is smaller or e.compare("slt", number, larger.count)
+        later = e.add(e.mul(e.sub(number, larger.count), smaller.rows), smaller.start)
+        row = e.select_index(is_larger, e.add(e.mul(number, larger.rows), larger.start), later)
+        num_rows = e.select_index(is_larger, larger.rows, smaller.rows)
         at = {name: self._along(name, pointer, self.problem.row, row) for name, pointer in head.items()}
         places = {**indices, self.problem.row: row}
 
@@ -143,14 +137,10 @@ class _Heads:
         def sums(tile_rows: int) -> None:
             self._panels(self.plan.channels, lambda *panel: self._sums(tile_rows, at["y"], *panel))
 
-        for product in (scores, sums):
-            if rest:
-                e.if_(is_larger, lambda: product(larger.rows), lambda: product(rest[0].rows))
-            else:
-                product(larger.rows)
-            if product is scores:
-                e.loop(0, num_rows, 1, lambda r, _: self._take_maximum(r), nonempty=True)
-                e.loop(0, num_rows, 1, lambda r, _: self._raise_powers(r), nonempty=True)
+        e.if_(is_larger, lambda: scores(larger.rows), lambda: scores(smaller.rows))
+        e.loop(0, num_rows, 1, lambda r, _: self._take_maximum(r), nonempty=True)
+        e.loop(0, num_rows, 1, lambda r, _: self._raise_powers(r), nonempty=True)
+        e.if_(is_larger, lambda: sums(larger.rows), lambda: sums(smaller.rows))
 
     def _panels(self, panels: Panels, panel: Callable[[Int, int, int], None]) -> None:
         """Each panel by its number, its vectors and the lanes of the last of them that exist."""
@@ -231,7 +221,9 @@ class _Heads:
 
         def block(part: Int, _: Sequence[Val]) -> None:
             low = e.mul(part, _BLOCK_KEYS)
-            for pointer, value in zip(totals, over(low, e.min(e.add(low, _BLOCK_KEYS), num_keys)), strict=True):
+            for pointer, value in zip(
+                totals, over(low, e.min(e.add(low, _BLOCK_KEYS), num_keys)), strict=True
+            ):
                 e.store(e.fadd(e.load(type, pointer), value), pointer)
 
         e.loop(0, -(-num_keys // _BLOCK_KEYS), 1, block)

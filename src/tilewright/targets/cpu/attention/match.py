@@ -1,4 +1,4 @@
-"""Recognise six nests as attention: scores, four nests of a softmax over keys, and the weighted sum of values.
+"""Recognise six nests as attention: scores, the four of a softmax over keys, the weighted sums of values.
 
 Loops are named after what they walk, whatever the nests call them: an axis of the scores is `a0`, `a1`, ...,
 the summed loop of the scores `d`, the channels of the result `e`.
@@ -43,10 +43,10 @@ class Walked:
 class AttentionProblem:
     """An attention as the kernel sees it; `extents` are those of all loops.
 
-    `finish` makes a score of a sum and of `masks`, which are given by the number of the read; `result_finish`
-    an element of the result of a weighted sum. `shift` is what is taken off the scores of a row, of its maximum
-    as read 1; `divisor` what powers are divided by, of their sum as read 1. `names` maps loops of the scores'
-    nest to loops here.
+    `finish` makes a score of a sum and of `masks`, which are given by the number of the read;
+    `result_finish` an element of the result of a weighted sum. `shift` is what is taken off the scores of a
+    row, of its maximum as read 1; `divisor` what powers are divided by, of their sum as read 1. `names` maps
+    loops of the scores' nest to loops here.
     """
 
     query: Walked
@@ -250,7 +250,7 @@ def _classify(
 
 
 def _named(nest: Nest, access: Access, other: str) -> dict[str, str] | None:
-    """Loops of a nest by the axis of the scores along which they move, and the one that is left as `other`."""
+    """Loops of a nest by the axis of the scores along which they move; the one that is left is `other`."""
     axes = _axes_of(nest, access)
     assert axes is not None
     table = {name: f"a{position}" for position, name in enumerate(axes) if name is not None}
@@ -260,9 +260,7 @@ def _named(nest: Nest, access: Access, other: str) -> dict[str, str] | None:
     return {**table, left[0]: other}
 
 
-def _renamed(
-    operand: Operand, found: Walk, table: Mapping[str, str], extents: Mapping[str, int]
-) -> Walked:
+def _renamed(operand: Operand, found: Walk, table: Mapping[str, str], extents: Mapping[str, int]) -> Walked:
     steps, start = found
     kept = {table[n]: s for n, s in steps.items() if n in table and extents[table[n]] > 1}
     return Walked(operand, kept, start)

@@ -152,9 +152,7 @@ def _best_panels(
     """The panels for a tile of so many rows with the fewest cycles; None where none fit the registers."""
     lanes = choose_lanes(num_columns, "float", isa)
     most = min(-(-num_columns // lanes), MAX_TILE_VECTORS)
-    fitting = [
-        Panels(lanes, n, num_columns) for n in range(1, most + 1) if fits_registers(isa, num_rows, n)
-    ]
+    fitting = [Panels(lanes, n, num_columns) for n in range(1, most + 1) if fits_registers(isa, num_rows, n)]
     priced = [(tile_cycles(Tile(p, num_rows), rows, num_steps, isa.caches), p) for p in fitting]
     return min(priced, key=lambda made: made[0], default=None)
 

@@ -76,7 +76,7 @@ ATTENTION = AttentionTemplate()
 
 
 def attention_run(nests: Sequence[Nest], first: int) -> tuple[Nest, ...] | None:
-    """The nests from `first` on that may be one attention: nobody else reads or writes what lies between them.
+    """The nests from `first` on that may be one attention: nobody else touches what lies between them.
 
     Cheap to ask of every nest: only the shape of six nests in a row is looked at.
     """

@@ -206,7 +206,9 @@ def _segments(
         if number < done:
             continue
         run = attention_run(nests, number)
-        if run is not None and not any(inner_product(num_products + i) in choices for i in range(NUM_PRODUCTS)):
+        if run is not None and not any(
+            inner_product(num_products + i) in choices for i in range(NUM_PRODUCTS)
+        ):
             kernel = lower_attention(run, replace(context, next_local=next_local))
             if not isinstance(kernel, Declined):
                 segments.append(_Segment(list(run), (kernel,)))
