@@ -302,6 +302,7 @@ _NAMED: dict[str, ScalarFunction] = {
     "abs": ScalarFunction(1, "same", np.abs),
     "sign": ScalarFunction(1, "same", np.sign),
     "exp": ScalarFunction(1, "same", np.exp, 12),
+    "exp_nonpositive": ScalarFunction(1, "same", np.exp, 12),  # floats below the normal ones may be 0
     "log": ScalarFunction(1, "same", np.log, 12),
     "log1p": ScalarFunction(1, "same", np.log1p, 16),
     "expm1": ScalarFunction(1, "same", np.expm1, 16),

@@ -341,7 +341,7 @@ def softmax_nests(
         divisor = select(call("eq", divisor, 0.0), 1.0, divisor)
     return (
         Nest(tuple(dims), (source,), top, value, "max"),
-        Nest(parallel, (source, top), powers, call("exp", value - shift)),
+        Nest(parallel, (source, top), powers, call("exp_nonpositive", value - shift)),
         Nest(tuple(dims), (powers,), total, read(0, powers), "sum"),
         Nest(parallel, (powers, total), target, read(0, powers) / divisor),
     )

@@ -42,6 +42,11 @@ def exp(e: Emitter, x: Val) -> Val:
     return _by_element(x, vecmath32.exp, vecmath64.exp, e)
 
 
+def exp_nonpositive(e: Emitter, x: Val) -> Val:
+    """Exponential of what is at most 0."""
+    return _by_element(x, vecmath32.exp_nonpositive, vecmath64.exp, e)
+
+
 def expm1(e: Emitter, x: Val) -> Val:
     """exp(x) - 1 without cancellation."""
     return _by_element(x, vecmath32.expm1, vecmath64.expm1, e)
@@ -248,6 +253,7 @@ VECTOR_FUNCTIONS: Mapping[str, Callable[..., Val]] = {
     "pow": pow,
     "sign": sign,
     "exp": exp,
+    "exp_nonpositive": exp_nonpositive,
     "log": log,
     "log1p": log1p,
     "expm1": expm1,

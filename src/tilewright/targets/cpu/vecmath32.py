@@ -59,7 +59,7 @@ _EXP2 = (1.0, 0.6931472, 0.24022648, 0.055503324, 0.009618437, 0.0013398875, 0.0
 
 # exp rounds to zero below.
 _EXP_ZERO = -104.0
-# Below, results of `exp_of_negative` would come near the denormal numbers: they are zero.
+# Below, results of `exp_nonpositive` would come near the denormal numbers: they are zero.
 _EXP_NORMAL = -86.6
 
 
@@ -102,7 +102,7 @@ def exp(e: LaneOps, x: Val) -> Val:
     return _exp_to(e, x, 89.0)
 
 
-def exp_of_negative(e: LaneOps, x: Val) -> Val:
+def exp_nonpositive(e: LaneOps, x: Val) -> Val:
     """exp of what is at most 0, at most 0.9 ulp; zero where exp is below 2.5e-38.
 
     Weights of a softmax are compared with the largest, which is 1: one multiplication by a power of two

@@ -21,8 +21,10 @@ Array = np.ndarray[Any, Any]
 ELEMENTS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
 ARITY_TWO = ("mod", "fmod", "pow", "max", "min")
 BIT_OPERATIONS = ("neg", "abs", "sign", "floor", "ceil", "round", "trunc", "max", "min")
-# Those whose error has a bound relative to their value; gelu's tail has one of its own.
-MATHEMATICAL = sorted(set(VECTOR_FUNCTIONS) - set(ARITY_TWO) - set(BIT_OPERATIONS) - {"gelu"})
+# Those whose error has a bound relative to their value everywhere; the others have tests of their own.
+MATHEMATICAL = sorted(
+    set(VECTOR_FUNCTIONS) - set(ARITY_TWO) - set(BIT_OPERATIONS) - {"gelu", "exp_nonpositive"}
+)
 
 # Largest error allowed, in units of the last place. Floats that are computed in double round once.
 MAX_ULP_32 = {
@@ -142,6 +144,17 @@ def test_gelu_errs_less_than_the_sum_that_defines_it() -> None:
     assert np.all(result[x < -6.0] == 0.0)
 
 
+def test_powers_of_a_softmax_err_as_exp_does_and_are_never_denormal() -> None:
+    x = np.concatenate([-np.abs(all_magnitudes(step=4093)), np.linspace(-90, 0, 1 << 18).astype(np.float32)])
+    x = x[np.isfinite(x)]
+    exact, result = reference("exp_nonpositive", x), evaluate("exp_nonpositive", x)
+    shown = exact >= 2.5e-38
+    assert ulp_errors(result[shown], exact[shown]).max() <= MAX_ULP_32["exp"]
+    tail = result[~shown]
+    assert np.all((tail == 0.0) | (tail >= np.finfo(np.float32).tiny))
+    assert tail.max() <= 2.6e-38
+
+
 @pytest.mark.parametrize("name", MATHEMATICAL)
 def test_float64_error_where_longdouble_is_wider(name: str) -> None:
     if np.finfo(np.longdouble).nmant <= np.finfo(np.float64).nmant:
@@ -164,6 +177,8 @@ def test_special_values_of_one_argument(name: str, dtype: type[np.floating[Any]]
     x = np.array(SPECIAL if dtype is np.float32 else SPECIAL + SPECIAL_64, dtype)
     if name == "gelu":  # its tail has a bound of its own
         x = x[~((x < -1) & np.isfinite(x))]
+    if name == "exp_nonpositive":  # of what is above 0 nothing is said, nor of what would be denormal
+        x = x[~(x > 0) & ~((x < -86) & (x > -800))]
     with np.errstate(all="ignore"):
         expected = reference(name, x).astype(dtype)
     check_special(evaluate(name, x), expected, (x,), max_ulp=4)
@@ -231,7 +246,9 @@ def test_every_width_and_instruction_set_gives_the_same_bits(name: str) -> None:
         np.testing.assert_array_equal(bits, first, f"{isa.name} x {lanes}")
 
 
-@pytest.mark.parametrize("name", ["exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "gelu"])
+@pytest.mark.parametrize(
+    "name", ["exp", "exp_nonpositive", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "gelu"]
+)
 @pytest.mark.parametrize(("isa_name", "lanes"), [("avx512", 16), ("avx2", 8)])
 def test_hot_functions_stay_in_registers_and_call_nothing(name: str, isa_name: str, lanes: int) -> None:
     isa = isa_by_name(isa_name)

@@ -24,7 +24,7 @@ from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, emit_expr
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import SYMBOL_PLACEHOLDER, Kernel, name_by_content
 from tilewright.targets.cpu.values import FLOAT, I64, PTR, Int, Type, Val, vec, vector_literal
-from tilewright.targets.cpu.vecmath32 import exp_of_negative
+from tilewright.targets.cpu.vecmath32 import exp_nonpositive
 
 TEMPLATE = "attention"
 # Vectors of a row that are straight code; longer rows are loops of a few at a time.
@@ -287,7 +287,7 @@ class _Heads:
 
         def power(v: Int, carried: Sequence[Val]) -> Sequence[Val]:
             pointer = self._vector(at, v)
-            value = exp_of_negative(e, e.fsub(e.load(type, pointer), shift))
+            value = exp_nonpositive(e, e.fsub(e.load(type, pointer), shift))
             e.store(value, pointer)
             return [e.fadd(carried[0], value)]
 

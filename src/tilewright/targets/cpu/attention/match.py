@@ -226,7 +226,7 @@ def _classify(
         return Declined("channels of the values are not contiguous")
     if key.step(DEPTH) == 0 or query.step(DEPTH) == 0 or value.step(column) == 0:
         return Declined("a summed loop selects no element of a factor")
-    shift, divisor = _of_call(nests[2].body, "exp", "sub"), _of_call(nests[4].body, "div")
+    shift, divisor = _of_call(nests[2].body, "exp_nonpositive", "sub"), _of_call(nests[4].body, "div")
     if shift is None or divisor is None:
         return Declined("no softmax between the products")
     row = rows[-1]

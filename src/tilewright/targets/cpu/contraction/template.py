@@ -22,7 +22,7 @@ from tilewright.tuning import Choice
 
 @dataclass(frozen=True, slots=True)
 class ContractionTemplate:
-    """Register tiles over nested summed loops: GEMM, convolutions, both products of attention.
+    """Register tiles over nested summed loops: GEMM, convolutions, products of attention on their own.
 
     Condition of use: float32 or float64, one dim of the result contiguous and moving one factor alone.
     Parameters: `rows` and `vectors` of the register tile, `row_parts` and `panel_parts` of the cut.
