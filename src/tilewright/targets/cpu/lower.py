@@ -311,9 +311,11 @@ class _Lowering:
                 segments.append((run, attention))
                 for part in run:
                     memory.use(part, len(segments))
+                    for key in _locals_of(part):
+                        users.setdefault(key, set()).add(len(segments))
                 done = number + len(run)
                 continue
-            touched = [a.operand.key for a in (*nest.reads, nest.write) if a.operand.kind == "local"]
+            touched = _locals_of(nest)
             if make_alias(nest, names, self.tensors):
                 memory.join(nest)
                 for key in touched:
@@ -395,6 +397,10 @@ class _Lowering:
         return KernelLaunch(
             kernel, args, unit.nodes, reads, tuple(dict.fromkeys(writes)), overwrite, computed
         )
+
+
+def _locals_of(nest: Nest) -> list[OperandKey]:
+    return [a.operand.key for a in (*nest.reads, nest.write) if a.operand.kind == "local"]
 
 
 def _reports(kernel: Kernel, nodes: Sequence[Node]) -> Reports:

@@ -8,14 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 from harness.kernel_runner import KernelRunner
+from tests.support.graphs import feed_of
+from tests.unit.targets.cpu.test_arrange import one_stage, partition_of
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
+from tilewright.options import Options
+from tilewright.program import Program
 from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
+from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
 
 F32 = DType.FLOAT32
@@ -117,6 +122,30 @@ def test_grouped_queries_share_keys() -> None:
 
 def test_narrower_vectors() -> None:
     check(attention(19, 30, 12), isa_by_name("avx2"))
+
+
+@pytest.mark.parametrize("scaled", ["q", "k", "v"])
+def test_what_another_kernel_of_its_subgraph_makes(scaled: str) -> None:
+    """It lies in memory that outlives that kernel."""
+    graph = Graph("scaled")
+    inputs = [graph.add_input(Value(name, F32, (1, 2, 20, 16))) for name in "qkv"]
+    factor = graph.constant(np.linspace(0.5, 2.0, 16, dtype=np.float32), "w")
+    place = "qkv".index(scaled)
+    product = Node("Mul", [inputs[place], factor], [graph.value("m", F32, (1, 2, 20, 16))])
+    inputs[place] = graph.append(product).output
+    out = graph.value("y", F32, (1, 2, 20, 16))
+    graph.outputs = [graph.append(Node("Attention", inputs, [out], opset=23)).output]
+    schedule = one_stage(partition_of(graph, 2), (0,))
+    program = Program(graph, schedule.partition, schedule, Options(no_cache=True, threads=2))
+    code = CpuTarget().generate(program)
+    assert [k.template for step in code.steps for k in step.kernels] == ["loop-nest", "attention"]
+    feed = feed_of(graph)
+    executable = code.load(2)
+    try:
+        result = executable.run(feed)["y"]
+    finally:
+        executable.close()
+    np.testing.assert_allclose(result, run_graph(graph, feed, dtype=DType.FLOAT64)["y"], rtol=0, atol=3e-6)
 
 
 def test_bits_depend_on_no_cut() -> None:
