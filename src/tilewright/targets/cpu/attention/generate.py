@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr
 from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, Walked
 from tilewright.targets.cpu.attention.pack import Packer
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
@@ -23,6 +25,7 @@ from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, emit_expr
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import SYMBOL_PLACEHOLDER, Kernel, name_by_content
+from tilewright.targets.cpu.loopnest.transpose import combine_lanes
 from tilewright.targets.cpu.values import FLOAT, I64, PTR, Int, Type, Val, vec, vector_literal
 from tilewright.targets.cpu.vecmath32 import exp_nonpositive
 
@@ -77,8 +80,11 @@ class _Heads:
         self.walked, self.pointers = walked, pointers
         self.packer = Packer(e, problem, plan, scratch)
         self.scores = e.gep(scratch, plan.scores_offset)
-        self.rows = e.gep(scratch, plan.rows_offset)
+        self.shifts = e.gep(scratch, plan.rows_offset)
+        self.inverses = e.gep(scratch, plan.rows_offset + plan.padded_rows * ELEMENT_BYTES)
+        self.lanes = e.gep(scratch, plan.lanes_offset)
         self.totals = e.gep(scratch, plan.totals_offset)
+        self.key_type = vec("float", plan.keys.lanes)
         self.row_bytes = plan.score_stride * ELEMENT_BYTES
 
     def chunk(self, chunk: Val) -> None:
@@ -138,8 +144,7 @@ class _Heads:
             self._panels(self.plan.channels, lambda *panel: self._sums(tile_rows, at["y"], *panel))
 
         e.if_(is_larger, lambda: scores(larger.rows), lambda: scores(smaller.rows))
-        e.loop(0, num_rows, 1, lambda r, _: self._take_maximum(r), nonempty=True)
-        e.loop(0, num_rows, 1, lambda r, _: self._raise_powers(r), nonempty=True)
+        self._softmax(num_rows)
         e.if_(is_larger, lambda: sums(larger.rows), lambda: sums(smaller.rows))
 
     def _panels(self, panels: Panels, panel: Callable[[Int, int, int], None]) -> None:
@@ -159,8 +164,7 @@ class _Heads:
         active: int,
     ) -> None:
         """The scores of a panel of keys, finished, in their rows."""
-        e, panels, query = self.e, self.plan.keys, self.problem.query
-        type = vec("float", panels.lanes)
+        e, panels, query, type = self.e, self.plan.keys, self.problem.query, self.key_type
         keys = e.gep(self.packer.keys, e.mul(index, panels.width * self.plan.depth * ELEMENT_BYTES))
         pitch, deeper = query.step(self.problem.row), query.step(DEPTH)
 
@@ -201,7 +205,7 @@ class _Heads:
         first = e.gep(result, e.mul(index, panels.width * ELEMENT_BYTES))
         pitch = self.problem.result.step(self.problem.row)
         for r in range(num_rows):
-            inverse = e.broadcast_load(type, e.gep(self.rows, (self.plan.most_rows + r) * ELEMENT_BYTES))
+            inverse = e.broadcast_load(type, e.gep(self.inverses, r * ELEMENT_BYTES))
             for v in range(num_vectors):
                 exist = active if v == num_vectors - 1 else panels.lanes
                 pointer = e.gep(first, r * pitch * ELEMENT_BYTES + v * type.size_bytes)
@@ -262,28 +266,31 @@ class _Heads:
         zeros = [(type, e.zero(type))] * count
         return e.loop(low, high, unroll, body, zeros, nonempty=True)
 
-    # The softmax of one row.
+    # The softmax of all rows of a tile.
+
+    def _softmax(self, num_rows: Int) -> None:
+        """Powers in the place of scores, and the inverse of the sum of each row's."""
+        e = self.e
+        e.loop(0, num_rows, 1, lambda row, _: self._take_maximum(row), nonempty=True)
+        self._for_rows(lambda a, b: _larger(e, a, b), self.problem.shift, self.shifts)
+        e.loop(0, num_rows, 1, lambda row, _: self._raise_powers(row), nonempty=True)
+        self._for_rows(e.fadd, self.problem.divisor, self.inverses, is_inverse=True)
 
     def _take_maximum(self, row: Int) -> None:
-        """Keep what is to be taken off the scores of a row."""
-        e = self.e
+        """The largest score of a row, lane by lane. One that is no number makes its own power none, too."""
+        e, type = self.e, self.key_type
         at = e.gep(self.scores, e.mul(row, self.row_bytes))
-        type = vec("float", self.plan.keys.lanes)
         (best,) = self._over_vectors(
-            lambda v, carried: [e.maximum(carried[0], e.load(type, self._vector(at, v)))],
+            lambda v, carried: [_larger(e, e.load(type, self._vector(at, v)), carried[0])],
             [e.constant(type, -math.inf)],
         )
-        top = e.reduce_fmax(best)
-        shift = emit_expr(e, self.problem.shift, lambda _: top)
-        e.store(shift, e.gep(self.rows, e.mul(row, ELEMENT_BYTES)))
+        e.store(best, self._vector(self.lanes, row))
 
     def _raise_powers(self, row: Int) -> None:
-        """Powers in the place of a row's scores, and the inverse of their sum."""
-        e = self.e
+        """Powers in the place of a row's scores, and their sum lane by lane."""
+        e, type = self.e, self.key_type
         at = e.gep(self.scores, e.mul(row, self.row_bytes))
-        number = e.gep(self.rows, e.mul(row, ELEMENT_BYTES))
-        type = vec("float", self.plan.keys.lanes)
-        shift = e.broadcast_load(type, number)
+        shift = e.broadcast_load(type, e.gep(self.shifts, e.mul(row, ELEMENT_BYTES)))
 
         def power(v: Int, carried: Sequence[Val]) -> Sequence[Val]:
             pointer = self._vector(at, v)
@@ -292,12 +299,26 @@ class _Heads:
             return [e.fadd(carried[0], value)]
 
         (total,) = self._over_vectors(power, [e.zero(type)])
-        total = e.reduce_fadd(total)
-        divisor = emit_expr(e, self.problem.divisor, lambda _: total)
-        e.store(e.fdiv(1.0, divisor), e.gep(number, self.plan.most_rows * ELEMENT_BYTES))
+        e.store(total, self._vector(self.lanes, row))
+
+    def _for_rows(
+        self, combine: Callable[[Val, Val], Val], made: Expr, target: Val, *, is_inverse: bool = False
+    ) -> None:
+        """A number for each row from all lanes of its vector, or the inverse of that number.
+
+        Rows that a tile lacks have whatever the memory held: nobody reads their numbers.
+        """
+        e, plan, type = self.e, self.plan, self.key_type
+        for first in range(0, plan.padded_rows, type.lanes):
+            rows = [min(first + lane, plan.most_rows - 1) for lane in range(type.lanes)]
+            loaded = {row: e.load(type, self._vector(self.lanes, row)) for row in dict.fromkeys(rows)}
+            total = combine_lanes(e, [loaded[row] for row in rows], combine)
+            value = emit_expr(e, made, partial(_same, total), lanes=type.lanes)
+            value = e.fdiv(1.0, value) if is_inverse else value
+            e.store(value, e.gep(target, first * ELEMENT_BYTES))
 
     def _vector(self, row: Val, number: Int) -> Val:
-        return self.e.gep(row, self.e.mul(number, self.plan.keys.lanes * ELEMENT_BYTES))
+        return self.e.gep(row, self.e.mul(number, self.key_type.size_bytes))
 
     def _over_vectors(
         self, body: Callable[[Int, Sequence[Val]], Sequence[Val]], carried: Sequence[Val]
@@ -319,6 +340,15 @@ class _Heads:
         for v in range(straight, count):
             carried = body(v, carried)
         return carried
+
+
+def _larger(e: Emitter, a: Val, b: Val) -> Val:
+    """The larger of both in each lane, `b` where `a` is no number: one instruction on x86."""
+    return e.select(e.fcmp("ogt", a, b), a, b)
+
+
+def _same(value: Val, _: int) -> Val:
+    return value
 
 
 def _no_read(number: int) -> Val:

@@ -85,14 +85,24 @@ class AttentionPlan:
         return self.values_offset + _bytes(self.keys.extent * self.channels.padded_extent)
 
     @property
+    def padded_rows(self) -> int:
+        """Lanes of whole vectors that have one for each row of a tile."""
+        return -(-self.most_rows // self.keys.lanes) * self.keys.lanes
+
+    @property
     def rows_offset(self) -> int:
         """Where the two numbers of each row begin: what is taken off its scores, the inverse of their sum."""
         return self.scores_offset + _bytes(self.most_rows * self.score_stride)
 
     @property
+    def lanes_offset(self) -> int:
+        """Where a vector of each row begins whose lanes are still to be combined."""
+        return self.rows_offset + _bytes(2 * self.padded_rows)
+
+    @property
     def totals_offset(self) -> int:
         """Where the sums of earlier keys begin, if they are many."""
-        return self.rows_offset + _bytes(2 * self.most_rows)
+        return self.lanes_offset + _bytes(self.padded_rows * self.keys.lanes)
 
     @property
     def scratch_bytes(self) -> int:

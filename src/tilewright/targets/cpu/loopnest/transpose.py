@@ -72,14 +72,35 @@ def _block(frame: Frame, plan: LoopNestPlan, num_rows: int) -> None:
         place.store(place.value(nest.body))
 
 
+def combine_lanes(e: Emitter, rows: Sequence[Val], combine: Callable[[Val, Val], Val]) -> Val:
+    """In each lane all lanes of the row of that number, of as many rows as lanes: half a transpose."""
+    made = list(rows)
+    step = len(rows) // 2
+    while step:
+        low, high = _halves(len(rows), step)
+        made = [
+            combine(e.shuffle(a, b, low), e.shuffle(a, b, high))
+            for a, b in zip(made[:step], made[step : 2 * step], strict=True)
+        ]
+        step //= 2
+    (last,) = made
+    return last
+
+
+def _halves(size: int, step: int) -> tuple[list[int], list[int]]:
+    """The lanes of two rows, `step` apart, that become theirs: where a lane's bit is clear, where it is set."""
+    low = [lane if not lane & step else size + lane - step for lane in range(size)]
+    high = [lane + step if not lane & step else size + lane for lane in range(size)]
+    return low, high
+
+
 def transpose(e: Emitter, rows: Sequence[Val]) -> list[Val]:
     """The transpose of a square of lanes: off-diagonal blocks change places, halving at each step."""
     size = len(rows)
     made = list(rows)
     step = size // 2
     while step:
-        low = [lane if not lane & step else size + lane - step for lane in range(size)]
-        high = [lane + step if not lane & step else size + lane for lane in range(size)]
+        low, high = _halves(size, step)
         for i in range(size):
             if not i & step:
                 a, b = made[i], made[i + step]
