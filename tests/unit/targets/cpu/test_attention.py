@@ -92,7 +92,15 @@ def check(graph: Graph, isa: Isa | None = None, **orders: tuple[int, ...]) -> Ke
 
 @pytest.mark.parametrize(
     ("rows", "columns", "size", "channels"),
-    [(49, 49, 32, 32), (5, 16, 8, 24), (17, 33, 20, 5), (4, 2, 3, 70), (40, 270, 16, 16), (4, 400, 8, 9)],
+    [
+        (49, 49, 32, 32),
+        (5, 16, 8, 24),
+        (17, 33, 20, 5),
+        (4, 2, 3, 70),
+        (40, 270, 16, 16),
+        (4, 400, 8, 9),
+        (20, 18, 32, 5),
+    ],
 )
 def test_any_shape(rows: int, columns: int, size: int, channels: int) -> None:
     kernel = check(attention(rows, columns, size, channels=channels))
@@ -109,6 +117,14 @@ def test_heads_are_read_and_written_where_they_lie() -> None:
 @pytest.mark.parametrize("dtype", [F32, DType.BOOL])
 def test_masks_are_broadcast(shape: tuple[int, ...], dtype: DType) -> None:
     check(attention(9, 21, 8, batch=2, heads=3, mask=shape, mask_dtype=dtype))
+
+
+@pytest.mark.parametrize("columns", [17, 18, 33])
+@pytest.mark.parametrize("dtype", [F32, DType.BOOL])
+def test_few_keys_behind_whole_vectors(columns: int, dtype: DType) -> None:
+    for shape in ((2, 3, 19, columns), (columns,)):
+        check(attention(19, columns, 16, batch=2, heads=3, mask=shape, mask_dtype=dtype))
+    check(attention(19, columns, 32, is_causal=1), q=BY_POSITION, k=BY_POSITION)
 
 
 def test_keys_that_no_query_may_see() -> None:

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr
 from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, Walked
 from tilewright.targets.cpu.attention.pack import Packer
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
@@ -83,6 +81,7 @@ class _Heads:
         self.shifts = e.gep(scratch, plan.rows_offset)
         self.inverses = e.gep(scratch, plan.rows_offset + plan.padded_rows * ELEMENT_BYTES)
         self.lanes = e.gep(scratch, plan.lanes_offset)
+        self.singles = e.gep(scratch, plan.singles_offset)
         self.totals = e.gep(scratch, plan.totals_offset)
         self.key_type = vec("float", plan.keys.lanes)
         self.row_bytes = plan.score_stride * ELEMENT_BYTES
@@ -139,6 +138,8 @@ class _Heads:
 
         def scores(tile_rows: int) -> None:
             self._panels(self.plan.keys, lambda *panel: self._scores(tile_rows, at, places, *panel))
+            for single in range(self.plan.num_singles):
+                self._single_scores(tile_rows, at, places, single)
 
         def sums(tile_rows: int) -> None:
             self._panels(self.plan.channels, lambda *panel: self._sums(tile_rows, at["y"], *panel))
@@ -185,11 +186,41 @@ class _Heads:
                 score = e.select(e.lane_mask(panels.lanes, active), score, -math.inf)
             e.store(score, e.gep(target, r * self.row_bytes + v * type.size_bytes))
 
+    def _single_scores(
+        self, num_rows: int, at: Mapping[str, Val], places: Mapping[str, Int], single: int
+    ) -> None:
+        """The scores of a key that stands alone, a lane for each row: products are summed across lanes."""
+        e, problem, type = self.e, self.problem, self.key_type
+        column = self.plan.keys.extent + single
+        pitch = problem.query.step(problem.row)
+        key = e.gep(at["k"], column * problem.key.step(problem.column) * ELEMENT_BYTES)
+        steps = range(0, self.plan.depth, type.lanes)
+        vectors = [e.load(type, e.gep(key, step * ELEMENT_BYTES)) for step in steps]
+        places = {**places, problem.column: column}
+        for first in range(0, num_rows, type.lanes):
+            count = min(type.lanes, num_rows - first)
+            rows: list[Val] = []
+            for r in range(first, first + count):
+                query = [e.load(type, e.gep(at["q"], (r * pitch + s) * ELEMENT_BYTES)) for s in steps]
+                total = e.fmul(query[0], vectors[0])
+                for a, b in zip(query[1:], vectors[1:], strict=True):
+                    total = e.fma(a, b, total)
+                rows.append(total)
+            rows += [rows[-1]] * (type.lanes - count)
+            value = combine_lanes(e, rows, e.fadd)
+            value = _Column(self, first, count, at, places).score(value)
+            e.store(value, self._single(single, first))
+
+    def _single(self, single: int, row: int) -> Val:
+        """Where the score, later the power, of a key that stands alone lies for a row."""
+        return self.e.gep(self.singles, (single * self.plan.padded_rows + row) * ELEMENT_BYTES)
+
     def _sums(self, num_rows: int, result: Val, index: Int, num_vectors: int, active: int) -> None:
         """The weighted sums of a panel of channels, over the sums of their weights."""
         e, panels, num_keys = self.e, self.plan.channels, self.plan.keys.extent
         type = vec("float", panels.lanes)
-        values = e.gep(self.packer.values, e.mul(index, panels.width * num_keys * ELEMENT_BYTES))
+        panel_bytes = panels.width * self.plan.num_keys * ELEMENT_BYTES
+        values = e.gep(self.packer.values, e.mul(index, panel_bytes))
 
         def factors(key: Int) -> tuple[Val, Val]:
             vectors = e.gep(values, e.mul(key, num_vectors * type.size_bytes))
@@ -202,6 +233,10 @@ class _Heads:
             sums = over(0, num_keys)
         else:
             sums = self._in_blocks(type, num_rows * num_vectors, num_keys, over)
+        for single in range(self.plan.num_singles):
+            scalars = self._single(single, 0)
+            at = e.gep(values, (num_keys + single) * num_vectors * type.size_bytes)
+            sums = self._step(type, num_rows, (at, scalars), ELEMENT_BYTES, sums)
         first = e.gep(result, e.mul(index, panels.width * ELEMENT_BYTES))
         pitch = self.problem.result.step(self.problem.row)
         for r in range(num_rows):
@@ -252,29 +287,50 @@ class _Heads:
 
         def body(index: Int, sums: Sequence[Val]) -> Sequence[Val]:
             for step in range(unroll):
-                at, scalars = factors(e.add(index, step))
-                vectors = [e.load(type, e.gep(at, v * type.size_bytes)) for v in range(num_vectors)]
-                made: list[Val] = []
-                for r in range(num_rows):
-                    spread = e.splat(e.load(FLOAT, e.gep(scalars, r * pitch_bytes)), type.lanes)
-                    made += [
-                        e.fma(spread, vector, sums[r * num_vectors + v]) for v, vector in enumerate(vectors)
-                    ]
-                sums = made
+                sums = self._step(type, num_rows, factors(e.add(index, step)), pitch_bytes, sums)
             return sums
 
         zeros = [(type, e.zero(type))] * count
         return e.loop(low, high, unroll, body, zeros, nonempty=True)
 
+    def _step(
+        self, type: Type, num_rows: int, factors: tuple[Val, Val], pitch_bytes: int, sums: Sequence[Val]
+    ) -> list[Val]:
+        """The sums with the products of one step added; see `_products`."""
+        e, (at, scalars), num_vectors = self.e, factors, len(sums) // num_rows
+        vectors = [e.load(type, e.gep(at, v * type.size_bytes)) for v in range(num_vectors)]
+        made: list[Val] = []
+        for r in range(num_rows):
+            spread = e.splat(e.load(FLOAT, e.gep(scalars, r * pitch_bytes)), type.lanes)
+            made += [e.fma(spread, vector, sums[r * num_vectors + v]) for v, vector in enumerate(vectors)]
+        return made
+
     # The softmax of all rows of a tile.
 
     def _softmax(self, num_rows: Int) -> None:
         """Powers in the place of scores, and the inverse of the sum of each row's."""
-        e = self.e
+        e, type = self.e, self.key_type
+
+        def shift(first: int, top: Val) -> None:
+            for single in range(self.plan.num_singles):
+                top = _larger(e, e.load(type, self._single(single, first)), top)
+            made = emit_expr(e, self.problem.shift, lambda _: top, lanes=type.lanes)
+            e.store(made, e.gep(self.shifts, first * ELEMENT_BYTES))
+
+        def invert(first: int, total: Val) -> None:
+            shift = e.load(type, e.gep(self.shifts, first * ELEMENT_BYTES))
+            for single in range(self.plan.num_singles):
+                pointer = self._single(single, first)
+                power = exp_nonpositive(e, e.fsub(e.load(type, pointer), shift))
+                e.store(power, pointer)
+                total = e.fadd(total, power)
+            divisor = emit_expr(e, self.problem.divisor, lambda _: total, lanes=type.lanes)
+            e.store(e.fdiv(1.0, divisor), e.gep(self.inverses, first * ELEMENT_BYTES))
+
         e.loop(0, num_rows, 1, lambda row, _: self._take_maximum(row), nonempty=True)
-        self._for_rows(lambda a, b: _larger(e, a, b), self.problem.shift, self.shifts)
+        self._for_rows(lambda a, b: _larger(e, a, b), shift)
         e.loop(0, num_rows, 1, lambda row, _: self._raise_powers(row), nonempty=True)
-        self._for_rows(e.fadd, self.problem.divisor, self.inverses, is_inverse=True)
+        self._for_rows(e.fadd, invert)
 
     def _take_maximum(self, row: Int) -> None:
         """The largest score of a row, lane by lane. One that is no number makes its own power none, too."""
@@ -301,10 +357,8 @@ class _Heads:
         (total,) = self._over_vectors(power, [e.zero(type)])
         e.store(total, self._vector(self.lanes, row))
 
-    def _for_rows(
-        self, combine: Callable[[Val, Val], Val], made: Expr, target: Val, *, is_inverse: bool = False
-    ) -> None:
-        """A number for each row from all lanes of its vector, or the inverse of that number.
+    def _for_rows(self, combine: Callable[[Val, Val], Val], use: Callable[[int, Val], None]) -> None:
+        """For vectors of rows, each by its first: what is combined of all lanes of each row's own vector.
 
         Rows that a tile lacks have whatever the memory held: nobody reads their numbers.
         """
@@ -312,10 +366,7 @@ class _Heads:
         for first in range(0, plan.padded_rows, type.lanes):
             rows = [min(first + lane, plan.most_rows - 1) for lane in range(type.lanes)]
             loaded = {row: e.load(type, self._vector(self.lanes, row)) for row in dict.fromkeys(rows)}
-            total = combine_lanes(e, [loaded[row] for row in rows], combine)
-            value = emit_expr(e, made, partial(_same, total), lanes=type.lanes)
-            value = e.fdiv(1.0, value) if is_inverse else value
-            e.store(value, e.gep(target, first * ELEMENT_BYTES))
+            use(first, combine_lanes(e, [loaded[row] for row in rows], combine))
 
     def _vector(self, row: Val, number: Int) -> Val:
         return self.e.gep(row, self.e.mul(number, self.key_type.size_bytes))
@@ -345,10 +396,6 @@ class _Heads:
 def _larger(e: Emitter, a: Val, b: Val) -> Val:
     """The larger of both in each lane, `b` where `a` is no number: one instruction on x86."""
     return e.select(e.fcmp("ogt", a, b), a, b)
-
-
-def _same(value: Val, _: int) -> Val:
-    return value
 
 
 def _no_read(number: int) -> Val:
@@ -416,3 +463,40 @@ class _Finish:
             return e.splat(e.index(place), lanes)
         first = e.splat(e.index(e.add(place, vector * lanes)), lanes)
         return e.iadd(first, vector_literal("i64", range(lanes)))
+
+
+class _Column:
+    """What becomes of the sums of a key that stands alone, a lane for each row from `first` on."""
+
+    def __init__(
+        self, heads: _Heads, first: int, count: int, at: Mapping[str, Val], places: Mapping[str, Int]
+    ) -> None:
+        self._heads = heads
+        self._first = first
+        self._count = count
+        self._at = at
+        self._places = places
+
+    def score(self, value: Val) -> Val:
+        """The scores of the sums."""
+        heads, finish = self._heads, self._heads.problem.finish
+        if finish is None:
+            return value
+        return emit_expr(heads.e, finish, self._mask, value, self._index, lanes=value.lanes)
+
+    def _mask(self, read: int) -> Val:
+        heads, name = self._heads, f"mask {read}"
+        mask = heads.problem.masks[read]
+        down, along = mask.step(heads.problem.row), mask.step(heads.problem.column)
+        elements = heads.e.add(heads.e.mul(self._places[heads.problem.column], along), self._first * down)
+        pointer = heads.moved(name, self._at[name], elements)
+        lanes = heads.key_type.lanes
+        return load_lanes(heads.e, mask.operand.dtype, pointer, lanes, stride=down, active=self._count)
+
+    def _index(self, name: str) -> Val:
+        heads, e, lanes = self._heads, self._heads.e, self._heads.key_type.lanes
+        loop = heads.problem.names[name]
+        place = self._places.get(loop, 0)
+        if loop != heads.problem.row:
+            return e.splat(e.index(place), lanes)
+        return e.iadd(e.splat(e.index(e.add(place, self._first)), lanes), vector_literal("i64", range(lanes)))

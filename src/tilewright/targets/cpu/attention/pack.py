@@ -35,7 +35,7 @@ class Packer:
     def pack_values(self, value: Val) -> None:
         """The values of the head whose first element `value` points to."""
         step = self._problem.value.step(self._problem.column)
-        self._copy_rows(value, step, self._plan.keys.extent, self._plan.channels, self.values)
+        self._copy_rows(value, step, self._plan.num_keys, self._plan.channels, self.values)
 
     def pack_keys(self, key: Val) -> None:
         """The keys of the head whose first element `key` points to."""

@@ -33,6 +33,8 @@ _ALIGNMENT_BYTES = 64
 _PACKED_SHARE = 0.5
 # Fewer rows that use them do not pay for packing keys and values.
 _MIN_ROWS = 4
+# More keys than this behind the last whole vector fill another.
+_MAX_SINGLES = 2
 # A head is cut into parts where heads are few; each part packs keys and values again.
 _ENOUGH_UNITS = 8
 _MIN_PART_ROWS = 32
@@ -47,11 +49,13 @@ _PACK_CYCLES = 3.0
 class AttentionPlan:
     """How an attention is computed: panels of keys and of channels, tiles of queries, parts of each head.
 
+    The last few keys may stand alone, behind the panels: their scores lie row by row in vectors.
     Offsets are bytes in the scratch area; rows of scores are one vector longer than they need be, so that
     those of a tile never share a set of the first cache.
     """
 
     keys: Panels
+    num_singles: int
     channels: Panels
     tiles: tuple[RowTile, ...]
     num_parts: int
@@ -70,6 +74,11 @@ class AttentionPlan:
         return sum(t.count for t in self.tiles)
 
     @property
+    def num_keys(self) -> int:
+        """All keys of a head."""
+        return self.keys.extent + self.num_singles
+
+    @property
     def score_stride(self) -> int:
         """Elements from a row of scores to the next."""
         return self.keys.padded_extent + self.keys.lanes
@@ -82,7 +91,7 @@ class AttentionPlan:
     @property
     def scores_offset(self) -> int:
         """Where the scores of a tile begin."""
-        return self.values_offset + _bytes(self.keys.extent * self.channels.padded_extent)
+        return self.values_offset + _bytes(self.num_keys * self.channels.padded_extent)
 
     @property
     def padded_rows(self) -> int:
@@ -100,9 +109,14 @@ class AttentionPlan:
         return self.rows_offset + _bytes(2 * self.padded_rows)
 
     @property
+    def singles_offset(self) -> int:
+        """Where the scores of keys that stand alone begin."""
+        return self.lanes_offset + _bytes(self.padded_rows * self.keys.lanes)
+
+    @property
     def totals_offset(self) -> int:
         """Where the sums of earlier keys begin, if they are many."""
-        return self.lanes_offset + _bytes(self.padded_rows * self.keys.lanes)
+        return self.singles_offset + _bytes(self.padded_rows * self.num_singles)
 
     @property
     def scratch_bytes(self) -> int:
@@ -124,7 +138,10 @@ def plan_attention(problem: AttentionProblem, isa: Isa, *, divides: bool) -> Att
     if packed_bytes > _PACKED_SHARE * isa.caches.l2_bytes:
         return Declined(f"keys and values of a head take {packed_bytes} bytes: they leave the second cache")
     stride_bytes = abs(problem.query.step(problem.row)) * ELEMENT_BYTES
-    tile, key_panels, channel_panels, _ = _best_tile(isa, Rows(rows, stride_bytes), columns, depth, channels)
+    singles = _num_singles(problem, isa)
+    tile, key_panels, channel_panels, _ = _best_tile(
+        isa, Rows(rows, stride_bytes), columns - singles, depth, channels
+    )
     tiles = split_rows(rows, tile)
     parts = _num_parts(problem, sum(t.count for t in tiles)) if divides else 1
     units = problem.num_heads * parts
@@ -132,7 +149,19 @@ def plan_attention(problem: AttentionProblem, isa: Isa, *, divides: bool) -> Att
     if divides:
         most = max(1, problem.num_macs // MIN_CHUNK_OPERATIONS)
         chunks = min(most, units if units <= _MAX_CHUNKS else TARGET_CHUNKS)
-    return AttentionPlan(key_panels, channel_panels, tiles, parts, chunks, depth, problem.num_heads)
+    return AttentionPlan(key_panels, singles, channel_panels, tiles, parts, chunks, depth, problem.num_heads)
+
+
+def _num_singles(problem: AttentionProblem, isa: Isa) -> int:
+    """Keys behind the last whole vector that stand alone: few of them would fill little of another.
+
+    Their products are summed along the depth, so queries and keys must lie so.
+    """
+    columns, depth = problem.extents[problem.column], problem.extents[DEPTH]
+    lanes = choose_lanes(columns, "float", isa)
+    rest = columns % lanes
+    is_along = problem.query.step(DEPTH) == 1 and problem.key.step(DEPTH) == 1
+    return rest if columns > lanes and rest <= _MAX_SINGLES and is_along and depth % lanes == 0 else 0
 
 
 def _num_parts(problem: AttentionProblem, num_tiles: int) -> int:
@@ -172,9 +201,10 @@ def attention_cycles(problem: AttentionProblem, isa: Isa) -> float:
     rows, columns = problem.extents[problem.row], problem.extents[problem.column]
     depth, channels = problem.extents[DEPTH], problem.extents[CHANNEL]
     stride_bytes = abs(problem.query.step(problem.row)) * ELEMENT_BYTES
-    *_, products = _best_tile(isa, Rows(rows, stride_bytes), columns, depth, channels)
-    lanes = choose_lanes(columns, "float", isa)
-    vectors = -(-columns // lanes)
+    lanes, singles = choose_lanes(columns, "float", isa), _num_singles(problem, isa)
+    *_, products = _best_tile(isa, Rows(rows, stride_bytes), columns - singles, depth, channels)
+    vectors = -(-(columns - singles) // lanes)
+    products += singles * rows * (depth + channels) / lanes
     softmax = rows * (vectors * _POWER_CYCLES + _ROW_CYCLES)
     packing = columns * (depth + channels) / lanes * _PACK_CYCLES
     return problem.num_heads * (products + softmax + packing)

@@ -88,7 +88,7 @@ def combine_lanes(e: Emitter, rows: Sequence[Val], combine: Callable[[Val, Val],
 
 
 def _halves(size: int, step: int) -> tuple[list[int], list[int]]:
-    """The lanes of two rows, `step` apart, that become theirs: where a lane's bit is clear, where it is set."""
+    """The lanes of two rows, `step` apart, that become the one's and the other's of their transpose."""
     low = [lane if not lane & step else size + lane - step for lane in range(size)]
     high = [lane + step if not lane & step else size + lane for lane in range(size)]
     return low, high
