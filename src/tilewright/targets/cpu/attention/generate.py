@@ -13,18 +13,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.ir.dtype import DType
+from tilewright.targets.cpu.attention.finish import Finish
 from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, Walked
 from tilewright.targets.cpu.attention.pack import Packer
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
 from tilewright.targets.cpu.contraction.choose import MAX_CHAIN_STEPS
-from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
+from tilewright.targets.cpu.contraction.lanes import store_lanes
 from tilewright.targets.cpu.contraction.tiling import Panels
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, emit_expr
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import SYMBOL_PLACEHOLDER, Kernel, name_by_content
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
-from tilewright.targets.cpu.values import FLOAT, I64, PTR, Int, Type, Val, vec, vector_literal
+from tilewright.targets.cpu.values import FLOAT, I64, PTR, Int, Type, Val, vec
 from tilewright.targets.cpu.vecmath32 import exp_nonpositive
 
 TEMPLATE = "attention"
@@ -109,7 +110,7 @@ class _Heads:
             extent = self.problem.extents[loop]
             indices[loop] = head if is_outermost else e.urem(head, extent)
             head = head if is_outermost else e.udiv(head, extent)
-        at = {name: self.moved(name, self.pointers[name], w.start) for name, w in self.walked.items()}
+        at = {name: self._moved(name, self.pointers[name], w.start) for name, w in self.walked.items()}
         for loop, index in indices.items():
             at = {name: self._along(name, at[name], loop, index) for name in at}
         self.packer.pack_keys(at["k"])
@@ -117,13 +118,13 @@ class _Heads:
         first, last = self._part(part, plan.num_parts, plan.num_tiles)
         e.loop(first, last, 1, lambda tile, _: self._tile(tile, at, indices), nonempty=True)
 
-    def moved(self, name: str, pointer: Val, elements: Int) -> Val:
+    def _moved(self, name: str, pointer: Val, elements: Int) -> Val:
         element = STORAGE_ELEMENTS[self.walked[name].operand.dtype]
         return self.e.gep(pointer, elements, element)
 
     def _along(self, name: str, pointer: Val, loop: str, index: Int) -> Val:
         """An operand's address moved along a loop."""
-        return self.moved(name, pointer, self.e.mul(index, self.walked[name].step(loop)))
+        return self._moved(name, pointer, self.e.mul(index, self.walked[name].step(loop)))
 
     # One tile of queries.
 
@@ -177,12 +178,13 @@ class _Heads:
             type, num_rows, num_vectors, (0, self.plan.depth), pitch * ELEMENT_BYTES, factors
         )
         column = e.mul(index, panels.width)
-        finish = _Finish(self, num_rows, num_vectors, active, at, {**places, self.problem.column: column})
+        finish = self._finish(self.problem.column, at, {**places, self.problem.column: column})
         target = e.gep(self.scores, e.mul(column, ELEMENT_BYTES))
         for number, value in enumerate(sums):
             r, v = divmod(number, num_vectors)
-            score = finish.score(value, r, v)
-            if v == num_vectors - 1 and active < panels.lanes:
+            is_last = v == num_vectors - 1
+            score = finish.score(value, r, v * panels.lanes, active if is_last else panels.lanes)
+            if is_last and active < panels.lanes:
                 score = e.select(e.lane_mask(panels.lanes, active), score, -math.inf)
             e.store(score, e.gep(target, r * self.row_bytes + v * type.size_bytes))
 
@@ -196,7 +198,7 @@ class _Heads:
         key = e.gep(at["k"], column * problem.key.step(problem.column) * ELEMENT_BYTES)
         steps = range(0, self.plan.depth, type.lanes)
         vectors = [e.load(type, e.gep(key, step * ELEMENT_BYTES)) for step in steps]
-        places = {**places, problem.column: column}
+        finish = self._finish(problem.row, at, {**places, problem.column: column})
         for first in range(0, num_rows, type.lanes):
             count = min(type.lanes, num_rows - first)
             rows: list[Val] = []
@@ -208,8 +210,11 @@ class _Heads:
                 rows.append(total)
             rows += [rows[-1]] * (type.lanes - count)
             value = combine_lanes(e, rows, e.fadd)
-            value = _Column(self, first, count, at, places).score(value)
-            e.store(value, self._single(single, first))
+            e.store(finish.score(value, first, 0, count), self._single(single, first))
+
+    def _finish(self, along: str, at: Mapping[str, Val], places: Mapping[str, Int]) -> Finish:
+        masks = {read: at[f"mask {read}"] for read in self.problem.masks}
+        return Finish(self.e, self.problem, self.plan.keys.lanes, along, masks, places)
 
     def _single(self, single: int, row: int) -> Val:
         """Where the score, later the power, of a key that stands alone lies for a row."""
@@ -400,103 +405,3 @@ def _larger(e: Emitter, a: Val, b: Val) -> Val:
 
 def _no_read(number: int) -> Val:
     raise AssertionError(f"read {number} of an expression that reads nothing")
-
-
-class _Finish:
-    """What becomes of the sums of a panel of keys: scaled, masked; vectors of masks are read once."""
-
-    def __init__(
-        self,
-        heads: _Heads,
-        num_rows: int,
-        num_vectors: int,
-        active: int,
-        at: Mapping[str, Val],
-        places: Mapping[str, Int],
-    ) -> None:
-        self._heads = heads
-        self._active = [*[heads.plan.keys.lanes] * (num_vectors - 1), active]
-        self._at = at
-        self._places = places
-        self._loaded: dict[tuple[int, int, int], Val] = {}
-
-    def score(self, value: Val, row: int, vector: int) -> Val:
-        """The score of a sum in a row and a vector of the panel."""
-        heads = self._heads
-        if heads.problem.finish is None:
-            return value
-        return emit_expr(
-            heads.e,
-            heads.problem.finish,
-            lambda read: self._mask(read, row, vector),
-            value,
-            lambda name: self._index(name, row, vector),
-            lanes=heads.plan.keys.lanes,
-        )
-
-    def _mask(self, read: int, row: int, vector: int) -> Val:
-        heads, e, lanes = self._heads, self._heads.e, self._heads.plan.keys.lanes
-        mask, name = heads.problem.masks[read], f"mask {read}"
-        down, along = mask.step(heads.problem.row), mask.step(heads.problem.column)
-        key = (read, row if down else 0, vector if along else 0)
-        if key not in self._loaded:
-            column = e.add(self._places[heads.problem.column], key[2] * lanes)
-            elements = e.add(e.mul(column, along), key[1] * down)
-            self._loaded[key] = load_lanes(
-                e,
-                mask.operand.dtype,
-                heads.moved(name, self._at[name], elements),
-                lanes,
-                stride=along,
-                active=self._active[vector],
-            )
-        return self._loaded[key]
-
-    def _index(self, name: str, row: int, vector: int) -> Val:
-        """The value of a loop of the scores' nest in every lane."""
-        heads, e, lanes = self._heads, self._heads.e, self._heads.plan.keys.lanes
-        loop = heads.problem.names[name]
-        place = self._places.get(loop, 0)
-        if loop == heads.problem.row:
-            place = e.add(place, row)
-        if loop != heads.problem.column:
-            return e.splat(e.index(place), lanes)
-        first = e.splat(e.index(e.add(place, vector * lanes)), lanes)
-        return e.iadd(first, vector_literal("i64", range(lanes)))
-
-
-class _Column:
-    """What becomes of the sums of a key that stands alone, a lane for each row from `first` on."""
-
-    def __init__(
-        self, heads: _Heads, first: int, count: int, at: Mapping[str, Val], places: Mapping[str, Int]
-    ) -> None:
-        self._heads = heads
-        self._first = first
-        self._count = count
-        self._at = at
-        self._places = places
-
-    def score(self, value: Val) -> Val:
-        """The scores of the sums."""
-        heads, finish = self._heads, self._heads.problem.finish
-        if finish is None:
-            return value
-        return emit_expr(heads.e, finish, self._mask, value, self._index, lanes=value.lanes)
-
-    def _mask(self, read: int) -> Val:
-        heads, name = self._heads, f"mask {read}"
-        mask = heads.problem.masks[read]
-        down, along = mask.step(heads.problem.row), mask.step(heads.problem.column)
-        elements = heads.e.add(heads.e.mul(self._places[heads.problem.column], along), self._first * down)
-        pointer = heads.moved(name, self._at[name], elements)
-        lanes = heads.key_type.lanes
-        return load_lanes(heads.e, mask.operand.dtype, pointer, lanes, stride=down, active=self._count)
-
-    def _index(self, name: str) -> Val:
-        heads, e, lanes = self._heads, self._heads.e, self._heads.key_type.lanes
-        loop = heads.problem.names[name]
-        place = self._places.get(loop, 0)
-        if loop != heads.problem.row:
-            return e.splat(e.index(place), lanes)
-        return e.iadd(e.splat(e.index(e.add(place, self._first)), lanes), vector_literal("i64", range(lanes)))

@@ -1,0 +1,61 @@
+"""What becomes of the sums that are scores: scaled, capped, masked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tilewright.targets.cpu.attention.match import AttentionProblem
+from tilewright.targets.cpu.contraction.lanes import load_lanes
+from tilewright.targets.cpu.emitter import Emitter
+from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, emit_expr
+from tilewright.targets.cpu.values import Int, Val, vector_literal
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Finish:
+    """Finishes vectors of scores whose lanes go along one loop; masks are read once.
+
+    `masks` are addresses, by read, at the first row of the tile and the first key; `places` are the indices
+    of all loops at the first row and the first key of the vectors.
+    """
+
+    emitter: Emitter
+    problem: AttentionProblem
+    lanes: int
+    along: str
+    masks: Mapping[int, Val]
+    places: Mapping[str, Int]
+    _loaded: dict[tuple[int, int, int], Val] = field(default_factory=dict)
+
+    def score(self, value: Val, row: int, column: int, active: int) -> Val:
+        """The scores of sums so many rows and keys further on; only the first `active` lanes exist."""
+        if self.problem.finish is None:
+            return value
+        return emit_expr(
+            self.emitter,
+            self.problem.finish,
+            lambda read: self._mask(read, row, column, active),
+            value,
+            lambda name: self._index(name, row, column),
+            lanes=self.lanes,
+        )
+
+    def _mask(self, read: int, row: int, column: int, active: int) -> Val:
+        e, mask = self.emitter, self.problem.masks[read]
+        down, right = mask.step(self.problem.row), mask.step(self.problem.column)
+        key = (read, row if down else 0, column if right else 0)
+        if key not in self._loaded:
+            elements = e.add(e.mul(e.add(self.places[self.problem.column], key[2]), right), key[1] * down)
+            pointer = e.gep(self.masks[read], elements, STORAGE_ELEMENTS[mask.operand.dtype])
+            self._loaded[key] = load_lanes(
+                e, mask.operand.dtype, pointer, self.lanes, stride=mask.step(self.along), active=active
+            )
+        return self._loaded[key]
+
+    def _index(self, name: str, row: int, column: int) -> Val:
+        """The index of a loop of the scores' nest in every lane."""
+        e, loop = self.emitter, self.problem.names[name]
+        further = {self.problem.row: row, self.problem.column: column}
+        place = e.splat(e.index(e.add(self.places.get(loop, 0), further.get(loop, 0))), self.lanes)
+        return e.iadd(place, vector_literal("i64", range(self.lanes))) if loop == self.along else place
