@@ -12,6 +12,8 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.ops.attention import MASKED_ATTENTION
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.merge_transposes import permutation
@@ -23,8 +25,7 @@ _SWAPPED = (0, 1, 3, 2)
 _NEVER = -1e30
 
 
-# Elements of a mask that is repeated for each image of a batch, or the sum of others: each window of an image
-# may have its own.
+# Elements of a mask that is repeated for each image of a batch: each window of an image may have its own.
 _MAX_MASK_ELEMENTS = 1 << 22
 
 
@@ -33,10 +34,10 @@ class RecogniseAttention:
     """`softmax(q k^T * scale + mask) v` on `[batch, heads, length, size]` becomes one Attention.
 
     A scalar that queries or keys are multiplied by becomes part of the scale. Masks may be added one after
-    the other, also to scores whose first axis is split: windows of an image, which have masks of their own. A
-    constant Where that puts the lowest number in place of forbidden scores is a mask too, if it leaves
-    every query a key: their exponentials are zero either way. A row whose scores are all minus infinity
-    gives zeros, where the separate operators give NaN.
+    the other, also to scores whose first axis is split: windows of an image, which have masks of their own.
+    With several that stay it is a MaskedAttention of ours. A constant Where that puts the lowest number in
+    place of forbidden scores is a mask too, if it leaves every query a key: their exponentials are zero
+    either way. A row whose scores are all minus infinity gives zeros, where the separate operators give NaN.
     """
 
     name: ClassVar[str] = "recognise-attention"
@@ -193,10 +194,12 @@ def _build(editor: Editor, node: Node, found: _Attention) -> str:
         shape = tuple(source.shape[a] for a in perm)
         result = (f"{turned.output.name}_straight", source.dtype, shape)
         key = editor.insert(node, "Transpose", [source], result, {"perm": perm})
-    inputs = [found.query, key, found.value]
-    if found.masks:
-        inputs.append(_one_mask(editor, node, [_unsplit(editor, mask) for mask in found.masks]))
-    editor.become(node, "Attention", inputs, {"scale": found.scale}, since=23)
+    masks = _added_up(editor, node, [_unsplit(editor, mask) for mask in found.masks])
+    inputs, scale = [found.query, key, found.value, *masks], {"scale": found.scale}
+    if len(masks) > 1:
+        editor.become(node, MASKED_ATTENTION, inputs, scale, domain=INTERNAL_DOMAIN)
+    else:
+        editor.become(node, "Attention", inputs, scale, since=23)
     return f"recognised as Attention with scale {found.scale:g}"
 
 
@@ -212,20 +215,22 @@ def _unsplit(editor: Editor, mask: Value | _Split) -> Value:
     return editor.constant(repeated.reshape(prod(outer), *data.shape[2:]), mask.mask.dtype, mask.mask.name)
 
 
-def _one_mask(editor: Editor, node: Node, masks: Sequence[Value]) -> Value:
-    """The sum of masks; of constants it is computed now, which saves reading each of them."""
-    if len(masks) == 1:
-        return masks[0]
+def _added_up(editor: Editor, node: Node, masks: Sequence[Value]) -> list[Value]:
+    """The masks, in the order in which they are added; constants whose sum is no larger are one."""
+    if len(masks) < 2:
+        return list(masks)
     dtype = node.output.dtype
-    total, *others = [_added(editor, mask, dtype) for mask in reversed(masks)]
+    first, *others = [_added(editor, mask, dtype) for mask in reversed(masks)]
+    result = [first]
     for mask in others:
-        shape = np.broadcast_shapes(total.shape, mask.shape)
-        name, data = f"{node.name}_mask", (editor.data(total), editor.data(mask))
-        if data[0] is not None and data[1] is not None and prod(shape) <= _MAX_MASK_ELEMENTS:
-            total = editor.constant(data[0] + data[1], dtype, name)
+        data = editor.data(result[-1]), editor.data(mask)
+        shape = np.broadcast_shapes(result[-1].shape, mask.shape)
+        is_small = prod(shape) <= prod(result[-1].shape) + prod(mask.shape)
+        if data[0] is not None and data[1] is not None and is_small:
+            result[-1] = editor.constant(data[0] + data[1], dtype, f"{node.name}_mask")
         else:
-            total = editor.insert(node, "Add", [total, mask], (name, dtype, shape))
-    return total
+            result.append(mask)
+    return result
 
 
 def _added(editor: Editor, mask: Value, dtype: DType) -> Value:

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from tests.property.strategies import Array, Case, Draw, case, generator, integers, reals
 
 from tilewright.ir.graph import Attribute
+from tilewright.ir.ops.attention import MASKED_ATTENTION
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 
 
 @generator("Attention")
@@ -45,6 +47,20 @@ def attention(draw: Draw, op_type: str) -> Case:
     forbids = mask == "bool" or "is_causal" in attributes
     runtime = open_rows and not (forbids and attributes.get("qk_matmul_output_mode") == 2)
     return case(op_type, inputs, attributes, opset=23, outputs=outputs, rtol=1e-4, runtime=runtime)
+
+
+@generator(MASKED_ATTENTION, domain=INTERNAL_DOMAIN)
+def masked_attention(draw: Draw, op_type: str) -> Case:
+    batch, heads, rows, columns, size = (draw(st.integers(1, 4)) for _ in range(5))
+    shapes = ((batch, heads, rows, size), *2 * ((batch, heads, columns, size),))
+    inputs: list[Array | None] = [reals(draw, shape) for shape in shapes]
+    for _ in range(draw(st.integers(0, 3))):
+        lead = draw(st.sampled_from([(), (1, 1), (batch, 1), (1, heads), (batch, heads)]))
+        inputs.append(reals(draw, (*lead, draw(st.sampled_from([1, rows])), columns)))
+    attributes: dict[str, Attribute] = {"scale": 0.3} if draw(st.booleans()) else {}
+    return case(
+        op_type, inputs, attributes, opset=1, domain=INTERNAL_DOMAIN, like=0, rtol=1e-4, runtime=False
+    )
 
 
 @generator("RotaryEmbedding")

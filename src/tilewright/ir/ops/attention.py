@@ -42,10 +42,12 @@ from tilewright.ir.ops.build import (
     require_shape,
 )
 from tilewright.ir.ops.reduction import softmax_nests
-from tilewright.ir.ops.registry import operator
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
 
 Array = np.ndarray[Any, Any]
 
+# The operator of ours that takes queries, keys, values and any number of masks; `scale` as Attention has it.
+MASKED_ATTENTION = "MaskedAttention"
 # Values of qk_matmul_output_mode: what the fourth output shows.
 _RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)
 _QK_OUTPUT = 3
@@ -87,16 +89,21 @@ def _attention_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence
     cap = _cap(node)
     capped = np.tanh(raw / np.asarray(cap, q.dtype)) * np.asarray(cap, q.dtype) if cap else raw
     biased = _biased(node, inputs, capped, 0 if past_key is None else past_key.shape[2])
-    top = biased.max(axis=-1, keepdims=True)
-    powers = np.exp(biased - np.where(np.isneginf(top), 0, top).astype(q.dtype))
-    total = powers.sum(axis=-1, keepdims=True)
-    # A query that may attend to no key gets zeros, not the 0/0 of its empty row.
-    probabilities = powers / np.where(total == 0, 1, total).astype(q.dtype)
+    probabilities = _probabilities(biased)
     result = np.matmul(probabilities, v)
     if given_q.ndim == 3:
         result = result.transpose(0, 2, 1, 3).reshape(q.shape[0], q.shape[2], -1)
     mode = node.int_attr("qk_matmul_output_mode", _RAW)
     return result, *present, (raw, capped, biased, probabilities)[mode]
+
+
+def _probabilities(biased: Array) -> Array:
+    """The softmax of scores; a query that may attend to no key gets zeros, not the 0/0 of its empty row."""
+    top = biased.max(axis=-1, keepdims=True)
+    powers = np.exp(biased - np.where(np.isneginf(top), 0, top).astype(biased.dtype))
+    total = powers.sum(axis=-1, keepdims=True)
+    quotient: Array = powers / np.where(total == 0, 1, total).astype(biased.dtype)
+    return quotient
 
 
 def _biased(node: Node, inputs: Sequence[Array | None], scores: Array, past: int) -> Array:
@@ -281,13 +288,58 @@ def attention(node: Node) -> Description:
     else:
         finish = _allowed(node, _capped(node, raw), masks, 2)
         scores = (Nest(loops, (query, key, *masks), biased, product, "sum", None, finish),)
+    return (*scores, *_weighted(layout, biased, probabilities, v, out, may_be_empty=_forbids(node)))
+
+
+def _weighted(
+    layout: _Layout, biased: Access, probabilities: Access, v: Operand, out: Operand, *, may_be_empty: bool
+) -> tuple[Nest, ...]:
+    """The softmax of scores over keys, and the values in these weights."""
+    compute, dims = out.dtype.compute, layout.scores
     over_keys = (*dims[:-1], Dim("j", layout.columns, "reduce"))
-    softmax = softmax_nests(biased, probabilities, over_keys, 2, may_be_empty=_forbids(node))
+    softmax = softmax_nests(biased, probabilities, over_keys, 2, may_be_empty=may_be_empty)
     values = layout.tensor(v, "j", "e", shared=True)
     weighted = cast(read(0, probabilities), compute) * cast(read(1, values), compute)
     target = layout.tensor(out, "i", "e", shared=False)
     sums = (*dims[:-1], Dim("e", values.shape[-1]), Dim("j", layout.columns, "reduce"))
-    return (*scores, *softmax, Nest(sums, (probabilities, values), target, weighted, "sum"))
+    return (*softmax, Nest(sums, (probabilities, values), target, weighted, "sum"))
+
+
+def _masked_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    q, k, v, *masks = (np.asarray(a) for a in inputs)
+    scores = np.matmul(q, k.swapaxes(2, 3)) * np.asarray(_scale(node, q.shape[3]), q.dtype)
+    for mask in masks:
+        scores = scores + mask
+    return (np.matmul(_probabilities(scores), v),)
+
+
+@operator(MASKED_ATTENTION, reference=_masked_reference, domain=INTERNAL_DOMAIN)
+def masked_attention(node: Node) -> Description:
+    """Attention of four axes with several masks, added to the scores one after the other."""
+    (batch, heads, rows, size), key = require_rank(node, 0, 4, 4), require_rank(node, 1, 4, 4)
+    layout = _Layout(batch, heads, 1, rows, key[2])
+    require_shape(node, 1, (batch, heads, layout.columns, size), "batch, heads and head size of the queries")
+    require_shape(node, 2, (batch, heads, layout.columns, None), "batch, heads and length of the keys")
+    require_result(node, (batch, heads, rows, require_rank(node, 2, 4, 4)[3]))
+    positions = range(3, len(node.inputs))
+    for position in positions:
+        mask = require_rank(node, position, 1, 4)
+        require(node, mask[-1] == layout.columns, f"the mask {list(mask)} is not for {layout.columns} keys")
+        require_broadcast(node, position, (batch, heads, rows, layout.columns))
+    q, k, v, out = (*(input_operand(node, i) for i in range(3)), output_operand(node))
+    compute = out.dtype.compute
+    shape = tuple(d.extent for d in layout.scores)
+    biased, probabilities = (layout.matrix(local(i, compute, shape)) for i in range(2))
+    masks = [layout.mask(input_operand(node, position)) for position in positions]
+    finish: Expr = Acc(compute) * _scale(node, size)
+    for position, access in enumerate(masks, start=2):
+        finish = finish + cast(read(position, access), compute)
+    query = layout.tensor(q, "i", "d", shared=False)
+    keys = layout.tensor(k, "j", "d", shared=True)
+    product = cast(read(0, query), compute) * cast(read(1, keys), compute)
+    loops = (*layout.scores, Dim("d", size, "reduce"))
+    scores = Nest(loops, (query, keys, *masks), biased, product, "sum", None, finish)
+    return (scores, *_weighted(layout, biased, probabilities, v, out, may_be_empty=bool(masks)))
 
 
 def _capped(node: Node, scores: Expr) -> Expr:
