@@ -25,6 +25,8 @@ from tilewright.ir.nest import (
 from tilewright.targets.cpu.isa import Isa, isa_by_name
 from tilewright.targets.cpu.kernel import TARGET_CHUNKS, Declined, Layout
 from tilewright.targets.cpu.loopnest import loop_nest_supports, lower_nests
+from tilewright.targets.cpu.loopnest.plan import plan_nest
+from tilewright.targets.cpu.loopnest.refs import linearise, simplify
 
 F = DType.FLOAT32
 ISAS = [isa_by_name(name) for name in ("avx512", "avx2") if isa_by_name(name).runs_on_host]
@@ -87,6 +89,30 @@ def test_a_transposed_and_a_straight_operand_meet(isa: Isa) -> None:
         dims(i=35, j=40), (at(a, "j", "i"), at(b, "i", "j")), at(out, "i", "j"), Read(0, F) - Read(1, F)
     )
     assert_same((nest,), {0: values(40, 35), 1: values(35, 40)}, isa)
+
+
+def patches(channels: int, rows: int, columns: int, patch: int = 2) -> Nest:
+    """Patches, each place of them a plane of channels, become an image of planes."""
+    source = operand("input", 0, patch * patch, rows * columns, channels)
+    out = operand("output", 0, channels, patch * rows, patch * columns)
+    place, position = affine(("p", patch), "q"), affine(("i", columns), "j")
+    target = at(out, "c", affine(("i", patch), "p"), affine(("j", patch), "q"))
+    loops = dims(c=channels, i=rows, j=columns, p=patch, q=patch)
+    return Nest(loops, (at(source, place, position, "c"),), target, Read(0, F))
+
+
+@pytest.mark.parametrize(("channels", "columns"), [(40, 16), (5, 37), (37, 5), (3, 3)])
+def test_patches_are_folded_into_an_image(isa: Isa, channels: int, columns: int) -> None:
+    nest = patches(channels, 3, columns)
+    assert_same((nest,), {0: values(4, 3 * columns, channels)}, isa)
+
+
+def test_lanes_that_would_write_far_apart_are_turned(isa: Isa) -> None:
+    """Planes of the image are 4 KiB apart: lanes along channels would write into one set of a cache."""
+    linear = linearise(patches(144, 16, 16), {})
+    assert not isinstance(linear, Declined)
+    plan = plan_nest(simplify(linear), isa)
+    assert (plan.vector, plan.row, plan.transposed) == ("j", "c", True)
 
 
 @pytest.mark.parametrize("stride", [2, 3, 4, 7, -1])

@@ -63,7 +63,7 @@ def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str]) -> LoopNestPla
     others = tuple(d for d in parallel if d is not vector)
     turned = None
     if vector is not None and not nest.write.data:
-        turned = _turning_row(nest, vector, others, lanes)
+        turned = _turning_row(nest, vector, others, lanes, most_written=MAX_THINNED_STRIDE)
     if turned is not None and vector is not None:
         edge = min(lanes, 16)
         outer = tuple(d.name for d in others if d is not turned)
@@ -167,12 +167,37 @@ def _best_vector(nest: LinearNest, parallel: tuple[Dim, ...], isa: Isa, element:
             cost = (loads + 0.5 + stores / num_reduced) * vectors / dim.extent
         if best is None or (cost, position) < best:
             best, chosen = (cost, position), dim
+    if chosen is not None and chosen.role == "parallel" and nest.write.coefficient(chosen.name) != 1:
+        return _written_nearby(nest, parallel, isa, element) or chosen
     return chosen
 
 
-def _turning_row(nest: LinearNest, vector: Dim, others: tuple[Dim, ...], lanes: int) -> Dim | None:
-    """The loop along which reads are contiguous where they are far apart along `vector`."""
-    if nest.combine is not None or nest.write.coefficient(vector.name) != 1 or lanes < 4:
+def _written_nearby(nest: LinearNest, parallel: tuple[Dim, ...], isa: Isa, element: str) -> Dim | None:
+    """The longest loop that writes elements a few steps apart and can be turned in registers.
+
+    Where lanes would write far apart otherwise: at steps of 4 KiB, as folding patches into images of 32 x 32
+    has them, every element evicts the line of another.
+    """
+    near = [d for d in parallel if 1 < nest.write.coefficient(d.name) <= MAX_THINNED_STRIDE]
+    near = [d for d in near if not nest.write.data and d.name not in _nonlinear(nest, nest.write)]
+
+    def is_turned(dim: Dim) -> bool:
+        others = tuple(d for d in parallel if d is not dim)
+        lanes = lanes_for(isa, element, dim.extent)
+        return _turning_row(nest, dim, others, lanes, most_written=MAX_THINNED_STRIDE) is not None
+
+    return max(filter(is_turned, near), key=lambda d: d.extent, default=None)
+
+
+def _turning_row(
+    nest: LinearNest, vector: Dim, others: tuple[Dim, ...], lanes: int, *, most_written: int = 1
+) -> Dim | None:
+    """The loop along which reads are contiguous where they are far apart along `vector`.
+
+    Along `vector` elements are written side by side, or `most_written` apart.
+    """
+    is_near = 1 <= nest.write.coefficient(vector.name) <= most_written
+    if nest.combine is not None or not is_near or lanes < 4:
         return None
     for row in others:
         turned = False
