@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,10 +102,32 @@ def patches(channels: int, rows: int, columns: int, patch: int = 2) -> Nest:
     return Nest(loops, (at(source, place, position, "c"),), target, Read(0, F))
 
 
+def unfolded(nest: Nest) -> Nest:
+    """The copy the other way round."""
+    (read,), write = nest.reads, nest.write
+    source = replace(write, operand=replace(write.operand, kind="input"))
+    return replace(nest, reads=(source,), write=replace(read, operand=replace(read.operand, kind="output")))
+
+
 @pytest.mark.parametrize(("channels", "columns"), [(40, 16), (5, 37), (37, 5), (3, 3)])
 def test_patches_are_folded_into_an_image(isa: Isa, channels: int, columns: int) -> None:
     nest = patches(channels, 3, columns)
     assert_same((nest,), {0: values(4, 3 * columns, channels)}, isa)
+
+
+@pytest.mark.parametrize(("channels", "columns"), [(40, 512), (5, 1024), (21, 7)])
+def test_an_image_is_unfolded_into_patches(isa: Isa, channels: int, columns: int) -> None:
+    nest = unfolded(patches(channels, 1, columns))
+    assert_same((nest,), {0: values(channels, 2, 2 * columns)}, isa)
+
+
+def test_lanes_that_would_read_far_apart_are_turned(isa: Isa) -> None:
+    """At steps of 4 KiB; elsewhere what is gathered stays in the cache until its neighbours are."""
+    for columns, is_turned in ((16, True), (15, False)):
+        linear = linearise(unfolded(patches(144, 16, columns)), {})
+        assert not isinstance(linear, Declined)
+        plan = plan_nest(simplify(linear), isa)
+        assert (plan.vector, plan.transposed) == ("c", is_turned)
 
 
 def test_lanes_that_would_write_far_apart_are_turned(isa: Isa) -> None:

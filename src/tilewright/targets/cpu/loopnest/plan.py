@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Read, fold
 from tilewright.ir.nest import Dim
-from tilewright.targets.cpu.exprgen import COMPUTE_ELEMENTS
-from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.exprgen import COMPUTE_ELEMENTS, storage_type
+from tilewright.targets.cpu.isa import L1_WAY_BYTES, Isa
 from tilewright.targets.cpu.loopnest.loads import MAX_THINNED_STRIDE
 from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref
 from tilewright.targets.cpu.values import vec
@@ -194,7 +194,8 @@ def _turning_row(
 ) -> Dim | None:
     """The loop along which reads are contiguous where they are far apart along `vector`.
 
-    Along `vector` elements are written side by side, or `most_written` apart.
+    They may be a few steps apart if those along `vector` share a set of the first cache. Along `vector`
+    elements are written side by side, or up to `most_written` apart.
     """
     is_near = 1 <= nest.write.coefficient(vector.name) <= most_written
     if nest.combine is not None or not is_near or lanes < 4:
@@ -209,7 +210,9 @@ def _turning_row(
                 break
             if vector.name not in nest.depends(read):
                 continue
-            if across == 1 and abs(along) > 1:
+            step_bytes = abs(along) * storage_type(ref.operand.dtype).element_bytes
+            most_across = MAX_THINNED_STRIDE if along and step_bytes % L1_WAY_BYTES == 0 else 1
+            if 1 <= across <= most_across and abs(along) > 1:
                 turned = True
             elif along != 1:
                 break

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.loopnest.frame import Frame
+from tilewright.targets.cpu.loopnest.loads import MAX_THINNED_STRIDE
 from tilewright.targets.cpu.loopnest.plan import LoopNestPlan
 from tilewright.targets.cpu.loopnest.refs import Ref
 from tilewright.targets.cpu.values import Int, Val
@@ -51,7 +52,7 @@ def is_turned(ref: Ref, plan: LoopNestPlan) -> bool:
     """Whether vectors of a read run along the row loop."""
     assert plan.row is not None
     assert plan.vector is not None
-    return ref.coefficient(plan.row) == 1 and abs(ref.coefficient(plan.vector)) > 1
+    return 1 <= ref.coefficient(plan.row) <= MAX_THINNED_STRIDE and abs(ref.coefficient(plan.vector)) > 1
 
 
 def _block(frame: Frame, plan: LoopNestPlan, num_rows: int) -> None:
