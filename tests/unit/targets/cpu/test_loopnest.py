@@ -28,6 +28,7 @@ from tilewright.targets.cpu.kernel import TARGET_CHUNKS, Declined, Layout
 from tilewright.targets.cpu.loopnest import loop_nest_supports, lower_nests
 from tilewright.targets.cpu.loopnest.plan import plan_nest
 from tilewright.targets.cpu.loopnest.refs import linearise, simplify
+from tilewright.targets.cpu.loopnest.region import single_region
 
 F = DType.FLOAT32
 ISAS = [isa_by_name(name) for name in ("avx512", "avx2") if isa_by_name(name).runs_on_host]
@@ -136,6 +137,21 @@ def test_lanes_that_would_write_far_apart_are_turned(isa: Isa) -> None:
     assert not isinstance(linear, Declined)
     plan = plan_nest(simplify(linear), isa)
     assert (plan.vector, plan.row, plan.transposed) == ("j", "c", True)
+
+
+@pytest.mark.parametrize("size", [1, 31, 40, 2704])
+def test_sums_across_lanes_are_finished_in_vectors(isa: Isa, size: int) -> None:
+    a, b, out = operand("input", 0, 2, size, 37), operand("input", 1, size), operand("output", 0, 2, size)
+    finish = call("sigmoid", Acc(F)) * Read(1, F)
+    reads = at(a, "i", "j", "k"), at(b, "j")
+    product = Read(0, F) * Read(0, F)
+    nest = Nest(dims(i=2, j=size, k=37), reads, at(out, "i", "j"), product, "sum", Read(1, F), finish)
+    assert_same((nest,), {0: values(2, size, 37), 1: values(size)}, isa, rtol=1e-5)
+    if size > 31:
+        linear = linearise(nest, {})
+        assert not isinstance(linear, Declined)
+        sums, finished = single_region(simplify(linear), isa).nests
+        assert (sums.combine, sums.finish, finished.combine) == ("sum", None, None)
 
 
 @pytest.mark.parametrize("stride", [2, 3, 4, 7, -1])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import numpy as np
 
 from tilewright.arrays import distinct
-from tilewright.ir.expr import FUNCTIONS, Call
+from tilewright.ir.expr import FUNCTIONS, Call, Expr, Read, reads_of, substitute
 from tilewright.ir.nest import Dim, Nest, Operand
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import storage_type
@@ -35,6 +36,8 @@ _ITEMS_PER_CHUNK = 4
 # A part of the vector loop that is an item of its own has at least this many vectors.
 _MIN_BLOCK_VECTORS = 16
 _SCRATCH_ALIGN_BYTES = 64
+# What becomes of totals is worth a nest of its own from so many operations on: an exponential takes them.
+_MIN_APART_FLOP = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,9 @@ def single_region(nest: LinearNest, isa: Isa) -> Region:
         # Later iterations may overwrite earlier ones, so their order must stay.
         return Region((), (nest,), operations=operations)
     wanted = choose_num_chunks(1 << 30, operations) * _ITEMS_PER_CHUNK
+    apart = _finished_apart(nest, plan, wanted, operations)
+    if apart is not None:
+        return apart
     shared: list[tuple[str, int]] = []
     items = 1
     for dim in plan.outer:
@@ -102,6 +108,48 @@ def single_region(nest: LinearNest, isa: Isa) -> Region:
     if size is None or plan.vector is None:
         return Region(tuple(shared), (nest,), operations=operations)
     return split_region(tuple(shared), (nest,), plan.vector, size, operations=operations)
+
+
+def _finished_apart(nest: LinearNest, plan: LoopNestPlan, wanted: int, operations: int) -> Region | None:
+    """A block's totals first, then what becomes of them, if that is worth two nests.
+
+    Totals that lanes are folded into come one by one: a sigmoid of each takes as long as one of a vector.
+    """
+    finish, refs = nest.finish, nest.all_refs()
+    if not plan.reduces_lanes or finish is None or _cost_flop(finish) < _MIN_APART_FLOP:
+        return None
+    guarded = {n for r in refs for g in r.guards for n in g.form.dims()}
+    row = next((d for d in reversed(nest.parallel) if nest.write.coefficient(d.name) == 1), None)
+    if row is None or row.name in guarded or row.extent < 2 * plan.lanes or any(r.data for r in refs):
+        return None
+    if any(r.tables for r in refs) or nest.write.operand.dtype is not nest.body.result:
+        return None
+    numbers = {old: new for new, old in enumerate(sorted(reads_of(finish)), start=1)}
+    body = substitute(
+        finish, lambda r: replace(r, index=numbers[r.index]), acc=Read(0, nest.write.operand.dtype)
+    )
+    made = LinearNest(
+        nest.parallel,
+        (nest.write, *(nest.refs[old] for old in numbers)),
+        nest.write,
+        body,
+        None,
+        None,
+        None,
+        nest.iters,
+    )
+    shared = tuple((d.name, d.extent) for d in nest.parallel if d is not row)
+    blocks = -(-wanted // max(1, prod(extent for _, extent in shared)))
+    size = -(-row.extent // blocks // plan.lanes) * plan.lanes
+    both = replace(nest, finish=None), made
+    size = max(size, 2 * plan.lanes)
+    if size >= row.extent:
+        return Region(shared, both, operations=operations)
+    return split_region(shared, both, row.name, size, operations=operations)
+
+
+def _cost_flop(expr: Expr) -> int:
+    return sum(FUNCTIONS[x.function].cost_flop for x in expr.walk() if isinstance(x, Call))
 
 
 def split_region(
@@ -201,10 +249,8 @@ def nest_operations(nest: Nest | LinearNest) -> int:
     for d in nest.dims:
         iterations *= d.extent
         outputs *= d.extent if d.role == "parallel" else 1
-    body = sum(FUNCTIONS[x.function].cost_flop for x in nest.body.walk() if isinstance(x, Call))
-    finish = 0
-    if nest.finish is not None:
-        finish = sum(FUNCTIONS[x.function].cost_flop for x in nest.finish.walk() if isinstance(x, Call))
+    body = _cost_flop(nest.body)
+    finish = 0 if nest.finish is None else _cost_flop(nest.finish)
     num_reads = len(nest.reads if isinstance(nest, Nest) else nest.refs)
     return iterations * max(1, body, num_reads) + outputs * finish
 
