@@ -138,12 +138,18 @@ class _Heads:
         places = {**indices, self.problem.row: row}
 
         def scores(tile_rows: int) -> None:
-            self._panels(self.plan.keys, lambda *panel: self._scores(tile_rows, at, places, *panel))
+            self._panels(
+                self.plan.keys,
+                lambda index, vectors, active: self._scores(tile_rows, at, places, index, vectors, active),
+            )
             for single in range(self.plan.num_singles):
                 self._single_scores(tile_rows, at, places, single)
 
         def sums(tile_rows: int) -> None:
-            self._panels(self.plan.channels, lambda *panel: self._sums(tile_rows, at["y"], *panel))
+            self._panels(
+                self.plan.channels,
+                lambda index, vectors, active: self._sums(tile_rows, at["y"], index, vectors, active),
+            )
 
         e.if_(is_larger, lambda: scores(larger.rows), lambda: scores(smaller.rows))
         self._softmax(num_rows)
