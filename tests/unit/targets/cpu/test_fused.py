@@ -240,10 +240,10 @@ def estimates(isa: Isa) -> GroupEstimates:
     return GroupEstimates(isa, FusedNodes())
 
 
-def attention(heads: int, length: int, depth: int) -> Graph:
+def attention(heads: int, length: int, depth: int, dtype: DType = F32) -> Graph:
     g = Graph("attention")
-    q, k, v = (g.add_input(Value(n, F32, (1, heads, length, depth))) for n in "qkv")
-    g.outputs = [g.append(Node("Attention", [q, k, v], [g.value("y", F32, q.shape)])).output]
+    q, k, v = (g.add_input(Value(n, dtype, (1, heads, length, depth))) for n in "qkv")
+    g.outputs = [g.append(Node("Attention", [q, k, v], [g.value("y", dtype, q.shape)])).output]
     return g
 
 
@@ -259,6 +259,20 @@ def test_attention_head_by_head_and_row_by_row(block: tuple[int, ...]) -> None:
     assert not isinstance(kernel, Declined), kernel
     got, expected = run(graph, group, layouts, kernel, host_isa())
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
+
+
+def test_scores_are_no_reason_for_blocks() -> None:
+    """One kernel keeps them in its cache; of other types it makes none, so that blocks save them again."""
+    isa = isa_by_name("avx512")
+    for dtype, is_one in ((F32, True), (DType.FLOAT64, False)):
+        graph = attention(12, 256, 64, dtype)
+        group = fuse_nodes(graph.nodes, graph.outputs)
+        assert isinstance(group, NestGroup)
+        scores = group.nests[0].write.operand.key
+        work = Work(group, isa)
+        assert (work.saved == 0) is is_one
+        assert (choose_blocking(group, isa) is None) is is_one
+        assert scores in passed_on(contractions(group.nests))
 
 
 def test_an_operand_that_only_later_blocks_read_is_read_where_they_are() -> None:

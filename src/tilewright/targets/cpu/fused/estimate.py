@@ -17,7 +17,7 @@ from tilewright.ir.contraction import ContractionForm, contraction_of
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Affine, Nest, operands_of
-from tilewright.ir.region import Interval, Region, dim_intervals, intersect, volume
+from tilewright.ir.region import Interval, Region, dim_intervals, full_region, intersect, volume
 from tilewright.ir.restrict import missing, windows_of
 from tilewright.partition.form import MAX_BLOCKS, Blocking
 from tilewright.targets.cpu.attention import attention_runs
@@ -47,6 +47,8 @@ _MATRIX_RATE, _PRODUCT_RATE, _LOOP_RATE = 60.0, 28.0, 8.0
 _MATRIX_DEPTH = 32
 _FEW_CHANNELS = 8
 _FINISH_CYCLES = 0.4
+# Packing an element of the keys and values of an attention, for each block anew.
+_PACK_CYCLES = 0.4
 _START_CYCLES = 1000.0
 _USUAL_THREADS = (1, 1, 2, 2, 4)
 # On a busy machine somebody is late with a block: small ones make that cheap.
@@ -110,6 +112,14 @@ class Work:
         runs = attention_runs(group.nests, isa)
         inside = {nest.write.operand.key for run in runs for nest in run[:-1]}
         self._between = passed_on(products) - inside
+        self._packed = [
+            key
+            for run in runs
+            for form in (contraction_of(run[0]), contraction_of(run[-1]))
+            if form is not None
+            for key in (access.operand.key for access in form.accesses)
+            if key not in inside
+        ]
         operands = {o.key: o for o in operands_of(group.nests)}
         self._element_bytes = {k: o.dtype.size_bytes for k, o in operands.items()}
         self.saved = max(0, len(products) - 1 - len(runs)) * STEP_CYCLES
@@ -227,6 +237,7 @@ class Work:
         first = self._made(windows) * prod(block) / volume(inner)
         # The larger the windows, the more of them leaves the private cache all the same.
         crowded = self.saved * min(1.0, max(0.0, filled - _ROOMY_SHARE))
+        whole = full_region(self.shape)
         lengths = {1, *(-(-num_blocks // count) for count in _STRIPS)}
         steady = self._steady(alone, windows) if along > 1 else first
         for length in sorted(n for n in lengths if n <= along):
@@ -235,6 +246,7 @@ class Work:
             compute = num_strips * first + (num_blocks - num_strips) * steady
             waits = sum(-(-num_strips // p) * p / num_strips for p in _USUAL_THREADS) / len(_USUAL_THREADS)
             paid = max(0.0, compute - self._whole) + num_blocks * start + crowded
+            paid += max(0.0, num_blocks * self._packing(windows) - self._packing(self._windows(whole)))
             paid += (waits - 1 + _LATE_SHARE / num_strips) * self._whole
             yield self._estimate(blocking, paid)
 
@@ -282,6 +294,10 @@ class Work:
             for key, window in windows.items()
             if key not in self._constants and (key[0] != "local" or key in self._between)
         )
+
+    def _packing(self, windows: Mapping[OperandKey, Region]) -> float:
+        """Cycles in which attentions bring their operands into the order in which products read them."""
+        return sum(volume(windows[key]) * _PACK_CYCLES for key in self._packed if key in windows)
 
     def _weights(self, windows: Mapping[OperandKey, Region]) -> int:
         """Bytes of the weights of a block."""
