@@ -18,6 +18,7 @@ from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.targets.cpu.attention import attention_run, lower_attention
+from tilewright.targets.cpu.codegen import emit_assembly
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.target import CpuTarget
@@ -134,6 +135,15 @@ def test_keys_that_no_query_may_see() -> None:
 
 def test_grouped_queries_share_keys() -> None:
     check(attention(9, 21, 8, heads=6, key_heads=2))
+
+
+@pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
+def test_code_of_other_processors_calls_nothing(name: str) -> None:
+    isa = isa_by_name(name)
+    *_, kernel = lowered(attention(49, 49, 32, mask=(1, 2, 49, 49)), isa, {})
+    assert isinstance(kernel, Kernel)
+    instructions = [line.split() for line in emit_assembly(kernel.text, isa).splitlines()]
+    assert not [words for words in instructions if words and words[0] in ("bl", "call", "callq")]
 
 
 def test_narrower_vectors() -> None:
