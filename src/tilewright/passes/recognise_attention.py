@@ -27,6 +27,8 @@ _NEVER = -1e30
 
 # Elements of a mask that is repeated for each image of a batch: each window of an image may have its own.
 _MAX_MASK_ELEMENTS = 1 << 22
+# Masks and reshapes between a softmax and its scores.
+_MAX_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,18 +165,20 @@ def _mask_and_scores(
     return None
 
 
-def _leads_to_scores(editor: Editor, value: Value, shape: tuple[int, ...]) -> bool:
-    """Whether a value comes from a product through scalars, masks and reshapes."""
-    while True:
-        scaled = product_with_scalar(editor, value)
-        node = made_by(value if scaled is None else scaled.value, "MatMul", "Reshape", "Add", "Where")
-        if node is None or node.op_type == "MatMul":
-            return node is not None
-        if node.op_type != "Reshape":
-            return True  # the next step of the search looks at it
-        if not _splits(shape, node.require(0).shape):
-            return False
-        value = node.require(0)
+def _leads_to_scores(editor: Editor, value: Value, shape: tuple[int, ...], depth: int = 0) -> bool:
+    """Whether a value comes from a product, perhaps scaled, through masks and reshapes; a mask does not."""
+    scaled = product_with_scalar(editor, value)
+    if made_by(value if scaled is None else scaled.value, "MatMul") is not None:
+        return True
+    node = made_by(value, "Reshape", "Add", "Where")
+    if node is None or depth == _MAX_DEPTH:
+        return False
+    if node.op_type == "Reshape":
+        before = [v for v in [node.require(0)] if _splits(shape, v.shape)]
+    else:
+        operands = [node.require(1)] if node.op_type == "Where" else [node.require(0), node.require(1)]
+        before = [v for v in operands if v.shape == value.shape]
+    return any(_leads_to_scores(editor, v, shape, depth + 1) for v in before)
 
 
 def _only_hides(editor: Editor, visible: Value, lowest: Value) -> bool:

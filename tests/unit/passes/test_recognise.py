@@ -195,3 +195,17 @@ def test_a_factor_that_others_read_stays() -> None:
     PASSES.get("recognise-attention").run(graph)
     assert [n.op_type for n in graph.nodes] == ["Mul", "Attention"]
     assert graph.nodes[1].float_attr("scale", 0.0) == 1.0
+
+
+@pytest.mark.parametrize("scores_first", [True, False])
+def test_a_mask_that_is_a_sum_itself_is_one_mask(scores_first: bool) -> None:
+    b = GraphBuilder()
+    q, k, v = (b.input(1, 2, 3, 4, name=n) for n in "qkv")
+    mask = b.op("Add", b.input(1, 2, 3, 3, name="m"), b.input(1, 2, 3, 3, name="n"))
+    turned = b.op("Transpose", k, shape=(1, 2, 4, 3), perm=(0, 1, 3, 2))
+    scores = b.op("MatMul", q, turned, shape=(1, 2, 3, 3))
+    masked = b.op("Add", *((scores, mask) if scores_first else (mask, scores)))
+    graph = b.finish(b.op("MatMul", b.op("Softmax", masked, axis=-1), v, shape=(1, 2, 3, 4)))
+    PASSES.get("recognise-attention").run(graph)
+    assert [n.op_type for n in graph.nodes] == ["Add", "Attention"]
+    assert graph.nodes[1].require(3) is mask
