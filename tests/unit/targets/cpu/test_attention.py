@@ -206,6 +206,7 @@ def test_bits_depend_on_no_cut() -> None:
         (attention(64, 1 << 16, 16), {}, "leave the second cache"),
         (attention(16, 16, 16), {"v": (0, 1, 3, 2)}, "not contiguous"),
         (attention(16, 16, 1, channels=8), {}, "more than one loop"),
+        (attention(16, 16, 400), {}, "cut into blocks"),
         (attention(16, 16, 8, mask=(16, 12)), {}, "padded"),
     ],
 )

@@ -32,6 +32,8 @@ TEMPLATE = "attention"
 # Vectors of a row that are straight code; longer rows are loops of a few at a time.
 _MAX_STRAIGHT_VECTORS = 16
 _VECTORS_AT_ONCE = 4
+# Steps are unrolled until they add to so many sums: fewer would pay for the loop at each.
+_UNROLLED_SUMS = 16
 # Sums over more keys than a chain of additions may have are cut into blocks.
 _BLOCK_KEYS = 256
 
@@ -271,9 +273,8 @@ class _Heads:
 
         def block(part: Int, _: Sequence[Val]) -> None:
             low = e.mul(part, _BLOCK_KEYS)
-            for pointer, value in zip(
-                totals, over(low, e.min(e.add(low, _BLOCK_KEYS), num_keys)), strict=True
-            ):
+            sums = over(low, e.min(e.add(low, _BLOCK_KEYS), num_keys))
+            for pointer, value in zip(totals, sums, strict=True):
                 e.store(e.fadd(e.load(type, pointer), value), pointer)
 
         e.loop(0, -(-num_keys // _BLOCK_KEYS), 1, block)
@@ -292,9 +293,8 @@ class _Heads:
         row 0 that multiplies them; rows are `pitch_bytes` apart."""
         e, (low, high) = self.e, steps
         count = num_rows * num_vectors
-        is_static = isinstance(low, int) and isinstance(high, int)
         extent = high - low if isinstance(low, int) and isinstance(high, int) else 1
-        unroll = next((u for u in (4, 2) if is_static and count * u <= 16 and extent % u == 0), 1)
+        unroll = next((u for u in (4, 2) if count * u <= _UNROLLED_SUMS and extent % u == 0), 1)
 
         def body(index: Int, sums: Sequence[Val]) -> Sequence[Val]:
             for step in range(unroll):

@@ -12,6 +12,7 @@ from math import prod
 
 from tilewright.memory.base import aligned
 from tilewright.targets.cpu.attention.match import CHANNEL, DEPTH, AttentionProblem
+from tilewright.targets.cpu.contraction.choose import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.contraction.tiling import (
     MAX_TILE_SIZE,
     MAX_TILE_VECTORS,
@@ -134,6 +135,8 @@ def plan_attention(problem: AttentionProblem, isa: Isa, *, divides: bool) -> Att
     depth, channels = problem.extents[DEPTH], problem.extents[CHANNEL]
     if rows < _MIN_ROWS:
         return Declined(f"keys and values are packed for {rows} queries alone")
+    if depth > MAX_CHAIN_STEPS:
+        return Declined(f"scores are sums of {depth} products: they are cut into blocks")
     packed_bytes = columns * (depth + channels) * ELEMENT_BYTES
     if packed_bytes > _PACKED_SHARE * isa.caches.l2_bytes:
         return Declined(f"keys and values of a head take {packed_bytes} bytes: they leave the second cache")

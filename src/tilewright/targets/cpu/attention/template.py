@@ -30,9 +30,9 @@ class AttentionTemplate:
     """Scores, softmax and weighted sums of a tile of queries at a time, keys and values packed once per head.
 
     Condition of use: float32, six nests in a row of which nobody else reads what lies between them, four
-    queries or more of the same keys, keys and values of a head within half of the second cache, no matrix
-    unit that takes the products. It beats kernels of their own by what these pay for each head and by scores
-    that are written and read again. No parameters.
+    queries or more of the same keys, keys and values of a head within half of the second cache, scores that
+    are one chain of additions, no matrix unit that takes the products. It beats kernels of their own by what
+    these pay for each head and by scores that are written and read again. No parameters.
     """
 
     name: ClassVar[str] = "attention"
