@@ -250,15 +250,16 @@ def _reshaping_copy(owner: GroupTensors, nest: Nest) -> tuple[Tensor, Tensor, tu
         first, second = owner.tensor(merged.operand), owner.tensor(apart.operand)
         if steps is None or axes is None or first is None or second is None:
             continue
-        order = sorted(range(len(axes)), key=lambda axis: -steps.get(axes[axis], 0))
+        long = [axis for axis, extent in enumerate(apart.shape) if extent > 1]
+        order = sorted(long, key=lambda axis: -steps.get(axes[axis], 0))
         dense = 1
         for axis in reversed(order):
-            if apart.shape[axis] > 1 and steps.get(axes[axis], 0) != dense:
+            if steps.get(axes[axis], 0) != dense:
                 break
             dense *= apart.shape[axis]
         else:
-            if dense == merged.operand.num_elements:
-                return first, second, tuple(order)
+            if dense == merged.operand.num_elements and order != long:
+                return first, second, (*(a for a in range(len(axes)) if a not in long), *order)
     return None
 
 
