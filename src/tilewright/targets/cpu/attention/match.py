@@ -20,8 +20,6 @@ from tilewright.targets.cpu.kernel import Declined, Layouts
 
 NUM_NESTS = 6
 """Nests of an attention."""
-NUM_PRODUCTS = 2
-"""Products among them."""
 
 DEPTH, CHANNEL = "d", "e"
 

@@ -27,7 +27,7 @@ from tilewright.memory.base import Buffer, MemoryProblem, aligned
 from tilewright.memory.greedy_by_size import GreedyBySize
 from tilewright.partition.form import Blocking
 from tilewright.planning import Budget, Infeasible
-from tilewright.targets.cpu.attention import NUM_PRODUCTS, attention_run, lower_attention
+from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.constant_layouts import arrange_constants, transposed
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.fused.blocks import (
@@ -197,7 +197,7 @@ def _segments(
 ) -> list[_Segment]:
     """The nests in order, cut at products and where one reads what lies `between` kernels.
 
-    Runs of nests that are one attention are one kernel, unless a choice says how to make their products.
+    Runs of nests that are one attention are one kernel, whose products nobody chooses ways for.
     """
     segments: list[_Segment] = []
     next_local, num_products = context.next_local, 0
@@ -206,15 +206,11 @@ def _segments(
         if number < done:
             continue
         run = attention_run(nests, number)
-        if run is not None and not any(
-            inner_product(num_products + i) in choices for i in range(NUM_PRODUCTS)
-        ):
-            kernel = lower_attention(run, replace(context, next_local=next_local))
-            if not isinstance(kernel, Declined):
-                segments.append(_Segment(list(run), (kernel,)))
-                num_products += NUM_PRODUCTS
-                done = number + len(run)
-                continue
+        attention = None if run is None else lower_attention(run, context)
+        if run is not None and isinstance(attention, Kernel):
+            segments.append(_Segment(list(run), (attention,)))
+            done = number + len(run)
+            continue
         chosen = NO_CHOICES
         if inner_product(num_products) in choices:
             signature = product_signature(nest, context.layouts, context.constants)
