@@ -199,6 +199,26 @@ def test_bits_depend_on_no_cut() -> None:
     np.testing.assert_array_equal(*results)
 
 
+def test_the_estimate_grows_with_the_work_and_stays_above_the_products() -> None:
+    isa = isa_by_name("avx512")
+    before = 0.0
+    for heads, length in ((2, 33), (2, 49), (4, 49), (4, 64), (12, 128), (12, 200)):
+        *_, kernel = lowered(attention(length, length, 32, heads=heads), isa, {})
+        assert isinstance(kernel, Kernel)
+        assert kernel.estimate_cycles is not None
+        assert kernel.estimate_cycles > max(before, kernel.macs / (2 * isa.lanes()))
+        before = kernel.estimate_cycles
+
+
+def test_scores_that_others_read_are_no_run() -> None:
+    graph = attention(9, 9, 8)
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    assert attention_run(group.nests, 0) is not None
+    assert attention_run(group.nests[:-1], 0) is None
+    assert attention_run((*group.nests, group.nests[1]), 0) is None
+
+
 @pytest.mark.parametrize(
     ("graph", "orders", "reason"),
     [
