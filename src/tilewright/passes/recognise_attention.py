@@ -52,8 +52,9 @@ class RecogniseAttention:
 @dataclass(frozen=True, slots=True)
 class _Attention:
     query: Value
-    turned_key: Node  # the Transpose whose last two axes are `[size, length]`
-    key: Value  # what it turns, without a scalar factor
+    turned_key: Value  # `[batch, heads, size, length]`
+    key: Value  # what it is made of, without a scalar factor
+    perm: tuple[int, ...]  # the key's axes in the order `[batch, heads, length, size]`
     value: Value
     masks: tuple[Value | _Split, ...]
     scale: float
@@ -86,8 +87,8 @@ def _match(editor: Editor, node: Node) -> _Attention | Kept | None:
     if scores is None or masked.scores.shape != softmax.require(0).shape:
         return None
     query, turned = _without_factor(editor, scores.require(0)), _without_factor(editor, scores.require(1))
-    transpose = made_by(turned.value, "Transpose")
-    if transpose is None:
+    source = _turned(turned.value)
+    if source is None:
         return Kept("its keys are not transposed in the graph")
     between = {softmax.output, softmax.require(0), masked.scores, scores.output, *masked.between}
     if any(editor.sole_user(v) is None for v in between if v is not node.output):
@@ -96,14 +97,32 @@ def _match(editor: Editor, node: Node) -> _Attention | Kept | None:
     fits = len(query.value.shape) == len(turned.value.shape) == len(value.shape) == 4
     if not fits or not query.value.shape[:2] == turned.value.shape[:2] == value.shape[:2]:
         return Kept("its heads do not match one to one")
-    key = Scaled(transpose.require(0), 1.0)
+    key = Scaled(source[0], 1.0)
     if editor.sole_user(turned.value) is not None:
         key = _without_factor(editor, key.value)
     number = 1.0 if scale is None else scale.constant
     number *= query.constant * turned.constant * key.constant
     if number == 0.0 or not math.isfinite(number) or query.value.dtype is not value.dtype:
         return None
-    return _Attention(query.value, transpose, key.value, value, masked.masks, number)
+    return _Attention(query.value, turned.value, key.value, source[1], value, masked.masks, number)
+
+
+def _turned(value: Value) -> tuple[Value, tuple[int, ...]] | None:
+    """Keys behind `[batch, heads, size, length]`, and their axes in the order in which attention takes them.
+
+    The last two axes may be swapped between reshapes that merge the first two and split them again.
+    """
+    transpose = made_by(value, "Transpose")
+    if transpose is not None:
+        return transpose.require(0), tuple(permutation(transpose)[a] for a in _SWAPPED)
+    reshape = made_by(value, "Reshape")
+    inner = None if reshape is None else made_by(reshape.require(0), "Transpose")
+    merging = None if inner is None else made_by(inner.require(0), "Reshape")
+    if inner is None or merging is None or permutation(inner) != (0, 2, 1) or len(value.shape) != 4:
+        return None
+    key, (batch, heads, size, length) = merging.require(0), value.shape
+    fits = key.shape == (batch, heads, length, size) and inner.output.shape == (batch * heads, size, length)
+    return (key, tuple(range(4))) if fits else None
 
 
 def _without_factor(editor: Editor, value: Value) -> Scaled:
@@ -190,14 +209,11 @@ def _only_hides(editor: Editor, visible: Value, lowest: Value) -> bool:
 
 
 def _build(editor: Editor, node: Node, found: _Attention) -> str:
-    turned = found.turned_key
-    source = found.key
-    perm = tuple(permutation(turned)[a] for a in _SWAPPED)
-    key = source
-    if perm != tuple(range(4)):
-        shape = tuple(source.shape[a] for a in perm)
-        result = (f"{turned.output.name}_straight", source.dtype, shape)
-        key = editor.insert(node, "Transpose", [source], result, {"perm": perm})
+    key = source = found.key
+    if found.perm != tuple(range(4)):
+        shape = tuple(source.shape[a] for a in found.perm)
+        result = (f"{found.turned_key.name}_straight", source.dtype, shape)
+        key = editor.insert(node, "Transpose", [source], result, {"perm": found.perm})
     masks = _added_up(editor, node, [_unsplit(editor, mask) for mask in found.masks])
     inputs, scale = [found.query, key, found.value, *masks], {"scale": found.scale}
     if len(masks) > 1:

@@ -209,3 +209,26 @@ def test_a_mask_that_is_a_sum_itself_is_one_mask(scores_first: bool) -> None:
     PASSES.get("recognise-attention").run(graph)
     assert [n.op_type for n in graph.nodes] == ["Add", "Attention"]
     assert graph.nodes[1].require(3) is mask
+
+
+@pytest.mark.parametrize("merged", [(2, 3, 4), (1, 6, 4)])
+def test_keys_that_are_turned_between_reshapes(merged: tuple[int, ...]) -> None:
+    """As newer exporters write it; another merging of axes is another matrix."""
+    b = GraphBuilder()
+    q, k, v = (b.input(1, 2, 3, 4, name=n) for n in "qkv")
+    root = b.constant(value=0.5)
+    matrices = b.op("Reshape", k, b.integers(*merged), shape=merged)
+    shape = (merged[0], merged[2], merged[1])
+    swapped = b.op("Transpose", matrices, shape=shape, perm=(0, 2, 1))
+    turned = b.op("Reshape", swapped, b.integers(1, 2, 4, 3), shape=(1, 2, 4, 3))
+    scores = b.op("MatMul", b.op("Mul", q, root), b.op("Mul", turned, root), shape=(1, 2, 3, 3))
+    graph = b.finish(b.op("MatMul", b.op("Softmax", scores, axis=-1), v, shape=(1, 2, 3, 4)))
+    feed = feed_of(graph)
+    (expected,) = run_graph(graph, feed, dtype=DType.FLOAT64).values()
+    PASSES.get("recognise-attention").run(graph)
+    is_attention = merged == (2, 3, 4)
+    assert ([n.op_type for n in graph.nodes] == ["Attention"]) is is_attention
+    if is_attention:
+        assert graph.nodes[0].float_attr("scale", 0.0) == 0.25
+    (result,) = run_graph(graph, feed, dtype=DType.FLOAT64).values()
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12)
