@@ -80,6 +80,8 @@ CASES = [
 @pytest.mark.parametrize(("function", "dtype"), CASES, ids=lambda c: str(c))
 def test_functions_mean_what_numpy_means(isa: Isa, function: str, dtype: DType) -> None:
     arrays = [samples(dtype, seed) for seed in range(FUNCTIONS[function].arity)]
+    if function == "exp_nonpositive":  # it has no meaning above 0
+        arrays = [np.minimum(array, -array) for array in arrays]
     expr = call(function, *(Read(i, dtype) for i in range(len(arrays))))
     with np.errstate(all="ignore"):
         want = evaluate(expr, arrays)
