@@ -134,6 +134,26 @@ def test_example_2_the_machine_decides_whether_two_convolutions_stay_together(
     assert decision.reason is (Reason.EVALUATED if num_subgraphs == 1 else Reason.COST)
 
 
+class Unbounded(Said):
+    """It bounds nothing."""
+
+    def least(self, kernels: Sequence[KernelWork], num_groups: int = 1) -> Estimate:
+        return Estimate(0.0, 0.0, self.source)
+
+
+@pytest.mark.parametrize(
+    ("together", "is_exact", "num_subgraphs"), [(20.1, False, 1), (20.4, False, 2), (20.1, True, 2)]
+)
+def test_of_plans_that_estimates_do_not_tell_apart_the_one_with_fewest_subgraphs_is_taken(
+    together: float, is_exact: bool, num_subgraphs: int
+) -> None:
+    b = GraphBuilder()
+    y = conv(b, conv(b, b.input(1, 4, 8, 8), 8, 3, "c1"), 8, 3, "c2")
+    cost = Unbounded({("c1", "c2"): together})
+    object.__setattr__(cost, "proves_bounds", is_exact)
+    assert len(solve(b.finish(y), cost=cost).subgraphs) == num_subgraphs
+
+
 def inception(b: GraphBuilder) -> Graph:
     x = b.input(1, 8, 8, 8)
     branches = [

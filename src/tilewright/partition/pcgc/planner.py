@@ -27,7 +27,8 @@ from tilewright.planning import Budget, Infeasible, Meter, Provenance, option
 
 _ROUNDING = 1e-9
 _LEAST_GAIN = 0.01
-"""Share that a plan must save where the cost model does not run what it prices: it may be off by more."""
+"""Share within which costs count as equal where the cost model does not run what it prices: it may be off by
+more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +122,17 @@ class PcgcWork:
         return cost.target * cost.secondary if self.problem.objective == "edp" else cost.target
 
     def best(self, plans: Sequence[Plan]) -> Plan:
-        """The plan that costs least; a default that costs little more, where costs are estimates."""
+        """The plan that costs least; where costs are estimates, which tell no plans apart that differ by less
+        than they err, the one of these with the fewest subgraphs: each more is a launch, and bytes that pass.
+        """
         best = min(plans, key=lambda plan: self.value(plan.cost))
         if self.problem.cost.proves_bounds:
             return best
         most = self.value(best.cost) / (1 - _LEAST_GAIN)
-        near = [plan for plan in plans if plan.start.is_default and self.value(plan.cost) <= most]
-        return min(near, key=lambda plan: self.value(plan.cost), default=best)
+        near = [plan for plan in plans if self.value(plan.cost) <= most]
+        return min(
+            near, key=lambda plan: (len(plan.clusters), not plan.start.is_default, self.value(plan.cost))
+        )
 
     def plans(self) -> list[Plan]:
         """The plan that was asked for, static fusion and the default partitions."""
