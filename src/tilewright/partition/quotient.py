@@ -76,6 +76,16 @@ class QuotientGraph:
             ),
         )
 
+    def copy(self) -> QuotientGraph:
+        """The same clusters in the same order, to be contracted on their own. O(nodes + edges)."""
+        copied = QuotientGraph(0, ())
+        copied._successors = {cluster: dict(others) for cluster, others in self._successors.items()}
+        copied._predecessors = {cluster: dict(others) for cluster, others in self._predecessors.items()}
+        copied._members = {cluster: list(nodes) for cluster, nodes in self._members.items()}
+        copied._cluster = list(self._cluster)
+        copied._order = self._order.copy()
+        return copied
+
     @property
     def clusters(self) -> tuple[int, ...]:
         """Names of all clusters in a topological order."""
@@ -242,6 +252,14 @@ class _Order:
         self._previous = {i + 1: i for i in range(-1, num_members)}
         self._label: dict[int, int] = {}
         self._renumber()
+
+    def copy(self) -> _Order:
+        """The same members in the same order."""
+        copied = _Order(0)
+        copied._tail = self._tail
+        copied._next, copied._previous = dict(self._next), dict(self._previous)
+        copied._label = dict(self._label)
+        return copied
 
     def label(self, member: int) -> int:
         """What is smaller for what comes earlier."""

@@ -8,6 +8,7 @@ until a scan changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
@@ -114,6 +115,8 @@ class StaticFusion:
         self._results = frozenset(graph.outputs)
         self._class_of_atom = dict(enumerate(self.classes))
         self._atom_of = list(range(len(self.nodes)))
+        self._atoms: tuple[tuple[int, ...], ...] = ()
+        self._stable = self.quotient  # before anything was joined that is to be evaluated
         types = problem.element_types
         dtypes = dict.fromkeys(v.dtype for v in graph.values())
         self._sizes = None if types is None else types.sizes(dtypes)
@@ -122,31 +125,44 @@ class StaticFusion:
         for edge in self.edges:
             self._reads[edge[1]].append(edge)
 
-    def run(self, known: Iterable[Sequence[int]] = ()) -> Fused:
-        """Everything that may be fused, fused: what is stable first, then what is `known` to go together."""
+    def run(self) -> Fused:
+        """Everything that may be fused, fused: what is stable first."""
         self._to_fix_point(self._is_stable, self._join_atoms)
-        order = self.quotient.clusters
-        atoms = tuple(self.quotient.members(cluster) for cluster in order)
-        for number, atom in enumerate(atoms):
+        self._stable = self.quotient.copy()
+        self._atoms = tuple(self.quotient.members(cluster) for cluster in self.quotient.clusters)
+        for number, atom in enumerate(self._atoms):
             for node in atom:
                 self._atom_of[node] = number
         self._class_of_atom = {
-            number: heaviest(self.classes[n] for n in atom) for number, atom in enumerate(atoms)
+            number: heaviest(self.classes[n] for n in atom) for number, atom in enumerate(self._atoms)
         }
+        return self._evaluated()
+
+    def with_known(self, known: Iterable[Sequence[int]]) -> Fused:
+        """The same after `run` where clusters are known to go together: they are joined before others may be.
+
+        What is stable stays as it was.
+        """
+        other = copy(self)
+        other.quotient = self._stable.copy()
         for nodes in known:
-            clusters = sorted({self.quotient.cluster_of(n) for n in nodes})
-            if len(clusters) > 1 and self.quotient.can_contract_all(clusters):
-                self.quotient.contract_all(clusters)
+            clusters = sorted({other.quotient.cluster_of(n) for n in nodes})
+            if len(clusters) > 1 and other.quotient.can_contract_all(clusters):
+                other.quotient.contract_all(clusters)
+        return other._evaluated()
+
+    def _evaluated(self) -> Fused:
+        """Atoms joined until no more may be."""
         self._to_fix_point(self._may_be_evaluated, self.quotient.contract)
         found: dict[int, list[int]] = {}
-        for number, atom in enumerate(atoms):
+        for number, atom in enumerate(self._atoms):
             found.setdefault(self.quotient.cluster_of(atom[0]), []).append(number)
         numbers = {cluster: i for i, cluster in enumerate(found)}
         return Fused(
             tuple(map(tuple, found.values())),
-            atoms,
+            self._atoms,
             tuple(self._atom_of),
-            tuple(numbers[self.quotient.cluster_of(atom[0])] for atom in atoms),
+            tuple(numbers[self.quotient.cluster_of(atom[0])] for atom in self._atoms),
         )
 
     def verdict(self, edge: Edge) -> Verdict:

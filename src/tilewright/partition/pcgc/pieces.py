@@ -98,12 +98,18 @@ class Pricer:
 @dataclass(eq=False)
 class Pieces:
     """One cluster: the nodes of each atom, the pairs of atoms between which values pass, and these values
-    with the nodes that make and read them."""
+    with the nodes that make and read them.
+
+    `known_splits` are the ways to take parts in two that were worked out, by the part and how many are tried.
+    """
 
     atoms: Sequence[tuple[int, ...]]
     edges: Sequence[tuple[int, int]]
     pricer: Pricer
     values: Sequence[tuple[int, int, Value]] = ()
+    known_splits: dict[tuple[int, int | None], Sequence[tuple[int, ...]]] = field(
+        init=False, repr=False, default_factory=dict
+    )
     _nodes: dict[int, tuple[int, ...]] = field(init=False, default_factory=dict)
 
     @property

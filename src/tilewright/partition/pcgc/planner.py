@@ -172,10 +172,9 @@ class PcgcWork:
                 fused = self.fused.regrouped(home, self.fusion.edges)
                 yield Start(name, tuple(pieces_of(self.fusion, fused, self.pricer)), "none", is_default=True)
                 clusters = [[position[n] for n in s.nodes] for s in answer.subgraphs]
-                fusion = StaticFusion(self.problem, self.fusion.table, self.fusion.capacity_bytes)
-                more = fusion.run(clusters)
+                more = self.fusion.with_known(clusters)
                 if more.clusters not in (fused.clusters, self.fused.clusters):
-                    pieces = tuple(pieces_of(fusion, more, self.pricer))
+                    pieces = tuple(pieces_of(self.fusion, more, self.pricer))
                     yield Start(f"{name}, fused on", pieces, self.options.recut)
 
     def partition(self, plan: Plan) -> Partition:

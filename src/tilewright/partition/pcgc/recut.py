@@ -9,7 +9,7 @@ beside the greedy answer. A bound on the secondary cost is a price on it (Lagran
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import pairwise
@@ -106,13 +106,20 @@ def cost_if_known(pieces: Pieces, parts: Sequence[int]) -> Cost | None:
     return total
 
 
-def splits_of(pieces: Pieces, mask: int, max_splits: int | None = None) -> list[Parts]:
+def splits_of(pieces: Pieces, mask: int, max_splits: int | None = None) -> Sequence[Parts]:
     """Each way to take a part in two at an edge, by the atoms of the first; what then no longer hangs
     together is apart.
 
     Either what follows from the reader is one side, or what the producer follows from. Of neighbours, where
     there are more than `max_splits`, those stay between whose sides least passes.
     """
+    key = mask, max_splits
+    if key not in pieces.known_splits:
+        pieces.known_splits[key] = _splits_of(pieces, mask, max_splits)
+    return pieces.known_splits[key]
+
+
+def _splits_of(pieces: Pieces, mask: int, max_splits: int | None) -> Sequence[Parts]:
     found: dict[Parts, tuple[int, int]] = {}
     edges = [(u, v) for u, v in pieces.edges if mask >> u & 1 and mask >> v & 1]
     if max_splits is not None:
@@ -236,9 +243,8 @@ class Exact:
     def __init__(self, clusters: Sequence[Pieces]) -> None:
         self.clusters = clusters
         self.programs = [Program(pieces) for pieces in clusters]
-        if not self.is_exact:
-            for price in (0.0, inf):
-                greedy(clusters, price=price, max_splits=_MAX_SPLITS)
+        for price in (0.0, inf):
+            self._greedy(price)
         # What costs least to ask comes first: a budget that ends leaves out large parts.
         for size in range(1, 1 + max((pieces.num_atoms for pieces in clusters), default=0)):
             for program in self.programs:
@@ -251,19 +257,25 @@ class Exact:
 
     def at(self, price: float) -> Cutting:
         """The best at a price: where a cluster is no tree, of intervals and the greedy answer."""
-        others = None if self.is_exact else greedy(self.clusters, price=price, max_splits=_MAX_SPLITS)
+        others = self._greedy(price)
         parts: list[Parts] = []
         total = FREE
         for number, program in enumerate(self.programs):
             chosen, cost = program.solve(price)
-            if others is not None and not program.is_exact:
-                other = others.parts[number]
+            other = others.get(number)
+            if other is not None:
                 other_cost = cost_of(program.pieces, other)
                 if other_cost.rank(price) < cost.rank(price):
                     chosen, cost = other, other_cost
             parts.append(chosen)
             total += cost
         return Cutting(tuple(parts), total)
+
+    def _greedy(self, price: float) -> Mapping[int, Parts]:
+        """The greedy answer for those clusters that are not programmed exactly, by their numbers."""
+        numbers = [number for number, program in enumerate(self.programs) if not program.is_exact]
+        cut = greedy([self.clusters[n] for n in numbers], price=price, max_splits=_MAX_SPLITS)
+        return dict(zip(numbers, cut.parts, strict=True))
 
     def within(self, most: float) -> Cutting | None:
         """The cheapest found whose secondary cost is at most so much; None where the least is more.

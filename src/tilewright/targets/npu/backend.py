@@ -70,7 +70,7 @@ class NpuBackend(PlainBackend):
         super().__init__(target, graph, options)
         self.machine, self.types, self._policy_of = machine, types, policy_of
         self.tiler = tiler_of(machine, mapper)
-        self.works = Works(machine, types)
+        self.works, self._works_of_parts = Works(machine, types), Works(machine, types.inside)
         self._has_energies = EnergyTable.of(machine).missing is None
         source = f"{SOURCE}, energies by model:{machine.name}" if self._has_energies else SOURCE
         self.costs = NpuCosts(
@@ -237,6 +237,7 @@ class NpuBackend(PlainBackend):
                 self.tiler,
                 most_s,
                 cores,
+                self.works,
             )
         except Outclassed as error:
             self._outclassed[key] = Outclassed(str(error))
@@ -286,6 +287,7 @@ class NpuBackend(PlainBackend):
             least_seconds={},
             launches=launches_of(schedule, instances),
             tiler=self.tiler,
+            works=self._works_of_parts,
             keeps_tasks=True,
         ).simulation
 

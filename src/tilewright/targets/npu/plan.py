@@ -86,13 +86,15 @@ def simulated_order(
     tiler: Tiler | None = None,
     most_s: float = inf,
     cores: CoreGroups | None = None,
+    works: Works | None = None,
     *,
     keeps_tasks: bool = False,
 ) -> SimulatedPlan:
     """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network,
     `launches` the kernels in that order of a policy that launches each subgraph, `tiler` whoever tiles steps;
     None: `tiler_of` the machine. A plan that is seen to take more than `most_s` is not simulated. `cores` are
-    the groups of cores that run the nodes of one program. `keeps_tasks`: the simulation has its tasks.
+    the groups of cores that run the nodes of one program, `works` what is known of nodes' work on this machine.
+    `keeps_tasks`: the simulation has its tasks.
 
     Raises:
         InfeasibleMapping: not even main memory is large enough.
@@ -102,20 +104,20 @@ def simulated_order(
     scopes = place(instances, order, bindings, machine, memory)
     _require(values_passing_s(scopes, machine), most_s)
     residents = Residents(pool_sizes(machine, scopes))
-    tiler = tiler or tiler_of(machine)
+    tiler, works = tiler or tiler_of(machine), works or Works(machine, types)
     if cores is None:
-        steps = lower(scopes, bindings, machine, types, residents, tiler)
+        steps = lower(scopes, bindings, machine, types, residents, tiler, works=works)
         if policy.resident_weights and not launches:  # a launch leaves nothing on the chip
             weights = ((w.key, w.size_bytes) for step in steps for w in step.weights if w.key is not None)
             residents = choose_residents(tuple(weights), residents.pools)
-            steps = lower(scopes, bindings, machine, types, residents, tiler)
+            steps = lower(scopes, bindings, machine, types, residents, tiler, works=works)
     else:
         steps, residents = lower_in_groups(
             scopes, bindings, machine, types, residents, tiler, stays=policy.resident_weights
         )
     _require(steps_s(steps, residents.scopes, machine), most_s)
     if least_seconds is None:
-        least_seconds = least_seconds_of(instances, Works(machine, types))
+        least_seconds = least_seconds_of(instances, works)
     simulation = simulate(
         steps, machine, residents, policy, least_seconds=least_seconds, keeps_tasks=keeps_tasks
     )

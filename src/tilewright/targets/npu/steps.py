@@ -114,19 +114,21 @@ def lower(
     residents: Residents | None = None,
     tiler: Tiler | None = None,
     groups: Sequence[StepGroup] = (),
+    works: Works | None = None,
 ) -> tuple[SimulatedStep, ...]:
     """The steps of a plan on a machine that keeps elements as `types` say.
 
     `residents` are weights that stay on the chip, and what they leave free; None: there are none. `tiler`
     says how steps are tiled; None: whoever `tiler_of` the machine is. `groups` are those of the bindings'
-    groups of cores.
+    groups of cores, `works` what is known of the work of nodes on this machine.
     O(operators of the layers of all instances).
 
     Raises:
         InfeasibleMapping: what the plan's buffers leave free is too small for any tile of a step.
     """
     residents = residents or Residents(pool_sizes(machine, plan))
-    return _Lowering(plan, bindings, machine, types, residents, tiler or tiler_of(machine), groups).run()
+    tiler, works = tiler or tiler_of(machine), works or Works(machine, types)
+    return _Lowering(plan, bindings, machine, works, residents, tiler, groups).run()
 
 
 class _Lowering:
@@ -135,7 +137,7 @@ class _Lowering:
         plan: ScopePlan,
         bindings: Bindings,
         machine: Machine,
-        types: ElementTypes,
+        works: Works,
         residents: Residents,
         tiler: Tiler,
         groups: Sequence[StepGroup],
@@ -148,7 +150,7 @@ class _Lowering:
         self.requests = TileRequests(plan.graph.maps, pools.local_bytes, pools.shared_bytes)
         self.tilings: list[Tiling] = []
         self.num_cores = machine.num_cores_per_cluster  # that a step may take
-        self.machine, self.works = machine, Works(machine, types)
+        self.machine, self.works = machine, works
         self.kernel: Kernel | None = None
         self.cores = StepCores(plan, bindings, self.works) if bindings.launches else None
         self.moves = transfers(self.graph, bindings, plan.scopes)
@@ -160,7 +162,7 @@ class _Lowering:
         self.converted = frozenset(
             v.name
             for v in (*network.inputs, *network.outputs)
-            if plan.graph.partition.border_bytes is not None and types.is_converted(v.dtype)
+            if plan.graph.partition.border_bytes is not None and works.types.is_converted(v.dtype)
         )
         self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.known_requests: dict[tuple[object, ...], TileRequest] = {}

@@ -20,7 +20,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Read, reads_of
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
-from tilewright.ir.nest import Access, Indirect, Nest, row_major_address
+from tilewright.ir.nest import Access, Description, Indirect, Nest, row_major_address
+from tilewright.ir.ops.registry import describe
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.schedule.binding import extents
 from tilewright.targets.npu.blocks import Blocks, blocks_of_elements, blocks_of_products
@@ -74,7 +75,7 @@ class _Task:
 
 
 class Works:
-    """The work of a graph's nodes on a machine that keeps elements as `types` say."""
+    """The work of nodes, and of copies of them, on a machine that keeps elements as `types` say."""
 
     def __init__(self, machine: Machine, types: ElementTypes) -> None:
         self.machine, self.types = machine, types
@@ -82,7 +83,8 @@ class Works:
         assert machine.clock_hz is not None, "ports are only of machines that lack nothing"
         self.clock_hz = machine.clock_hz
         self.rates = Rates(machine, types)
-        self._tasks: dict[Node, _Task] = {}
+        # By description, which copies of a node share and which is kept here so that no other takes its name.
+        self._tasks: dict[tuple[int, int, DType], tuple[_Task, Description]] = {}
 
     def of(
         self, node: Node, region: Region, binding: tuple[int, ...] | None, blocks: Blocks | None = None
@@ -258,12 +260,14 @@ class Works:
         return self._task(node).shape
 
     def _task(self, node: Node) -> _Task:
-        found = self._tasks.get(node)
-        if found is None:
+        description = describe(node)
+        key = id(description), node.outputs.index(node.output), node.output.dtype
+        if key not in self._tasks:
             work = work_of(node, self.types)
             rest = rest_of(node) if work in MULTIPLYING else None
-            found = self._tasks[node] = _Task(work, dtypes_of(node), macs(node), shape_of(node), rest)
-        return found
+            task = _Task(work, dtypes_of(node), macs(node), shape_of(node), rest)
+            self._tasks[key] = task, description
+        return self._tasks[key][0]
 
     def _plain(self, rate: Rate, ops: float, cores: float) -> UnitWork:
         cycles = ops / (rate.of_core * cores)
