@@ -343,6 +343,7 @@ class Planner:
             seed=self.options.seed,
             price=self.backend.price(recipe, only_better=self.only_better),
             allows_slices=self.target.runs_slices,
+            allows_lanes=self.backend.runs_lanes,
             maps=self.backend.partition_problem.analysis.maps,
             pads_kernels=self.options.accuracy != "strict",
             bench=self.backend.stage_bench(

@@ -19,6 +19,7 @@ from tilewright.planning import Provenance, Quality
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
+from tilewright.schedule.lanes import Lane
 from tilewright.tuning import Choice
 
 
@@ -89,6 +90,7 @@ class _GroupFields:
     instances: tuple[tuple[int, ...], ...]
     num_cores: int | None
     first_core: int | None = None  # most have none
+    inside: tuple[tuple[tuple[tuple[int, tuple[int, ...]], ...], ...], ...] = ()  # lanes: cores, layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +329,12 @@ def _group(group: Group) -> dict[str, Any]:
     """An instance is its subgraph and its index; the index is left out where it is 0."""
     instances = [[i.subgraph_id, i.index] if i.index else [i.subgraph_id] for i in group.instances]
     first = {} if group.first_core is None else {"first_core": group.first_core}
-    return {"instances": instances, "num_cores": group.num_cores} | first
+    inside = [
+        [[[lane.num_cores, list(lane.layers)] for lane in section] for section in sections]
+        for sections in group.inside
+    ]
+    lanes = {"inside": inside} if group.has_lanes else {}
+    return {"instances": instances, "num_cores": group.num_cores} | first | lanes
 
 
 def _read_group(stored: _GroupFields, splits: Sequence[Split]) -> Group:
@@ -339,7 +346,11 @@ def _read_group(stored: _GroupFields, splits: Sequence[Split]) -> Group:
                 ".schedule.stages",
             )
     instances = tuple(Instance(*numbers) for numbers in stored.instances)
-    return Group(instances, stored.num_cores, stored.first_core)
+    inside = tuple(
+        tuple(tuple(Lane(layers, cores) for cores, layers in section) for section in sections)
+        for sections in stored.inside
+    )
+    return Group(instances, stored.num_cores, stored.first_core, inside)
 
 
 def _read_choice(signature: str, document: Mapping[str, str | int], where: str = "") -> Choice:

@@ -94,7 +94,8 @@ def expand(
     `levels` are those of the scopes. Results of the network live in main memory, to the end; what an instance
     keeps to itself is local. What groups of a stage hold that run at the same time, they hold together: such
     a buffer has its place from the first step of the stage that makes it to the last one of the stage that
-    reads it last. What one group of cores makes for another one has its place for a round longer: until as
+    reads it last; likewise of sections of lanes within a kernel. What one lane makes for another one, or passes
+    between a lane and all cores, goes to the shared buffer. What one group of cores makes for another one has its place for a round longer: until as
     many nodes have run as there are groups, from its last reader on.
     """
     return _Expander(graph, bindings).run(order, tuple(levels))
@@ -159,6 +160,7 @@ class _Expander:
         self.together = self._together()
         self.behind = self._rounds(order)
         self._keep_between_launches()
+        self._pass_between_lanes()
         buffers = tuple(self._buffer(number, names) for number in range(len(names)))
         return Timeline(
             self.graph,
@@ -282,11 +284,21 @@ class _Expander:
                 if launch_of[draft.content.node] != launch_of[step.node]:
                     draft.scope = Scope.MAIN
 
+    def _pass_between_lanes(self) -> None:
+        """What is made on other cores of a kernel than those that read it lies where both reach it."""
+        lanes = [self.bindings.lane_of(step.node, step.layer) for step in self.steps]
+        for number, step in enumerate(self.steps if any(lanes) else ()):
+            for read in step.reads:
+                draft = None if read.buffer is None else self.drafts[read.buffer]
+                if draft is not None and draft.scope is Scope.LOCAL:
+                    if lanes[draft.first_step] != lanes[number]:
+                        draft.scope = Scope.SHARED
+
     def _last_step(self, draft: _Draft) -> int:
         return len(self.steps) - 1 if draft.is_result else draft.last_read
 
     def _together(self) -> dict[int, tuple[int, int]]:
-        """First and last step of its stage, of each step that others run beside."""
+        """First and last step of its stage, or of its section of lanes, of each step that others run beside."""
         steps_of: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
             steps_of.setdefault(step.node, []).append(number)
@@ -294,7 +306,13 @@ class _Expander:
         for launch in self.bindings.launches:
             if not launch.is_alone:
                 stages.setdefault(launch.stage, []).extend(s for n in launch.nodes for s in steps_of[n])
-        return {step: (min(steps), max(steps)) for steps in stages.values() for step in steps}
+        sections: dict[tuple[int, int], list[int]] = {}
+        for number, step in enumerate(self.steps):
+            lane = self.bindings.lane_of(step.node, step.layer)
+            if lane is not None:
+                sections.setdefault((step.node, lane.section), []).append(number)
+        together = (*sections.values(), *stages.values())
+        return {step: (min(steps), max(steps)) for steps in together for step in steps}
 
     def _rounds(self, order: Sequence[int]) -> dict[int, int]:
         """For each step of a program on groups of cores the last step of as many nodes as there are groups,

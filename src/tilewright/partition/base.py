@@ -355,10 +355,12 @@ def build_partition(
     provenance: Provenance,
     *,
     cut_off: bool = False,
+    quality: Quality | None = None,
 ) -> Partition:
     """The partition with these clusters, numbered in the topological order nearest to the graph's own.
 
-    `reason(producer, consumer, value, fused)` explains each edge.
+    `reason(producer, consumer, value, fused)` explains each edge. `quality` is what is known of its cost; without
+    it every subgraph is priced.
 
     Raises:
         ValueError: the clusters do not partition the nodes, or their quotient has a cycle.
@@ -377,7 +379,7 @@ def build_partition(
         )
         for producer, consumer, value in data_edges(graph)
     )
-    quality = problem.quality_of(subgraphs, cut_off=cut_off)
+    quality = quality or problem.quality_of(subgraphs, cut_off=cut_off)
     partition = Partition(graph, subgraphs, decisions, quality, provenance)
     types = problem.element_types
     return partition if types is None else kept_as(partition, types)

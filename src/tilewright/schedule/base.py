@@ -21,6 +21,7 @@ from tilewright.partition.base import Partition
 from tilewright.partition.merge_siblings import MergedWork, merge_siblings, merged_work
 from tilewright.partition.split import WHOLE, Split, instance_region
 from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
+from tilewright.schedule.lanes import LanedWork, Sections, laned_work
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
@@ -43,11 +44,24 @@ class Group:
 
     With a `first_core` they run on that core and those behind it. In one program groups on other cores then
     work at the same time, whatever stage they are in, as far as what they read allows.
+
+    `inside` says for each instance which of its layers run at the same time, on groups of these cores; without
+    it none do.
     """
 
     instances: tuple[Instance, ...]
     num_cores: int | None = None
     first_core: int | None = None
+    inside: tuple[Sections, ...] = ()
+
+    def sections(self) -> Iterator[tuple[Instance, Sections]]:
+        """The instances, each with its sections of lanes."""
+        return zip(self.instances, self.inside or ((),) * len(self.instances), strict=True)
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether layers of an instance run at the same time."""
+        return any(self.inside)
 
 
 Strategy = Literal["parallel", "merge"]
@@ -156,8 +170,8 @@ class ScheduleProblem:
 
     The cost of a schedule is that of its stages one after another, under an objective; `price` takes the
     place of that sum where a machine does more than one stage at a time. `allows_slices`: subgraphs may run
-    as the instances that the partition splits them into, which not every target can do. `maps` are regions
-    through the graph that are known. `pads_kernels`: a stage may merge kernels of several extents, padded
+    as the instances that the partition splits them into, which not every target can do; `allows_lanes`: the
+    same of layers within a kernel at the same time. `maps` are regions through the graph that are known. `pads_kernels`: a stage may merge kernels of several extents, padded
     with zeros, which turn values that are not finite into NaN. `bench` measures what stages take.
     """
 
@@ -169,17 +183,29 @@ class ScheduleProblem:
     seed: int = 0
     price: PriceSchedule | None = None
     allows_slices: bool = False
+    allows_lanes: bool = False
     maps: RegionMaps | None = None
     pads_kernels: bool = True
     bench: StageBench | None = None
     _kernels: dict[int, Estimate] = field(init=False, repr=False, default_factory=dict)
     _merged: dict[tuple[int, ...], MergedWork] = field(init=False, repr=False, default_factory=dict)
+    _laned: dict[tuple[int, Sections], LanedWork] = field(init=False, repr=False, default_factory=dict)
 
     def kernel(self, subgraph_id: int) -> Estimate:
         """What a whole subgraph costs that has the machine to itself."""
         if subgraph_id not in self._kernels:
             self._kernels[subgraph_id] = self.cost.kernel(self.partition.subgraphs[subgraph_id])
         return self._kernels[subgraph_id]
+
+    def work(self, subgraph_id: int, sections: Sections = ()) -> KernelWork:
+        """A whole subgraph as a kernel, with these sections of lanes inside."""
+        subgraph = self.partition.subgraphs[subgraph_id]
+        if not sections:
+            return subgraph
+        key = subgraph_id, sections
+        if key not in self._laned:
+            self._laned[key] = laned_work(self.partition, subgraph, sections)
+        return self._laned[key]
 
     def merged(self, subgraph_ids: Sequence[int]) -> MergedWork:
         """The work of subgraphs that one kernel computes.
@@ -222,9 +248,11 @@ class ScheduleProblem:
             )
         costs = [self._stage(stage, splits) for stage in stages]
         total = functools.reduce(Estimate.then, costs) if costs else bound
-        # Slices of a subgraph may run at the same time, and a merged kernel may take less than one of those
-        # that it computes, so a chain of subgraphs bounds no schedule with any.
-        is_chained = all(split.num_instances == 1 for split in splits) and not any(map(merges, stages))
+        # Slices of a subgraph may run at the same time, and so may its layers, and a merged kernel may take less
+        # than one of those that it computes, so a chain of subgraphs bounds no schedule with any.
+        is_chained = all(split.num_instances == 1 for split in splits) and not any(
+            merges(stage) or any(group.has_lanes for group in stage.groups) for stage in stages
+        )
         chain_ns = critical_path(self.partition, lambda i: self.kernel(i).bound_ns) if is_chained else 0.0
         return replace(total, bound_ns=max(chain_ns, bound.bound_ns), bound_pj=bound.bound_pj)
 
@@ -257,11 +285,10 @@ class ScheduleProblem:
         instances = list(stage.instances())
         if merges(stage):
             return self.merged_kernel([i.subgraph_id for i in instances])
-        if len(instances) == 1 and stage.groups[0].num_cores is None:
+        if len(instances) == 1 and stage.groups[0].num_cores is None and not stage.groups[0].has_lanes:
             return self._instance(instances[0], splits)
         if all(splits[i.subgraph_id].num_instances == 1 for i in instances):
-            subgraphs = self.partition.subgraphs
-            groups = [[subgraphs[i.subgraph_id] for i in g.instances] for g in stage.groups]
+            groups = [[self.work(i.subgraph_id, lanes) for i, lanes in g.sections()] for g in stage.groups]
             return self.cost.stage(groups, [g.num_cores for g in stage.groups])
         estimates = [
             functools.reduce(Estimate.then, [self._instance(i, splits) for i in g.instances])

@@ -19,7 +19,8 @@ from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region
 from tilewright.schedule.core_groups import CoreGroups
 from tilewright.schedule.instances import Edge, InstanceGraph, InstanceNode, Kind
-from tilewright.schedule.launches import Launch, most_cores
+from tilewright.schedule.lanes import LanePlace
+from tilewright.schedule.launches import Launch, lane_places, most_cores
 
 Binding = tuple[int, ...]
 
@@ -48,15 +49,22 @@ class Bindings:
     launches: tuple[Launch, ...] = ()
     cores: CoreGroups | None = None
     _most_cores: Mapping[int, int] = field(init=False, repr=False)
+    _lanes: Mapping[tuple[int, int], LanePlace] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_most_cores", most_cores(self.launches))
+        object.__setattr__(self, "_lanes", lane_places(self.launches))
 
-    def cores_of(self, place: int) -> int:
-        """How many cores a node may take."""
+    def cores_of(self, place: int, layer: int) -> int:
+        """How many cores a layer of a node may take."""
         if self.cores is not None:
             return self.cores.of(place).num_cores
-        return self._most_cores.get(place, self.num_cores)
+        lane = self.lane_of(place, layer)
+        return self._most_cores.get(place, self.num_cores) if lane is None else lane.num_cores
+
+    def lane_of(self, place: int, layer: int) -> LanePlace | None:
+        """The lane of its kernel that runs a layer of a node; None where all of the kernel's cores do."""
+        return self._lanes.get((place, layer))
 
 
 def plain_binding(shape: Sequence[int], num_cores: int, axes: Sequence[int] | None = None) -> Binding:

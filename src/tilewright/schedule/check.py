@@ -12,6 +12,7 @@ from tilewright.partition.split import Split
 from tilewright.planning import Violation
 from tilewright.progress import checkpoint
 from tilewright.schedule.base import Instance, Schedule, ScheduleProblem
+from tilewright.schedule.check_lanes import check_lanes
 from tilewright.schedule.check_merges import check_merges
 
 
@@ -21,12 +22,13 @@ def check_schedule(problem: ScheduleProblem, schedule: Schedule) -> tuple[Violat
     Checked: subgraphs are split as their outputs and the problem allow, and every instance runs exactly once;
     no instance starts before everything that it reads is finished, the instance before it included where that
     keeps rows for it, where groups of one stage count as unordered; no empty stage or group, none without a
-    core, no more groups than the machine runs; stages that merge do so legally; the stated cost.
+    core, no more groups than the machine runs; stages that merge do so legally; layers that run at the same
+    time inside of a kernel wait for nothing of each other; the stated cost.
     """
     form = (*_check_form(problem, schedule), *_check_splits(problem, schedule), *_check_cover(schedule))
     if not any(violation.rule in ("splits", "cover") for violation in form):
-        form = (*form, *check_merges(problem, schedule))
-    if any(violation.rule in ("splits", "cover", "merge") for violation in form):
+        form = (*form, *check_merges(problem, schedule), *check_lanes(problem, schedule))
+    if any(violation.rule in ("splits", "cover", "merge", "lanes") for violation in form):
         return form
     return (*form, *_check_order(schedule), *_check_quality(problem, schedule))
 

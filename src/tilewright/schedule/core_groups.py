@@ -47,9 +47,15 @@ def core_groups_of(schedule: Schedule, graph: InstanceGraph, num_cores: int) -> 
     What collects slices for an instance runs where that instance does.
 
     Raises:
-        UsageError: groups overlap without being equal, lie outside the cluster, are named for some instances
+        UsageError: layers are to run in lanes, groups overlap without being equal, lie outside the cluster, are named for some instances
             alone, or take apart instances that keep rows for each other.
     """
+    laned = next((i for s in schedule.stages for g in s.groups for i, lanes in g.sections() if lanes), None)
+    if laned is not None:
+        raise UsageError(
+            f"schedule: layers of {laned} are to run at the same time on groups of their kernel's cores, but "
+            "one program runs all; simulate with launches=each subgraph, or virtual-units{inside=false}."
+        )
     ranges = {
         instance: None if group.first_core is None else (group.first_core, group.num_cores or 1)
         for stage in schedule.stages

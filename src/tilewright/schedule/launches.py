@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.schedule.base import Instance, Schedule
 from tilewright.schedule.instances import InstanceGraph, Kind
+from tilewright.schedule.lanes import LanePlace, Sections, places_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class Launch:
 
     What they collect slices into is among `nodes`. Launches of a group follow each other; groups of a stage
     run at the same time, stages in sequence. `num_cores` is the most that the kernel may take; None: all.
-    `is_alone`: its stage has no other group.
+    `is_alone`: its stage has no other group. `sections` of lanes are those of the last of the nodes.
     """
 
     stage: int
@@ -23,6 +24,7 @@ class Launch:
     nodes: tuple[int, ...]
     num_cores: int | None = None
     is_alone: bool = True
+    sections: Sections = ()
 
 
 def launches_of(schedule: Schedule, graph: InstanceGraph) -> tuple[Launch, ...]:
@@ -37,7 +39,7 @@ def launches_of(schedule: Schedule, graph: InstanceGraph) -> tuple[Launch, ...]:
         collects = (p for p in graph.predecessors(place) if graph.nodes[p].kind is not Kind.INSTANCE)
         nodes = (*collects, place)
         last = launches[-1] if launches else None
-        follows = last is not None and _follows(launch, last)
+        follows = last is not None and _follows(launch, last) and not launch.sections
         if last is not None and follows and graph.nodes[last.nodes[-1]].subgraph_id == instance.subgraph_id:
             launches[-1] = replace(last, nodes=(*last.nodes, *nodes))
         else:
@@ -56,9 +58,16 @@ def _launched(schedule: Schedule) -> Iterator[tuple[Instance, Launch]]:
     for number, stage in enumerate(schedule.stages):
         for place, group in enumerate(stage.groups):
             launch = Launch(number, place, (), group.num_cores, is_alone=len(stage.groups) == 1)
-            yield from ((instance, launch) for instance in group.instances)
+            yield from ((instance, replace(launch, sections=lanes)) for instance, lanes in group.sections())
 
 
 def most_cores(launches: Sequence[Launch]) -> Mapping[int, int]:
     """How many cores nodes may take, by their places: those of kernels that may not take all."""
     return {p: launch.num_cores for launch in launches if launch.num_cores is not None for p in launch.nodes}
+
+
+def lane_places(launches: Sequence[Launch]) -> Mapping[tuple[int, int], LanePlace]:
+    """Where layers run that have a lane of their kernel, by their node's place and their number."""
+    return {
+        (launch.nodes[-1], layer): place for launch in launches for layer, place in places_of(launch.sections)
+    }

@@ -254,6 +254,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def runs_lanes(self) -> bool:
+        """Whether layers of a kernel may run at the same time, on groups of its cores."""
+        ...
+
+    @property
     def default_recipe(self) -> Recipe:
         """What an option that names no planner stands for."""
         ...
@@ -400,6 +405,7 @@ class PlainBackend:
     """
 
     costs: CostModel = NOMINAL
+    runs_lanes: bool = False
     default_recipe = PLAIN_RECIPE
     limits = Limits(num_groups=4)
     types: ElementTypes | None = None

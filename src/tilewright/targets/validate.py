@@ -15,13 +15,19 @@ from tilewright.schedule.check import check_schedule
 def program_violations(program: Program, *, allows_slices: bool = False) -> tuple[Violation, ...]:
     """Everything wrong with a program's plans, apart from their stated costs.
 
-    `allows_slices` is the target's `runs_slices`. Costs are checked against the planner's problem, which a
+    `allows_slices` is the target's `runs_slices`; such a target may run lanes, too. Costs are checked against the planner's problem, which a
     program does not carry.
     """
     partition_problem = PartitionProblem(program.graph)
-    max_groups = max((len(stage.groups) for stage in program.schedule.stages), default=1)
+    stages = program.schedule.stages
+    max_groups = max((len(stage.groups) for stage in stages), default=1)
+    sections = (section for s in stages for g in s.groups for lanes in g.inside for section in lanes)
+    max_cores = max((sum(lane.num_cores for lane in section) for section in sections), default=1)
     schedule_problem = ScheduleProblem(
-        program.partition, limits=Limits(max_groups), allows_slices=allows_slices
+        program.partition,
+        limits=Limits(max_groups, num_cores=max_cores),
+        allows_slices=allows_slices,
+        allows_lanes=allows_slices,
     )
     found = [
         *check_partition(partition_problem, program.partition),

@@ -76,6 +76,7 @@ class NpuBackend(PlainBackend):
         self.costs = NpuCosts(
             machine, self.works, self.analysis.maps, self._part_simulation, policy_of(""), source
         )
+        self.runs_lanes = policy_of("").launches == "each subgraph"
         num_cores = machine.num_cores_per_cluster
         self.limits = Limits(num_cores, options.max_memory_bytes, num_cores)
         # The last ones, and of all of them what they cost and how full buffers get.

@@ -13,6 +13,7 @@ from tilewright.memory.scopes import PlacedBuffer
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
+from tilewright.targets.npu.check_sections import lane_buffers, lane_spaces
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.ports import CORE_DMA, DMA
 from tilewright.targets.npu.trace import Trace, by_tile, first_start, last_end
@@ -45,9 +46,14 @@ def check_levels(trace: Trace) -> Iterator[Violation]:
             yield from _check_groups(trace, level)
             continue
         if any(step.kernel for step in trace.planned.simulation.steps):
-            # Each kernel has places of its own while it runs.
+            # Each kernel has places of its own while it runs, and so has each lane in its cores.
             stays += _of_kernels(trace, scope)
             peak = 0
+            for space in lane_spaces(trace, level) if scope is Scope.LOCAL else ():
+                passing_there = [stay for step in space.steps for stay in _in_cores(trace, step)]
+                yield from _check_passing(
+                    trace, space.name, passing_there, space.lying_bytes, space.capacity_bytes
+                )
         yield from _check_passing(trace, level.name, stays, peak, capacity_bytes)
     yield from _check_main(trace)
 
@@ -167,19 +173,23 @@ def most(stays: Iterable[Stay], tolerance_s: float = 0.0) -> tuple[int, float]:
 
 
 def _of_kernels(trace: Trace, scope: Scope) -> Iterator[Stay]:
-    """What placed buffers of kernels that are launched separately take, from the first run to the last."""
+    """What placed buffers of kernels that are launched separately take, from the first run to the last; those
+    of lanes in their cores while these run."""
     runs: dict[int, list[Run]] = {}
     places: dict[int, list[PlacedBuffer]] = {}
     kernels = [step.kernel.number if step.kernel else 0 for step in trace.planned.simulation.steps]
     for run in trace.runs:
         runs.setdefault(kernels[run.step], []).append(run)
     for buffer in trace.planned.scopes.buffers:
-        if buffer.scope is scope and buffer.size_bytes:
+        is_of_lane = scope is Scope.LOCAL and trace.sections[buffer.first_step] is not None
+        if buffer.scope is scope and buffer.size_bytes and not is_of_lane:
             places.setdefault(kernels[buffer.first_step], []).append(buffer)
     for number, buffers in places.items():
         extent = max(b.end_bytes for b in buffers) - min(b.offset_bytes for b in buffers)
         ran = runs.get(number, [])
         yield Stay(f"buffers of kernel {number}", min(first_start(ran), last_end(ran)), last_end(ran), extent)
+    if scope is Scope.LOCAL:
+        yield from (Stay(str(b), start, end, b.size_bytes) for b, start, end in lane_buffers(trace))
 
 
 def passing(trace: Trace, scope: Scope) -> Iterator[Stay]:

@@ -21,6 +21,7 @@ from tilewright.planning import Violation
 from tilewright.schedule.binding import Scope
 from tilewright.targets.npu.check_levels import check_levels
 from tilewright.targets.npu.check_order import check_order
+from tilewright.targets.npu.check_sections import check_sections
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA
@@ -49,7 +50,8 @@ _COUNTED_WITHOUT_SHARED: Mapping[str, Mapping[str, Sequence[str]]] = {
 def check_run(planned: SimulatedPlan, machine: Machine) -> tuple[Violation, ...]:
     """Everything wrong with the runs of a plan: nothing, if the machine could have run it so.
 
-    Checked: no unit does two things at once; nothing moves faster than its port, nothing is computed faster
+    Checked: no unit does two things at once; lanes of a kernel have no more than its cores, which are theirs
+    from the beginning of their section to its end; nothing moves faster than its port, nothing is computed faster
     than the units multiply; whatever a step reads, writes and multiplies by moves, and totals are those of
     the runs; no level ever holds more than its capacity, with weights and tiles on their way; nothing is read
     before it is there, nothing written where something is still needed.
@@ -57,6 +59,7 @@ def check_run(planned: SimulatedPlan, machine: Machine) -> tuple[Violation, ...]
     trace = Trace(planned, machine)
     return (
         *_check_units(trace),
+        *check_sections(trace),
         *_check_rates(trace),
         *_check_steps(trace),
         *_check_totals(trace),
@@ -66,18 +69,21 @@ def check_run(planned: SimulatedPlan, machine: Machine) -> tuple[Violation, ...]
 
 
 def _check_units(trace: Trace) -> Iterator[Violation]:
-    """Kernels that hold some of the cores, and groups of cores, have units of their own, all together those
-    of all cores."""
+    """Kernels that hold some of the cores, lanes of these, and groups of cores have units of their own, all
+    together those of all cores."""
     num_cores = trace.machine.num_cores_per_cluster
-    lanes: dict[tuple[str, int | None], list[Run]] = {}
+    lanes: dict[tuple[str, object], list[Run]] = {}
     cores: dict[str, list[tuple[float, int]]] = {}
     for run in trace.runs:
         kernel, group = trace.planned.simulation.steps[run.step].kernel, trace.group_of(run.step)
+        place, given = trace.sections[run.step], trace.cores_of(run.step)
         lane = None if not run.num_cores else group.number if group else kernel.number if kernel else None
-        lanes.setdefault((run.unit, lane), []).append(run)
-        if group is not None and run.unit != DMA and run.num_cores != group.num_cores:
+        lanes.setdefault(
+            (run.unit, lane if place is None or lane is None else (lane, *place[1:])), []
+        ).append(run)
+        if given is not None and run.unit != DMA and run.num_cores != given:
             yield Violation(
-                "unit", f"{run.unit}: step {run.step} runs on {run.num_cores} of its {group.num_cores} cores"
+                "unit", f"{run.unit}: step {run.step} runs on {run.num_cores} of its {given} cores"
             )
         changes = cores.setdefault(run.unit, [])
         changes.append((run.start_s, run.num_cores or num_cores))

@@ -13,13 +13,14 @@ from tilewright.cost.energy import EnergyTable
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine
 from tilewright.ir.extract import extract
-from tilewright.ir.graph import Value
+from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import RegionMaps, kernel_structure
 from tilewright.partition.base import PartitionProblem, Reason, build_partition
 from tilewright.partition.layers import layer_of
 from tilewright.partition.merge_siblings import MergedWork
 from tilewright.planning import Provenance, Quality, Status
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
+from tilewright.schedule.lanes import LanedWork
 from tilewright.targets.npu.ports import ports_of
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, static_power_w
 from tilewright.targets.npu.stage_times import KernelTasks, stage_seconds, tasks_of_kernel
@@ -161,7 +162,8 @@ class NpuCosts:
     def _structure(self, work: KernelWork) -> int:
         """A number for all that costs the same."""
         if work not in self._numbers:
-            structure = kernel_structure(work.nodes, work.outputs), _is_merged(work)
+            lanes = (work.layers, work.sections) if isinstance(work, LanedWork) else None
+            structure = kernel_structure(work.nodes, work.outputs), _is_merged(work), lanes
             self._numbers[work] = self._structures.setdefault(structure, len(self._structures))
         return self._numbers[work]
 
@@ -231,22 +233,47 @@ def _alone(groups: Sequence[Sequence[KernelWork]], num_cores: int | None = None)
     problem = PartitionProblem(graph)
     clusters = [[twins[node] for node in work.nodes] for work in kernels]
     partition = build_partition(
-        problem, clusters, lambda producer, consumer, value, fused: _REASONS[fused], Provenance(SOURCE)
+        problem,
+        clusters,
+        lambda producer, consumer, value, fused: _REASONS[fused],
+        Provenance(SOURCE),
+        quality=UNPRICED,
     )
     ids = {node: subgraph.id for subgraph in partition.subgraphs for node in subgraph.nodes}
-    merged = {ids[cluster[0]] for work, cluster in zip(kernels, clusters, strict=True) if _is_merged(work)}
-    if merged:
+    fixed = {
+        ids[cluster[0]]: _layers(work, cluster)
+        for work, cluster in zip(kernels, clusters, strict=True)
+        if isinstance(work, MergedWork | LanedWork)
+    }
+    if fixed:
         wanted = frozenset(graph.outputs)
         layers = tuple(
-            (layer_of(s.nodes, wanted),) if s.id in merged else partition.layers_of(s)
+            tuple(layer_of(nodes, wanted) for nodes in fixed[s.id])
+            if s.id in fixed
+            else partition.layers_of(s)
             for s in partition.subgraphs
         )
         partition = replace(partition, layers=layers)
     numbers = iter([ids[cluster[0]] for cluster in clusters])
     stage = Stage(
-        tuple(Group(tuple(Instance(next(numbers)) for _ in group), num_cores) for group in groups if group)
+        tuple(
+            Group(
+                tuple(Instance(next(numbers)) for _ in group),
+                num_cores,
+                inside=tuple(w.sections if isinstance(w, LanedWork) else () for w in group),
+            )
+            for group in groups
+            if group
+        )
     )
     return Schedule(partition, (stage,), UNPRICED, Provenance(SOURCE))
+
+
+def _layers(work: MergedWork | LanedWork, nodes: Sequence[Node]) -> Sequence[Sequence[Node]]:
+    """The layers of a kernel that says which it has: merged operators are one."""
+    if isinstance(work, MergedWork):
+        return (nodes,)
+    return [[nodes[place] for place in layer] for layer in work.layers]
 
 
 def _connections(groups: Sequence[Sequence[KernelWork]]) -> tuple[tuple[int, ...], ...]:

@@ -1,7 +1,8 @@
 """Kernels that a machine launches separately: on how many cores each runs, and what of the chip is its own.
 
 A kernel takes the cores that its work fills, and holds them from its launch to its end, together with the
-same share of what the cores of a cluster have in common on the chip. Main memory is shared by all.
+same share of what the cores of a cluster have in common on the chip. Main memory is shared by all. Lanes of a
+kernel have some of its cores each, with the same share of what these hold beside what lies in all of them.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region
 from tilewright.memory.instances import InstanceStep
-from tilewright.memory.scopes import ScopePlan
+from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents
 from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.blocks import Blocks
+from tilewright.targets.npu.groups import passing_bytes
 from tilewright.targets.npu.pools import PoolSizes, level_bytes
 from tilewright.targets.npu.work import Works
 
@@ -37,6 +40,23 @@ class Kernel:
     num_cores: int
     share: float
     pools: PoolSizes
+
+
+@dataclass(frozen=True, slots=True)
+class StepLane:
+    """Some of a kernel's cores, on which a step runs while others run beside it.
+
+    `section` and `number` name it within the kernel. `share` is that of its cores among all, `pools` is what
+    its cores hold beside placed buffers, and what of the shared buffer passes for it alone; all lanes of its
+    section together have `section_bytes` of that.
+    """
+
+    section: int
+    number: int
+    num_cores: int
+    share: float
+    pools: PoolSizes
+    section_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +93,7 @@ class StepCores:
     ) -> tuple[tuple[int, ...], Distribution]:
         """Shape of what the operator with the most work makes, and how that is distributed."""
         instance = self._plan.graph.nodes[step.node]
-        most = self._bindings.cores_of(step.node)
+        most = self._bindings.cores_of(step.node, step.layer)
         made = [(n, regions[v]) for n in step.operators for v in n.results() if v in regions]
         key = (instance.subgraph_id, step.layer, tuple(extents(r) for _, r in made), most)
         if key not in self._leading:
@@ -88,8 +108,8 @@ class StepCores:
         return Distribution(binding, prod(binding) if blocks is None else cores, blocks)
 
     def most(self, launch: Launch) -> int:
-        """How many cores the steps of a kernel fill at most."""
-        found = [1]
+        """How many cores the steps of a kernel fill at most, or lanes of it have that run at the same time."""
+        found = [1, *(sum(lane.num_cores for lane in section) for section in launch.sections)]
         for node in launch.nodes:
             for number in self._plan.steps_of(node):
                 step = self._plan.steps[number]
@@ -103,10 +123,12 @@ class StepCores:
         return sum(work.seconds for work in self._works.of(node, region, None))
 
 
-def kernel_of(number: int, launch: Launch, plan: ScopePlan, machine: Machine, num_cores: int) -> Kernel:
+def kernel_of(
+    number: int, launch: Launch, plan: ScopePlan, bindings: Bindings, machine: Machine, num_cores: int
+) -> Kernel:
     """A launch on so many cores, or on as many more as its placed buffers need."""
     of_cluster = machine.num_cores_per_cluster
-    held = {scope: _held_bytes(plan, launch, scope) for scope in (Scope.LOCAL, Scope.SHARED)}
+    held = {scope: _held_bytes(plan, launch, bindings, scope) for scope in (Scope.LOCAL, Scope.SHARED)}
     capacities = {Scope.LOCAL: local_capacity_bytes(machine), Scope.SHARED: shared_capacity_bytes(machine)}
     for scope, capacity_bytes in capacities.items():
         if held[scope] and capacity_bytes:
@@ -120,13 +142,72 @@ def kernel_of(number: int, launch: Launch, plan: ScopePlan, machine: Machine, nu
     return Kernel(number, launch.stage, launch.group, num_cores, num_cores / of_cluster, pools)
 
 
-def _held_bytes(plan: ScopePlan, launch: Launch, scope: Scope) -> int:
-    """What the placed buffers of a kernel take of a level, from the first one's place to the last one's end.
+def lanes_of(
+    kernel: Kernel, launch: Launch, plan: ScopePlan, bindings: Bindings, machine: Machine
+) -> Mapping[tuple[int, int], StepLane]:
+    """The lanes of a kernel, by their section and number.
+
+    What lies in all cores takes the same part of each; what a lane makes for itself lies in its cores alone,
+    from the beginning of its section to the end. Half of the shared buffer passes what lanes need, so that
+    none waits for another.
+
+    Raises:
+        InfeasibleMapping: a lane's cores are too small for the buffers that lie there.
+    """
+    lanes: dict[tuple[int, int], StepLane] = {}
+    for section, members in enumerate(launch.sections):
+        num_cores = sum(lane.num_cores for lane in members)
+        if num_cores > kernel.num_cores:
+            raise InfeasibleMapping(
+                f"kernel {kernel.number}: lanes take {num_cores} cores at the same time, it has "
+                f"{kernel.num_cores}; give them fewer."
+            )
+        shared = [passing_bytes(kernel.pools.shared_bytes) * x.num_cores // num_cores for x in members]
+        for number, lane in enumerate(members):
+            own_bytes = sum(
+                buffer.size_bytes
+                for buffer in plan.buffers
+                if buffer.scope is Scope.LOCAL
+                and _lane_key(plan, bindings, launch, buffer) == (section, number)
+            )
+            local_bytes = kernel.pools.local_bytes * lane.num_cores // kernel.num_cores - own_bytes
+            if kernel.pools.shared_bytes and not shared[number]:
+                raise InfeasibleMapping(
+                    f"kernel {kernel.number} on {machine.name}: nothing of the shared buffer's "
+                    f"{kernel.pools.shared_bytes} bytes is left for a lane; run its layers one after another."
+                )
+            if local_bytes < 0:
+                raise InfeasibleMapping(
+                    f"kernel {kernel.number} on {machine.name}: buffers of {own_bytes} bytes lie in "
+                    f"{lane.num_cores} of its cores, whose buffers hold {local_bytes + own_bytes} of them; "
+                    "run its layers one after another."
+                )
+            share = lane.num_cores / machine.num_cores_per_cluster
+            pools = PoolSizes(local_bytes, shared[number])
+            lanes[section, number] = StepLane(section, number, lane.num_cores, share, pools, sum(shared))
+    return lanes
+
+
+def _lane_key(
+    plan: ScopePlan, bindings: Bindings, launch: Launch, buffer: PlacedBuffer
+) -> tuple[int, int] | None:
+    """The lane of a kernel that makes a buffer, by section and number; None: all cores, or another kernel."""
+    if buffer.node != launch.nodes[-1]:
+        return None
+    lane = bindings.lane_of(buffer.node, plan.steps[buffer.first_step].layer)
+    return None if lane is None else (lane.section, lane.number)
+
+
+def _held_bytes(plan: ScopePlan, launch: Launch, bindings: Bindings, scope: Scope) -> int:
+    """What the placed buffers of a kernel take of a level, from the first one's place to the last one's end;
+    of the cores' buffers those that lie in all of them.
 
     More than what is live at a step: steps overlap, so that buffers of several are there at a time.
     """
     nodes = set(launch.nodes)
     held = [b for b in plan.buffers if b.scope is scope and b.node in nodes and b.size_bytes]
+    if scope is Scope.LOCAL and launch.sections:
+        held = [b for b in held if _lane_key(plan, bindings, launch, b) is None]
     if not held:
         return 0
     return max(b.end_bytes for b in held) - min(b.offset_bytes for b in held)

@@ -10,7 +10,7 @@ the last one has waited for every release that made room for it or for any one b
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.errors import InternalError
@@ -69,12 +69,14 @@ class _Kept:
 class Pool:
     """The free bytes of one level while tasks are added."""
 
-    def __init__(self, tasks: TaskGraph, name: str, capacity_bytes: int) -> None:
+    def __init__(self, tasks: TaskGraph, name: str, capacity_bytes: int, after: Sequence[int] = ()) -> None:
+        """The whole level is free, once all of `after` have ended."""
         self.name, self.capacity_bytes, self.free_bytes = name, capacity_bytes, capacity_bytes
         self._tasks = tasks
         self._released: deque[tuple[int, int]] = deque()  # bytes, and the task after which they are free
         self._kept: OrderedDict[str, _Kept] = OrderedDict()  # the one read longest ago first
-        self._gate: int | None = None  # ends when everything that was taken over has been released
+        # Ends when everything that was taken over has been released.
+        self._gate: int | None = tasks.join(after) if after else None
 
     def take(self, size_bytes: int, pinned: Collection[str] = ()) -> list[int]:
         """Hand out bytes; the tasks that whoever takes them has to wait for.

@@ -50,8 +50,11 @@ class KernelTasks:
 def tasks_of_kernel(simulation: Simulation) -> KernelTasks:
     """The tasks of the only kernel of a simulation that keeps them."""
     tasks = simulation.tasks
-    units = dict.fromkeys(task.unit for task in tasks if task.unit not in (NOWHERE, DMA))
-    queues = {NOWHERE: _WAITS, DMA: _MAIN} | {unit: place for place, unit in enumerate(units, _MAIN + 1)}
+    # Lanes of the kernel have units of their own.
+    units = dict.fromkeys((task.unit, task.lane) for task in tasks if task.unit not in (NOWHERE, DMA))
+    places = {unit: place for place, unit in enumerate(units, _MAIN + 1)}
+    known = {NOWHERE: _WAITS, DMA: _MAIN}
+    queues = [known.get(task.unit, places.get((task.unit, task.lane), _WAITS)) for task in tasks]
     order = sorted(range(len(tasks)), key=lambda number: (tasks[number].priority, number))
     ranks = np.empty(len(tasks), np.int64)
     ranks[order] = np.arange(len(tasks))
@@ -60,7 +63,7 @@ def tasks_of_kernel(simulation: Simulation) -> KernelTasks:
         tasks[0].takes,
         len(units),
         np.array([task.seconds for task in tasks]),
-        np.array([queues[task.unit] for task in tasks], np.int64),
+        np.array(queues, np.int64),
         ranks,
         np.array([task.num_waiting for task in tasks], np.int64),
         np.cumsum([0, *(len(task.followers) for task in tasks)]),

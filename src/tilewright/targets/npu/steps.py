@@ -18,7 +18,7 @@ from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain
 from tilewright.schedule.instances import Edge, Kind
 from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.groups import StepGroup, bringing
-from tilewright.targets.npu.kernels import Kernel, StepCores, kernel_of
+from tilewright.targets.npu.kernels import Kernel, StepCores, StepLane, kernel_of, lanes_of
 from tilewright.targets.npu.places import reused_places
 from tilewright.targets.npu.pools import PoolSizes, pool_sizes
 from tilewright.targets.npu.residents import Residents
@@ -78,8 +78,9 @@ class Weight:
 class SimulatedStep:
     """One step with all that takes time. `after` are steps whose places in memory it reuses.
 
-    Where kernels are launched separately, `kernel` is the one that it belongs to, `binding` how its main
-    result is distributed over cores. Where groups of cores work side by side, `group` is what runs it.
+    Where kernels are launched separately, `kernel` is the one that it belongs to, `lane` what of its cores
+    runs the step if not all do, `binding` how its main result is distributed over cores. Where groups of cores
+    work side by side, `group` is what runs it.
     """
 
     number: int
@@ -94,11 +95,12 @@ class SimulatedStep:
     kernel: Kernel | None = None
     binding: Binding = ()
     group: StepGroup | None = None
+    lane: StepLane | None = None
 
     @property
     def share(self) -> float:
         """What of the cores runs it."""
-        cores = self.group or self.kernel
+        cores = self.lane or self.group or self.kernel
         return 1.0 if cores is None else cores.share
 
     def holds(self, weight: Weight) -> bool:
@@ -152,6 +154,7 @@ class _Lowering:
         self.num_cores = machine.num_cores_per_cluster  # that a step may take
         self.machine, self.works = machine, works
         self.kernel: Kernel | None = None
+        self.lane: StepLane | None = None
         self.cores = StepCores(plan, bindings, self.works) if bindings.launches else None
         self.moves = transfers(self.graph, bindings, plan.scopes)
         self.edges: dict[tuple[int, Value, int], Edge] = {
@@ -183,26 +186,43 @@ class _Lowering:
         """A step of the one program, on the cores of its group if there are groups."""
         if self.groups and self.bindings.cores is not None:
             self.group = self.groups[self.bindings.cores.of_nodes[step.node]]
-            self.num_cores, pools = self.group.num_cores, self.group.pools
-            self.requests = TileRequests(self.plan.graph.maps, pools.local_bytes, pools.shared_bytes)
-            self.known_requests = self.requests_by_pools.setdefault(pools, {})
+            self.num_cores = self.group.num_cores
+            self._pass(self.group.pools)
         return self._step(number, step)
+
+    def _pass(self, pools: PoolSizes) -> None:
+        """What follows is tiled for what is free so."""
+        if (self.requests.local_bytes, self.requests.shared_bytes) != (pools.local_bytes, pools.shared_bytes):
+            self.requests = TileRequests(self.plan.graph.maps, pools.local_bytes, pools.shared_bytes)
+        self.known_requests = self.requests_by_pools.setdefault(pools, {})
 
     def _launched(self, number: int, launch: Launch, num_cores: int) -> list[SimulatedStep]:
         """The steps of a kernel; where the buffers of its cores are too small for any tile, on all cores."""
         steps = [s for node in launch.nodes for s in self.plan.steps_of(node)]
         first = len(self.tilings)
-        self.kernel = kernel_of(number, launch, self.plan, self.machine, num_cores)
-        pools = self.kernel.pools
-        self.requests = TileRequests(self.plan.graph.maps, pools.local_bytes, pools.shared_bytes)
-        self.known_requests = self.requests_by_pools.setdefault(pools, {})
+        self.kernel = kernel_of(number, launch, self.plan, self.bindings, self.machine, num_cores)
         try:
-            return [self._step(s, self.plan.steps[s]) for s in steps]
+            lanes = lanes_of(self.kernel, launch, self.plan, self.bindings, self.machine)
+            return [self._on_lane(s, self.plan.steps[s], self.kernel, lanes) for s in steps]
         except InfeasibleMapping:
             if self.kernel.num_cores == self.num_cores:
                 raise
         del self.tilings[first:]
         return self._launched(number, launch, self.num_cores)
+
+    def _on_lane(
+        self, number: int, step: InstanceStep, kernel: Kernel, lanes: Mapping[tuple[int, int], StepLane]
+    ) -> SimulatedStep:
+        """A step of a kernel, on all of its cores or on those of its lane."""
+        place = self.bindings.lane_of(step.node, step.layer)
+        self.lane = None if place is None else lanes[place.section, place.number]
+        self._pass((self.lane or kernel).pools)
+        return self._step(number, step)
+
+    @property
+    def _cores_of_step(self) -> int:
+        cores = self.lane or self.kernel
+        return self.num_cores if cores is None else cores.num_cores
 
     def _step(self, number: int, step: InstanceStep) -> SimulatedStep:
         node = self.graph.nodes[step.node]
@@ -219,7 +239,7 @@ class _Lowering:
             works = tuple(self._conversions(step))
             return SimulatedStep(
                 number, name, kind, works, tuple(loads), stores, (), self.tilings[-1], self.reused[number],
-                self.kernel, group=self.group,
+                self.kernel, group=self.group, lane=self.lane,
             )  # fmt: skip
         regions = value_regions(step.operators, made, self.graph.maps)
         main = max(made, key=lambda v: volume(made[v]))
@@ -235,7 +255,7 @@ class _Lowering:
             number, step.operators[0].name, node.kind,
             (*self._works_of(step, regions, main), *self._conversions(step)), waiting, stores,
             weights, self.tilings[-1], self.reused[number], self.kernel,
-            self._own_binding(step, main, regions), self.group,
+            self._own_binding(step, main, regions), self.group, self.lane,
         )  # fmt: skip
 
     def _own_binding(self, step: InstanceStep, main: Value, regions: Mapping[Value, Region]) -> Binding:
@@ -308,8 +328,8 @@ class _Lowering:
         node = self.graph.nodes[step.node]
         own = self.bindings.bindings[step.node] if main in node.outputs else None
         shapes = tuple(extents(regions[v]) for n in step.operators for v in n.results() if v in regions)
-        num_cores = self.num_cores if self.kernel is None else self.kernel.num_cores
-        key = (node.subgraph_id, step.layer, shapes, own, self.bindings.cores_of(step.node), num_cores)
+        num_cores, most = self._cores_of_step, self.bindings.cores_of(step.node, step.layer)
+        key = (node.subgraph_id, step.layer, shapes, own, most, num_cores)
         found = self.known_works.get(key)
         if found is None:
             found = tuple(
@@ -326,7 +346,7 @@ class _Lowering:
         """What a step reads and makes of the network's inputs and results is converted on its way."""
         if self.graph.partition.border_bytes is None:
             return
-        num_cores = self.num_cores if self.kernel is None else self.kernel.num_cores
+        num_cores = self._cores_of_step
         for read in step.reads:
             if read.buffer is None or self._is_result(self.plan.buffers[read.buffer]):
                 yield from self.works.of_conversion(read.value.dtype, read.region, num_cores)

@@ -19,7 +19,8 @@ class StepTasks(ClusterTasks):
     """All tiles of all steps as tasks. Steps are added in their order.
 
     A kernel that is launched separately starts when those of its group before it and all of earlier stages
-    have ended and its cores are free, keeps these to its end, and leaves nothing on the chip.
+    have ended and its cores are free, keeps these to its end, and leaves nothing on the chip. A section of
+    lanes within it starts when the cores have done all before it, and what follows when they have done it.
     """
 
     def __post_init__(self) -> None:
@@ -32,6 +33,12 @@ class StepTasks(ClusterTasks):
         self._first = 0  # of the kernel's tasks
         self._stages: list[int] = []  # after which all of earlier stages have ended
         self._groups: dict[int, int] = {}  # of this stage: after which its kernels so far have ended
+        self._section: int | None = None  # of lanes of the kernel; none: all of its cores work together
+        self._section_first = 0  # of the tasks since it began
+        self._section_bytes = 0  # of the shared buffer, which pass for its lanes
+        self._section_pools: list[int] = []  # after which these are free
+        self._lanes: dict[int, tuple[int, Pool, Pool | None]] = {}  # queues, cores' buffers, what passes
+        self._num_lanes = 0  # of all kernels so far
 
     def run(self) -> list[Run]:
         """Every unit's work in time."""
@@ -68,6 +75,46 @@ class StepTasks(ClusterTasks):
         self.before = [self.tasks.hold(kernel.num_cores, self.launch_s, (number, -2, 0), gates)]
         self.kernel = kernel
         self.open(kernel.pools)
+        self.lane, self.gate, self._section, self._lanes = None, [], None, {}
+        self._section_first, self._section_bytes = self.tasks.num_tasks, 0
+
+    def _enter_lane(self, step: SimulatedStep, kernel: Kernel) -> None:
+        """What follows is for the cores of a lane, or for all of the kernel's."""
+        section = None if step.lane is None else step.lane.section
+        if section != self._section:
+            self._enter_section(section, step, kernel)
+        self.lane = step.lane
+        if step.lane is None:
+            return
+        number, pools = step.lane.number, step.lane.pools
+        if number not in self._lanes:
+            self._num_lanes += 1
+            local = Pool(self.tasks, self.ports.local.name, pools.local_bytes)
+            shared = self.ports.shared
+            passing = None
+            if shared is not None:
+                passing = Pool(self.tasks, shared.name, pools.shared_bytes, self._section_pools)
+            self._lanes[number] = -self._num_lanes, local, passing
+        self.queues, self.local, self.passing = self._lanes[number]
+
+    def _enter_section(self, section: int | None, step: SimulatedStep, kernel: Kernel) -> None:
+        """The cores are given out anew when they have done all that they had to do.
+
+        What comes to the shared buffer meanwhile waits for no more than its place there.
+        """
+        since = range(self._section_first, self.tasks.num_tasks)
+        known = self.tasks.tasks
+        busy = [t for t in since if known[t].unit != NOWHERE and self.uses_cores(known[t].unit)]
+        if busy:
+            self.gate = [self.tasks.add(NOWHERE, self.barrier_s, (step.number, -1, 0), "", busy)]
+        if self.shared is not None:
+            self.shared.release(self._section_bytes, [*since, *self._section_pools])
+        self._section, self._section_first, self._section_bytes = section, self.tasks.num_tasks, 0
+        self._lanes, self._section_pools = {}, []
+        self.local, self.passing = Pool(self.tasks, self.local.name, kernel.pools.local_bytes), self.shared
+        if step.lane is not None and self.shared is not None and step.lane.section_bytes:
+            self._section_bytes = step.lane.section_bytes
+            self._section_pools = self.shared.take(self._section_bytes)
 
     def _join(self) -> int:
         """The task after which all groups of this stage have ended, and are known to have."""
@@ -85,6 +132,8 @@ class StepTasks(ClusterTasks):
         """The tasks of the next step."""
         if step.kernel is not None and step.kernel != self.kernel:
             self._start_kernel(step.kernel, step.number)
+        if step.kernel is not None:
+            self._enter_lane(step, step.kernel)
         if step.group is not None:
             self._enter(step.group)
         first = self.tasks.num_tasks

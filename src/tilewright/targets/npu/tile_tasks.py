@@ -16,7 +16,7 @@ from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.events import TaskGraph
 from tilewright.targets.npu.groups import StepGroup
-from tilewright.targets.npu.kernels import Kernel
+from tilewright.targets.npu.kernels import Kernel, StepLane
 from tilewright.targets.npu.policy import Policy
 from tilewright.targets.npu.pools import Pool, PoolSizes
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
@@ -53,17 +53,20 @@ class ClusterTasks:
         self.tasks = TaskGraph(self.machine.num_cores_per_cluster)
         self.kernel: Kernel | None = None
         self.group: StepGroup | None = None
+        self.lane: StepLane | None = None
+        self.queues = 0  # the lane of the task graph whose units are those of a kernel's lane
         # After which weights are in the cores that hold them, by group and key.
         self.held: dict[tuple[int, str], list[int]] = {}
         self.computed: list[list[int]] = []  # by step and tile: the task after which it is in the cores
         self.stored: list[list[int]] = []  # the same: after which it is where it belongs
         self.before: list[int] = []  # what every further task waits for
+        self.gate: list[int] = []  # what every further task waits for that uses the cores or their buffers
         self.open(self.residents.pools)
 
     @property
     def share(self) -> float:
         """What of the cores runs the step."""
-        cores = self.group or self.kernel
+        cores = self.lane or self.group or self.kernel
         return 1.0 if cores is None else cores.share
 
     def open(self, pools: PoolSizes) -> None:
@@ -73,6 +76,10 @@ class ClusterTasks:
         if self.ports.shared is not None:
             self.shared = Pool(self.tasks, self.ports.shared.name, pools.shared_bytes)
         self.passing = self.shared  # from which takes what does not stay
+
+    def uses_cores(self, unit: str) -> bool:
+        """Whether a unit's tasks use cores or their buffers: where one is shared, all but main memory's port."""
+        return unit != DMA or self.shared is None
 
     def task(
         self,
@@ -88,11 +95,12 @@ class ClusterTasks:
         """A task after others, and after whatever the policy puts before it."""
         cores = self.group or self.kernel
         lane, num_cores = (0, 0) if cores is None else (cores.number + 1, cores.num_cores)
+        if self.lane is not None:
+            lane, num_cores = self.queues, self.lane.num_cores
         if unit == DMA:
             lane, num_cores = 0, 0
-        task = self.tasks.add(
-            unit, seconds, at, what, (*after, *self.before), size_bytes, name, lane, num_cores, part
-        )
+        before = (*after, *self.before, *(self.gate if self.uses_cores(unit) else ()))
+        task = self.tasks.add(unit, seconds, at, what, before, size_bytes, name, lane, num_cores, part)
         if self.policy.overlap == "none":
             self.before = [task]
         return task

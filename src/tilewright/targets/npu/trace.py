@@ -9,6 +9,7 @@ from math import inf
 from tilewright.hardware.machine import Machine
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.core_groups import CoreGroup
+from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA
@@ -17,22 +18,31 @@ from tilewright.targets.npu.ports import CORE_DMA, DMA
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """What one cluster did. `runs` are in the order of their starts, `tolerance_s` is what sums of times may
-    be off by."""
+    be off by. `of_step` are the runs of each step, `sections` says which steps run in lanes of their kernel.
+    """
 
     planned: SimulatedPlan
     machine: Machine
     runs: tuple[Run, ...] = field(init=False)
     tolerance_s: float = field(init=False)
+    sections: Sequence[tuple[Launch, int, int] | None] = field(init=False, repr=False)
+    of_step: Sequence[list[Run]] = field(init=False, repr=False)
     _known: Mapping[tuple[int, str], list[Run]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         runs = tuple(sorted(self.planned.simulation.runs, key=lambda run: run.start_s))
         known: dict[tuple[int, str], list[Run]] = {}
+        of_step: list[list[Run]] = [[] for _ in self.planned.scopes.steps]
         for run in runs:
             known.setdefault((run.step, run.what), []).append(run)
+            of_step[run.step].append(run)
         object.__setattr__(self, "runs", runs)
         object.__setattr__(self, "tolerance_s", 1e-9 * last_end(runs))
+        object.__setattr__(self, "of_step", of_step)
         object.__setattr__(self, "_known", known)
+        has_lanes = any(launch.sections for launch in self.planned.bindings.launches)
+        places = [self.section_of(number) if has_lanes else None for number in range(len(of_step))]
+        object.__setattr__(self, "sections", places)
 
     @property
     def core_engine(self) -> str:
@@ -48,10 +58,35 @@ class Trace:
         cores = self.planned.bindings.cores
         return None if cores is None else cores.groups[cores.of_nodes[self.planned.scopes.steps[step].node]]
 
+    def section_of(self, step: int) -> tuple[Launch, int, int] | None:
+        """The kernel of a step that runs in a lane, and the numbers of the section and of the lane."""
+        run = self.planned.scopes.steps[step]
+        for launch in self.planned.bindings.launches:
+            for number, section in enumerate(launch.sections if launch.nodes[-1] == run.node else ()):
+                for lane, members in enumerate(section):
+                    if run.layer in members.layers:
+                        return launch, number, lane
+        return None
+
+    def cores_of(self, step: int) -> int | None:
+        """The number of cores of the lane or of the group that runs a step; None where it has all that there
+        are, or all of its kernel."""
+        place, group = self.sections[step], self.group_of(step)
+        if place is not None:
+            launch, section, lane = place
+            return launch.sections[section][lane].num_cores
+        return None if group is None else group.num_cores
+
     def share_of(self, step: int) -> float:
         """What of the cores may run a step."""
-        group = self.group_of(step)
-        return 1.0 if group is None else group.num_cores / self.machine.num_cores_per_cluster
+        num_cores = self.cores_of(step)
+        return 1.0 if num_cores is None else num_cores / self.machine.num_cores_per_cluster
+
+    def on_cores(self, step: int) -> list[Run]:
+        """The runs of a step that use cores or their buffers: all but those of main memory's engine, where it
+        feeds a shared buffer."""
+        is_apart = self.machine.shared is not None
+        return [run for run in self.of_step[step] if not (is_apart and run.unit == DMA)]
 
     def held(self) -> Mapping[tuple[int, str], int | None]:
         """The step that brought each weight which a group of cores holds, by the group and the weight's key:
