@@ -3,19 +3,17 @@
 As PCGC (section 3.4) has it, after Rammer (Ma et al., OSDI 2020): the machine is so many units of each kind,
 one in each core that has one. What is ready runs at the same time, a branch in a group, as far as there are
 units for it; each group then has fewer cores than it would have alone. Where that does not take less, one
-subgraph after the other gets all of them.
+subgraph after the other gets all of them. Inside of each kernel, on the cores that it then has, the same is
+done with layers (`lane_search.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from tilewright.hardware.machine import Machine
-from tilewright.hardware.parts import Work
-from tilewright.ir.derive import is_complex
-from tilewright.partition.base import Subgraph
+from tilewright.errors import InfeasibleMapping
 from tilewright.planning import Budget, Meter, Provenance, option
 from tilewright.progress import checkpoint
 from tilewright.schedule.base import (
@@ -27,23 +25,10 @@ from tilewright.schedule.base import (
     build_schedule,
     single,
 )
+from tilewright.schedule.lane_search import LaneSearch
 from tilewright.schedule.moldable import allocation, core_counts, packing
 from tilewright.schedule.sequential import Sequential
-
-
-def virtual_units(machine: Machine | None, num_cores: int) -> Mapping[Work, int]:
-    """How many subgraphs of each operation class can run at the same time: one on each core that has a unit.
-
-    Without a machine, or where it names no units, every core takes any work.
-    """
-    if machine is None or not machine.units:
-        return dict.fromkeys(Work, num_cores)
-    return {work: num_cores if any(unit.takes(work) for unit in machine.units) else 0 for work in Work}
-
-
-def needed_unit(subgraph: Subgraph) -> Work:
-    """The unit that a subgraph occupies: that of sums of products, where it has any."""
-    return Work.CONTRACTION if any(map(is_complex, subgraph.nodes)) else Work.ELEMENTWISE
+from tilewright.schedule.units import needed_unit, virtual_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +37,36 @@ class VirtualUnits:
 
     min_gain: float = option(0.0, "Share of the cost of one after another that a stage must save.")
     max_groups: int = option(8, "Most branches of a stage.")
+    inside: bool = option(True, "Whether layers within a kernel run at the same time, too, where that pays.")
     name: ClassVar[str] = "virtual-units"
 
     def solve(self, problem: ScheduleProblem, budget: Budget) -> Schedule:
         """Stage by stage; the order of the graph where that costs no more, as where stages overlap."""
         work = _Work(problem, self, budget.start())
         stages = tuple(work.stages())
-        num_parallel = sum(len(stage.groups) > 1 for stage in stages)
-        note = f"{num_parallel} of {len(stages)} stages have several groups"
-        provenance = Provenance(self.name, num_evaluations=work.meter.num_evaluations, note=note)
-        schedule = build_schedule(problem, stages, provenance, cut_off=work.meter.cut_off)
+        laned = stages
+        if self.inside and problem.allows_lanes:
+            search = LaneSearch(problem, work.meter, self.min_gain)
+            laned = tuple(map(search.improved, stages))
+        try:
+            schedule = self._built(problem, laned, work.meter)
+        except InfeasibleMapping:
+            # Beside what else lies there the cores of a lane hold less than alone.
+            schedule = self._built(problem, stages, work.meter)
         plain = Sequential().solve(problem, Budget(1))
         if plain.quality.cost <= schedule.quality.cost:
-            return replace(plain, provenance=replace(provenance, note="one after another costs no more"))
+            note = "one after another costs no more"
+            return replace(plain, provenance=replace(schedule.provenance, note=note))
         return schedule
+
+    def _built(self, problem: ScheduleProblem, stages: tuple[Stage, ...], meter: Meter) -> Schedule:
+        return build_schedule(problem, stages, self._provenance(stages, meter), cut_off=meter.cut_off)
+
+    def _provenance(self, stages: Sequence[Stage], meter: Meter) -> Provenance:
+        num_parallel = sum(len(stage.groups) > 1 for stage in stages)
+        num_laned = sum(bool(lanes) for stage in stages for g in stage.groups for lanes in g.inside)
+        note = f"{num_parallel} of {len(stages)} stages have several groups, {num_laned} kernels several lanes"
+        return Provenance(self.name, num_evaluations=meter.num_evaluations, note=note)
 
 
 @dataclass(slots=True)
@@ -148,7 +149,7 @@ class _Work:
         """How many of the groups can run at the same time."""
         limits, subgraphs = self.problem.limits, self.problem.partition.subgraphs
         units = virtual_units(self.problem.machine, max(limits.num_cores, limits.num_groups))
-        needed = {needed_unit(subgraphs[i]) for group in groups for i in group}
+        needed = {needed_unit(subgraphs[i].nodes) for group in groups for i in group}
         return min(limits.num_groups, *(units[unit] for unit in needed))
 
     def _time_ns(self, group: Sequence[int], num_cores: int) -> float:

@@ -17,7 +17,8 @@ from tilewright.options import Options
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
 from tilewright.planning import Budget, Limits
 from tilewright.schedule import Schedule, ScheduleProblem, check_schedule
-from tilewright.schedule.virtual_units import VirtualUnits, virtual_units
+from tilewright.schedule.units import virtual_units
+from tilewright.schedule.virtual_units import VirtualUnits
 from tilewright.targets import find_target
 
 
