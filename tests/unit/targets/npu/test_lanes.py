@@ -1,46 +1,54 @@
-"""Lanes: layers of a kernel on groups of its cores at the same time; what they take, and what a checker notices."""
+"""Lanes: layers of a kernel on groups of its cores at the same time, what they take, what a checker notices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-from tests.support.accelerator import checked
+from tests.support.accelerator import checked, compiled
 from tests.support.graphs import GraphBuilder
+from tests.support.integer_networks import integer_feed, integer_network
 
+from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.hardware.element_types import element_types
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interpret import run_graph
+from tilewright.memory.instances import _Expander
 from tilewright.options import Options
 from tilewright.partition import Partition, PartitionProblem, Reason
 from tilewright.partition.base import build_partition
 from tilewright.planning import Budget, Limits, Provenance
+from tilewright.planning.portfolio import Recipe
 from tilewright.schedule import Schedule, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Group, Instance, Stage
-from tilewright.schedule.binding import Scope
 from tilewright.schedule.lane_search import parts_of
 from tilewright.schedule.lanes import Lane, Sections
 from tilewright.schedule.virtual_units import VirtualUnits
 from tilewright.targets.npu.check_run import check_run
 from tilewright.targets.npu.costs import UNPRICED
 from tilewright.targets.npu.execute import execute
+from tilewright.targets.npu.kernels import Kernel
 from tilewright.targets.npu.plan import SimulatedPlan, simulated
 from tilewright.targets.npu.policy import Policy
+from tilewright.targets.npu.recipes import MEMORY
+from tilewright.targets.npu.steps import SimulatedStep
 from tilewright.targets.npu.target import NpuTarget
+from tilewright.targets.npu.tasks import StepTasks
 
 A310 = load_preset("a310")
 PLENTY = 4096
 
 
 def machine(num_cores: int, *, binds: bool = True) -> Machine:
-    """The A310 with so many cores; where memory does not bind, all levels are as fast as anybody could ask for,
-    and nothing is to be waited for."""
+    """The A310 with so many cores; where memory does not bind, all levels are as fast as anybody could ask
+    for, and nothing is to be waited for."""
     levels = list(A310.levels)
     of_core = [i for i, level in enumerate(levels) if level.per == "core"][-1]
     levels[of_core] = levels[of_core].model_copy(update={"num_instances_per_parent": num_cores})
@@ -80,7 +88,11 @@ def residual(side: int = 14) -> Graph:
 def whole(graph: Graph) -> Partition:
     """All of a graph as one kernel."""
     return build_partition(
-        PartitionProblem(graph), [graph.nodes], lambda *_: Reason.CLUSTER, Provenance("test"), quality=UNPRICED
+        PartitionProblem(graph),
+        [graph.nodes],
+        lambda *_: Reason.CLUSTER,
+        Provenance("test"),
+        quality=UNPRICED,
     )
 
 
@@ -107,9 +119,9 @@ def scheduled(partition: Partition, sections: Sections, num_cores: int | None = 
 
 
 @cache
-def in_lanes(num_cores: int = 2, shares: tuple[int, ...] = (1, 1)) -> SimulatedPlan:
+def in_lanes() -> SimulatedPlan:
     partition = whole(residual())
-    return checked(simulated(scheduled(partition, lanes_of(partition, shares)), machine(num_cores)), machine(num_cores))
+    return checked(simulated(scheduled(partition, lanes_of(partition, (1, 1))), A310), A310)
 
 
 # What they take
@@ -149,3 +161,166 @@ def test_two_units_take_what_the_best_packing_does() -> None:
     assert seconds == pytest.approx(alone[-1], rel=0.01)  # the other three together take less
     (section,) = schedule.stages[0].groups[0].inside[0]
     assert sorted(len(lane.layers) for lane in section) == [1, 3]
+
+
+def test_a_kernel_has_no_lanes_where_its_layers_wait_for_each_other() -> None:
+    b = GraphBuilder()
+    x = b.input(1, 32, 4, 4)
+    for name in "abc":
+        x = conv(b, x, 16, 3, name)
+    _, schedule, _ = planned(b.finish(x), machine(4, binds=False))
+    assert not schedule.stages[0].groups[0].has_lanes
+
+
+def test_runs_of_layers_fall_apart_where_they_do_not_meet() -> None:
+    partition = whole(residual())
+    (subgraph,) = partition.subgraphs
+    (parts,) = parts_of(partition.layers_of(subgraph))
+    first, second, beside = (layer_named(partition, name) for name in ("first", "second", "beside"))
+    assert sorted(parts) == sorted([(first, second), (beside,)])
+
+
+# What they compute
+
+
+def all_sections(partition: Partition, num_cores: int) -> Sections:
+    """Every run of layers that falls apart, its parts given to the cores in turns."""
+    (subgraph,) = partition.subgraphs
+    sections = []
+    for parts in parts_of(partition.layers_of(subgraph)):
+        lanes = [tuple(sorted(i for part in parts[n::num_cores] for i in part)) for n in range(num_cores)]
+        sections.append(tuple(Lane(layers, 1) for layers in lanes if layers))
+    return tuple(sections)
+
+
+def small(num_cores: int, local_kib: int, shared_kib: int) -> Machine:
+    """An A310 with other cores and buffers."""
+    found = machine(num_cores)
+    sizes = {"L1": local_kib << 10, "LLC": shared_kib << 10}
+    levels = (
+        level.model_copy(update={"capacity_bytes": sizes[level.name], "shares": ()})
+        if level.name in sizes
+        else level
+        for level in found.levels
+    )
+    return found.model_copy(update={"levels": tuple(levels)})
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("on", [small(3, 4, 16), small(2, 64, 256)], ids=["small", "large"])
+def test_runs_in_lanes_obey_the_machine_and_values_are_those_of_the_network(seed: int, on: Machine) -> None:
+    graph = integer_network(seed, 12, batch=2)
+    partition = whole(graph)
+    sections = all_sections(partition, on.num_cores_per_cluster)
+    schedule = scheduled(partition, sections)
+    limits = Limits(num_cores=on.num_cores_per_cluster)
+    problem = ScheduleProblem(partition, limits=limits, allows_lanes=True)
+    assert [v for v in check_schedule(problem, schedule) if v.rule not in ("cost", "bound")] == []
+    try:
+        found = checked(simulated(schedule, on), on)
+    except InfeasibleMapping as error:
+        assert "run its layers one after another" in str(error)  # noqa: PT017
+        return
+    feed = integer_feed(graph, seed)
+    values, expected = execute(found.scopes, feed), run_graph(graph, feed)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(values[name], value)
+
+
+def test_lanes_survive_the_artifact() -> None:
+    program = compiled(residual(), A310, Recipe("graphturbo", "sequential", MEMORY)).program
+    lanes = (Lane((1, 2), 1), Lane((3,), 1))
+    stages = (Stage((Group((Instance(0),), inside=((lanes,),)),)), *program.schedule.stages[1:])
+    laned = replace(program, schedule=replace(program.schedule, stages=stages))
+    again = decode_plan(json.loads(json.dumps(encode_plan(laned))), laned.graph, laned.options)
+    assert again.schedule.stages == stages
+
+
+# What a checker notices
+
+
+def said(planned: SimulatedPlan, on: Machine) -> str:
+    return "\n".join(map(str, check_run(planned, on)))
+
+
+def test_cores_that_are_used_before_their_section_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    enter = StepTasks._enter_section
+
+    def without_gate(tasks: StepTasks, section: int | None, step: SimulatedStep, kernel: Kernel) -> None:
+        enter(tasks, section, step, kernel)
+        tasks.gate = []
+
+    monkeypatch.setattr(StepTasks, "_enter_section", without_gate)
+    partition = whole(residual())
+    planned = simulated(scheduled(partition, lanes_of(partition, (1, 1))), A310)
+    assert "which step" in said(planned, A310)
+
+
+def test_values_that_lanes_leave_in_their_own_cores_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Expander, "_pass_between_lanes", lambda self: None)
+    partition = whole(residual())
+    planned = simulated(scheduled(partition, lanes_of(partition, (1, 1))), A310)
+    assert "from buffers of other cores" in said(planned, A310)
+
+
+def test_runs_on_other_cores_than_those_of_the_lane_are_noticed() -> None:
+    planned = in_lanes()
+    runs = planned.simulation.runs
+    lane = next(s.number for s in planned.simulation.steps if s.lane is not None)
+    place = next(i for i, run in enumerate(runs) if run.step == lane and run.unit == "CUBE")
+    changed = (*runs[:place], replace(runs[place], num_cores=2), *runs[place + 1 :])
+    wrong = replace(planned, simulation=replace(planned.simulation, runs=changed))
+    assert "of its 1 cores" in said(wrong, A310)
+
+
+def test_lanes_on_more_cores_than_the_kernel_holds_are_noticed_and_refused() -> None:
+    planned = in_lanes()
+    (launch,) = planned.bindings.launches
+    sections = lanes_of(planned.partition, (2, 2))
+    bindings = replace(planned.bindings, launches=(replace(launch, sections=sections),))
+    assert "has lanes on 4" in said(replace(planned, bindings=bindings), A310)
+    with pytest.raises(InfeasibleMapping, match="lanes take 4 cores at the same time, it has 2"):
+        simulated(scheduled(planned.partition, sections), A310)
+
+
+def test_more_than_a_lanes_cores_hold_is_noticed() -> None:
+    planned = in_lanes()
+    tiny = small(2, 1, 8192)
+    assert "L1 of lane" in said(planned, tiny)
+
+
+def test_one_program_has_no_lanes() -> None:
+    partition = whole(residual())
+    schedule = scheduled(partition, lanes_of(partition, (1, 1)))
+    with pytest.raises(UsageError, match="one program runs all"):
+        simulated(schedule, A310, policy=Policy(launches="once"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda a, b: ((a, b), ()), "fewer than two lanes"),
+        (lambda a, b: ((a,),), "fewer than two lanes"),
+        (lambda a, b: ((Lane(a.layers[:1], 1), Lane(a.layers[1:], 1)),), "which another lane makes"),
+        (lambda a, b: ((Lane(a.layers[::-1], 1), b),), "in another order"),
+        (lambda a, b: ((Lane(a.layers, 2), b),), "take more than 2 cores"),
+        (lambda a, b: ((Lane((0,), 1), b),), "do not directly follow each other"),
+        (lambda a, b: ((a, Lane((99,), 1)),), "do not directly follow each other"),
+    ],
+)
+def test_a_schedule_with_lanes_that_may_not_be_is_noticed(
+    change: Callable[[Lane, Lane], Sections], said: str
+) -> None:
+    partition = whole(residual())
+    ((first, second),) = lanes_of(partition, (1, 1))
+    schedule = scheduled(partition, change(first, second))
+    problem = ScheduleProblem(partition, limits=Limits(num_cores=2), allows_lanes=True)
+    found = [v for v in check_schedule(problem, schedule) if v.rule == "lanes"]
+    assert any(said in str(violation) for violation in found)
+
+
+def test_lanes_where_a_problem_allows_none_are_noticed() -> None:
+    partition = whole(residual())
+    schedule = scheduled(partition, lanes_of(partition, (1, 1)))
+    problem = ScheduleProblem(partition, limits=Limits(num_cores=2))
+    assert "which the problem does not allow" in str(check_schedule(problem, schedule)[0])
