@@ -1,6 +1,7 @@
 """`tilewright reproduce pcgc`: its tables as ratios, its rules and examples, its claims recomputed."""
 
 import json
+import re
 
 import pytest
 from tests.support.cli import tilewright
@@ -39,6 +40,16 @@ def test_example_3_fuses_branches_and_leaves_the_join_alone(drawn: list[Example]
         "MaxPool3-CONV1d-RELU.CONV1d",
         "Concat",
     }
+
+
+def test_example_4_inside_an_operator_takes_the_sum_on_one_unit_and_the_longest_on_four(
+    drawn: list[Example],
+) -> None:
+    inside = [re.findall(r"[\d.]+(?= us)", e.said) for e in drawn if e.name == "4, inside"]
+    (on_one, total, _), (on_four, _, longest) = (map(float, numbers) for numbers in inside)
+    assert on_one == pytest.approx(total, rel=0.01)
+    assert on_four == pytest.approx(longest, rel=0.01)
+    assert longest < 0.6 * total
 
 
 def test_the_papers_claims_are_recomputed_from_its_own_tables() -> None:

@@ -65,7 +65,9 @@ class VirtualUnits:
     def _provenance(self, stages: Sequence[Stage], meter: Meter) -> Provenance:
         num_parallel = sum(len(stage.groups) > 1 for stage in stages)
         num_laned = sum(bool(lanes) for stage in stages for g in stage.groups for lanes in g.inside)
-        note = f"{num_parallel} of {len(stages)} stages have several groups, {num_laned} kernels several lanes"
+        note = (
+            f"{num_parallel} of {len(stages)} stages have several groups, {num_laned} kernels several lanes"
+        )
         return Provenance(self.name, num_evaluations=meter.num_evaluations, note=note)
 
 

@@ -9,15 +9,19 @@ import numpy as np
 
 from tilewright.errors import InternalError
 from tilewright.families import PARTITIONERS
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.presets import load_preset
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, Value
 from tilewright.options import Options
-from tilewright.partition.base import Partition
-from tilewright.planning import Budget, Limits
+from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition, make_subgraph
+from tilewright.planning import Budget, Limits, Provenance
 from tilewright.schedule.base import ScheduleProblem
 from tilewright.schedule.virtual_units import VirtualUnits
 from tilewright.targets import find_target
 from tilewright.targets.base import Backend
+from tilewright.targets.npu.costs import UNPRICED
+from tilewright.targets.npu.target import NpuTarget
 
 MACHINES: Mapping[str, str] = {
     "jetson-nano": "jetson-nano",
@@ -63,6 +67,56 @@ def examples() -> Iterator[Example]:
                 f"{schedule.quality.cost / 1e3:.4g} us; the sum is {sum(alone):.4g} us, the longest "
                 f"{max(alone):.4g} us",
             )
+    yield from (_inside(num_units) for num_units in (1, 4))
+
+
+def _inside(num_units: int) -> Example:
+    """Example 4 within one fused operator, where nothing but units binds: on one the sum, on four the longest.
+
+    Each convolution fills the tile of one unit, as the example has it: of more than that it would be faster on
+    several units, one convolution after another.
+    """
+    graph, machine = _branches(channels=256, side=4, results=16), _with_units(num_units)
+    backend = NpuTarget(machine).backend(graph, Options())
+    partition = build_partition(
+        PartitionProblem(graph),
+        [graph.nodes],
+        lambda *_: Reason.CLUSTER,
+        Provenance("drawn"),
+        quality=UNPRICED,
+    )
+    limits = Limits(num_units, num_cores=num_units)
+    problem = ScheduleProblem(partition, machine, backend.costs, limits=limits, allows_lanes=True)
+    schedule = VirtualUnits().solve(problem, Budget())
+    alone = [backend.costs.kernel(make_subgraph(0, [node], graph)).time_ns / 1e3 for node in graph.nodes]
+    layers = partition.layers_of(partition.subgraphs[0])
+    lanes = "; ".join(
+        " beside ".join("-".join(layers[i].nodes[0].name for i in lane.layers) for lane in section)
+        for sections in schedule.stages[0].groups[0].inside
+        for section in sections
+    )
+    return Example(
+        "4, inside",
+        f"{num_units} units, memory that never binds",
+        tuple(_names(partition)),
+        f"{schedule.quality.cost / 1e3:.4g} us, {lanes or 'one after another'}; the sum is {sum(alone):.4g} us, "
+        f"the longest {max(alone):.4g} us",
+    )
+
+
+def _with_units(num_units: int) -> Machine:
+    """The A310 with so many cores, whose levels pass data a thousand times as fast, and nothing to wait for."""
+    machine = load_preset("a310")
+    levels = []
+    for level in machine.levels:
+        rates = ("read_bytes_per_cycle", "write_bytes_per_cycle", "read_bytes_per_s", "write_bytes_per_s")
+        faster = {name: rate * 1000 for name in rates if (rate := getattr(level, name)) is not None}
+        levels.append(level.model_copy(update=faster))
+    of_core = max(place for place, level in enumerate(levels) if level.per == "core")
+    levels[of_core] = levels[of_core].model_copy(update={"num_instances_per_parent": num_units})
+    overheads = machine.overheads.model_copy(update={"kernel_launch_ns": 0.0, "barrier_ns": 0.0})
+    changed = {"levels": tuple(levels), "num_cores_per_cluster": num_units, "overheads": overheads}
+    return machine.model_copy(update=changed)
 
 
 def _backend(graph: Graph, machine: str) -> Backend:
@@ -134,10 +188,10 @@ def _inception() -> Graph:
     return graph
 
 
-def _branches() -> Graph:
-    """The red box of figure 11: four convolutions of one value."""
+def _branches(channels: int = 192, side: int = 14, results: int | None = None) -> Graph:
+    """The red box of figure 11: four convolutions of one value, all of so many `results` if it is given."""
     graph = Graph("example_4")
-    x = _input(graph, 192, 14)
+    x = _input(graph, channels, side)
     sizes = (("CONV1", 64, 1), ("CONV3", 64, 3), ("CONV5", 32, 5), ("CONV7", 16, 7))
-    graph.outputs = [_conv(graph, name, x, channels, kernel) for name, channels, kernel in sizes]
+    graph.outputs = [_conv(graph, name, x, results or made, kernel) for name, made, kernel in sizes]
     return graph

@@ -53,7 +53,8 @@ def drawn(found: Sequence[Example]) -> Exhibit:
         "Graphs as the text draws them, static fusion cut again for time. Examples 2 and 5 say that machines "
         "decide differently. So do these: the buffers of the Jetson nano do not hold what passes between two "
         "large convolutions, those of the others do. Example 4 is in the simulator: main memory is one port "
-        "that all units share, so several units take more than the longest.",
+        "that all units share, so several units take more than the longest; where memory never binds, they "
+        "take the longest, inside of one fused operator, too.",
         heads=("example", "machine", "subgraphs", "what the cost model said, or the schedule's time"),
         rows=rows,
     )

@@ -85,15 +85,16 @@ def outcome(job: Job) -> Outcome:
     plans: dict[str, Planned] = {}
     decided_s: dict[str, float] = {}
     for name, (member, objective) in _PLANNERS.items():
-        problem = replace(backend.partition_problem, objective=objective)
+        planning = replace(backend.partition_problem, objective=objective)
         started_s = time.process_time()
-        partition = PARTITIONERS.get(member).solve(problem, options.search_budget)
+        partition = PARTITIONERS.get(member).solve(planning, options.search_budget)
         decided_s[name] = time.process_time() - started_s
-        if not isinstance(partition, Partition) or check_partition(problem, partition):
+        if not isinstance(partition, Partition) or check_partition(planning, partition):
             raise InternalError(f"partitioner {member!r} gave no valid partition of {job.network}")
         plans[name] = _in_order(price, partition)
         if name == TIME:
-            plans[SIDE_BY_SIDE] = _side_by_side(_scheduling(partition, backend.costs, backend.limits, price))
+            problem = _scheduling(partition, backend.costs, backend.limits, price)
+            plans[SIDE_BY_SIDE] = _side_by_side(replace(problem, allows_lanes=backend.runs_lanes))
     corners = Pcgc().frontier(backend.partition_problem, options.search_budget)
     return Outcome(plans, tuple((c.target / 1e6, c.secondary / 1e9) for c in corners), decided_s)
 

@@ -1,4 +1,4 @@
-"""Lanes: layers of a kernel on groups of its cores at the same time, what they take, what a checker notices."""
+"""Lanes: layers of a kernel on groups of its cores at the same time: times, values, what a checker notices."""
 
 from __future__ import annotations
 
