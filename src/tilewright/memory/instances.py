@@ -94,9 +94,9 @@ def expand(
     `levels` are those of the scopes. Results of the network live in main memory, to the end; what an instance
     keeps to itself is local. What groups of a stage hold that run at the same time, they hold together: such
     a buffer has its place from the first step of the stage that makes it to the last one of the stage that
-    reads it last; likewise of sections of lanes within a kernel. What one lane makes for another one, or passes
-    between a lane and all cores, goes to the shared buffer. What one group of cores makes for another one has its place for a round longer: until as
-    many nodes have run as there are groups, from its last reader on.
+    reads it last; likewise of sections of lanes within a kernel. What passes from lane to lane, or between a
+    lane and all cores, goes to the shared buffer. What one group of cores makes for another one has its place
+    for a round longer: until as many nodes have run as there are groups, from its last reader on.
     """
     return _Expander(graph, bindings).run(order, tuple(levels))
 
@@ -289,16 +289,17 @@ class _Expander:
         lanes = [self.bindings.lane_of(step.node, step.layer) for step in self.steps]
         for number, step in enumerate(self.steps if any(lanes) else ()):
             for read in step.reads:
-                draft = None if read.buffer is None else self.drafts[read.buffer]
-                if draft is not None and draft.scope is Scope.LOCAL:
-                    if lanes[draft.first_step] != lanes[number]:
-                        draft.scope = Scope.SHARED
+                if read.buffer is None:
+                    continue
+                draft = self.drafts[read.buffer]
+                if draft.scope is Scope.LOCAL and lanes[draft.first_step] != lanes[number]:
+                    draft.scope = Scope.SHARED
 
     def _last_step(self, draft: _Draft) -> int:
         return len(self.steps) - 1 if draft.is_result else draft.last_read
 
     def _together(self) -> dict[int, tuple[int, int]]:
-        """First and last step of its stage, or of its section of lanes, of each step that others run beside."""
+        """First and last step of its stage, or its section of lanes, of each step that others run beside."""
         steps_of: dict[int, list[int]] = {}
         for number, step in enumerate(self.steps):
             steps_of.setdefault(step.node, []).append(number)

@@ -359,8 +359,8 @@ def build_partition(
 ) -> Partition:
     """The partition with these clusters, numbered in the topological order nearest to the graph's own.
 
-    `reason(producer, consumer, value, fused)` explains each edge. `quality` is what is known of its cost; without
-    it every subgraph is priced.
+    `reason(producer, consumer, value, fused)` explains each edge. `quality` is what is known of its cost;
+    without it every subgraph is priced.
 
     Raises:
         ValueError: the clusters do not partition the nodes, or their quotient has a cycle.

@@ -45,8 +45,8 @@ class Group:
     With a `first_core` they run on that core and those behind it. In one program groups on other cores then
     work at the same time, whatever stage they are in, as far as what they read allows.
 
-    `inside` says for each instance which of its layers run at the same time, on groups of these cores; without
-    it none do.
+    `inside` says for each instance which of its layers run at the same time, on groups of these cores;
+    without it none do.
     """
 
     instances: tuple[Instance, ...]
@@ -171,8 +171,9 @@ class ScheduleProblem:
     The cost of a schedule is that of its stages one after another, under an objective; `price` takes the
     place of that sum where a machine does more than one stage at a time. `allows_slices`: subgraphs may run
     as the instances that the partition splits them into, which not every target can do; `allows_lanes`: the
-    same of layers within a kernel at the same time. `maps` are regions through the graph that are known. `pads_kernels`: a stage may merge kernels of several extents, padded
-    with zeros, which turn values that are not finite into NaN. `bench` measures what stages take.
+    same of layers within a kernel at the same time. `maps` are regions through the graph that are known.
+    `pads_kernels`: a stage may merge kernels of several extents, padded with zeros, which turn values that
+    are not finite into NaN. `bench` measures what stages take.
     """
 
     partition: Partition
@@ -248,8 +249,8 @@ class ScheduleProblem:
             )
         costs = [self._stage(stage, splits) for stage in stages]
         total = functools.reduce(Estimate.then, costs) if costs else bound
-        # Slices of a subgraph may run at the same time, and so may its layers, and a merged kernel may take less
-        # than one of those that it computes, so a chain of subgraphs bounds no schedule with any.
+        # Slices of a subgraph may run at the same time, and so may its layers, and a merged kernel may take
+        # less than one of those that it computes, so a chain of subgraphs bounds no schedule with any.
         is_chained = all(split.num_instances == 1 for split in splits) and not any(
             merges(stage) or any(group.has_lanes for group in stage.groups) for stage in stages
         )

@@ -47,8 +47,8 @@ def core_groups_of(schedule: Schedule, graph: InstanceGraph, num_cores: int) -> 
     What collects slices for an instance runs where that instance does.
 
     Raises:
-        UsageError: layers are to run in lanes, groups overlap without being equal, lie outside the cluster, are named for some instances
-            alone, or take apart instances that keep rows for each other.
+        UsageError: layers are to run in lanes, groups overlap without being equal, lie outside the cluster,
+            are named for some instances alone, or take apart instances that keep rows for each other.
     """
     laned = next((i for s in schedule.stages for g in s.groups for i, lanes in g.sections() if lanes), None)
     if laned is not None:

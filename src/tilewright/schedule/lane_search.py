@@ -1,4 +1,4 @@
-"""Which layers of a kernel run in lanes, by what that costs: parallelism inside of fused operators (PCGC, 3.4).
+"""Which layers of a kernel run in lanes, by what it costs: parallelism inside of fused operators (PCGC, 3.4).
 
 Of layers that directly follow each other those that hang together are a part, which a lane runs one after
 another. A run of layers that falls apart into several parts may be a section; the parts get cores so that the
@@ -102,8 +102,8 @@ def _with_section(stage: Stage, number: int, place: int, section: Section) -> St
 
 
 def parts_of(layers: Sequence[Layer]) -> Iterator[Parts]:
-    """Runs of layers that fall apart, none of which meets another one: from each layer on the run with the most
-    work beside that of its largest part."""
+    """Runs of layers that fall apart, none of which meets another one: from each layer on the run with the
+    most work beside that of its largest part."""
     maker = {value: i for i, layer in enumerate(layers) for value in layer.outputs}
     reads = [{maker[v] for v in layer.inputs if v in maker} for layer in layers]
     work = [sum(map(flops, layer.nodes)) for layer in layers]

@@ -2,8 +2,8 @@
 
 A lane is a group of cores of a kernel, and the layers that it runs one after another. Lanes that run at the
 same time are a section, whose layers directly follow each other among those of the subgraph; layers of no
-section have all cores of the kernel. A section begins when all before it has left the cores, and ends with its
-last lane. What one lane makes for another one, or for all cores, passes a level that both share.
+section have all cores of the kernel. A section begins when all before it has left the cores, and ends with
+its last lane. What one lane makes for another one, or for all cores, passes a level that both share.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class PlannedTiles:
 
 @dataclass(frozen=True, slots=True)
 class PlannedCores:
-    """A group of neighbouring cores of a cluster."""
+    """A group of neighbouring cores of a cluster, or of those that a kernel is given."""
 
     first_core: int
     num_cores: int
@@ -207,7 +207,9 @@ class PlannedStep:
     name: str
     instance: int
     cores: PlannedCores | None = field(
-        metadata=about("The group of cores that runs it; null: all cores, or those that its kernel is given.")
+        metadata=about(
+            "The group of cores that runs it, of all or of those that its kernel is given; null: all of these."
+        )
     )
     operators: tuple[str, ...] = field(metadata=about("In their order; none of one that only moves buffers."))
     reads: tuple[PlannedRead, ...]

@@ -15,8 +15,8 @@ from tilewright.schedule.check import check_schedule
 def program_violations(program: Program, *, allows_slices: bool = False) -> tuple[Violation, ...]:
     """Everything wrong with a program's plans, apart from their stated costs.
 
-    `allows_slices` is the target's `runs_slices`; such a target may run lanes, too. Costs are checked against the planner's problem, which a
-    program does not carry.
+    `allows_slices` is the target's `runs_slices`; such a target may run lanes, too. Costs are checked against
+    the planner's problem, which a program does not carry.
     """
     partition_problem = PartitionProblem(program.graph)
     stages = program.schedule.stages

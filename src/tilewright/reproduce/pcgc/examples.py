@@ -71,10 +71,10 @@ def examples() -> Iterator[Example]:
 
 
 def _inside(num_units: int) -> Example:
-    """Example 4 within one fused operator, where nothing but units binds: on one the sum, on four the longest.
+    """Example 4 within one operator, where only units bind: on one the sum, on four the longest.
 
-    Each convolution fills the tile of one unit, as the example has it: of more than that it would be faster on
-    several units, one convolution after another.
+    Each convolution fills the tile of one unit, as the example has it: larger ones would be faster on several
+    units, one convolution after another.
     """
     graph, machine = _branches(channels=256, side=4, results=16), _with_units(num_units)
     backend = NpuTarget(machine).backend(graph, Options())
@@ -99,13 +99,13 @@ def _inside(num_units: int) -> Example:
         "4, inside",
         f"{num_units} units, memory that never binds",
         tuple(_names(partition)),
-        f"{schedule.quality.cost / 1e3:.4g} us, {lanes or 'one after another'}; the sum is {sum(alone):.4g} us, "
-        f"the longest {max(alone):.4g} us",
+        f"{schedule.quality.cost / 1e3:.4g} us, {lanes or 'one after another'}; the sum is "
+        f"{sum(alone):.4g} us, the longest {max(alone):.4g} us",
     )
 
 
 def _with_units(num_units: int) -> Machine:
-    """The A310 with so many cores, whose levels pass data a thousand times as fast, and nothing to wait for."""
+    """The A310 with so many cores, levels that pass data a thousand times as fast, and no overheads."""
     machine = load_preset("a310")
     levels = []
     for level in machine.levels:

@@ -9,7 +9,7 @@ from tilewright.memory.instances import bytes_made
 from tilewright.memory.scopes import ScopePlan
 from tilewright.schedule.binding import Scope
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
-from tilewright.targets.npu.steps import SimulatedStep
+from tilewright.targets.npu.simulated_step import SimulatedStep
 
 
 def values_passing_s(scopes: ScopePlan, machine: Machine) -> float:

@@ -1,4 +1,4 @@
-"""Independent check of lanes in a finished run: whose a kernel's cores are, and what lies in their buffers."""
+"""Independent check of lanes in a finished run: whose a kernel's cores are, what lies in their buffers."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA
 from tilewright.targets.npu.residents import Residents
-from tilewright.targets.npu.steps import Load, SimulatedStep, Weight
+from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Weight
 from tilewright.targets.npu.tiles import Passage, Tiling
 from tilewright.targets.simulated import (
     NetworkPlan,
@@ -163,7 +163,7 @@ def _buffer(
 def _step(planned: SimulatedPlan, step: SimulatedStep, times: _StepTimes) -> PlannedStep:
     placed, residents = planned.scopes.steps[step.number], planned.simulation.residents
     cores = planned.bindings.cores
-    group = None if cores is None else cores.of(placed.node)
+    group = planned.bindings.lane_of(placed.node, placed.layer) if cores is None else cores.of(placed.node)
     return PlannedStep(
         number=step.number,
         name=step.name,

@@ -108,7 +108,7 @@ class StepCores:
         return Distribution(binding, prod(binding) if blocks is None else cores, blocks)
 
     def most(self, launch: Launch) -> int:
-        """How many cores the steps of a kernel fill at most, or lanes of it have that run at the same time."""
+        """How many cores the steps of a kernel fill at most, or lanes have that run at the same time."""
         found = [1, *(sum(lane.num_cores for lane in section) for section in launch.sections)]
         for node in launch.nodes:
             for number in self._plan.steps_of(node):

@@ -25,7 +25,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.region import Region, union_volume, volume
 from tilewright.targets.npu.policy import Policy
 from tilewright.targets.npu.ports import CORE_DMA, DMA, Ports, ports_of
-from tilewright.targets.npu.steps import SimulatedStep
+from tilewright.targets.npu.simulated_step import SimulatedStep
 
 
 def lower_bound(
@@ -39,7 +39,8 @@ def lower_bound(
     seconds: dict[str, float] = {}
     for step in steps:
         for work in step.works:
-            share = 1.0 if step.group is None else step.group.share
+            cores = step.lane or step.group
+            share = 1.0 if cores is None else cores.share
             seconds[work.unit] = seconds.get(work.unit, 0.0) + work.seconds * share
     for unit, work_s in seconds.items():
         # Slices may leave out rows between those that they read.

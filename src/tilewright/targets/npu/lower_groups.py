@@ -12,7 +12,8 @@ from tilewright.memory.scopes import ScopePlan
 from tilewright.schedule.binding import Bindings
 from tilewright.targets.npu.groups import Fetch, free_bytes, held_weights, step_groups, with_equal_parts
 from tilewright.targets.npu.residents import Residents, choose_residents
-from tilewright.targets.npu.steps import SimulatedStep, lower
+from tilewright.targets.npu.simulated_step import SimulatedStep
+from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.tiles import Tiler
 
 

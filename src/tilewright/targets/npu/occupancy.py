@@ -17,7 +17,7 @@ from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.ports import CORE_DMA, DMA
 from tilewright.targets.npu.simulate import Simulation
-from tilewright.targets.npu.steps import SimulatedStep
+from tilewright.targets.npu.simulated_step import SimulatedStep
 from tilewright.targets.npu.tiles import Passage
 from tilewright.targets.simulated import Curve, LevelOverTime, NetworkPlan
 

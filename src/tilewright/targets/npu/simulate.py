@@ -17,7 +17,7 @@ from tilewright.targets.npu.policy import Overlap, Policy
 from tilewright.targets.npu.pools import PoolSizes
 from tilewright.targets.npu.ports import ports_of
 from tilewright.targets.npu.residents import Residents
-from tilewright.targets.npu.steps import SimulatedStep
+from tilewright.targets.npu.simulated_step import SimulatedStep
 from tilewright.targets.npu.tasks import StepTasks
 from tilewright.targets.npu.traffic import Account, Traffic
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewright.errors import InfeasibleMapping
@@ -22,90 +22,11 @@ from tilewright.targets.npu.kernels import Kernel, StepCores, StepLane, kernel_o
 from tilewright.targets.npu.places import reused_places
 from tilewright.targets.npu.pools import PoolSizes, pool_sizes
 from tilewright.targets.npu.residents import Residents
+from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Store, Weight
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tile_requests import Part, StepParts, TileRequests
 from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
 from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table, only_moves
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """A region that a step reads. `producer` is the step that made it, or that brought it to the cores where
-    this one reads it; None for the network's inputs.
-
-    Tile t waits for the producer's tiles up to `tiles[t]`; without an entry, for all of them. `moved_bytes`
-    change cores on the way.
-    """
-
-    value: str
-    region: Region
-    size_bytes: int
-    scope: Scope
-    producer: int | None
-    tiles: tuple[int, ...]
-    moved_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """What a step writes, and where it goes."""
-
-    value: str
-    size_bytes: int
-    scope: Scope
-    is_result: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """The part of a constant that a step needs, and in how many copies the cores together hold it.
-
-    Without a name it is not kept: rows of a table that data choose.
-    """
-
-    name: str | None
-    size_bytes: int
-    region: Region = ()
-    num_copies: int = 1
-
-    @property
-    def key(self) -> str | None:
-        """What names the part among those of all constants."""
-        return None if self.name is None else f"{self.name} {self.region}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SimulatedStep:
-    """One step with all that takes time. `after` are steps whose places in memory it reuses.
-
-    Where kernels are launched separately, `kernel` is the one that it belongs to, `lane` what of its cores
-    runs the step if not all do, `binding` how its main result is distributed over cores. Where groups of cores
-    work side by side, `group` is what runs it.
-    """
-
-    number: int
-    name: str
-    kind: Kind
-    works: tuple[UnitWork, ...]
-    loads: tuple[Load, ...]
-    stores: tuple[Store, ...]
-    weights: tuple[Weight, ...]
-    tiling: Tiling
-    after: tuple[int, ...]
-    kernel: Kernel | None = None
-    binding: Binding = ()
-    group: StepGroup | None = None
-    lane: StepLane | None = None
-
-    @property
-    def share(self) -> float:
-        """What of the cores runs it."""
-        cores = self.lane or self.group or self.kernel
-        return 1.0 if cores is None else cores.share
-
-    def holds(self, weight: Weight) -> bool:
-        """Whether the cores that run it keep a weight once they have it."""
-        return self.group is not None and weight.key in self.group.held
 
 
 def lower(

@@ -11,7 +11,7 @@ from tilewright.targets.npu.events import NOWHERE, Run
 from tilewright.targets.npu.groups import StepGroup
 from tilewright.targets.npu.kernels import Kernel
 from tilewright.targets.npu.pools import Pool
-from tilewright.targets.npu.steps import SimulatedStep
+from tilewright.targets.npu.simulated_step import SimulatedStep
 from tilewright.targets.npu.tile_tasks import ClusterTasks, TileTasks
 
 

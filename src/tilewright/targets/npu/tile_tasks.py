@@ -21,7 +21,7 @@ from tilewright.targets.npu.policy import Policy
 from tilewright.targets.npu.pools import Pool, PoolSizes
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
 from tilewright.targets.npu.residents import Residents
-from tilewright.targets.npu.steps import Load, SimulatedStep, Store, Weight
+from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Store, Weight
 from tilewright.targets.npu.tiles import Passage
 from tilewright.targets.npu.traffic import Account
 
@@ -78,7 +78,7 @@ class ClusterTasks:
         self.passing = self.shared  # from which takes what does not stay
 
     def uses_cores(self, unit: str) -> bool:
-        """Whether a unit's tasks use cores or their buffers: where one is shared, all but main memory's port."""
+        """Whether a unit uses the cores or their buffers; main memory's port does not that feeds a shared one."""
         return unit != DMA or self.shared is None
 
     def task(

@@ -1,4 +1,4 @@
-"""Lanes: layers of a kernel on groups of its cores at the same time: times, values, what a checker notices."""
+"""Lanes: layers of a kernel on groups at the same time. Times, values, what a checker notices."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tilewright.targets.npu.kernels import Kernel
 from tilewright.targets.npu.plan import SimulatedPlan, simulated
 from tilewright.targets.npu.policy import Policy
 from tilewright.targets.npu.recipes import MEMORY
-from tilewright.targets.npu.steps import SimulatedStep
+from tilewright.targets.npu.simulated_step import SimulatedStep
 from tilewright.targets.npu.target import NpuTarget
 from tilewright.targets.npu.tasks import StepTasks
 

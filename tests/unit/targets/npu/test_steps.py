@@ -23,7 +23,8 @@ from tilewright.schedule.binding import bind
 from tilewright.schedule.instance_orders import demand_of
 from tilewright.schedule.instances import Kind, instance_graph
 from tilewright.schedule.orders import breadth_first
-from tilewright.targets.npu.steps import Load, SimulatedStep, lower
+from tilewright.targets.npu.simulated_step import Load, SimulatedStep
+from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.tiles import Tiling
 
 MACHINE = load_preset("stcp920")
