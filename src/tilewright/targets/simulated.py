@@ -208,7 +208,7 @@ class PlannedStep:
     instance: int
     cores: PlannedCores | None = field(
         metadata=about(
-            "The group of cores that runs it, of all or of those that its kernel is given; null: all of these."
+            "Those that run it, of all cores or of those that its kernel is given; null: all of these."
         )
     )
     operators: tuple[str, ...] = field(metadata=about("In their order; none of one that only moves buffers."))

@@ -52,9 +52,9 @@ def check_run(planned: SimulatedPlan, machine: Machine) -> tuple[Violation, ...]
 
     Checked: no unit does two things at once; lanes of a kernel have no more than its cores, which are theirs
     from the beginning of their section to its end; nothing moves faster than its port, nothing is computed
-    faster than the units multiply; whatever a step reads, writes and multiplies by moves, and totals are those
-    of the runs; no level ever holds more than its capacity, with weights and tiles on their way; nothing is read
-    before it is there, nothing written where something is still needed.
+    faster than the units multiply; whatever a step reads, writes and multiplies by moves, and totals are
+    those of the runs; no level ever holds more than its capacity, with weights and tiles on their way;
+    nothing is read before it is there, nothing written where something is still needed.
     """
     trace = Trace(planned, machine)
     return (

@@ -11,6 +11,8 @@ from tilewright.ir.graph import Value
 from tilewright.memory.instances import is_result
 from tilewright.memory.scopes import PlacedBuffer
 from tilewright.schedule.binding import Scope
+from tilewright.schedule.core_groups import CoreGroup
+from tilewright.schedule.lanes import LanePlace
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA
@@ -163,7 +165,9 @@ def _buffer(
 def _step(planned: SimulatedPlan, step: SimulatedStep, times: _StepTimes) -> PlannedStep:
     placed, residents = planned.scopes.steps[step.number], planned.simulation.residents
     cores = planned.bindings.cores
-    group = planned.bindings.lane_of(placed.node, placed.layer) if cores is None else cores.of(placed.node)
+    group: CoreGroup | LanePlace | None = planned.bindings.lane_of(placed.node, placed.layer)
+    if cores is not None:
+        group = cores.of(placed.node)
     return PlannedStep(
         number=step.number,
         name=step.name,

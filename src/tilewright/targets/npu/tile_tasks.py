@@ -78,7 +78,7 @@ class ClusterTasks:
         self.passing = self.shared  # from which takes what does not stay
 
     def uses_cores(self, unit: str) -> bool:
-        """Whether a unit uses the cores or their buffers; main memory's port does not that feeds a shared one."""
+        """Whether a unit uses the cores or their buffers: main memory's port does without a shared one."""
         return unit != DMA or self.shared is None
 
     def task(

@@ -27,7 +27,7 @@ from tilewright.partition.base import build_partition
 from tilewright.planning import Budget, Limits, Provenance
 from tilewright.planning.portfolio import Recipe
 from tilewright.schedule import Schedule, ScheduleProblem, check_schedule
-from tilewright.schedule.base import Group, Instance, Stage
+from tilewright.schedule.base import Group, Instance, Stage, build_schedule
 from tilewright.schedule.lane_search import parts_of
 from tilewright.schedule.lanes import Lane, Sections
 from tilewright.schedule.virtual_units import VirtualUnits
@@ -76,13 +76,17 @@ def example_4() -> Graph:
     return b.finish(*(conv(b, x, 16, kernel, f"CONV{kernel}") for kernel in (1, 3, 5, 7)))
 
 
-def residual(side: int = 14) -> Graph:
-    """A block whose input passes two convolutions, and another one beside these."""
-    b = GraphBuilder()
-    x = b.op("Relu", conv(b, b.input(1, 32, side, side), 32, 3, "stem"))
+def block(b: GraphBuilder, x: Value) -> Value:
+    """A value that passes two convolutions, and another one beside these."""
     y = conv(b, b.op("Relu", conv(b, x, 32, 3, "first")), 32, 3, "second")
     z = b.op("Relu", conv(b, x, 32, 1, "beside"))
-    return b.finish(conv(b, b.op("Add", y, z), 32, 1, "last"))
+    return conv(b, b.op("Add", y, z), 32, 1, "last")
+
+
+def residual() -> Graph:
+    """A block behind a convolution."""
+    b = GraphBuilder()
+    return b.finish(block(b, b.op("Relu", conv(b, b.input(1, 32, 14, 14), 32, 3, "stem"))))
 
 
 def whole(graph: Graph) -> Partition:
@@ -96,21 +100,15 @@ def whole(graph: Graph) -> Partition:
     )
 
 
-def layer_named(partition: Partition, name: str) -> int:
-    (subgraph,) = partition.subgraphs
-    layers = partition.layers_of(subgraph)
-    return next(i for i, layer in enumerate(layers) if any(node.name == name for node in layer.nodes))
+def lanes_of(partition: Partition, num_cores: Sequence[int], subgraph: int = 0) -> Sections:
+    """A block's two ways at the same time."""
+    layers = partition.layers_of(partition.subgraphs[subgraph])
 
+    def number(name: str) -> int:
+        return next(i for i, x in enumerate(layers) if any(node.name.startswith(name) for node in x.nodes))
 
-def lanes_of(partition: Partition, num_cores: Sequence[int]) -> Sections:
-    """The residual block's two ways at the same time."""
     ways = (("first", "second"), ("beside",))
-    return (
-        tuple(
-            Lane(tuple(layer_named(partition, name) for name in names), count)
-            for names, count in zip(ways, num_cores, strict=True)
-        ),
-    )
+    return (tuple(Lane(tuple(map(number, way)), count) for way, count in zip(ways, num_cores, strict=True)),)
 
 
 def scheduled(partition: Partition, sections: Sections, num_cores: int | None = None) -> Schedule:
@@ -174,10 +172,40 @@ def test_a_kernel_has_no_lanes_where_its_layers_wait_for_each_other() -> None:
 
 def test_runs_of_layers_fall_apart_where_they_do_not_meet() -> None:
     partition = whole(residual())
-    (subgraph,) = partition.subgraphs
-    (parts,) = parts_of(partition.layers_of(subgraph))
-    first, second, beside = (layer_named(partition, name) for name in ("first", "second", "beside"))
-    assert sorted(parts) == sorted([(first, second), (beside,)])
+    (parts,) = parts_of(partition.layers_of(partition.subgraphs[0]))
+    (section,) = lanes_of(partition, (1, 1))
+    assert sorted(parts) == sorted(lane.layers for lane in section)
+
+
+def test_kernels_beside_each_other_have_lanes_and_a_stage_takes_what_the_simulation_says() -> None:
+    b = GraphBuilder()
+    x = b.input(1, 32, 14, 14)
+    graph = b.finish(block(b, x), block(b, x))
+    half = len(graph.nodes) // 2
+    clusters = [graph.nodes[:half], graph.nodes[half:]]
+    partition = build_partition(
+        PartitionProblem(graph), clusters, lambda *_: Reason.CLUSTER, Provenance("test"), quality=UNPRICED
+    )
+    on = machine(4)
+    groups = (
+        Group((Instance(0),), 2, inside=(lanes_of(partition, (1, 1)),)),
+        Group((Instance(1),), 2, inside=(lanes_of(partition, (1, 1), 1),)),
+    )
+    backend = NpuTarget(on).backend(graph, Options())
+    problem = ScheduleProblem(partition, on, backend.costs, limits=backend.limits, allows_lanes=True)
+    schedule = build_schedule(problem, (Stage(groups),), Provenance("test"))
+    assert check_schedule(problem, schedule) == ()
+    found = checked(simulated(schedule, on, types=element_types(on).inside), on)
+    assert schedule.quality.cost == pytest.approx(found.simulation.time_s * 1e9)
+    lanes = {(s.kernel, s.lane.number) for s in found.simulation.steps if s.lane is not None}
+    assert len(lanes) == 4
+
+
+def test_lanes_of_blocks_of_threads() -> None:
+    on = load_preset("v100")
+    partition = whole(residual())
+    found = checked(simulated(scheduled(partition, lanes_of(partition, (48, 32))), on), on)
+    assert {s.lane.num_cores for s in found.simulation.steps if s.lane is not None} == {48, 32}
 
 
 # What they compute
