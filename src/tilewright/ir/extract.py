@@ -40,8 +40,7 @@ def twin_of(node: Node, copied: Callable[[Value], Value]) -> Node:
         opset=node.opset,
         captures=tuple(map(copied, node.captures)),
     )
-    # It speaks of positions, shapes and constants, which are the same.
-    twin._description = node._description
+    twin.describe_as(node)
     return twin
 
 

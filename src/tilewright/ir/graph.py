@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.ir.nest import Description
 
 Shape = tuple[int, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,7 @@ class Node:
 
     __slots__ = (
         "_description",
+        "_facts",
         "attributes",
         "captures",
         "domain",
@@ -113,12 +115,33 @@ class Node:
         self.captures: tuple[Value, ...] = tuple(captures)
         # Loop nests, filled in by `ops.describe`; they depend on attributes and constant inputs.
         self._description: Description | None = None
+        # What follows from these, by who says it.
+        self._facts: dict[Callable[[Node], Any], Any] = {}
 
     def described(self, build: Callable[[Node], Description]) -> Description:
         """The remembered description, built on first use and forgotten when the inputs change."""
         if self._description is None:
             self._description = build(self)
         return self._description
+
+    def remembered(self, fact: Callable[[Node], T]) -> T:
+        """What a function says of the node, worked out once for it and its copies, until the inputs change.
+
+        It may look at the description and at types and shapes, not at which nodes and values there are.
+        """
+        if fact not in self._facts:
+            self._facts[fact] = fact(self)
+        found: T = self._facts[fact]
+        return found
+
+    def describe_as(self, other: Node) -> None:
+        """Take over what was found out about a node of which this one is a copy.
+
+        It speaks of positions, shapes and constants, which are the same; before a node is described, its
+        attributes may still change.
+        """
+        if other._description is not None:
+            self._description, self._facts = other._description, other._facts
 
     @property
     def output(self) -> Value:
@@ -293,7 +316,7 @@ class Graph:
             if value is not None:
                 value._uses.remove(node)
         node.inputs = tuple(inputs)
-        node._description = None
+        node._description, node._facts = None, {}
         for value in node.inputs:
             if value is not None:
                 value._uses.append(node)
@@ -365,8 +388,7 @@ class Graph:
                     opset=node.opset,
                     captures=tuple(captures),
                 )
-                # It speaks of positions, shapes and constants, which are the same.
-                twin._description = node._description
+                twin.describe_as(node)
                 copy.append(twin)
         copy.outputs = [v for v in map(copied, self.outputs) if v is not None]
         return copy

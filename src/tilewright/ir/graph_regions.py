@@ -35,7 +35,6 @@ class RegionMaps:
     def __init__(self) -> None:
         self._maps: dict[Hashable, _NodeMap] = {}
         self._of_node: dict[Node, _NodeMap] = {}
-        self._macs: dict[Node, int] = {}
 
     def of_copies(self) -> RegionMaps:
         """The same functions for nodes that are copies, which these do not keep alive."""
@@ -54,9 +53,7 @@ class RegionMaps:
 
     def macs_of(self, node: Node) -> int:
         """Multiply-accumulates of a node, counted once."""
-        if node not in self._macs:
-            self._macs[node] = macs(node)
-        return self._macs[node]
+        return node.remembered(macs)
 
 
 def value_regions(
@@ -84,13 +81,35 @@ def value_regions(
     return regions
 
 
+class _Structure:
+    """Something hashable whose hash is worked out once."""
+
+    __slots__ = ("hash", "what")
+
+    def __init__(self, what: Hashable) -> None:
+        self.what, self.hash = what, hash(what)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, _Structure) and self.what == other.what)
+
+    def __repr__(self) -> str:
+        return repr(self.what)
+
+
 def node_structure(node: Node) -> Hashable:
     """Everything that regions through a node depend on."""
+    return node.remembered(_structure_of)
+
+
+def _structure_of(node: Node) -> _Structure:
     shapes = tuple(None if v is None else v.shape for v in (*node.inputs, *node.outputs))
     nests = describe(node)
     if isinstance(nests, Opaque):
-        return (len(node.inputs), shapes)
-    return (len(node.inputs), shapes, tuple(_nest_structure(n) for n in nests))
+        return _Structure((len(node.inputs), shapes))
+    return _Structure((len(node.inputs), shapes, tuple(_nest_structure(n) for n in nests)))
 
 
 def kernel_structure(nodes: Iterable[Node], outputs: Iterable[Value]) -> Hashable:

@@ -22,10 +22,14 @@ class OperationClass(Enum):
     @classmethod
     def of(cls, node: Node) -> OperationClass:
         """The class of a node, derived from its loop nests."""
-        if isinstance(describe(node), Opaque):
-            return cls.OPAQUE
-        if is_pointwise(node):
-            return cls.POINTWISE
-        if is_injective(node):
-            return cls.INJECTIVE
-        return cls.COMPLEX if is_complex(node) else cls.REDUCTION
+        return node.remembered(_class_of)
+
+
+def _class_of(node: Node) -> OperationClass:
+    if isinstance(describe(node), Opaque):
+        return OperationClass.OPAQUE
+    if is_pointwise(node):
+        return OperationClass.POINTWISE
+    if is_injective(node):
+        return OperationClass.INJECTIVE
+    return OperationClass.COMPLEX if is_complex(node) else OperationClass.REDUCTION

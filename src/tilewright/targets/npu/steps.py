@@ -26,7 +26,7 @@ from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Store, We
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tile_requests import Part, StepParts, TileRequests
 from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
-from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table, only_moves
+from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table
 
 
 def lower(
@@ -258,7 +258,7 @@ class _Lowering:
                 for n in step.operators
                 for work in self._work(step, n, regions, own if main in set(n.results()) else None)
             )
-            if only_moves(step.operators, self.works.types):
+            if self.works.only_moves(step.operators):
                 found = (self._movement(step, main, num_cores),)
             self.known_works[key] = found
         return found

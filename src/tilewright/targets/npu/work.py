@@ -194,6 +194,15 @@ class Works:
         times = prod(over) if is_line else max(over)
         return replace(works[0], seconds=works[0].seconds * times), *works[1:]
 
+    def only_moves(self, nodes: Sequence[Node]) -> bool:
+        """Whether nodes together only bring elements to other places within the cores' buffers.
+
+        Views move nothing, nor do look-ups in a constant table, whose rows arrive where they are wanted.
+        """
+        if any(self._task(node).work is not Work.MOVEMENT or _looks_up(node) for node in nodes):
+            return False
+        return not all(node.remembered(is_view) for node in nodes)
+
     def of_movement(
         self, nodes: Sequence[Node], dtype: DType, elements: int, size_bytes: int, num_cores: int
     ) -> UnitWork:
@@ -280,16 +289,6 @@ class Works:
         reduced = [n.num_iterations for n in nests_of(node) if n.combine is not None]
         is_listed = node.op_type in unit.ops_per_element
         return each * (elements if is_listed or not reduced else max(reduced) * share)
-
-
-def only_moves(nodes: Sequence[Node], types: ElementTypes = AS_IN_FILE) -> bool:
-    """Whether nodes together only bring elements to other places within the cores' buffers.
-
-    Views move nothing, nor do look-ups in a constant table, whose rows arrive where they are wanted.
-    """
-    if any(work_of(node, types) is not Work.MOVEMENT or _looks_up(node) for node in nodes):
-        return False
-    return not all(map(is_view, nodes))
 
 
 def _looks_up(node: Node) -> bool:

@@ -25,7 +25,7 @@ from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
 from tilewright.targets.npu.recipes import BASELINES
 from tilewright.targets.npu.simulate import Overlap, Policy, Traffic, simulate
-from tilewright.targets.npu.work import Work, only_moves, work_of
+from tilewright.targets.npu.work import AS_IN_FILE, Work, Works, work_of
 
 SEEDS = range(12)
 MACHINE = load_preset("stcp920")
@@ -316,7 +316,7 @@ def layouts() -> dict[str, tuple[Graph, int]]:
 @pytest.mark.parametrize("name", layouts())
 def test_what_lies_otherwise_afterwards_takes_time_and_a_view_takes_none(name: str) -> None:
     graph, num_moved = layouts()[name]
-    assert only_moves(graph.nodes) == bool(num_moved)
+    assert Works(MACHINE, AS_IN_FILE).only_moves(graph.nodes) == bool(num_moved)
     assert moved_s(graph) == pytest.approx(2 * num_moved / 256e9, abs=1e-15)
 
 
@@ -332,7 +332,7 @@ def test_rows_of_a_table_arrive_where_they_are_wanted() -> None:
     table = b.constant(100, 16)
     rows = Value("rows", DType.INT64, (4, 8))
     graph = b.finish(b.op("Gather", table, b.graph.add_input(rows), shape=(4, 8, 16)))
-    assert not only_moves(graph.nodes)
+    assert not Works(MACHINE, AS_IN_FILE).only_moves(graph.nodes)
 
 
 @pytest.mark.parametrize(
