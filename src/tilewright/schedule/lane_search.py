@@ -50,10 +50,10 @@ class LaneSearch:
                         checkpoint()
                         if not self.meter.spend():
                             return best
-                        stage = _with_section(start, number, place, section)
-                        cost = self._cost(stage)
+                        changed = _with_section(start, number, place, section)
+                        cost = self._cost(changed)
                         if cost is not None and cost < least * (1 - self.min_gain):
-                            best, least = stage, cost
+                            best, least = changed, cost
         return best
 
     def _subgraph(self, subgraph_id: int) -> Subgraph:
