@@ -12,6 +12,7 @@ from tilewright.ir.derive import operator_class
 from tilewright.partition import Partition, PartitionProblem, check_partition
 from tilewright.partition.fusion_records import Verdict
 from tilewright.partition.pcgc import Pcgc
+from tilewright.partition.pcgc.fuse import StaticFusion
 from tilewright.partition.pcgc.pieces import FREE, Cost, Pieces, bits
 from tilewright.partition.pcgc.planner import PcgcWork
 from tilewright.partition.pcgc.recut import Exact, apart, frontier, greedy, splits_of, whole
@@ -52,6 +53,23 @@ def test_partitions_keep_to_the_rules_and_cost_no_more_than_any_candidate(seed: 
                 assert record is not None
             elif record is not None:
                 assert record.verdict is Verdict.EVALUATE  # what is stable is never cut
+
+
+@pytest.mark.parametrize("seed", range(0, 30, 3))
+def test_what_is_fused_after_known_clusters_is_as_if_nothing_had_been_fused_before(seed: int) -> None:
+    graph = random_graph(seed, 3 + seed)
+    problem = PartitionProblem(graph, cost=ROOFLINE)
+    rng = random.Random(seed)
+    known = [sorted(rng.sample(range(len(graph.nodes)), 2)) for _ in range(3)]
+    fusion = StaticFusion(problem, RuleTable.default(), None)
+    plain = fusion.run()
+    found = fusion.with_known(known)
+    again = StaticFusion(problem, RuleTable.default(), None)
+    again.run()
+    assert again.with_known(known) == found
+    assert fusion.with_known(()) == plain
+    assert {n for atom in found.atoms for n in atom} == set(range(len(graph.nodes)))
+    assert found.atoms == plain.atoms
 
 
 class Priced(Pieces):

@@ -10,6 +10,7 @@ import pytest
 from tilewright.errors import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.ops import describe
 from tilewright.ir.verify import verify
 
 
@@ -166,3 +167,25 @@ def test_initializers_come_in_order_of_first_use_and_once() -> None:
         value = result
     graph.outputs = [value, b]
     assert graph.initializers == (a, b)
+
+
+def test_what_is_remembered_of_a_node_is_shared_with_copies_until_inputs_change() -> None:
+    graph = Graph()
+    x = graph.add_input(Value("x", DType.FLOAT32, (2,)))
+    node = graph.append(Node("Relu", [x], [graph.value("y", DType.FLOAT32, (2,))]))
+    graph.outputs = [node.output]
+    asked: list[Node] = []
+
+    def fact(of: Node) -> str:
+        asked.append(of)
+        return of.op_type
+
+    early = graph.clone().nodes[0]
+    early.attributes["alpha"] = 1.0  # nobody has described it
+    describe(node)
+    late = graph.clone().nodes[0]
+    assert [n.remembered(fact) for n in (node, late, node, early)] == ["Relu"] * 4
+    assert asked == [node, early]
+    graph.set_inputs(node, [x])
+    assert node.remembered(fact) == "Relu"
+    assert asked == [node, early, node]

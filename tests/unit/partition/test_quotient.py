@@ -122,3 +122,17 @@ def test_a_set_contracts_only_if_convex() -> None:
         quotient.contract_all([2, 0])
     assert quotient.contract_all([2, 0, 1]) == 0
     assert quotient.members(0) == (0, 1, 2)
+
+
+def test_a_copy_is_contracted_on_its_own_in_the_same_order() -> None:
+    edges = [(0, 1), (0, 2), (1, 3), (2, 3), (3, 4)]
+    quotient = QuotientGraph(5, edges)
+    quotient.contract(3, 4)
+    before = quotient.clusters
+    copied = quotient.copy()
+    assert copied.clusters == before
+    copied.contract_all(before)
+    assert copied.clusters == (0,)
+    assert quotient.clusters == before
+    assert_valid(quotient, edges)
+    assert_valid(copied, edges)
