@@ -234,8 +234,18 @@ def small(num_cores: int, local_kib: int, shared_kib: int) -> Machine:
     return found.model_copy(update={"levels": tuple(levels)})
 
 
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("on", [small(3, 4, 16), small(2, 64, 256)], ids=["small", "large"])
+def without_shared(found: Machine) -> Machine:
+    """Main memory feeds the cores."""
+    levels = tuple(level for level in found.levels if level.name != "LLC")
+    return found.model_copy(update={"levels": levels})
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "on",
+    [small(3, 4, 16), small(2, 64, 256), without_shared(small(3, 16, 64))],
+    ids=["small", "large", "without a shared buffer"],
+)
 def test_runs_in_lanes_obey_the_machine_and_values_are_those_of_the_network(seed: int, on: Machine) -> None:
     graph = integer_network(seed, 12, batch=2)
     partition = whole(graph)
