@@ -20,8 +20,6 @@ from tilewright.schedule.base import ScheduleProblem
 from tilewright.schedule.virtual_units import VirtualUnits
 from tilewright.targets import find_target
 from tilewright.targets.base import Backend
-from tilewright.targets.npu.costs import UNPRICED
-from tilewright.targets.npu.target import NpuTarget
 
 MACHINES: Mapping[str, str] = {
     "jetson-nano": "jetson-nano",
@@ -77,16 +75,14 @@ def _inside(num_units: int) -> Example:
     units, one convolution after another.
     """
     graph, machine = _branches(channels=256, side=4, results=16), _with_units(num_units)
-    backend = NpuTarget(machine).backend(graph, Options())
+    backend = find_target("a310", machine).backend(graph, Options())
     partition = build_partition(
-        PartitionProblem(graph),
-        [graph.nodes],
-        lambda *_: Reason.CLUSTER,
-        Provenance("drawn"),
-        quality=UNPRICED,
+        PartitionProblem(graph), [graph.nodes], lambda *_: Reason.CLUSTER, Provenance("drawn")
     )
     limits = Limits(num_units, num_cores=num_units)
-    problem = ScheduleProblem(partition, machine, backend.costs, limits=limits, allows_lanes=True)
+    problem = ScheduleProblem(
+        partition, machine, backend.costs, limits=limits, allows_lanes=backend.runs_lanes
+    )
     schedule = VirtualUnits().solve(problem, Budget())
     alone = [backend.costs.kernel(make_subgraph(0, [node], graph)).time_ns / 1e3 for node in graph.nodes]
     layers = partition.layers_of(partition.subgraphs[0])
@@ -97,7 +93,7 @@ def _inside(num_units: int) -> Example:
     )
     return Example(
         "4, inside",
-        f"{num_units} units, memory that never binds",
+        f"units: {num_units}, memory that never binds",
         tuple(_names(partition)),
         f"{schedule.quality.cost / 1e3:.4g} us, {lanes or 'one after another'}; the sum is "
         f"{sum(alone):.4g} us, the longest {max(alone):.4g} us",
