@@ -52,20 +52,32 @@ def in_place_operands(nodes: Sequence[Node], operands: Collection[Value], result
 
 def _reads_own_element(node: Node, value: Value) -> bool:
     """Whether the node's last nest alone writes its one result, and reads of the value what it writes."""
+    positions = node.remembered(_own_positions)
+    return positions is not None and all(i in positions for i, v in enumerate(node.inputs) if v is value)
+
+
+def _own_positions(node: Node) -> frozenset[int] | None:
+    """The operands of which the node's last nest, which alone writes its one result, reads no more than the
+    element that it writes; None where others write the result, or where that is not known."""
     nests = describe(node)
     if isinstance(nests, Opaque) or not nests or len(list(node.results())) != 1:
-        return False
+        return None
     *earlier, last = nests
     if last.combine is not None or any(n.write.operand.kind == "output" for n in earlier):
-        return False
+        return None
     if last.num_iterations != last.write.operand.num_elements:
-        return False  # an element that is written twice was read where it was no more
-    reads = [
-        read
-        for read in last.reads
-        if read.operand.kind == "input" and node.inputs[read.operand.position] is value
-    ]
-    return reads_where_it_writes(last, reads, lambda access: _element(last, access))
+        return None  # an element that is written twice was read where it was no more
+    if _element(last, last.write) is None:
+        return None
+    reads: dict[int, list[Access]] = {position: [] for position in range(len(node.inputs))}
+    for read in last.reads:
+        if read.operand.kind == "input":
+            reads[read.operand.position].append(read)
+    return frozenset(
+        position
+        for position, listed in reads.items()
+        if reads_where_it_writes(last, listed, lambda access: _element(last, access))
+    )
 
 
 def _element(nest: Nest, access: Access) -> Affine | None:
