@@ -18,8 +18,8 @@ from tilewright.hardware.machine_file import read_text
 from tilewright.hardware.presets import find_machine, machine_path
 from tilewright.loops.mapping import Mapping as LoopMapping
 from tilewright.loops.problem import Problem, written
-from tilewright.mapping.base import FixedSpatial
 from tilewright.mapping.cases import Case, load_cases
+from tilewright.mapping.constraints import Constraint, Constraints, parse_constraints
 from tilewright.mapping.solve import (
     DEFAULT_BUDGET,
     MapItem,
@@ -66,6 +66,9 @@ class MapRequest:
       Timeloop's mappings, whose problem is then the work.
     * `export_timeloop` is a folder where the mappings are also written for timeloop-model, of several layers
       into a folder each.
+    * `constraints` are what every mapping must keep: a dataflow such as `weight-stationary@GlobalBuffer`,
+      loops and tiles of levels such as `GlobalBuffer.order=K,C,*`, `DRAM.spatial.C=8` or `L1.tile.S=whole`,
+      or the classes of `tilewright.mapping.constraints`.
     * `ignore_constraints`: search without the constraints on loops that Timeloop's files have.
     """
 
@@ -86,6 +89,7 @@ class MapRequest:
     journal: Path | None = None
     evaluate: Path | tuple[Case, ...] | None = None
     export_timeloop: Path | None = None
+    constraints: tuple[object, ...] = ()
     ignore_constraints: bool = False
 
     def __post_init__(self) -> None:
@@ -180,7 +184,7 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
         cost_options=request.cost_options,
         budget=budget or DEFAULT_BUDGET,
         seed=request.seed,
-        fixed=_fixed(request, machine),
+        constraints=_constraints(request, machine),
         on_network=request.noc,
     )
     if request.sweep:
@@ -225,16 +229,27 @@ def _machine(request: MapRequest) -> Machine:
     return machine if isinstance(machine, Machine) else find_machine(str(machine))
 
 
-def _fixed(request: MapRequest, machine: Machine) -> tuple[FixedSpatial, ...]:
-    """The spatial factors that constraints in Timeloop's files fix."""
+def _constraints(request: MapRequest, machine: Machine) -> Constraints:
+    """Those that are asked for, and those in Timeloop's files."""
     from tilewright.mapping.timeloop import load_constraints, sections_of
 
-    if request.ignore_constraints:
-        return ()
-    path = machine_path(os.fspath(request.machine)) if _is_yaml(request.machine) else None
-    paths = [] if path is None or not sections_of(read_text(path)) else [path]
-    work = [Path(w) for w in request.work if _is_yaml(w)]
-    return load_constraints([*paths, *request.machine_files, *work], mapped_part(machine)[0])
+    part, _ = mapped_part(machine)
+    given: list[Constraint] = []
+    for constraint in request.constraints:
+        if isinstance(constraint, str):
+            given += parse_constraints([constraint], part)
+        elif isinstance(constraint, get_args(Constraint)):
+            given.append(constraint)
+        else:
+            raise UsageError(
+                f"constraints: expected texts such as weight-stationary, found a {type(constraint).__name__}."
+            )
+    if not request.ignore_constraints:
+        path = machine_path(os.fspath(request.machine)) if _is_yaml(request.machine) else None
+        paths = [] if path is None or not sections_of(read_text(path)) else [path]
+        work = [Path(w) for w in request.work if _is_yaml(w)]
+        given += load_constraints([*paths, *request.machine_files, *work], part)
+    return Constraints.of(given)
 
 
 def _cases(request: MapRequest, machine: Machine) -> Sequence[Case]:

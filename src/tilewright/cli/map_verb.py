@@ -70,6 +70,15 @@ def map_(
         "folder each.",
         rich_help_panel=FILES,
     ),
+    constrain: list[str] = typer.Option(
+        None,
+        "--constrain",
+        metavar="TEXT",
+        help="What every mapping keeps: weight-stationary, output-stationary@GlobalBuffer, "
+        "row-stationary@GlobalBuffer, DRAM.spatial.C=8, DRAM.spatial=C,K, GlobalBuffer.tile.P=14, "
+        "DRAM.order=K,C,*, DRAM.without=R. May be repeated; with the mapper exact.",
+        rich_help_panel=PLANS,
+    ),
     ignore_constraints: bool = typer.Option(
         False,
         "--ignore-constraints",
@@ -160,6 +169,7 @@ def map_(
         journal=journal,
         evaluate=evaluate,
         export_timeloop=export_timeloop,
+        constraints=tuple(constrain or ()),
         ignore_constraints=ignore_constraints,
     )
     with progress("mapping") as update:
@@ -181,7 +191,17 @@ def map_(
 
 
 _WITHOUT_EFFECT = {
-    "evaluate": ("mapper", "objective", "budget", "shapes", "sweep", "plot", "workers", "journal"),
+    "evaluate": (
+        "mapper",
+        "objective",
+        "budget",
+        "shapes",
+        "sweep",
+        "plot",
+        "workers",
+        "journal",
+        "constrain",
+    ),
     "sweep": ("export_timeloop", "noc"),
 }
 """Flags that ask for what nothing does beside another one."""

@@ -10,6 +10,7 @@ from tilewright.cost.base import Objective
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem
+from tilewright.mapping.constraints import UNCONSTRAINED, Constraints
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
 if TYPE_CHECKING:
@@ -18,21 +19,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSpatial:
-    """How many iterations of a dim are spread over what one instance of a level feeds, in every mapping."""
-
-    level: str
-    dim: str
-    factor: int
-
-
-@dataclass(frozen=True, slots=True)
 class MappingProblem:
     """An operator, a machine, what to minimise and how to count.
 
-    `fixed` are spatial factors that every mapping has; of dims that the operator lacks, and of those that run
-    once, nothing. Where the machine is a view of a GPU, `block` limits the threads: the spatial loops of its
-    shared memory. Threads and blocks do not share sums there.
+    Every mapping keeps the constraints. Where the machine is a view of a GPU, `block` limits the threads: the
+    spatial loops of its shared memory. Threads and blocks do not share sums there.
     """
 
     problem: Problem
@@ -40,12 +31,7 @@ class MappingProblem:
     objective: Objective = "latency"
     cost_options: CostOptions = TIMELOOP
     block: Threads | None = None
-    fixed: tuple[FixedSpatial, ...] = ()
-
-    def fixed_at(self, level: str) -> dict[str, int]:
-        """The spatial factors that a level must have, by dim."""
-        extents = self.problem.extents
-        return {f.dim: f.factor for f in self.fixed if f.level == level and extents.get(f.dim, 1) > 1}
+    constraints: Constraints = UNCONSTRAINED
 
     def may_spread(self, dim: str, level: int) -> bool:
         """Whether loops of a dim may be spatial below a level, counted from the innermost 0.

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from math import prod
 
 from tilewright.hardware.machine import TensorKind
-from tilewright.loops.mapping import Mapping
+from tilewright.loops.mapping import LevelLoops, Mapping
 from tilewright.mapping.base import MappingProblem, MappingSolution
+from tilewright.mapping.constraints import FixedSpatial, FixedTile, LoopOrder, NoLoop, SpatialDims, Stationary
 from tilewright.planning import Violation
 
 
@@ -16,7 +17,7 @@ def check_mapping(task: MappingProblem, mapping: Mapping) -> tuple[Violation, ..
 
     Checked: levels of the machine, outermost first, each at most once; loops over the problem's dims that
     together cover every iteration; no more spatial instances than there are; the words that the tiles of
-    every level touch, found from a tile's corners, against what the level holds of each kind.
+    every level touch, found from a tile's corners, against what the level holds of each kind; constraints.
     """
     names = [level.name for level in reversed(task.machine.levels)]
     given = [loops.level for loops in mapping.levels]
@@ -25,7 +26,12 @@ def check_mapping(task: MappingProblem, mapping: Mapping) -> tuple[Violation, ..
         return tuple(Violation("level", f"there is no level {name!r}") for name in unknown)
     if given != [name for name in names if name in given]:
         return (Violation("level", f"the levels are {', '.join(given)}, not each once from the outside in"),)
-    return (*_check_cover(task, mapping), *_check_instances(task, mapping), *_check_words(task, mapping))
+    return (
+        *_check_cover(task, mapping),
+        *_check_instances(task, mapping),
+        *_check_words(task, mapping),
+        *_check_constraints(task, mapping),
+    )
 
 
 def check_solution(task: MappingProblem, solution: MappingSolution) -> tuple[Violation, ...]:
@@ -125,3 +131,42 @@ def _touched(task: MappingProblem, kind: TensorKind, tile: dict[str, int], *, is
                 words *= sum(step * (tile.get(dim, 1) - 1) for dim, step in axis) + 1
         total += words
     return total
+
+
+def _check_constraints(task: MappingProblem, mapping: Mapping) -> Iterator[Violation]:
+    """Each constraint by what its class says, for dims that run more than once."""
+    dims = {dim for dim, extent in task.problem.dims if extent > 1}
+    levels = {loops.level: loops for loops in mapping.levels}
+    for constraint in task.constraints.listed():
+        loops = levels.get(constraint.level, LevelLoops(constraint.level))
+        spatial = {loop.dim: loop.factor for loop in loops.spatial if loop.factor > 1}
+        temporal = [loop.dim for loop in loops.temporal if loop.factor > 1]
+        match constraint:
+            case FixedSpatial(_, dim, factor):
+                is_kept = dim not in dims or spatial.get(dim, 1) == factor
+            case SpatialDims(_, allowed):
+                is_kept = set(spatial) <= set(allowed)
+            case FixedTile(level, dim, extent):
+                is_kept = dim not in dims or _tile(task, levels, level, dim) == (
+                    extent or mapping.factors()[dim]
+                )
+            case LoopOrder(_, order):
+                others = order.index("*") if "*" in order else None
+                places = [order.index(dim) if dim in order else others for dim in temporal]
+                is_kept = None not in places and places == sorted(place or 0 for place in places)
+            case NoLoop(_, dim):
+                is_kept = dim not in temporal
+            case Stationary(_, kind):
+                moving = [
+                    any(dim in o.dims() for o in task.problem.operands if o.kind is kind) for dim in temporal
+                ]
+                is_kept = moving == sorted(moving, reverse=True)
+        if not is_kept:
+            yield Violation("constraint", f"{constraint} is not kept")
+
+
+def _tile(task: MappingProblem, levels: dict[str, LevelLoops], level: str, dim: str) -> int:
+    """What a level's tile has of a dim: the factors of its loops and of all inside."""
+    names = [each.name for each in task.machine.levels]
+    inside = [levels[name] for name in names[: names.index(level) + 1] if name in levels]
+    return prod(loop.factor for x in inside for loop in (*x.temporal, *x.spatial) if loop.dim == dim)

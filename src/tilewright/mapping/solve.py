@@ -17,8 +17,9 @@ from tilewright.hardware.machine import Machine
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem
 from tilewright.mapping import MAPPERS
-from tilewright.mapping.base import FixedSpatial, Mapper, MappingProblem, MappingSolution, Sampler
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Sampler
 from tilewright.mapping.cases import Case
+from tilewright.mapping.constraints import UNCONSTRAINED, Constraints, named_dims, said
 from tilewright.mapping.launch import Launch
 from tilewright.mapping.results import (
     EvaluatedMapping,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 UNLIMITED_BUDGET = Budget(UNLIMITED)
 DEFAULT_BUDGET = Budget(UNLIMITED, deadline_s=10.0)
 """Of each layer, where people ask: what is not proven by then is said with its gap."""
-_GROUPS = "G"  # a dim of convolutions that those of one group do without
+_OFTEN_LACKING = ("G", "N")  # dims of convolutions: some do without them
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class MapProblem:
     budget: Budget = UNLIMITED_BUDGET
     seed: int | None = None
     on_network: bool = False
-    fixed: tuple[FixedSpatial, ...] = ()
+    constraints: Constraints = UNCONSTRAINED
 
     @property
     def items(self) -> tuple[MapItem, ...]:
@@ -194,11 +195,10 @@ def check_search(problem: MapProblem, part: Machine) -> None:
 
     mapper, _ = _mapper(problem)
     _require_dims(problem)
-    if problem.fixed and (part.threads is not None or not isinstance(mapper, Exact)):
-        first = problem.fixed[0]
+    if problem.constraints and (part.threads is not None or not isinstance(mapper, Exact)):
         raise UsageError(
-            f"constraints: {first.dim}={first.factor} at {first.level} is kept by the mapper exact on "
-            "machines without threads; use it, or search without (--ignore-constraints)."
+            f"constraints: {said(problem.constraints.listed()[0])} is kept by the mapper exact on machines "
+            "without threads; use it, or search without (--ignore-constraints)."
         )
 
 
@@ -224,11 +224,12 @@ def _solutions(problem: MapProblem, part: Machine, progress: Progress) -> list[M
 def _require_dims(problem: MapProblem) -> None:
     """A dim that some operators lack is fixed for the others; one that all lack is a mistake."""
     dims = dict.fromkeys(dim for item in problem.items for dim in item.problem.extents)
-    for fixed in problem.fixed:
-        if dims and fixed.dim not in (*dims, _GROUPS):
+    for constraint in problem.constraints.listed():
+        lacking = [dim for dim in named_dims(constraint) if dim not in (*dims, *_OFTEN_LACKING)]
+        if dims and lacking:
             raise UsageError(
-                f"constraints: {fixed.dim}={fixed.factor} at {fixed.level}: nothing that is mapped has the "
-                f"dim {fixed.dim!r}; give one of {', '.join(dims)}, or search without (--ignore-constraints)."
+                f"constraints: {said(constraint)}: nothing that is mapped has the dim {lacking[0]!r}; give "
+                f"one of {', '.join(dims)}, or search without (--ignore-constraints)."
             )
 
 
@@ -246,7 +247,7 @@ def solve_layer(layer: Problem, problem: MapProblem, part: Machine) -> MappingSo
     try:
         if part.threads is None:
             check_smallest_tiles(layer, part, cost_options)
-            task = MappingProblem(layer, part, objective, cost_options, fixed=problem.fixed)
+            task = MappingProblem(layer, part, objective, cost_options, constraints=problem.constraints)
             answer = mapper.solve(task, budget)
         else:
             answer = solve_blocks(mapper, layer, part, objective, cost_options, budget, num_trials)

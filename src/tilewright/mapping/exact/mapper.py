@@ -101,10 +101,9 @@ class Exact:
             bound = min(bound_unpadded, self._bound_padded(problem))
             if self._value(problem, best) > bound:
                 best, note = self._padded(problem, best, note, end_s)
-        if best.mapping is None and problem.fixed:
-            factors = ", ".join(f"{f.dim}={f.factor} at {f.level}" for f in problem.fixed)
+        if best.mapping is None and problem.constraints:
             raise InfeasibleMapping(
-                f"no mapping with the spatial factors {factors} was reached; change them or give more budget."
+                f"no mapping that keeps {problem.constraints} was reached; change them or give more budget."
             )
         mapping = best.mapping or Tilings(problem).everything_outermost()
         cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
@@ -123,7 +122,7 @@ class Exact:
     def _unpadded(self, problem: MappingProblem, end_s: float | None) -> _Best:
         """The best mapping whose factors divide the extents; where time is short, of few tiles."""
         seed = None
-        if end_s is not None and not problem.fixed and num_points(problem.problem) > _MANY_POINTS:
+        if end_s is not None and not problem.constraints and num_points(problem.problem) > _MANY_POINTS:
             coarse = _Search(problem, replace(self, max_points=_FEW_POINTS), end_s)
             seed = coarse.run_narrowly()
             if coarse.is_over():
@@ -340,7 +339,7 @@ class _Search:
 
     def _seed(self, deadline_s: float) -> None:
         self.is_seeded = True
-        if deadline_s <= 0 or self.task.fixed:  # CoSA knows of no fixed factors
+        if deadline_s <= 0 or self.task.constraints:  # CoSA knows of none
             return
         try:
             solution = Cosa().solve(self.task, Budget(deadline_s=deadline_s))

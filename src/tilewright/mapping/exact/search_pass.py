@@ -137,13 +137,17 @@ class _Pass:
             raise _TimeOver
 
     def _temporal(self, pool: _Pool, number: int) -> None:
+        for exponents in self.space.phases[number]:
+            self._temporal_of(pool, number, exponents)
+
+    def _temporal_of(self, pool: _Pool, number: int, exponents: Array) -> None:
         space, lattice, tables, question = self.space, self.space.lattice, self.tables[number], self.question
         todo = np.array([lattice.whole, search_states.BEGIN, 0], np.int64)
         while todo[search_states.AT] >= 0:
             todo[search_states.WORK] = 0
             pool.count = search_states.put_temporal_loops(
                 pool.rows, pool.run_dims, pool.points, pool.following, pool.heads, pool.values,
-                pool.parents, pool.made_by, pool.count, lattice.exponents, lattice.tiles, space.steps,
+                pool.parents, pool.made_by, pool.count, exponents, lattice.tiles, space.steps,
                 space.depends, space.windows, space.windowed,
                 tables.facts, lattice.copies, tables.totals, tables.tail, tables.rest, tables.rounding_pj,
                 question.objective, question.limit, question.cap_cycles, question.width, self.lost, todo,
@@ -181,7 +185,7 @@ class _Pass:
             num_found = search_states.finish(
                 pool.rows, pool.points, pool.values, pool.count,
                 spatial.factors, spatial.products, spatial.weights, spatial.packed,
-                lattice.packed, lattice.guards, lattice.tiles,
+                lattice.packed, lattice.guards, lattice.tiles, space.left_inside,
                 space.depends, space.windows, space.output, tables.facts, tables.totals, 2 * self.num_ports,
                 question.objective, question.limit, question.cap_cycles, best, best_of, num_found, todo,
             )  # fmt: skip
@@ -198,9 +202,9 @@ class _Pass:
             return tuple(Loop(n, int(f)) for n, f in zip(names, factors, strict=True) if f > 1)
 
         inside = int(last.points[state] - space.spatial[0].weights[choice])
-        rest = tuple(
-            Loop(n, int(f)) for n, f in zip(names, space.lattice.tiles[inside], strict=True) if f > 1
-        )
+        tile = dict(zip(names, map(int, space.lattice.tiles[inside]), strict=True))
+        phases = space.task.constraints.phases_at(space.levels[0].name, space.task.problem)
+        rest = tuple(Loop(n, tile[n]) for dims in phases for n in dims if tile[n] > 1)
         levels = [LevelLoops(space.levels[0].name, rest, spatial_loops(0, choice))]
         chosen = int(history[0].made_by[state])
         at = int(history[0].parents[state])

@@ -451,11 +451,11 @@ def put_spatial_loops(
 def finish(
     pool: Array, points: Array, values: Array, count: int,
     choices: Array, products: Array, choice_weights: Array, choice_packed: Array,
-    packed: Array, guards: int, tiles: Array,
+    packed: Array, guards: int, tiles: Array, left_inside: Array,
     depends: Array, windows: Array, output: int, facts: Array, totals: Array, num_ports: int,
     objective: int, limit: float, cap_cycles: float, best: Array, best_of: Array, num_found: int, todo: Array,
 ) -> int:  # fmt: skip
-    """The innermost level: its spatial loops, then all that is left as temporal loops.
+    """The innermost level: its spatial loops, then all that is left, as far as it may be, as temporal loops.
 
     Puts the least values into `best`, sorted, and (state, choice) of each into `best_of`; gives how many.
     `todo[AT]` is `count` when all is done.
@@ -486,7 +486,7 @@ def finish(
                 break
             todo[WORK] += 1
             inside = point - choice_weights[choice]
-            if inside < 0:
+            if inside < 0 or not left_inside[inside]:
                 continue
             if not has_factors(packed[point], choice_packed[choice], guards):
                 continue

@@ -83,6 +83,8 @@ class Space:
     windowed: Array = field(init=False)
     steps: Array = field(init=False)
     fits: list[Array] = field(init=False)
+    phases: list[list[Array]] = field(init=False)  # of each level, exponents [points, steps] of its loops
+    left_inside: Array = field(init=False)  # bool [points]: tiles that the innermost level's loops may cut
     spatial: list[Spatial] = field(init=False)
     _tables: dict[bool, tuple[Tables, ...]] = field(init=False, default_factory=dict)
 
@@ -102,6 +104,14 @@ class Space:
             -1, 3
         )
         self.fits = [self._fits(number) for number in range(len(self.levels))]
+        if self.task.constraints and not self.fits[-1][self.lattice.whole]:
+            raise InfeasibleMapping(
+                f"level {self.levels[-1].name}: the outermost level holds all of every tensor; change the "
+                "constraint on its tile."
+            )
+        self.phases = [self._phases(number) for number in range(len(self.levels))]
+        has_no_loop = [dim for dim, is_there in enumerate(self._has_loops(0)) if not is_there]
+        self.left_inside = np.all(self.lattice.tiles[:, has_no_loop] == 1, axis=1)
         self.spatial = [self._spatial(number) for number in range(len(self.levels))]
 
     @property
@@ -150,13 +160,32 @@ class Space:
             if inside:
                 copies = [task.problem.operands[i].copies if number == 0 else 1 for i in inside]
                 fits &= np.array(copies) @ lattice.volumes[inside] <= words
+        names = list(task.problem.extents)
+        for dim, extent in task.constraints.tile_at(self.levels[number].name, task.problem).items():
+            fits &= lattice.tiles[:, names.index(dim)] == extent
         return fits
+
+    def _phases(self, number: int) -> list[Array]:
+        """What the loops of a level may take, phase after phase: loops of a later one are inside."""
+        names = list(self.task.problem.extents)
+        phases = self.task.constraints.phases_at(self.levels[number].name, self.task.problem)
+        if len(phases) == 1 and len(phases[0]) == len(names):
+            return [self.lattice.exponents]
+        is_of = [
+            np.array([names[step.dim] in dims for step in self.lattice.steps], np.int16) for dims in phases
+        ]
+        return [self.lattice.exponents * mask for mask in is_of]
+
+    def _has_loops(self, number: int) -> list[bool]:
+        """Of each dim, whether a level may have a temporal loop of it."""
+        phases = self.task.constraints.phases_at(self.levels[number].name, self.task.problem)
+        return [any(name in dims for dims in phases) for name in self.task.problem.extents]
 
     def _spatial(self, number: int) -> Spatial:
         limit = self.fan_out(number)
         steps = self.lattice.steps
         names = list(self.task.problem.extents)
-        fixed = self.task.fixed_at(self.levels[number].name)
+        fixed = self.task.constraints.spatial_at(self.levels[number].name, self.task.problem)
         chosen: list[tuple[tuple[int, ...], int]] = [((), 1)]
         for step in steps:
             most = step.count if self.task.may_spread(names[step.dim], number) else 0

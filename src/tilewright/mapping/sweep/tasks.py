@@ -15,7 +15,8 @@ from tilewright.fields import decoded, parsed_json
 from tilewright.hardware.machine import Machine
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem
-from tilewright.mapping.base import FixedSpatial, MappingSolution
+from tilewright.mapping.base import MappingSolution
+from tilewright.mapping.constraints import Constraints
 from tilewright.mapping.solve import MapProblem, solve_layer
 from tilewright.planning import Budget
 from tilewright.version import __version__
@@ -33,7 +34,7 @@ class Search:
     cost_options: CostOptions
     budget: Budget
     seed: int | None
-    fixed: tuple[FixedSpatial, ...]
+    constraints: Constraints
 
     @classmethod
     def of(cls, problem: MapProblem) -> Search:
@@ -44,7 +45,7 @@ class Search:
             problem.cost_options,
             problem.budget,
             problem.seed,
-            problem.fixed,
+            problem.constraints,
         )
 
 
@@ -167,7 +168,7 @@ def solve_text(text: str) -> str:
         cost_options=search.cost_options,
         budget=search.budget,
         seed=search.seed,
-        fixed=search.fixed,
+        constraints=search.constraints,
     )
     try:
         solution = solve_layer(layer, problem, machine)

@@ -1,12 +1,12 @@
-"""Timeloop's constraints on loops: spatial factors of a level are kept by the search, others are refused."""
+"""Timeloop's constraints on loops: factors of spatial loops, orders and absence of temporal ones are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tilewright.hardware.machine import Machine
-from tilewright.mapping.base import FixedSpatial
+from tilewright.mapping.constraints import OTHERS, Constraint, FixedSpatial, LoopOrder, NoLoop, said, subject
 from tilewright.mapping.timeloop.architecture import directives
 from tilewright.mapping.timeloop.document import BYPASS, Entry, read_document, target_name
 from tilewright.mapping.timeloop.loops import factors_of
@@ -16,15 +16,15 @@ _INSTEAD = "count a mapping of yours with --evaluate, or search without them (--
 _KEPT = ("target", "name", "type", "factors", "permutation", "split")
 
 
-def load_constraints(paths: Iterable[Path | str], machine: Machine) -> tuple[FixedSpatial, ...]:
-    """What the sections of constraints in these files fix of the spatial loops of a machine's levels.
+def load_constraints(paths: Iterable[Path | str], machine: Machine) -> tuple[Constraint, ...]:
+    """What the sections of constraints in these files say of the loops of a machine's levels.
 
     The order of spatial loops and how they lie along X and Y change no count.
 
     Raises:
         MachineError: a constraint that a search does not keep; names it and says what to do.
     """
-    fixed: dict[tuple[str, str], FixedSpatial] = {}
+    kept: dict[tuple[object, ...], Constraint] = {}
     for path in dict.fromkeys(map(str, paths)):
         document = read_document(path)
         for section in ("architecture", "arch"):
@@ -34,23 +34,20 @@ def load_constraints(paths: Iterable[Path | str], machine: Machine) -> tuple[Fix
                     raise binding.error(f"constraints on loops of nodes are not kept by a search; {_INSTEAD}")
         for directive, is_constraint in directives(document, path):
             if is_constraint:
-                for part, factor in _fixed(directive, machine):
-                    known = fixed.setdefault((factor.level, factor.dim), factor)
-                    if known != factor:
-                        raise part.error(
-                            f"{factor.dim}={factor.factor} at {factor.level} contradicts "
-                            f"{known.dim}={known.factor} there; remove one of them"
-                        )
-    return tuple(fixed.values())
+                for part, constraint in _kept(directive, machine):
+                    known = kept.setdefault(subject(constraint), constraint)
+                    if known != constraint:
+                        raise part.error(f"{said(constraint)} contradicts {said(known)}; remove one of them")
+    return tuple(kept.values())
 
 
-def _fixed(directive: Entry, machine: Machine) -> list[tuple[Entry, FixedSpatial]]:
+def _kept(directive: Entry, machine: Machine) -> Iterator[tuple[Entry, Constraint]]:
     keys = {key: part for key, part in directive.entries().items() if part.value not in (None, "", [])}
     kind = keys["type"].text() if "type" in keys else "temporal"
     if kind in BYPASS or set(keys) <= {"target", "name", "type"}:
-        return []
+        return
     beyond = next((part for key, part in keys.items() if key not in _KEPT), None)
-    if kind != "spatial" or beyond is not None:
+    if kind not in ("spatial", "temporal") or beyond is not None:
         what = f"{kind} loops" if beyond is None else "this"
         raise (beyond or directive).error(f"a constraint on {what} is not kept by a search; {_INSTEAD}")
     names = [level.name for level in machine.levels]
@@ -59,9 +56,26 @@ def _fixed(directive: Entry, machine: Machine) -> list[tuple[Entry, FixedSpatial
         raise directive.error("target is missing")
     level = target_name(target, names[::-1])
     factors = list(factors_of(keys["factors"])) if "factors" in keys else []
-    if factors and level not in names:
+    is_ordered = kind == "temporal" and "permutation" in keys
+    if (factors or is_ordered) and level not in names:
         raise target.error(f"the fan-out {level!r} is part of another level here; {_INSTEAD}")
     for part, dim, factor in factors:
-        if factor == 0:
-            raise part.error(f"a factor of 0 for {dim} is not kept by a search; {_INSTEAD}")
-    return [(part, FixedSpatial(level, dim, factor)) for part, dim, factor in factors]
+        if factor == 0 or (kind == "temporal" and factor > 1):
+            raise part.error(f"a {kind} factor of {factor} for {dim} is not kept by a search; {_INSTEAD}")
+        yield part, FixedSpatial(level, dim, factor) if kind == "spatial" else NoLoop(level, dim)
+    if is_ordered:
+        yield (
+            keys["permutation"],
+            LoopOrder(level, (OTHERS, *reversed(_innermost_first(keys["permutation"])))),
+        )
+
+
+def _innermost_first(part: Entry) -> list[str]:
+    """Dims of a permutation; those that it leaves out are outside of it. Text may be single letters."""
+    names = list(part.names())
+    if isinstance(part.value, str) and len(names) == 1:
+        names = list(names[0])
+    twice = next((dim for number, dim in enumerate(names) if dim in names[:number]), None)
+    if twice is not None:
+        raise part.error(f"the dim {twice} is named twice")
+    return names

@@ -11,7 +11,7 @@ from tests.support.timeloop import FLAT, LIST, written
 import tilewright as tw
 from tilewright.cost.base import Objective
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
-from tilewright.mapping.base import FixedSpatial
+from tilewright.mapping.constraints import FixedSpatial, LoopOrder
 from tilewright.mapping.timeloop import load_architecture, load_constraints
 
 FREE = FLAT.replace("  - {target: Buffer, type: temporal, factors: R=0}\n", "")
@@ -45,9 +45,9 @@ def test_constraints_beside_a_problem_count_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("directive", "said"),
     [
-        ("{target: Buffer, type: temporal, factors: R=0}", "a constraint on temporal loops is not kept"),
-        ("{target: Buffer, type: temporal, permutation: RS}", "a constraint on temporal loops is not kept"),
-        ("{target: DRAM, type: spatial, factors: K=0}", "a factor of 0 for K is not kept"),
+        ("{target: Buffer, type: temporal, factors: R=0}", "a temporal factor of 0 for R is not kept"),
+        ("{target: Buffer, type: temporal, factors: K=4}", "a temporal factor of 4 for K is not kept"),
+        ("{target: DRAM, type: spatial, factors: K=0}", "a spatial factor of 0 for K is not kept"),
         ("{target: DRAM, type: spatial, factors: K=2, min: 3}", "a constraint on this is not kept"),
     ],
 )
@@ -65,18 +65,44 @@ def test_other_constraints_are_refused_unless_they_are_to_be_ignored(
 @pytest.mark.parametrize("second", [" K=4", "}\n  - {target: DRAM, type: spatial, factors: K=4"])
 def test_factors_that_contradict_each_other_are_refused(tmp_path: Path, second: str) -> None:
     path = constrained(tmp_path, f"{{target: DRAM, type: spatial, factors: K=2{second}}}")
-    with pytest.raises(MachineError, match="K=4 at DRAM contradicts K=2 there; remove one of them"):
+    with pytest.raises(
+        MachineError, match=r"DRAM.spatial.K=4 contradicts DRAM.spatial.K=2; remove one of them"
+    ):
         tw.map(LAYER, path)
 
 
 def test_a_dim_that_nothing_has_is_refused(tmp_path: Path) -> None:
     path = constrained(tmp_path, "{target: DRAM, type: spatial, factors: Z=2}")
     with pytest.raises(
-        UsageError, match=r"Z=2 at DRAM: .* has the dim 'Z'; give one of R, .*--ignore-constr"
+        UsageError, match=r"DRAM.spatial.Z=2: .* has the dim 'Z'; give one of R, .*--ignore-constr"
     ):
         tw.map(LAYER, path)
     path = constrained(tmp_path, "{target: DRAM, type: spatial, factors: G=2}")
     assert tw.map(LAYER, path).layers  # of one group
+
+
+@pytest.mark.parametrize(
+    ("permutation", "order"),
+    [("PCK", ("*", "K", "C", "P")), ("[C, P]", ("*", "P", "C")), ("K C", ("*", "C", "K"))],
+)
+def test_orders_of_temporal_loops_are_kept(tmp_path: Path, permutation: str, order: tuple[str, ...]) -> None:
+    directive = f"{{target: DRAM, type: temporal, permutation: {permutation}, factors: R=1 S=1 Q=1}}"
+    path = constrained(tmp_path, directive)
+    machine = load_architecture(path)
+    assert load_constraints([path], machine)[-1] == LoopOrder("DRAM", order)
+    (layer,) = tw.map(LAYER, path, objective="energy").layers
+    loops = [loop.dim for level in layer.mapping if level.level == "DRAM" for loop in level.temporal]
+    assert [order.index(dim) for dim in loops if dim in order] == sorted(
+        order.index(dim) for dim in loops if dim in order
+    )
+    assert not set(loops) & set("RSQ")
+
+
+def test_dims_that_have_no_loop_at_a_level_have_none(tmp_path: Path) -> None:
+    path = constrained(tmp_path, "{target: Buffer, type: temporal, factors: P=1 C=1}")
+    (layer,) = tw.map(LAYER, path).layers
+    (loops,) = (level.temporal for level in layer.mapping if level.level == "Buffer")
+    assert not {loop.dim for loop in loops} & {"P", "C"}
 
 
 def test_constraints_of_nodes_are_refused(tmp_path: Path) -> None:
@@ -88,5 +114,5 @@ def test_factors_that_nothing_can_have_and_other_mappers_are_said(tmp_path: Path
     path = constrained(tmp_path, "{target: DRAM, type: spatial, factors: K=3}")
     with pytest.raises(InfeasibleMapping, match=r"level DRAM: spatial factors K=3 do not divide"):
         tw.map(LAYER, path)
-    with pytest.raises(UsageError, match=r"constraints: K=3 at DRAM is kept by the mapper exact"):
+    with pytest.raises(UsageError, match=r"constraints: DRAM.spatial.K=3 is kept by the mapper exact"):
         tw.map(LAYER, path, mapper="random")
