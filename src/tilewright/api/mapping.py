@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args, get_origin, get_type_hints, overload
@@ -62,6 +62,7 @@ class MapRequest:
     * `sweep` maps onto variants of the machine: `levels.GlobalBuffer.capacity=64KiB,128KiB`. `workers` are
       processes that do it (a number, `ray` or `ray://HOST:PORT`), `journal` a file to which answers are
       appended, and whose answers are taken. Every entry of `work` counts alike in its means.
+    * `plot` is an HTML page that is written: mappings drawn, of a sweep the fronts and what is behind them.
     * `evaluate` are given mappings, which are counted instead: a JSON file of cases, cases, or one of
       Timeloop's mappings, whose problem is then the work.
     * `export_timeloop` is a folder where the mappings are also written for timeloop-model, of several layers
@@ -87,6 +88,7 @@ class MapRequest:
     sweep: tuple[str, ...] = ()
     workers: str | None = None
     journal: Path | None = None
+    plot: Path | None = None
     evaluate: Path | tuple[Case, ...] | None = None
     export_timeloop: Path | None = None
     constraints: tuple[object, ...] = ()
@@ -101,8 +103,9 @@ class MapRequest:
             object.__setattr__(self, name, value)
         work = (argument("work", w, Path) if isinstance(w, os.PathLike) else w for w in self.work)
         object.__setattr__(self, "work", tuple(work))
-        if self.sweep and self.evaluate is not None:
-            raise UsageError("sweep has no effect beside evaluate; leave one of them out.")
+        for name in ("sweep", "plot"):
+            if getattr(self, name) and self.evaluate is not None:
+                raise UsageError(f"{name} has no effect beside evaluate; leave one of them out.")
         for name in ("workers", "journal"):
             if getattr(self, name) is not None and not self.sweep:
                 raise UsageError(f"{name} is for a sweep; give one, or leave {name} out.")
@@ -189,12 +192,26 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
     )
     if request.sweep:
         from tilewright.mapping.sweep.explore import SweepSettings, map_variants
+        from tilewright.report.sweep import sweep_page
 
-        return map_variants(problem, request.sweep, SweepSettings(request.workers, request.journal), update)
+        settings = SweepSettings(request.workers, request.journal)
+        swept = map_variants(problem, request.sweep, settings, update)
+        _plot(request, lambda: sweep_page(swept))
+        return swept
+    from tilewright.report.mapping import map_page
+
     result = map_layers(problem, update)
+    _plot(request, lambda: map_page(result))
     distinct = {id(layer.solution): layer for layer in result.layers}.values()
     _export(request, machine, ((layer.problem, layer.solution.mapping) for layer in distinct))
     return result
+
+
+def _plot(request: MapRequest, page: Callable[[], str]) -> None:
+    from tilewright.files import write_atomically
+
+    if request.plot is not None:
+        write_atomically(request.plot, page().encode())
 
 
 def _check_export(request: MapRequest, machine: Machine) -> None:

@@ -137,7 +137,11 @@ def map_(
         rich_help_panel=FILES,
     ),
     plot: Path | None = typer.Option(
-        None, "--plot", help="With --sweep: draw time against energy, as an HTML file.", rich_help_panel=FILES
+        None,
+        "--plot",
+        metavar="FILE",
+        help="Draw the mappings as an HTML page; with --sweep also latency, energy and area and their front.",
+        rich_help_panel=FILES,
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -147,7 +151,6 @@ def map_(
     Example: `tilewright map 3_14_256_256_1 -t simba-cosa-repo --objective energy`.
     """
     from tilewright.api.mapping import MapRequest, answer
-    from tilewright.files import write_atomically
     from tilewright.mapping.results import MapEvaluation
     from tilewright.mapping.sweep.results import MapSweep
 
@@ -167,6 +170,7 @@ def map_(
         sweep=tuple(sweep or ()),
         workers=workers,
         journal=journal,
+        plot=plot,
         evaluate=evaluate,
         export_timeloop=export_timeloop,
         constraints=tuple(constrain or ()),
@@ -174,10 +178,6 @@ def map_(
     )
     with progress("mapping") as update:
         result = answer(request, update)
-    if plot is not None and isinstance(result, MapSweep):
-        from tilewright.report.sweep import sweep_page
-
-        write_atomically(plot, sweep_page(result).encode())
     all_illegal = isinstance(result, MapEvaluation) and all(case.cost is None for case in result.cases)
     if as_json:
         kind = {MapSweep: "map-sweep", MapEvaluation: "map-evaluate"}.get(type(result), "map")
@@ -219,8 +219,6 @@ def _check_flags(context: typer.Context) -> None:
         for other in others:
             if main in given and other in given:
                 raise UsageError(f"{_flag(other)} has no effect beside {_flag(main)}; leave one of them out.")
-    if "plot" in given and "sweep" not in given:
-        raise UsageError("--plot draws what --sweep finds; give --sweep, too.")
 
 
 def _is_given(context: typer.Context, name: str) -> bool:

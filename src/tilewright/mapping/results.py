@@ -6,18 +6,20 @@ All figures are estimates; counts are those of one instance.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.cost.base import Objective
 from tilewright.cost.count import Cost, LevelCount
 from tilewright.cost.energy import UNAVAILABLE, source_of
 from tilewright.cost.noc.result import NocResult
+from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.hardware.machine import Machine
-from tilewright.loops.mapping import LevelLoops, Mapping
+from tilewright.loops.mapping import LevelLoops
 from tilewright.loops.problem import Problem
 from tilewright.mapping.base import MappingSolution
 from tilewright.mapping.cases import Case
+from tilewright.mapping.drawing import DrawnMapping, drawn
 from tilewright.mapping.launch import Launch
 from tilewright.results import Result, Table, about, in_json
 
@@ -253,6 +255,7 @@ class MapResult(Result):
     streamed: tuple[StreamedNode, ...]
     total: MapTotal
     description: Machine = field(metadata=about(hidden=True))
+    cost_options: CostOptions = field(default=TIMELOOP, metadata=about(hidden=True))
 
     @property
     @in_json
@@ -296,14 +299,39 @@ class MapResult(Result):
         # Time to map, what is padded, how many are equal, the bound of the energy, the share of units.
         table = Table(heads, tuple(rows.values()), title, tuple(range(1, 10)), (9, 8, 1, 5, 7))
         on_network = [(layer.name, layer.noc) for layer in self.layers if layer.noc is not None]
-        return (table, network_table(on_network, self.description)) if on_network else (table,)
+        tables = [table]
+        if len(self.layers) == 1:
+            tables += [drawing.table() for drawing in self.drawn()]
+        return (*tables, network_table(on_network, self.description)) if on_network else tables
+
+    def drawn(self) -> tuple[DrawnMapping, ...]:
+        """Each layer's mapping as people look at it, equal ones once."""
+        distinct: dict[int, MappedLayer] = {}
+        for layer in self.layers:
+            distinct.setdefault(id(layer.solution), layer)
+        return tuple(
+            drawn(
+                layer.name,
+                layer.problem,
+                self.description,
+                layer.solution.mapping,
+                layer.solution.cost,
+                (layer.bound_cycles, layer.bound_energy_pj),
+                self.cost_options,
+            )
+            for layer in distinct.values()
+        )
+
+    def compare(self, *others: MapResult) -> MapComparison:
+        """Layers of several results side by side, each beside this one."""
+        return compared((self, *others))
 
     def lines(self) -> Sequence[str]:
         """The loops of a single layer and its launch, or the sums over several; where energies come from."""
         lines: list[str] = []
         total = self.total
         if len(self.layers) == 1:
-            lines += loop_lines(self.layers[0].solution.mapping)
+            lines += self.drawn()[0].lines()
             lines += self._unpadded()
             if self.layers[0].block is not None:
                 lines += self.layers[0].block.lines()
@@ -338,6 +366,69 @@ class MapResult(Result):
             f"MapResult({self.machine!r}, {len(self.layers)} layers, {total.cycles:,} cycles, "
             f"at least {total.bound_cycles:,})"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedLayer:
+    """A layer of several results: cycles and energy of each, None where a result lacks the layer."""
+
+    name: str
+    cycles: tuple[int | None, ...]
+    energy_pj: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MapComparison(Result):
+    """Results of `tw.map` side by side: the same layers by other mappers, or on other machines."""
+
+    results: tuple[str, ...]
+    layers: tuple[ComparedLayer, ...]
+    total: ComparedLayer
+
+    def tables(self) -> Sequence[Table]:
+        """Cycles and energy of each layer; of the second result on also relative to the first."""
+        rows = []
+        for layer in (*self.layers, self.total):
+            cells = [layer.name]
+            for figures, unit in ((layer.cycles, ""), (layer.energy_pj, " µJ")):
+                for number, value in enumerate(figures):
+                    cells.append(_beside(value, figures[0], number, unit))
+            rows.append(tuple(cells))
+        heads = ["layer", *(f"cycles, {name}" for name in self.results)]
+        heads += [f"energy, {name}" for name in self.results]
+        return (Table(tuple(heads), tuple(rows), "", tuple(range(1, len(heads)))),)
+
+    def __repr__(self) -> str:
+        return f"MapComparison({', '.join(self.results)}: {len(self.layers)} layers)"
+
+
+def _beside(value: float | None, first: float | None, number: int, unit: str) -> str:
+    if value is None:
+        return "-"
+    said = f"{value / 1e6:,.2f}{unit}" if unit else f"{value:,}"
+    return f"{said} ({value / first:.2f} x)" if number and first else said
+
+
+def compared(results: Sequence[MapResult]) -> MapComparison:
+    """Results side by side; layers are the same by their names."""
+    by_name = [{layer.name: layer for layer in result.layers} for result in results]
+    names = dict.fromkeys(name for layers in by_name for name in layers)
+    found = [[layers.get(name) for layers in by_name] for name in names]
+    totals = [result.total for result in results]
+    return MapComparison(
+        tuple(f"{result.mapper} on {result.machine}" for result in results),
+        tuple(
+            ComparedLayer(
+                name,
+                tuple(None if layer is None else layer.cycles for layer in layers),
+                tuple(None if layer is None else layer.energy_pj for layer in layers),
+            )
+            for name, layers in zip(names, found, strict=True)
+        ),
+        ComparedLayer(
+            "all", tuple(total.cycles for total in totals), tuple(total.energy_pj for total in totals)
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,21 +530,6 @@ def energy_text(energy_pj: float, source: str) -> str:
 def energy_line(source: str) -> str:
     """Where energies come from, for people."""
     return f"energies, estimated: {source}"
-
-
-def loop_lines(mapping: Mapping) -> Iterator[str]:
-    """The loops as nested lines, the outermost first."""
-    depth = 0
-    for loops in mapping.levels:
-        yield f"{'  ' * depth}{loops.level}:"
-        for loop in loops.temporal:
-            if loop.factor > 1:
-                depth += 1
-                yield f"{'  ' * depth}for {loop.dim} in {loop.factor}"
-        spatial = [loop for loop in loops.spatial if loop.factor > 1]
-        if spatial:
-            depth += 1
-            yield f"{'  ' * depth}spatial {', '.join(f'{loop.dim} in {loop.factor}' for loop in spatial)}"
 
 
 def network_table(results: Sequence[tuple[str, NocResult]], machine: Machine) -> Table:

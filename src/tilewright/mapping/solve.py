@@ -133,6 +133,7 @@ def _map_onto(problem: MapProblem, part: Machine, note: str, progress: Progress)
         streamed=streamed,
         total=MapTotal.of(layers, streamed),
         description=part,
+        cost_options=problem.cost_options,
     )
 
 

@@ -12,22 +12,26 @@ WIDTH, HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 34, 52
 _COLOURS = ("#3366aa", "#cc6633", "#449955", "#aa3377", "#777777", "#c9a227", "#55aacc")
 _STYLE = (
-    "body{font-family:sans-serif;margin:2em auto;max-width:62em;color:#222;padding:0 1em}"
+    # Light or dark, as the reader's system is: what is neither is half transparent.
+    ":root{color-scheme:light dark}"
+    "body{font-family:sans-serif;margin:2em auto;max-width:62em;padding:0 1em}"
     "table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;text-align:right;"
-    "border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}"
-    "svg{max-width:100%;height:auto}svg text{font-family:sans-serif;font-size:12px;fill:#333}"
-    "p.note{color:#555;max-width:46em}"
+    "border-bottom:1px solid #8886}td:first-child,th:first-child{text-align:left}"
+    "svg{max-width:100%;height:auto}svg text{font-family:sans-serif;font-size:12px;fill:currentColor}"
+    "svg a text{text-decoration:underline}p.note{opacity:.75;max-width:46em}"
+    "summary{cursor:pointer;margin:.4em 0}pre{overflow-x:auto;line-height:1.35}"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A dot of a scatter plot; `label` is shown when pointed at."""
+    """A dot of a scatter plot; `label` is shown when pointed at. `anchor` is what it leads to on its page."""
 
     x: float
     y: float
     label: str
     is_marked: bool = False
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +76,24 @@ def line_chart(title: str, x_name: str, y_name: str, lines: Sequence[Line]) -> s
 
 
 def scatter(title: str, x_name: str, y_name: str, points: Sequence[Point]) -> str:
-    """Dots on logarithmic axes; marked ones are large, and joined by a line from left to right."""
+    """Dots on logarithmic axes; marked ones are large.
+
+    Those that no other dot is below and left of are joined by a line from left to right.
+    """
     xs, ys = _Scale.of([p.x for p in points]), _Scale.of([p.y for p in points])
     body = [_frame(title, x_name, y_name), *_x_ticks(xs), *_y_ticks(ys)]
-    marked = sorted((p for p in points if p.is_marked), key=lambda p: p.x)
-    if len(marked) > 1:
-        path = " ".join(f"{_x(xs, p.x):.1f},{_y(ys, p.y):.1f}" for p in marked)
+    marked = sorted((p for p in points if p.is_marked), key=lambda p: (p.x, p.y))
+    front = [p for n, p in enumerate(marked) if all(before.y > p.y for before in marked[:n])]
+    if len(front) > 1:
+        path = " ".join(f"{_x(xs, p.x):.1f},{_y(ys, p.y):.1f}" for p in front)
         body.append(f'<polyline points="{path}" fill="none" stroke="{_COLOURS[1]}"/>')
     for p in points:
-        radius, colour = (6, _COLOURS[1]) if p.is_marked else (4, _COLOURS[0])
-        body.append(
-            f'<circle cx="{_x(xs, p.x):.1f}" cy="{_y(ys, p.y):.1f}" r="{radius}" fill="{colour}" '
+        radius, fill = (6, _COLOURS[1]) if p.is_marked else (4, _COLOURS[0])
+        dot = (
+            f'<circle cx="{_x(xs, p.x):.1f}" cy="{_y(ys, p.y):.1f}" r="{radius}" fill="{fill}" '
             f'fill-opacity="0.8"><title>{html_text(p.label)}</title></circle>'
         )
+        body.append(f'<a href="#{html_text(p.anchor)}">{dot}</a>' if p.anchor else dot)
     return _svg(body)
 
 
@@ -148,6 +157,25 @@ def html_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([*lines, "</table>"])
 
 
+def folded(title: str, parts: Sequence[str], *, anchor: str = "", is_open: bool = False) -> str:
+    """A section of a page that its title, or a link to its anchor, opens; parts are HTML already."""
+    inside = "\n".join(parts)
+    place = f' id="{html_text(anchor)}"' if anchor else ""
+    shown = " open" if is_open else ""
+    return f"<details{shown}><summary>{html_text(title)}</summary>\n<div{place}>{inside}</div>\n</details>"
+
+
+def preformatted(lines: Sequence[str]) -> str:
+    """Lines of a page as they are."""
+    text = "\n".join(lines)
+    return f"<pre>{html_text(text)}</pre>"
+
+
+def colour(number: int) -> str:
+    """One of the colours of pictures."""
+    return _COLOURS[number % len(_COLOURS)]
+
+
 @dataclass(frozen=True, slots=True)
 class _Scale:
     low: float
@@ -194,11 +222,15 @@ def _y(scale: _Scale, value: float) -> float:
     return HEIGHT - _BOTTOM - scale.place(value) * (HEIGHT - _TOP - _BOTTOM)
 
 
+def _tick(value: float) -> str:
+    return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:.3g}"
+
+
 def _x_ticks(scale: _Scale) -> list[str]:
     floor = HEIGHT - _BOTTOM
     return [
         f'<line x1="{_x(scale, t):.1f}" x2="{_x(scale, t):.1f}" y1="{floor}" y2="{floor + 4}" stroke="#999"/>'
-        f'<text x="{_x(scale, t):.1f}" y="{floor + 18}" text-anchor="middle">{t:.3g}</text>'
+        f'<text x="{_x(scale, t):.1f}" y="{floor + 18}" text-anchor="middle">{_tick(t)}</text>'
         for t in scale.ticks()
     ]
 
@@ -206,7 +238,7 @@ def _x_ticks(scale: _Scale) -> list[str]:
 def _y_ticks(scale: _Scale) -> list[str]:
     return [
         f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{_y(scale, t):.1f}" y2="{_y(scale, t):.1f}" '
-        f'stroke="#eee"/><text x="{_LEFT - 6}" y="{_y(scale, t) + 4:.1f}" text-anchor="end">{t:.3g}</text>'
+        f'stroke="#8884"/><text x="{_LEFT - 6}" y="{_y(scale, t) + 4:.1f}" text-anchor="end">{_tick(t)}</text>'
         for t in scale.ticks()
     ]
 

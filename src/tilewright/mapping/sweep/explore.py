@@ -285,4 +285,5 @@ def _compared(
         variants=tuple(dataclasses.replace(row, is_best=n in best) for n, row in enumerate(rows)),
         work=tuple(workload.name for workload in problem.workloads),
         description=part,
+        cost_options=problem.cost_options,
     )

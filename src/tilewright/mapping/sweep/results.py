@@ -9,9 +9,11 @@ from math import exp, log
 
 from tilewright.cost.base import Objective
 from tilewright.cost.energy import source_of
+from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.hardware.machine import Machine
 from tilewright.loops.mapping import LevelLoops, Mapping
 from tilewright.loops.problem import Problem
+from tilewright.mapping.drawing import DrawnMapping, drawn
 from tilewright.mapping.results import MapTotal, energy_line, energy_text
 from tilewright.results import Result, Table, about, in_json
 
@@ -33,10 +35,18 @@ class SweptLayer:
     )
     problem: Problem = field(metadata=about(hidden=True))
 
-    @property
-    def loops(self) -> Mapping:
-        """The mapping as cost models take it."""
-        return Mapping(self.mapping)
+    def drawn(self, machine: Machine, cost_options: CostOptions) -> DrawnMapping:
+        """The mapping as people look at it, counted anew on its machine."""
+        from tilewright.cost.nest_analysis import evaluate
+        from tilewright.mapping.gpu import evaluate_blocks
+
+        mapping = Mapping(self.mapping)
+        if machine.threads is None:
+            cost = evaluate(self.problem, machine, mapping, cost_options)
+        else:
+            cost, _ = evaluate_blocks(self.problem, machine, mapping, cost_options)
+        bounds = self.bound_cycles, self.bound_energy_pj
+        return drawn(self.name, self.problem, machine, mapping, cost, bounds, cost_options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +151,7 @@ class MapSweep(Result):
     variants: tuple[SweptMachine, ...]
     work: tuple[str, ...] = field(metadata=about(hidden=True))
     description: Machine = field(metadata=about(hidden=True))
+    cost_options: CostOptions = field(default=TIMELOOP, metadata=about(hidden=True))
 
     @property
     @in_json

@@ -1,0 +1,79 @@
+"""Pages of mappings and of sweeps: well-formed, in one file, and with what is behind each point."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import tilewright as tw
+from tilewright.mapping.sweep.results import MapSweep
+from tilewright.report.mapping import map_page
+from tilewright.report.sweep import sweep_page
+
+LAYERS = ["1_1_4_4_1", "3_4_8_8_1"]
+
+
+def elements(page: str) -> ElementTree.Element:
+    """A page as a tree, which only a well-formed one is."""
+    assert page.startswith("<!DOCTYPE html>\n")
+    return ElementTree.fromstring(page.split("\n", 1)[1].replace('<meta charset="utf-8">', ""))
+
+
+def alone(page: str) -> bool:
+    """Whether a page needs nothing else, in light and in dark."""
+    rest = page.replace("http://www.w3.org/2000/svg", "")
+    return "http" not in rest and "<script" not in rest and "color-scheme:light dark" in rest
+
+
+@pytest.mark.parametrize("machine", ["simba-cosa-repo", "k80"])
+def test_every_layer_is_drawn_with_its_loops(machine: str) -> None:
+    result = tw.map(LAYERS, machine, mapper="cosa")
+    page = map_page(result)
+    tree = elements(page)
+    assert alone(page)
+    pictures = [svg.get("aria-label") for svg in tree.iter("{http://www.w3.org/2000/svg}svg")]
+    assert pictures == LAYERS
+    for drawing in result.drawn():
+        for level in drawing.levels:
+            assert level.name in page
+            for tensor in level.tensors:
+                assert f"{tensor.name}: {tensor.moved_words:,} words, at least" in page
+
+
+@pytest.fixture(scope="module")
+def sweep() -> MapSweep:
+    axes = ["levels.GlobalBuffer.capacity=4KiB,64KiB", "levels.AccumulationBuffer.capacity=2,192"]
+    return tw.map(LAYERS, sweep=axes, mapper="cosa")
+
+
+def test_every_dot_leads_to_its_mapping(sweep: MapSweep) -> None:
+    page = sweep_page(sweep)
+    tree = elements(page)
+    assert alone(page)
+    links = [a.get("href", "") for a in tree.iter("{http://www.w3.org/2000/svg}a")]
+    places = {div.get("id") for div in tree.iter("div")}
+    assert len(links) == 3 * 2, "three pictures of the two variants onto which everything fits"
+    assert {link.removeprefix("#") for link in links} <= places
+    for variant in sweep.variants:
+        for layer in variant.layers:
+            assert page.count(f"{layer.name}: {layer.cycles:,} cycles") >= 1
+    assert "area in mm² at 45 nm" in page
+    assert "latency in cycles" in page
+    assert "AccumulationBuffer" in page[page.index("Nothing could be mapped") :]
+
+
+def test_the_front_is_drawn_and_the_rest_is_text(sweep: MapSweep) -> None:
+    page = sweep_page(sweep)
+    labelled = re.findall(r'aria-label="([^"]+)"', page)
+    assert len(labelled) == len(LAYERS) * len(sweep.front)
+    assert 0 < len(sweep.front) <= 2
+
+
+def test_pages_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    tw.map(LAYERS[0], mapper="cosa", plot=tmp_path / "map.html")
+    tw.map(LAYERS[0], "eyeriss", mapper="cosa", sweep=["clock_hz=1GHz,2GHz"], plot=tmp_path / "sweep.html")
+    assert "Mappings onto simba-cosa-repo" in (tmp_path / "map.html").read_text()
+    assert "latency in ms" in (tmp_path / "sweep.html").read_text()
