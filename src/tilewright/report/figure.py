@@ -238,7 +238,8 @@ def _x_ticks(scale: _Scale) -> list[str]:
 def _y_ticks(scale: _Scale) -> list[str]:
     return [
         f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{_y(scale, t):.1f}" y2="{_y(scale, t):.1f}" '
-        f'stroke="#8884"/><text x="{_LEFT - 6}" y="{_y(scale, t) + 4:.1f}" text-anchor="end">{_tick(t)}</text>'
+        f'stroke="#8884"/><text x="{_LEFT - 6}" y="{_y(scale, t) + 4:.1f}" text-anchor="end">'
+        f"{_tick(t)}</text>"
         for t in scale.ticks()
     ]
 
