@@ -7,5 +7,5 @@ compile() {
     uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-emit-index-url \
         --custom-compile-command "requirements/lock.sh" "$@"
 }
-compile pyproject.toml requirements/build.in --extra dev --output-file requirements/ci.lock "$@"
+compile pyproject.toml requirements/build.in --extra dev --extra docs --output-file requirements/ci.lock "$@"
 compile pyproject.toml --constraints requirements/ci.lock --output-file requirements/runtime.lock

@@ -47,7 +47,8 @@ def asked(lock: str) -> list[Requirement]:
     project = PROJECT["project"]
     texts = list(project["dependencies"])
     if lock == "ci":
-        texts += project["optional-dependencies"]["dev"] + PROJECT["build-system"]["requires"]
+        extras = project["optional-dependencies"]
+        texts += extras["dev"] + extras["docs"] + PROJECT["build-system"]["requires"]
     return [Requirement(text) for text in texts]
 
 

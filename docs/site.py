@@ -1,0 +1,105 @@
+"""What the site has beside the pages in this folder: `mkdocs build` calls these functions.
+
+Pages are written to be read in the repository, too. Here links to files that the site does not have become
+their text, or links to `repo_url` where one is set; files above this folder that people read become pages;
+the reference is made of what `import tilewright as tw` offers. The index gives the order of the pages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+ABOVE = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+"""Pages made of files above this folder."""
+_LINK = re.compile(r"(?<!!)\[((?:[^][]|\[[^][]*\])*)\]\(([^)\s]+)\)")
+_KINDS = {"errors": "Errors", "classes": "Classes", "functions": "Functions"}
+
+
+def on_config(config: Any) -> Any:
+    """The order of the pages: that of the index, whose sections become those of the site."""
+    nav: list[Any] = ["index.md"]
+    for section in (DOCS / "index.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+        title, _, text = section.partition("\n")
+        targets = [link[2] for link in _LINK.finditer(text)]
+        nav.append({title: [_uri_of((DOCS / target).resolve()) for target in targets]})
+    config.nav = [*nav, "changelog.md"]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that are made here."""
+    for page, source in ABOVE.items():
+        text = (ROOT / source).read_text(encoding="utf-8")
+        files.append(
+            File.generated(config, page, content=text + (_fragments() if page == "changelog.md" else ""))
+        )
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """A page with its links as the site has them."""
+    uri = page.file.src_uri
+    folder = ROOT if uri in ABOVE else (DOCS / uri).parent
+    if uri == "reference.md":
+        markdown += reference()
+
+    def replaced(match: re.Match[str]) -> str:
+        label, target = match.groups()
+        path, _, anchor = target.partition("#")
+        if not path or "://" in target:
+            return match[0]
+        file = Path(os.path.normpath(folder / path))
+        inside = _uri_of(file)
+        if inside is not None and files.get_file_from_path(inside) is not None:
+            relative = os.path.relpath(inside, os.path.dirname(uri) or ".")
+            return f"[{label}]({relative}{'#' + anchor if anchor else ''})"
+        if config.repo_url:
+            return f"[{label}]({config.repo_url.rstrip('/')}/blob/main/{file.relative_to(ROOT)})"
+        return label
+
+    return _LINK.sub(replaced, markdown)
+
+
+def _uri_of(file: Path) -> str | None:
+    """The site's name of a file of the repository."""
+    for page, source in ABOVE.items():
+        if file == ROOT / source:
+            return page
+    return file.relative_to(DOCS).as_posix() if file.is_relative_to(DOCS) else None
+
+
+def _fragments() -> str:
+    """Entries of the changelog that are not gathered yet."""
+    entries = (path for path in sorted((ROOT / "changelog.d").glob("*.md")) if path.name != "README.md")
+    lines = (" ".join(path.read_text(encoding="utf-8").split()) for path in entries)
+    return "\n## Next release\n\n" + "\n".join(f"* {line}" for line in lines) + "\n"
+
+
+def reference() -> str:
+    """The rest of the page of reference: a directive for each public name, by kind."""
+    sys.path.insert(0, str(ROOT / "src"))
+    import tilewright
+    import tilewright.api
+
+    by_kind: dict[str, list[str]] = {kind: [] for kind in _KINDS}
+    for name in sorted(tilewright.__all__, key=str.lower):
+        module, attribute = tilewright._HOMES[name]
+        if module == "tilewright.api":
+            homes = tilewright.api._HOMES.items()
+            module = next(home for home, names in homes if attribute in names)
+        kind = "errors" if module == "tilewright.errors" else "classes" if name[0].isupper() else "functions"
+        options = {"heading": f"tw.{name}", "toc_label": f"tw.{name}", "show_root_heading": "true"}
+        lines = "".join(f"      {key}: {value}\n" for key, value in options.items())
+        by_kind[kind].append(f"::: {module}.{attribute}\n    options:\n{lines}")
+    parts = (
+        f"## {_KINDS[kind]}\n\n" + "\n".join(by_kind[kind]) for kind in ("functions", "classes", "errors")
+    )
+    return "\n" + "\n".join(parts)
