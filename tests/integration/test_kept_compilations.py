@@ -9,7 +9,7 @@ import pytest
 from tests.support.models import feed_for, small_net
 
 import tilewright as tw
-from tilewright.api import kept
+from tilewright.api import cache, kept
 from tilewright.api.kept import compile_or_reuse
 from tilewright.compiled import CompiledModel
 from tilewright.options import Options
@@ -88,3 +88,27 @@ def test_those_used_longest_ago_go_first(surroundings: Path, monkeypatch: pytest
     compiled(effort=0)
     assert len(list(surroundings.iterdir())) == 1
     assert not oldest.exists()
+
+
+def test_the_verbs_of_the_cache_know_compilations(surroundings: Path) -> None:
+    compiled()
+    compiled(threads=2)
+    old, new = sorted(surroundings.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    size = old.stat().st_size
+    listed = cache.contents()
+    assert (listed.num_compilations, listed.compilations_bytes) == (2, size + new.stat().st_size)
+    pruned = cache.prune(cache.Pruning(max_bytes=listed.total_bytes + listed.compilations_bytes - 1))
+    assert (pruned.removed_bytes, pruned.removed_compilations_bytes) == (0, size)
+    assert list(surroundings.iterdir()) == [new], "that which was used last stays"
+    new.write_bytes(new.read_bytes()[:-1] + b"?")
+    assert cache.verify().damaged == (new.name,)
+    assert not new.exists()
+    assert cache.verify().ok
+
+
+def test_a_compilation_that_others_may_write_is_not_used(surroundings: Path) -> None:
+    compiled()
+    (path,) = surroundings.iterdir()
+    path.chmod(0o666)
+    assert [file.path for file in cache.verify().unsafe] == [path]
+    assert not is_reused(compiled())

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+from tilewright.api.kept import damaged_kept, kept_sizes, prune_kept
 from tilewright.errors import UsageError
 from tilewright.formatting import format_age, format_bytes, format_ms
-from tilewright.private_files import cache_place, hazards_of, verified_records
+from tilewright.private_files import PrivateFolder, cache_place, hazards_of, verified_records
 from tilewright.results import Result, Table, about
 from tilewright.targets.cpu.cache import CacheEntry, ObjectCache
 from tilewright.tuning import TuningDatabase
@@ -61,6 +62,8 @@ class CacheContents(Result):
     entries: tuple[CacheEntry, ...]
     tuning: DatabaseSummary
     findings: TuningContents
+    num_compilations: int = field(default=0, metadata=about("Kept whole, so that they are not made again."))
+    compilations_bytes: int = 0
 
     def tables(self) -> Sequence[Table]:
         """The entries used last, and the first findings of each kind."""
@@ -123,6 +126,7 @@ class CacheContents(Result):
         more = f" ({count - _MAX_SHOWN} more not shown)" if count > _MAX_SHOWN else ""
         return (
             f"{self.directory}: {count} entries, {format_bytes(self.total_bytes)}{more}",
+            f"compilations: {self.num_compilations}, {format_bytes(self.compilations_bytes)}",
             f"tuning: {tuning.num_plans} models, {tuning.num_trials} measurements of "
             f"{len(self.findings.sites)} sites, {tuning.num_failures} failures, "
             f"{format_bytes(tuning.size_bytes)}",
@@ -172,8 +176,8 @@ class CacheVerification(Result):
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """What to remove from a cache: kernels used least recently until `max_bytes` are left, and of tuning all
-    findings that anything here names.
+    """What to remove from a cache: compilations, then kernels, those used least recently first, until
+    `max_bytes` are left; and of tuning all findings that anything here names.
 
     `older_than_s`: measured longer ago. `unusable`: of other machines, compilers or versions, which nothing
     here will ever use. `imported`: hints of others. `failures`: candidates that failed, so that they are
@@ -196,11 +200,13 @@ class PrunedCache(Result):
 
     removed_bytes: int = field(metadata=about("Of kernels."))
     num_removed_findings: int = field(metadata=about("Of tuning."))
+    removed_compilations_bytes: int = 0
 
     def lines(self) -> Sequence[str]:
         """How much was removed."""
         kernels = f"{format_bytes(self.removed_bytes)} of kernels removed"
-        return (f"{kernels}, {self.num_removed_findings} findings of tuning",)
+        compilations = f"{format_bytes(self.removed_compilations_bytes)} of compilations"
+        return (f"{kernels}, {compilations}, {self.num_removed_findings} findings of tuning",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +267,15 @@ def contents(folder: Path | None = None) -> CacheContents:
     entries = tuple(store.entries())
     total_bytes = sum(entry.size_bytes for entry in entries)
     database = _tuning(store)
+    kept = kept_sizes(PrivateFolder(_folder_of(store)))
     return CacheContents(
-        _folder_of(store), total_bytes, entries, database.summary(), database_contents(database)
+        _folder_of(store),
+        total_bytes,
+        entries,
+        database.summary(),
+        database_contents(database),
+        len(kept),
+        sum(kept),
     )
 
 
@@ -272,9 +285,10 @@ def verify(folder: Path | None = None) -> CacheVerification:
     directory = _folder_of(store)
     hazards = hazards_of(directory)
     records = verified_records(directory)
+    damaged = (*records.damaged, *damaged_kept(PrivateFolder(directory)))
     num_damaged_findings = _tuning(store).verify()
     unsafe = tuple(UnsafeFile(hazard.path, hazard.reason, hazard.advice) for hazard in hazards)
-    return CacheVerification(records.num_whole, records.damaged, records.stale, num_damaged_findings, unsafe)
+    return CacheVerification(records.num_whole, damaged, records.stale, num_damaged_findings, unsafe)
 
 
 def prune(what: Pruning, folder: Path | None = None) -> PrunedCache:
@@ -286,10 +300,16 @@ def prune(what: Pruning, folder: Path | None = None) -> PrunedCache:
     store = _open(folder)
     if what == Pruning():
         raise UsageError(
-            "nothing to prune is named; give --max-size for kernels, or for findings of tuning --older-than, "
-            "--unusable, --imported, --failures, --model or --site."
+            "nothing to prune is named; give --max-size for compilations and kernels, or for findings of "
+            "tuning --older-than, --unusable, --imported, --failures, --model or --site."
         )
-    removed_bytes = 0 if what.max_bytes is None else store.prune(what.max_bytes)
+    removed_bytes = removed_compilations_bytes = 0
+    if what.max_bytes is not None:
+        kernels_bytes = sum(entry.size_bytes for entry in store.entries())
+        removed_compilations_bytes = prune_kept(
+            PrivateFolder(_folder_of(store)), max(0, what.max_bytes - kernels_bytes)
+        )
+        removed_bytes = store.prune(what.max_bytes)
     unwanted = Unwanted(
         what.older_than_s,
         _host_fingerprints() if what.unusable else None,
@@ -299,7 +319,7 @@ def prune(what: Pruning, folder: Path | None = None) -> PrunedCache:
         what.site,
     )
     num_removed = 0 if unwanted == Unwanted() else prune_findings(_tuning(store), unwanted)
-    return PrunedCache(removed_bytes, num_removed)
+    return PrunedCache(removed_bytes, num_removed, removed_compilations_bytes)
 
 
 def forget(folder: Path | None = None) -> ForgottenFindings:

@@ -24,7 +24,7 @@ import numpy as np
 
 from tilewright.api.compilation import compilation_request, compile_model
 from tilewright.api.models import Model
-from tilewright.artifact import read_kept, save_artifact
+from tilewright.artifact import read_kept, save_artifact, verify_artifact
 from tilewright.compiled import CompiledModel
 from tilewright.errors import TilewrightError
 from tilewright.families import HOST_TARGET, MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS
@@ -32,6 +32,7 @@ from tilewright.hardware.probe import probe_host, processor_facts
 from tilewright.options import AUTO, Options
 from tilewright.private_files import (
     DATABASE_FILES,
+    MODELS,
     NotPrivate,
     PrivateFolder,
     default_cache_directory,
@@ -42,8 +43,6 @@ from tilewright.version import __version__
 
 logger = logging.getLogger(__name__)
 
-MODELS = "models"
-"""Their folder in the cache."""
 MAX_FILE_BYTES = 64 << 20
 MAX_KEPT_BYTES = 256 << 20
 """Of all of them: those that were used longest ago go first."""
@@ -113,12 +112,38 @@ class _Place:
         except (TilewrightError, OSError) as error:
             logger.info("not kept: %s", error)
             return
-        kept = sorted(self.folder.files(MODELS), key=lambda pair: pair[1].st_mtime_ns, reverse=True)
-        size_bytes = 0
-        for name, status in kept:
-            size_bytes += status.st_size
-            if size_bytes > MAX_KEPT_BYTES:
-                self.folder.remove(MODELS, name)
+        prune_kept(self.folder, MAX_KEPT_BYTES)
+
+
+def kept_sizes(folder: PrivateFolder) -> tuple[int, ...]:
+    """Bytes of each compilation that a cache keeps."""
+    return tuple(status.st_size for _, status in folder.files(MODELS))
+
+
+def prune_kept(folder: PrivateFolder, max_bytes: int) -> int:
+    """Remove those used least recently until at most `max_bytes` remain; returns the bytes removed."""
+    kept_bytes = removed_bytes = 0
+    for name, status in sorted(folder.files(MODELS), key=lambda pair: pair[1].st_mtime_ns, reverse=True):
+        kept_bytes += status.st_size
+        if kept_bytes > max_bytes and folder.remove(MODELS, name):
+            removed_bytes += status.st_size
+    return removed_bytes
+
+
+def damaged_kept(folder: PrivateFolder) -> tuple[str, ...]:
+    """Read every compilation that is kept, remove those that are not whole, and say which they were."""
+    damaged = []
+    for name, _ in folder.files(MODELS):
+        try:
+            if folder.check(MODELS, name, max_bytes=MAX_FILE_BYTES):
+                verify_artifact(folder.path(MODELS, name))
+        except NotPrivate:  # which is not used, whatever it holds
+            continue
+        except (TilewrightError, OSError) as error:
+            logger.info("%s", error)
+            folder.remove(MODELS, name)
+            damaged.append(name)
+    return tuple(damaged)
 
 
 def _constants(model: Model, options: Options) -> Mapping[str, Array | bytes]:

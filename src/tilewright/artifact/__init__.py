@@ -229,6 +229,15 @@ def require_asked(path: Path, options: Options, asked: Collection[str]) -> None:
     require_honoured(path, facts, options, asked)
 
 
+def verify_artifact(path: Path) -> None:
+    """Read an artifact as a whole.
+
+    Raises:
+        ArtifactCorrupt: naming what is damaged.
+    """
+    Archive(path).verify()
+
+
 def read_kept(
     path: Path, options: Options, constants: Callable[[], Mapping[str, Array | bytes]]
 ) -> StoredModel:

@@ -56,7 +56,7 @@ def prune(
     max_size: str | None = typer.Option(
         None,
         "--max-size",
-        help="Of kernels keep the most recently used up to this size, such as 100MiB or 0B.",
+        help="Of compilations and kernels keep the most recently used up to this size, such as 100MiB or 0B.",
     ),
     older_than: str | None = typer.Option(
         None, "--older-than", help="Remove findings of tuning that were measured longer ago, such as 30d."

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tilewright.private_files.checks import NotPrivate, Place, check_file, check_folder
 from tilewright.private_files.opening import OPEN, link, opened_file, opened_root, read_all, step, unlink
-from tilewright.private_files.places import DATABASE_FILES, KEY_NAME, KINDS, OBJECTS
+from tilewright.private_files.places import DATABASE_FILES, KEY_NAME, KINDS, MODELS, OBJECTS
 
 MAX_RECORD_BYTES = 256 << 20
 """Of one record: a larger file was not made here."""
@@ -171,7 +171,7 @@ class PrivateFolder:
         """Everything of a cache in this folder that is not used, and why."""
         hazards: list[NotPrivate] = []
         waiting: deque[tuple[str, ...]] = deque(
-            [*((kind,) for kind in KINDS), *((name,) for name in (KEY_NAME, *DATABASE_FILES))]
+            [*((kind,) for kind in (*KINDS, MODELS)), *((name,) for name in (KEY_NAME, *DATABASE_FILES))]
         )
         try:
             with self.opened():
@@ -187,7 +187,7 @@ class PrivateFolder:
             if num_seen > MAX_LOOKED_AT:
                 reason = f"holds more than MAX_LOOKED_AT = {MAX_LOOKED_AT} files"
                 return (*hazards, NotPrivate(self.root, reason, "not all were looked at; remove it"))
-            is_folder = parts[0] in KINDS and len(parts) < (3 if parts[0] == OBJECTS else 2)
+            is_folder = parts[0] in (*KINDS, MODELS) and len(parts) < (3 if parts[0] == OBJECTS else 2)
             try:
                 if not is_folder:
                     self.check(*parts, max_bytes=MAX_RECORD_BYTES)

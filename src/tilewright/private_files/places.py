@@ -13,6 +13,8 @@ NO_CACHE_ENV = "TILEWRIGHT_NO_CACHE"
 OBJECTS, LOOPS = "objects", "loops"
 """Kinds of records: compiled kernels (in folders by their first digits), loops of the cost models."""
 KINDS = (OBJECTS, LOOPS)
+MODELS = "models"
+"""Folder of compilations that are kept: artifacts, which are signed."""
 DATABASE = "tuning.db"
 DATABASE_FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
 KEY_NAME = "cache.key"
