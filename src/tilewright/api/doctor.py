@@ -11,13 +11,24 @@ from pathlib import Path
 
 from tilewright.api.host import Host
 from tilewright.arguments import checked
+from tilewright.extras import EXTRAS, extra_of
 from tilewright.formatting import format_bytes
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, in_json
 from tilewright.version import __version__
 
-_NEEDED = ("numpy", "onnx", "llvmlite", "pydantic", "cryptography", "typer", "rich", "PyYAML")
-_OPTIONAL = {"onnxruntime": "peers", "openvino": "peers", "torch": "torch"}
+NEEDED = (
+    "numpy",
+    "ml_dtypes",
+    "onnx",
+    "llvmlite",
+    "cryptography",
+    "pydantic",
+    "PyYAML",
+    "typer",
+    "rich",
+)
+_OPTIONAL = tuple(package for extra in EXTRAS for package in extra.packages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,7 @@ def diagnose(
         if progress is not None:
             progress("looking at the machine", number, len(groups))
         checks += _guarded(group)
-    versions = {name: _version(name) for name in (*_NEEDED, *_OPTIONAL)}
+    versions = {name: _version(name) for name in (*NEEDED, *_OPTIONAL)}
     return Diagnosis((*checks, *_packages(versions)), versions)
 
 
@@ -92,15 +103,13 @@ def _guarded(look: Callable[[], list[Check]]) -> list[Check]:
 
 
 def _packages(versions: Mapping[str, str | None]) -> list[Check]:
-    missing = [name for name in _NEEDED if versions[name] is None]
-    needed = ", ".join(f"{name} {versions[name] or 'missing'}" for name in _NEEDED)
+    missing = [name for name in NEEDED if versions[name] is None]
+    needed = ", ".join(f"{name} {versions[name] or 'missing'}" for name in NEEDED)
     advice = f"pip install {' '.join(missing)}" if missing else ""
     checks = [Check("packages", not missing, needed, advice)]
-    for name, extra in _OPTIONAL.items():
-        found = versions[name]
-        advice = "" if found else f"for comparisons: pip install 'tilewright[{extra}]'"
-        if not found and extra == "torch":
-            advice = "for PyTorch modules: pip install 'tilewright[torch]'"
+    for name in _OPTIONAL:
+        found, extra = versions[name], extra_of(name)
+        advice = "" if found else f"for {extra.purpose}: {extra.command}"
         checks.append(Check(name, True, found or "not installed (optional)", advice))
     return checks
 
@@ -181,12 +190,14 @@ def _cache(folder: Path | None) -> list[Check]:
 
 def _cache_health(directory: Path) -> Check:
     """Entries that are damaged are removed by `verify`; here they are only counted by reading them."""
-    from tilewright.private_files import verified_records
+    from tilewright.api.kept import damaged_kept
+    from tilewright.private_files import PrivateFolder, verified_records
 
     found = verified_records(directory)
-    text = f"{found.num_whole} whole, {len(found.damaged)} damaged"
-    advice = "the damaged ones were removed" if found.damaged else ""
-    return Check("cache health", not found.damaged, text, advice)
+    damaged = (*found.damaged, *damaged_kept(PrivateFolder(directory)))
+    text = f"{found.num_whole} whole, {len(damaged)} damaged"
+    advice = "the damaged ones were removed" if damaged else ""
+    return Check("cache health", not damaged, text, advice)
 
 
 def _cache_privacy(directory: Path) -> Check:

@@ -26,6 +26,7 @@ from tilewright.cost.objective import UNITS, measure
 from tilewright.cost.options import CostOptions
 from tilewright.endings import finished_before_the_end
 from tilewright.errors import InfeasibleMapping
+from tilewright.extras import imported
 from tilewright.hardware.machine import Level, TensorKind
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.loops.problem import Operand, Problem
@@ -284,8 +285,7 @@ class Program:
 
     def solve(self, deadline_s: float | None) -> tuple[float, Mapping] | Infeasible:
         """(Optimum, mapping) over the three classes of permutations."""
-        import highspy
-
+        highspy = imported("highspy", "mixed-integer programs")
         for number, operand, capacity, start in self.capacity_rows():
             if capacity < start:
                 level = self.levels[number]
