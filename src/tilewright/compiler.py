@@ -178,6 +178,7 @@ def optimise(graph: Graph, options: Options) -> tuple[Graph, PassReport]:
         extra=options.passes,
         dump_after=options.dump_after,
         accuracy=options.accuracy,
+        runs_steps=find_target(options.target).runs_steps,
     )
     require_bounded_graph(graph, "the passes")
     return graph, report

@@ -94,6 +94,7 @@ PASSES = _family(
         "canonicalise": "canonicalise:Canonicalise",
         "common-subexpressions": "common_subexpressions:CommonSubexpressions",
         "eliminate-identity": "eliminate_identity:EliminateIdentity",
+        "loop-recurrent": "loop_recurrent:LoopRecurrent",
         "expand-recurrent": "expand_recurrent:ExpandRecurrent",
         "merge-reshapes": "merge_reshapes:MergeReshapes",
         "merge-transposes": "merge_transposes:MergeTransposes",

@@ -10,6 +10,7 @@ from tilewright.api.models import Model, Shapes, survey
 from tilewright.arguments import checked
 from tilewright.frontend.onnx import Source
 from tilewright.passes.expand_recurrent import num_steps_of
+from tilewright.passes.loop_recurrent import loops_over
 from tilewright.printable import printable
 from tilewright.results import Result, Table, about, in_json
 from tilewright.targets import find_target
@@ -82,7 +83,8 @@ class CheckReport(Result):
 def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None = None) -> CheckReport:
     """Ask a target about every operator of a model, without compiling it.
 
-    Operators are those of the model, before any pass; a recurrent layer counts as the steps it is written as.
+    Operators are those of the model, before any pass; a recurrent layer counts as the loop, or the steps,
+    that it becomes.
     An operator that no target runs is no error here, where the model was not loaded yet: what does not depend
     on it is looked at.
 
@@ -94,9 +96,13 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
     found: dict[tuple[str, int, Verdict, str], list[str]] = {}
     for node in model.graph.nodes:
         support = asked.supports(node)
-        steps = num_steps_of(model.graph, node) if support.is_on_host else None
-        if steps is not None:
-            support = Support.yes(f"written as its {steps} steps")
+        if support.is_on_host:
+            loop = loops_over(model.graph, node) if asked.runs_steps else None
+            steps = num_steps_of(model.graph, node) if loop is None else None
+            if loop is not None:
+                support = Support.yes(f"a loop over its {loop} steps")
+            elif steps is not None:
+                support = Support.yes(f"written as its {steps} steps")
         verdict: Verdict = "unsupported" if not support else "host" if support.is_on_host else "native"
         found.setdefault((node.op_type, node.opset, verdict, support.reason), []).append(node.name)
     for other in others:

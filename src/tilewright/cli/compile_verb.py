@@ -121,6 +121,7 @@ def _dumps(model: Model, options: Options) -> Mapping[str, str]:
     if not options.dump_after:
         return {}
     from tilewright.passes import run_passes
+    from tilewright.targets import find_target
 
     graph = model.graph.clone()
     report = run_passes(
@@ -129,6 +130,7 @@ def _dumps(model: Model, options: Options) -> Mapping[str, str]:
         extra=options.passes,
         dump_after=options.dump_after,
         accuracy=options.accuracy,
+        runs_steps=find_target(options.target).runs_steps,
     )
     return report.dumps
 

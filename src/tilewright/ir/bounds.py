@@ -32,6 +32,7 @@ from tilewright.ir.nest import (
     Nest,
     Opaque,
     Operand,
+    Stepwise,
     format_access,
     operands_of,
 )
@@ -93,6 +94,10 @@ def find_problem(node: Node) -> str | None:
         ModelRejected: the operator does not take its operands.
     """
     nests = describe(node)
+    if isinstance(nests, Stepwise):
+        # What the step before has made is there, or read as its fill.
+        carried = {a.operand.key for n in nests.nests for a in n.reads if a.fill is not None}
+        return find_nest_problem(nests.nests, node.inputs, node.outputs, carried)
     return None if isinstance(nests, Opaque) else find_nest_problem(nests, node.inputs, node.outputs)
 
 

@@ -12,7 +12,18 @@ from math import prod
 from tilewright.ir.contraction import ContractionForm, contractions
 from tilewright.ir.expr import FUNCTIONS, Call, Expr
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Access, Affine, Dim, Indirect, Lookup, Nest, Nests, Opaque, access_dims
+from tilewright.ir.nest import (
+    Access,
+    Affine,
+    Dim,
+    Indirect,
+    Lookup,
+    Nest,
+    Nests,
+    Opaque,
+    Stepwise,
+    access_dims,
+)
 from tilewright.ir.ops.registry import describe
 from tilewright.ir.region import Region, full_region, hull, input_regions, volume
 
@@ -29,8 +40,10 @@ class OperatorClass(Enum):
 
 
 def nests_of(node: Node) -> Nests:
-    """The node's nests, none for an opaque one."""
+    """The node's nests, those of all steps where it works step by step; none for another opaque one."""
     description = describe(node)
+    if isinstance(description, Stepwise):
+        return description.nests
     return () if isinstance(description, Opaque) else description
 
 

@@ -29,9 +29,11 @@ from tilewright.ir.nest import (
     Indirect,
     Lookup,
     Nest,
+    Nests,
     Opaque,
     Operand,
     OperandKind,
+    Stepwise,
     affine,
 )
 from tilewright.ir.ops import describe
@@ -72,6 +74,13 @@ def fuse_nodes(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGroup | O
     return _renumber_locals(replace(numbered, nests=tuple(nests)))
 
 
+def steps_group(node: Node) -> NestGroup:
+    """The nests of all steps of a node that works step by step, under a group's names."""
+    description = describe(node)
+    assert isinstance(description, Stepwise)
+    return _numbered([(node, description.nests)], tuple(node.results()))
+
+
 class FusedNodes:
     """`fuse_nodes`, which remembers: those who price, join and lower a graph's nodes ask for the same groups.
 
@@ -90,7 +99,17 @@ class FusedNodes:
 
 
 def _number_operands(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGroup | Opaque:
-    produced = {value for node in nodes for value in node.results()}
+    described: list[tuple[Node, Nests]] = []
+    for node in nodes:
+        description = describe(node)
+        if isinstance(description, Opaque):
+            return description
+        described.append((node, description))
+    return _numbered(described, outputs)
+
+
+def _numbered(described: Sequence[tuple[Node, Nests]], outputs: Sequence[Value]) -> NestGroup:
+    produced = {value for node, _ in described for value in node.results()}
     operands: dict[Value, Operand] = {
         value: Operand("output", position, value.dtype, value.shape) for position, value in enumerate(outputs)
     }
@@ -109,10 +128,7 @@ def _number_operands(nodes: Sequence[Node], outputs: Sequence[Value]) -> NestGro
                 inputs.append(value)
         return operands[value]
 
-    for number, node in enumerate(nodes):
-        description = describe(node)
-        if isinstance(description, Opaque):
-            return description
+    for number, (node, description) in enumerate(described):
         own: dict[OperandKey, Operand] = {}
 
         def translated(operand: Operand, node: Node = node, own: dict[OperandKey, Operand] = own) -> Operand:

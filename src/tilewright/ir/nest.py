@@ -207,6 +207,27 @@ class Opaque:
 
 
 Nests = tuple[Nest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepwise(Opaque):
+    """Nests that run step by step along one of their dims: what a step computes the next one reads.
+
+    For each value of `dim`, in order, those nests that have it run, in their order; then the others run.
+    Every element is written once: what goes from step to step has an axis for the steps, and the nests of the
+    first one read its `fill` or select something else. To whoever asks for nests such an operator is opaque:
+    it can be neither cut nor fused.
+    """
+
+    nests: Nests = ()
+    dim: str = "t"
+
+    @property
+    def num_steps(self) -> int:
+        """Extent of the dim."""
+        return next(nest.extents[self.dim] for nest in self.nests if self.dim in nest.extents)
+
+
 Description = Nests | Opaque
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.arrays import distinct
 from tilewright.errors import InternalError
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Read, evaluate, reads_of
+from tilewright.ir.expr import Const, Expr, Read, evaluate, reads_of, substitute
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import (
     Access,
@@ -30,6 +30,8 @@ from tilewright.ir.nest import (
     Nest,
     Opaque,
     Operand,
+    Stepwise,
+    affine,
     format_access,
     outside_axis,
 )
@@ -66,7 +68,69 @@ def run_nests(
         InternalError: the nests break their contract; says which nest and how.
         InputError: an index that is data lies outside its axis.
     """
+    return _run(nests, inputs, outputs, name, ())
+
+
+def run_steps(
+    description: Stepwise,
+    inputs: Sequence[Array | None],
+    outputs: Sequence[OutputSpec | None],
+    *,
+    name: str = "nests",
+) -> list[Array | None]:
+    """The same of nests that run step by step.
+
+    Raises:
+        InternalError: the nests break their contract; says which nest and how.
+    """
+    dim, nests = description.dim, description.nests
+    stepping = [nest for nest in nests if dim in nest.extents]
+    order = [at_step(nest, dim, step) for step in range(description.num_steps) for nest in stepping]
+    order += [nest for nest in nests if dim not in nest.extents]
+    return _run(order, inputs, outputs, name, tuple(nest.write.operand for nest in nests))
+
+
+def at_step(nest: Nest, dim: str, step: int) -> Nest:
+    """What a nest does in one iteration of one of its dims."""
+
+    def moved(access: Access) -> Access:
+        index = tuple(
+            affine(*(term for term in i.terms if term[0] != dim), i.offset + step * i.coefficient(dim))
+            if isinstance(i, Affine)
+            else i
+            for i in access.index
+        )
+        return replace(access, index=index)
+
+    def fixed(expr: Expr | None) -> Expr | None:
+        if expr is None:
+            return None
+        return substitute(expr, iters=lambda i: Const(step, i.result) if i.dim == dim else i)
+
+    body = fixed(nest.body)
+    assert body is not None
+    return Nest(
+        tuple(d for d in nest.dims if d.name != dim),
+        tuple(moved(access) for access in nest.reads),
+        moved(nest.write),
+        body,
+        nest.combine,
+        fixed(nest.init),
+        fixed(nest.finish),
+    )
+
+
+def _run(
+    nests: Sequence[Nest],
+    inputs: Sequence[Array | None],
+    outputs: Sequence[OutputSpec | None],
+    name: str,
+    made: Sequence[Operand],
+) -> list[Array | None]:
+    """Memory for what is `made`, which may be read as padding before the first write, and every nest."""
     machine = _Machine(list(inputs), name)
+    for operand in made:
+        machine.allocate(operand)
     for position, spec in enumerate(outputs):
         if spec is not None:
             machine.allocate(Operand("output", position, *spec))
@@ -90,9 +154,11 @@ def run_described(node: Node, inputs: Sequence[Array | None]) -> list[Array | No
         InputError: an index that is data lies outside its axis.
     """
     description = describe(node)
+    specs = [None if v is None else (v.dtype, v.shape) for v in node.outputs]
+    if isinstance(description, Stepwise):
+        return run_steps(description, inputs, specs, name=f"{node.op_type} {node.name!r}")
     if isinstance(description, Opaque):
         raise InternalError(f"{node.op_type} {node.name!r} has no nests: {description.reason}")
-    specs = [None if v is None else (v.dtype, v.shape) for v in node.outputs]
     return run_nests(description, inputs, specs, name=f"{node.op_type} {node.name!r}")
 
 
@@ -244,7 +310,7 @@ class _Block:
             access = self.nest.reads[position]
             data, written = self.machine.source(access.operand)
             address, outside = self.address(access)
-            if written is not None and not written.reshape(access.shape)[address].all():
+            if written is not None and not self._is_written(written.reshape(access.shape)[address], outside):
                 raise InternalError(f"{self.nest}: {format_access(access)} is read before it is written")
             value = data.reshape(access.shape)[address]
             if not address:
@@ -255,6 +321,11 @@ class _Block:
                 value = np.where(outside, np.asarray(access.fill).astype(value.dtype), value)
             self.loaded[position] = value
         return self.loaded[position]
+
+    @staticmethod
+    def _is_written(written: Array, outside: Array | None) -> bool:
+        """Whether all that is read inside the tensor is there."""
+        return bool((written if outside is None else written | outside).all())
 
     def address(self, access: Access) -> tuple[tuple[Array, ...], Array | None]:
         """Indices clipped to the tensor, and where they were outside (None: the access has no axes)."""

@@ -29,6 +29,7 @@ PIPELINE: tuple[str, ...] = (
     "canonicalise",
     "common-subexpressions",
     "eliminate-identity",
+    "loop-recurrent",
     "expand-recurrent",
     "merge-reshapes",
     "merge-transposes",
@@ -51,6 +52,9 @@ PIPELINE: tuple[str, ...] = (
 # These compute something else than the model says, equal but for rounding: strict models go without.
 ROUNDING_PASSES = ("fold-batch-norm", "fold-scale-shift", "fold-bias", "recognise-attention")
 
+# These make operators that only targets which run loops over steps have kernels for.
+STEPS_PASSES = ("loop-recurrent",)
+
 
 # What an extra pass may leave behind: constants to fold, copies, reshapes of reshapes, nodes without readers.
 CLEANUPS = (
@@ -70,11 +74,13 @@ def run_passes(
     extra: Sequence[str] = (),
     dump_after: Sequence[str] = (),
     accuracy: Accuracy = "default",
+    runs_steps: bool = False,
 ) -> PassReport:
     """Run the pipeline on a graph it may edit, checking every invariant after each pass that edited it.
 
     `extra` passes, which may have options (`name{option=value}`), run after it, and `CLEANUPS` after them.
-    With `accuracy` strict those that change how a result is rounded are left out.
+    With `accuracy` strict those that change how a result is rounded are left out, and unless the target
+    `runs_steps` those that make loops over them.
 
     Raises:
         UsageError: a name of no pass; in `disabled` and `dump_after`, of none that would run.
@@ -85,11 +91,13 @@ def run_passes(
     _check_names(disabled, PIPELINE)
     _check_names(dump_after, [spec.name for spec in order])
     passes = [(spec.name, _pass(spec, accuracy)) for spec in order]
+    left_out = {*disabled, *(ROUNDING_PASSES if accuracy == "strict" else ())}
+    left_out.update(() if runs_steps else STEPS_PASSES)
     results: list[tuple[str, PassResult]] = []
     dumps: dict[str, str] = {}
     for name, member in passes:
         checkpoint()
-        if name not in disabled and not (accuracy == "strict" and name in ROUNDING_PASSES):
+        if name not in left_out:
             result = PASSES.verified(name, member.run(graph), PassResult)
             results.append((name, result))
             if result.num_changes:

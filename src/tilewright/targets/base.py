@@ -357,6 +357,11 @@ class Target(Protocol):
         ...
 
     @property
+    def runs_steps(self) -> bool:
+        """Whether it runs loops over the steps of recurrent layers, which are written out for others."""
+        ...
+
+    @property
     def code_store(self) -> CodeStore | None:
         """How an artifact keeps its code; None where that is made again from the program."""
         ...

@@ -44,6 +44,7 @@ FAMILIES = (
     "top_k",
     "quantization",
     "cells",
+    "steps",
     "recurrent",
     "misc",
     "host",

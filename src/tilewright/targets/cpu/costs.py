@@ -34,6 +34,7 @@ from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import LOOP_NEST
 from tilewright.targets.cpu.loopnest.estimate import LoopCycles, loop_cycles
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch
+from tilewright.targets.cpu.recurrent import estimate_steps
 from tilewright.targets.cpu.repeats import nest_facts
 from tilewright.targets.cpu.select import product_way
 from tilewright.targets.cpu.sharing import make_alias
@@ -288,11 +289,15 @@ class CpuCosts:
         launches: list[LaunchCost] = []
         for node in work.nodes:
             group = self._fuse((node,), tuple(node.results()))
-            if isinstance(group, Opaque):
-                launches.append(LaunchCost.of_host((node,)))
-            else:
-                launches += self._of_group(group)
+            launches += self._of_opaque(node) if isinstance(group, Opaque) else self._of_group(group)
         return tuple(launches)
+
+    def _of_opaque(self, node: Node) -> tuple[LaunchCost, ...]:
+        """A loop over steps if there is a kernel for it, else an operator on the host."""
+        estimate = estimate_steps(node, self._isa)
+        if estimate is None:
+            return (LaunchCost.of_host((node,)),)
+        return (LaunchCost(estimate.cycles, estimate.num_chunks),)
 
     def _of_group(self, group: NestGroup) -> tuple[LaunchCost, ...]:
         facts = tuple(nest_facts(nest, {}) for nest in group.nests)
@@ -423,7 +428,7 @@ class CpuCosts:
 
     def _alone_ns(self, node: Node) -> float:
         group = self._alone(node)
-        launches = (LaunchCost.of_host((node,)),) if isinstance(group, Opaque) else self._of_group(group)
+        launches = self._of_opaque(node) if isinstance(group, Opaque) else self._of_group(group)
         return self._steps(launches, 0.0, 1).time_ns
 
     def _of_nests(self, nests: Sequence[Nest], cycles: float) -> LaunchCost:

@@ -12,9 +12,9 @@ from functools import partial
 
 from tilewright.ir.bounds import require_bounded_nests
 from tilewright.ir.expr import Read
-from tilewright.ir.fuse import FusedNodes, NestGroup
+from tilewright.ir.fuse import FusedNodes, NestGroup, steps_group
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, affine
+from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, Stepwise, affine
 from tilewright.options import Accuracy
 from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
 from tilewright.partition.form import Form, KernelForm
@@ -28,6 +28,7 @@ from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import lower_nests
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredPartition, Reports, Storage
 from tilewright.targets.cpu.products import Product
+from tilewright.targets.cpu.recurrent import lower_steps
 from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.runtime import CheckedIndex
 from tilewright.targets.cpu.select import lower_product
@@ -62,11 +63,20 @@ def lower_partition(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class StepLoop:
+    """A node that works step by step; its group has the nests of all steps."""
+
+    node: Node
+    description: Stepwise
+    group: NestGroup
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
     """What is lowered together: the nests of a kernel of a form, or of one node, or a node for the host."""
 
     index: int
-    work: NestGroup | HostOperator
+    work: NestGroup | StepLoop | HostOperator
     nodes: tuple[Node, ...]
     form: KernelForm
 
@@ -139,11 +149,19 @@ class _Lowering:
         units: list[_Unit] = []
         for node in nodes:
             alone = self.fuse((node,), tuple(node.results()))
-            work = HostOperator(node, alone.reason) if isinstance(alone, Opaque) else alone
+            work = self._alone(node, alone) if isinstance(alone, Opaque) else alone
             units.append(self._unit(work, (node,), replace(form, blocking=None)))
         return units
 
-    def _unit(self, work: NestGroup | HostOperator, nodes: tuple[Node, ...], form: KernelForm) -> _Unit:
+    def _alone(self, node: Node, description: Opaque) -> StepLoop | HostOperator:
+        """A node that no group has: a loop over steps if there are kernels for it, else for the host."""
+        if isinstance(description, Stepwise):
+            return StepLoop(node, description, steps_group(node))
+        return HostOperator(node, description.reason)
+
+    def _unit(
+        self, work: NestGroup | StepLoop | HostOperator, nodes: tuple[Node, ...], form: KernelForm
+    ) -> _Unit:
         if isinstance(work, NestGroup):
             require_bounded_nests(work.nests, work.inputs, work.outputs, "fusion")
             if self.accuracy == "strict":
@@ -158,7 +176,7 @@ class _Lowering:
         host = {
             v
             for u in self.units
-            if isinstance(u.work, HostOperator)
+            if isinstance(u.work, HostOperator | StepLoop)
             for v in (*u.work.node.operands(), *u.work.node.results())
         }
         pinned = frozenset(host)
@@ -184,7 +202,7 @@ class _Lowering:
         fixed: set[Tensor] = {*self.graph.inputs, *self.graph.outputs, *self.tensors.relayouts.values()}
         groups: list[tuple[NestGroup, TensorOf]] = []
         for unit in self.units:
-            if isinstance(unit.work, HostOperator):
+            if isinstance(unit.work, HostOperator | StepLoop):
                 fixed.update((*unit.work.node.operands(), *unit.work.node.results()))
                 continue
             names = Names(self.tensors, unit.index, unit.work)
@@ -235,6 +253,8 @@ class _Lowering:
     def _work(self, unit: _Unit) -> list[KernelLaunch | HostOperator]:
         if isinstance(unit.work, HostOperator):
             return [unit.work]
+        if isinstance(unit.work, StepLoop):
+            return self._steps(unit, unit.work)
         group = unit.work
         names = Names(self.tensors, unit.index, group)
         fused = self._fused(group, unit.form, names)
@@ -251,6 +271,20 @@ class _Lowering:
             names.forget_arrangements()
         self._note_separate(unit, launches)
         return list(launches)
+
+    def _steps(self, unit: _Unit, loop: StepLoop) -> list[KernelLaunch | HostOperator]:
+        """Kernels of a loop over steps, which runs on the host where there are none."""
+        nests = loop.group.nests
+        if self.accuracy == "strict":
+            nests = tuple(map(round_products, nests))
+        names = Names(self.tensors, unit.index, loop.group)
+        kernels = lower_steps(loop.description, nests, names.constants, names.num_locals, self.isa)
+        if isinstance(kernels, Declined):
+            return [HostOperator(loop.node, f"{loop.description.reason}; {kernels.reason}")]
+        names.declare(kernels)
+        *before, kernel = kernels
+        launches: list[KernelLaunch | HostOperator] = [self._launch(k, names, unit, ()) for k in before]
+        return [*launches, self._launch(kernel, names, unit, nests)]
 
     def _note_separate(self, unit: _Unit, launches: Sequence[KernelLaunch]) -> None:
         """Take note of what several kernels took part in, and of blocks that could not be made."""

@@ -25,7 +25,7 @@ from tilewright.hardware.probe import num_threads_default, resolve_threads
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.graph import Graph, Node
-from tilewright.ir.nest import Opaque
+from tilewright.ir.nest import Opaque, Stepwise
 from tilewright.ir.ops import describe
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory
 from tilewright.options import Options
@@ -103,6 +103,7 @@ class CpuTarget:
     name: ClassVar[str] = "cpu"
     is_measurable: ClassVar[bool] = True
     runs_slices: ClassVar[bool] = False
+    runs_steps: ClassVar[bool] = True
     code_store: ClassVar[CpuStore] = CpuStore()
 
     @classmethod
@@ -148,7 +149,7 @@ class CpuTarget:
                     "--target interpreter, or keep them outside the model"
                 )
         description = describe(node)
-        if isinstance(description, Opaque):
+        if isinstance(description, Opaque) and not isinstance(description, Stepwise):
             return Support.on_host(f"runs on the host: {description.reason}")
         return Support.yes()
 

@@ -27,6 +27,7 @@ class InterpreterTarget:
     name: ClassVar[str] = "interpreter"
     is_measurable: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = False
+    runs_steps: ClassVar[bool] = False
     code_store: ClassVar[None] = None
 
     @property

@@ -43,6 +43,7 @@ class NpuTarget:
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = True
+    runs_steps: ClassVar[bool] = False
     code_store: ClassVar[None] = None
     max_batch: ClassVar[int] = MAX_BATCH
 

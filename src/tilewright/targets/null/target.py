@@ -41,6 +41,7 @@ class NullTarget:
     name: ClassVar[str] = "null"
     is_measurable: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = False
+    runs_steps: ClassVar[bool] = False
     code_store: ClassVar[None] = None
 
     @property

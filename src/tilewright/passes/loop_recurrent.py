@@ -1,0 +1,198 @@
+"""RNN, GRU and LSTM become one product for all steps and directions, and one operator that runs the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Attribute, Graph, Node, Value
+from tilewright.ir.ops.recurrent import DEFAULT_ACTIVATIONS
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN
+from tilewright.passes.base import PassResult
+from tilewright.passes.edit import Editor
+from tilewright.passes.recurrent_layer import (
+    LayerNodes,
+    RecurrentLayer,
+    biases,
+    checked_lengths,
+    is_wanted,
+    match_layer,
+)
+from tilewright.passes.rules import Kept, Rule, apply_rules
+
+_MAX_BATCH = 16
+"""Sequences of a layer; the products of more are worth kernels of their own at each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRecurrent:
+    """A layer of any number of steps becomes a Gemm and a loop (`ir/ops/steps.py`).
+
+    For targets that run such loops: others get the steps written out by `expand-recurrent`, as do layers that
+    a loop has no kernel for.
+    """
+
+    name: ClassVar[str] = "loop-recurrent"
+
+    def run(self, graph: Graph) -> PassResult:
+        """Edit the graph in place."""
+        return apply_rules(graph, [Rule(("RNN", "GRU", "LSTM"), _match, _build)])
+
+
+def loops_over(graph: Graph, node: Node) -> int | None:
+    """Over how many steps a layer becomes a loop; None for what does not, or is no such layer."""
+    if node.op_type not in DEFAULT_ACTIVATIONS or node.domain:
+        return None
+    found = _match(Editor(graph), node)
+    return found.steps if isinstance(found, RecurrentLayer) else None
+
+
+def _match(editor: Editor, node: Node) -> RecurrentLayer | Kept | None:
+    layer = match_layer(None, editor, node)
+    if not isinstance(layer, RecurrentLayer):
+        return layer
+    if node.op_type == "GRU" and not node.int_attr("linear_before_reset", 0):
+        return Kept("its candidate waits for the reset: a step has two products")
+    if node.require(0).dtype is not DType.FLOAT32:
+        return Kept(f"it computes in {node.require(0).dtype}")
+    if layer.batch > _MAX_BATCH:
+        return Kept(f"{layer.batch} sequences are more than {_MAX_BATCH}")
+    constants = (node.require(2), node.input(3))
+    if any(value is not None and editor.data(value) is None for value in constants):
+        return Kept("its weights are no constants")
+    return layer
+
+
+def _build(editor: Editor, node: Node, layer: RecurrentLayer) -> str:
+    emit = LayerNodes(editor, node)
+    directions, state = layer.directions, (layer.directions, layer.batch, layer.size)
+    alive = _alive(emit, layer)
+    added, scaled = zip(*(biases(emit, direction) for direction in range(directions)), strict=True)
+    operands = [_gates(emit, layer, added), node.require(2), _state(emit, 5, "hidden"), alive]
+    results: list[tuple[str, DType, tuple[int, ...]]] = [
+        ("every", node.require(0).dtype, (layer.steps, *state))
+    ]
+    if node.op_type == "LSTM":
+        operands += [_state(emit, 6, "memory"), node.input(7)]
+        results.append(("memory", node.require(0).dtype, state))
+    if all(value is not None and value.data is not None for value in scaled):
+        operands.append(emit.constant(np.stack([v.data for v in scaled if v is not None]), "bias_scaled"))
+    while operands[-1] is None:
+        operands.pop()
+    steps = emit.several(
+        f"{node.op_type}Steps", operands, results, _attributes(node, layer), domain=INTERNAL_DOMAIN
+    )
+    shown: list[Value | None] = [None, None, None]
+    if is_wanted(editor, node, 0):
+        shown[0] = _by_batch(emit, _every(emit, layer, steps[0], alive), "every", (2, 0, 1, 3))
+    if is_wanted(editor, node, 1):
+        shown[1] = _by_batch(emit, _last(emit, layer, steps[0]), "last", (1, 0, 2))
+    if is_wanted(editor, node, 2):
+        shown[2] = _by_batch(emit, steps[1], "memory", (1, 0, 2))
+    for old, new in zip(node.outputs, shown, strict=False):
+        if old is not None and new is not None:
+            editor.replace(old, new)
+    editor.discard([node])
+    return f"a loop over {layer.steps} steps of {node.op_type}"
+
+
+def _ways(node: Node, layer: RecurrentLayer) -> tuple[int, ...]:
+    """Of each direction whether it goes from the last step to the first."""
+    return (0, 1) if layer.directions == 2 else (int(node.str_attr("direction", "forward") == "reverse"),)
+
+
+def _attributes(node: Node, layer: RecurrentLayer) -> dict[str, Attribute]:
+    names, alphas, betas = zip(*(a for of in layer.activations for a in of), strict=True)
+    listed: dict[str, Attribute] = {
+        "activations": names,
+        "activation_alpha": alphas,
+        "activation_beta": betas,
+        "reverse": _ways(node, layer),
+    }
+    return {**layer.attributes, **listed}  # type: ignore[dict-item]
+
+
+def _gates(emit: LayerNodes, layer: RecurrentLayer, added: Sequence[Value | None]) -> Value:
+    """The product of all inputs and the weights of all directions, and what adds to it."""
+    node = emit.node
+    x, weight = node.require(0), node.require(1)
+    if node.int_attr("layout", 0):
+        x = emit.transpose(x, "by_time", (1, 0, 2))
+    rows, columns = layer.steps * layer.batch, layer.directions * weight.shape[1]
+    flat = emit.reshape(x, "flat", (rows, layer.width))
+    data = emit.editor.data(weight)
+    if data is None:
+        matrix = emit.reshape(weight, "weight", (columns, layer.width))
+    else:
+        matrix = emit.constant(data.reshape(columns, layer.width), "weight", weight.dtype)
+    inputs = [flat, matrix]
+    if all(value is not None and value.data is not None for value in added):
+        inputs.append(emit.constant(np.concatenate([v.data for v in added if v is not None]), "bias"))
+    gates = emit.one("Gemm", inputs, "gates", (rows, columns), {"transB": 1})
+    return emit.reshape(gates, "gates_by_time", (layer.steps, layer.batch, columns))
+
+
+def _state(emit: LayerNodes, position: int, stem: str) -> Value | None:
+    """What all directions start with, `[D, N, H]`; None for zeros."""
+    value = emit.node.input(position)
+    data = emit.editor.data(value)
+    if value is None or (data is not None and not data.any()):
+        return None
+    if not emit.node.int_attr("layout", 0):
+        return value
+    if data is not None:
+        return emit.constant(np.ascontiguousarray(data.swapaxes(0, 1)), f"{stem}_first", value.dtype)
+    return emit.transpose(value, f"{stem}_first", (1, 0, 2))
+
+
+def _alive(emit: LayerNodes, layer: RecurrentLayer) -> Value | None:
+    """Which sequences have not ended at each step, `[T, N]`; None for all."""
+    lengths = emit.node.input(4)
+    if lengths is None:
+        return None
+    times = np.arange(layer.steps, dtype=np.int32)[:, None]
+    data = emit.editor.data(lengths)
+    if data is not None:
+        known = times < data
+        return None if known.all() else emit.constant(known, "alive")
+    lengths = checked_lengths(emit, layer, lengths)
+    shape = (layer.steps, layer.batch)
+    return emit.one("Less", [emit.constant(times, "times"), lengths], "alive", shape, dtype=DType.BOOL)
+
+
+def _every(emit: LayerNodes, layer: RecurrentLayer, every: Value, alive: Value | None) -> Value:
+    """The hidden states of all steps; zeros where a sequence has ended."""
+    if alive is None:
+        return every
+    mask = emit.reshape(alive, "alive_every", (layer.steps, 1, layer.batch, 1))
+    zero = emit.constant(np.zeros(()), "zero", every.dtype)
+    return emit.one("Where", [mask, every, zero], "shown", every.shape)
+
+
+def _last(emit: LayerNodes, layer: RecurrentLayer, every: Value) -> Value:
+    """The hidden states that the directions end with."""
+    parts: list[Value] = []
+    shape = (1, 1, layer.batch, layer.size)
+    for direction, is_reverse in enumerate(_ways(emit.node, layer)):
+        time = 0 if is_reverse else layer.steps - 1
+        stem = f"last_{direction}"
+        bounds = [
+            emit.constant(np.array(values, np.int64), f"{stem}_{what}")
+            for what, values in (
+                ("starts", (time, direction)),
+                ("ends", (time + 1, direction + 1)),
+                ("axes", (0, 1)),
+            )
+        ]
+        part = emit.one("Slice", [every, *bounds], stem, shape)
+        parts.append(emit.reshape(part, f"{stem}_state", shape[1:]))
+    return emit.concat(parts, "last")
+
+
+def _by_batch(emit: LayerNodes, value: Value, stem: str, perm: tuple[int, ...]) -> Value:
+    """A result as the layer's layout has it."""
+    return emit.transpose(value, f"{stem}_by_batch", perm) if emit.node.int_attr("layout", 0) else value

@@ -1,0 +1,477 @@
+"""The kernel of a recurrent layer: in each step, tile by tile of units, a sum in registers and what follows.
+
+A tile is some vectors of units with all their blocks (gates), for some rows (sequences) at a time. Its
+weights lie in the order in which the sum reads them. Behind the sum the elementwise nests run on the tile's
+totals, so that nothing but the state leaves a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr
+from tilewright.ir.nest import Access, Affine, Nest, Operand
+from tilewright.targets.cpu.emitter import Emitter, Param
+from tilewright.targets.cpu.exprgen import emit_expr, from_storage, storage_type
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import (
+    SYMBOL_PLACEHOLDER,
+    Kernel,
+    KernelArg,
+    Layout,
+    OperandKey,
+    Packed,
+    name_by_content,
+)
+from tilewright.targets.cpu.recurrent.match import Before, StepCell, StepsProblem, before_of
+from tilewright.targets.cpu.recurrent.share import (
+    MAX_SHARES,
+    SHARE_FUNCTION,
+    participant_ir,
+    sync_bytes,
+)
+from tilewright.targets.cpu.values import I64, PTR, Bool, Int, Val, vec
+
+TEMPLATE = "recurrent"
+# Sums of more terms are made of partial ones, as those of other products.
+_MAX_CHAIN_STEPS = 384
+# Less than this of a step is not worth a thread that waits for the others at its end.
+_MIN_SHARE_MACS = 8192
+# Vectors of weights that a term of the sum reads: wider tiles waste more units at the end of a layer.
+_MAX_TILE_VECTORS = 8
+# Weights are fetched so far ahead. The loop over terms is not unrolled: prefetchers that follow single
+# instructions lose strides of more than a few lines (LSTM, 128 units, Zen 5: 2.6 us a step where it is by 4,
+# 1.9 us where it is not).
+_AHEAD_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Tiles of `vectors` of `lanes` units, for `rows` sequences at a time; `num_shares` of a direction's."""
+
+    lanes: int
+    vectors: int
+    rows: int
+    per_cell: int
+    num_shares: int
+
+    @property
+    def width(self) -> int:
+        """Units of a tile."""
+        return self.lanes * self.vectors
+
+
+def tiling_of(problem: StepsProblem, isa: Isa) -> Tiling:
+    """Many rows before many vectors: each pass over the rows reads the weights again."""
+    lanes, blocks = isa.lanes(), max(cell.blocks for cell in problem.cells)
+
+    def rows_of(vectors: int) -> int:
+        return max((r for r in range(1, problem.batch + 1) if isa.fits(r, blocks * vectors)), default=0)
+
+    def passes_of(vectors: int) -> int:
+        return -(-problem.batch // max(1, rows_of(vectors)))
+
+    most = -(-problem.size // lanes)
+    widths = [
+        v
+        for v in (1, 2, 4)
+        if v <= max(1, most) and blocks * v <= _MAX_TILE_VECTORS and (v == 1 or rows_of(v))
+    ]
+    vectors = min(widths, key=lambda v: (passes_of(v), -v))
+    passes = passes_of(vectors)
+    per_cell = -(-problem.size // (lanes * vectors))
+    cell_macs = problem.step_macs // len(problem.cells)
+    shares = max(1, min(per_cell, MAX_SHARES, cell_macs // _MIN_SHARE_MACS))
+    return Tiling(lanes, vectors, -(-problem.batch // passes), per_cell, shares)
+
+
+def generate_steps(problem: StepsProblem, isa: Isa, next_local: int) -> tuple[Kernel, ...]:
+    """The kernel, and before it one that clears the words by which threads share it, if they do."""
+    tiling = tiling_of(problem, isa)
+    emitter = Emitter(attributes=isa.function_attributes)
+    args = _arguments(problem, tiling)
+    num_cells, sync = len(problem.cells), None
+    if tiling.num_shares > 1:
+        size_bytes = sync_bytes(num_cells, tiling.num_shares)
+        sync = Operand("local", next_local, DType.INT64, (size_bytes // DType.INT64.size_bytes,))
+        args.append(sync)
+    keys = [a.source.key if isinstance(a, Packed) else a.key for a in args]
+    if sync is not None:
+        params = (Param("args", PTR), Param("share", I64), Param("t", I64))
+        with emitter.function(SHARE_FUNCTION, params, linkage="internal") as (block, share, t):
+            _Steps(emitter, problem, tiling, _pointers(emitter, block, keys)).share(share, t)
+        text = emitter.text() + participant_ir(
+            num_cells, tiling.num_shares, problem.steps, len(args) - 1, SYMBOL_PLACEHOLDER, isa.triple
+        )
+    else:
+        params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
+        with emitter.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, _):
+            steps = _Steps(emitter, problem, tiling, _pointers(emitter, block, keys))
+            cell = chunk if num_cells > 1 else 0
+
+            def step(t: Int, _: list[Val]) -> None:
+                steps.share(cell, t)
+
+            emitter.loop(0, problem.steps, 1, step)
+        text = emitter.text()
+    symbol, text = name_by_content(text, TEMPLATE)
+    kernel = Kernel(
+        symbol=symbol,
+        text=text,
+        num_chunks=num_cells * tiling.num_shares,
+        args=tuple(args),
+        template=TEMPLATE,
+        macs=problem.steps * problem.step_macs,
+        notes=(
+            f"{problem.steps} steps",
+            f"tile {tiling.rows}x{tiling.width}",
+            f"{num_cells}x{tiling.num_shares} shares of units",
+        ),
+    )
+    return (kernel,) if sync is None else (_clear(sync, isa), kernel)
+
+
+def _pointers(e: Emitter, block: Val, keys: list[OperandKey]) -> dict[OperandKey, Val]:
+    return {key: e.load(PTR, e.gep(block, 8 * i)) for i, key in enumerate(keys)}
+
+
+def _clear(sync: Operand, isa: Isa) -> Kernel:
+    """Zeros in every word."""
+    e = Emitter(attributes=isa.function_attributes)
+    params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
+    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, _, _):
+        pointer = e.load(PTR, block)
+        zero = e.constant(I64, 0)
+
+        def clear(word: Int, _: list[Val]) -> None:
+            e.store(zero, e.gep(pointer, word, "i64"))
+
+        e.loop(0, sync.num_elements, 1, clear)
+    symbol, text = name_by_content(e.text(), f"{TEMPLATE}_clear")
+    return Kernel(symbol=symbol, text=text, num_chunks=1, args=(sync,), template=TEMPLATE)
+
+
+def _arguments(problem: StepsProblem, tiling: Tiling) -> list[KernelArg]:
+    """All operands that lie in memory, each once; the weights of each cell as tiles."""
+    weights = {cell.weight.operand.key for cell in problem.cells}
+    args: dict[OperandKey, KernelArg] = {}
+    for access in _accesses(problem):
+        operand = access.operand
+        home = problem.homes.get(operand.key)
+        operand = operand if home is None else home.operand
+        if operand.kind == "local" and home is None:
+            continue
+        if operand.key not in weights:
+            args[operand.key] = operand
+    for cell in problem.cells:
+        args[cell.weight.operand.key] = _packed(problem, tiling)
+    return list(args.values())
+
+
+def _accesses(problem: StepsProblem) -> list[Access]:
+    accesses: list[Access] = []
+    for cell in problem.cells:
+        accesses += [cell.state.access, *(a for a in (cell.state.first, cell.given) if a is not None)]
+        for nest in cell.rest:
+            accesses += [*nest.reads, nest.write]
+    return accesses
+
+
+def _packed(problem: StepsProblem, tiling: Tiling) -> Packed:
+    """The weights of all cells: of each tile, for each term of the sum, the vectors of every block."""
+    size, cells = problem.size, problem.cells
+    blocks, width, per_cell = cells[0].blocks, tiling.width, tiling.per_cell
+    operand = cells[0].weight.operand
+
+    def pack(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        by_unit = array.reshape(len(cells), blocks, size, size)
+        padded = np.zeros((len(cells), blocks, per_cell * width, size), array.dtype)
+        padded[:, :, :size] = by_unit
+        tiles = padded.reshape(len(cells), blocks, per_cell, width, size)
+        return np.ascontiguousarray(tiles.transpose(0, 2, 4, 1, 3))
+
+    signature = f"recurrent tiles width={width} blocks={blocks} size={size} cells={len(cells)}"
+    num_elements = len(cells) * per_cell * size * blocks * width
+    return Packed(operand, pack, signature, num_elements * operand.dtype.size_bytes)
+
+
+@dataclass(slots=True)
+class _Steps:
+    """Emits the work of one share in one step."""
+
+    e: Emitter
+    problem: StepsProblem
+    tiling: Tiling
+    pointers: dict[OperandKey, Val]
+    strides: dict[OperandKey, tuple[int, ...]] = field(default_factory=dict)
+
+    def share(self, share: Int, t: Int) -> None:
+        """All tiles of a share; shares are numbered direction by direction."""
+        e, tiling, num_shares = self.e, self.tiling, self.tiling.num_shares
+        number = e.udiv(share, num_shares) if len(self.problem.cells) > 1 else 0
+        place = e.sub(share, e.mul(number, num_shares))
+        low = e.udiv(e.mul(place, tiling.per_cell), num_shares)
+        high = e.udiv(e.mul(e.add(place, 1), tiling.per_cell), num_shares)
+        for position, cell in enumerate(self.problem.cells):
+            start = position * tiling.per_cell
+
+            def tiles(cell: StepCell = cell, start: int = start) -> None:
+                def tile(index: Int, _: list[Val]) -> None:
+                    self._tile(cell, e.add(index, start), index, t)
+
+                e.loop(low, high, 1, tile)
+
+            e.if_(e.compare("eq", number, position), tiles)
+
+    def _tile(self, cell: StepCell, index: Int, number: Int, t: Int) -> None:
+        e, tiling, problem = self.e, self.tiling, self.problem
+        unit = e.mul(number, tiling.width)
+        tile_elements = problem.size * cell.blocks * tiling.width
+        weights = e.gep(self.pointers[cell.weight.operand.key], e.mul(index, tile_elements), "float")
+        totals = e.alloca(vec("float", tiling.lanes), tiling.rows * cell.blocks * tiling.vectors)
+        whole = problem.batch // tiling.rows * tiling.rows
+
+        def rows(first: Int, count: int) -> None:
+            tile = _Tile(self, cell, t, first, count, unit, totals)
+            tile.sum(weights)
+            tile.finish()
+
+        e.loop(0, whole, tiling.rows, lambda first, _: rows(first, tiling.rows))
+        if whole < problem.batch:
+            rows(whole, problem.batch - whole)
+
+    def address(self, access: Access, at: dict[str, Int]) -> Val:
+        """Where an element lies, its dims at these values."""
+        e, operand = self.e, access.operand
+        if operand.key not in self.strides:
+            layout = Layout.row_major(len(operand.shape))
+            self.strides[operand.key] = layout.strides(operand.shape)
+        offset: Int = 0
+        for index, stride in zip(access.index, self.strides[operand.key], strict=True):
+            assert isinstance(index, Affine)
+            place: Int = index.offset
+            for name, coefficient in index.terms:
+                place = e.add(place, e.mul(at[name], coefficient))
+            offset = e.add(offset, e.mul(place, stride))
+        return e.gep(self.pointers[operand.key], offset, storage_type(operand.dtype).element)
+
+    def before(self, before: Before, at: dict[str, Int], is_first: Bool) -> Val:
+        """Where a state before lies, in the first step too; there it is nowhere if it is zero."""
+        access = before.access
+        home = self.problem.homes.get(access.operand.key)
+        place = self.address(access if home is None else home, at)
+        if before.first is None:
+            return place
+        first = self.address(before.first, at)
+        return first if isinstance(is_first, bool) else self.e.select(is_first, first, place)
+
+
+@dataclass(slots=True)
+class _Tile:
+    """One tile of one cell: some rows from `first` on, units from `unit` on."""
+
+    steps: _Steps
+    cell: StepCell
+    t: Int
+    first: Int
+    rows: int
+    unit: Int
+    totals: Val
+    is_first: Bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.is_first = self.steps.e.compare("eq", self.t, 0)
+
+    @property
+    def _lanes(self) -> int:
+        return self.steps.tiling.lanes
+
+    def _active(self, vector: int) -> Int | None:
+        """Units of a vector that there are; None for all."""
+        size, tiling = self.steps.problem.size, self.steps.tiling
+        if size % tiling.width == 0:
+            return None
+        e = self.steps.e
+        return e.sub(size - vector * tiling.lanes, self.unit)
+
+    def _load(self, pointer: Val, vector: int, dtype: DType = DType.FLOAT32) -> Val:
+        e, active = self.steps.e, self._active(vector)
+        type = storage_type(dtype, self._lanes)
+        return e.load(type, pointer) if active is None else e.masked_load(type, pointer, active)
+
+    def _slot(self, row: Int, block: int, vector: int) -> Val:
+        e, tiling = self.steps.e, self.steps.tiling
+        number = e.add(e.mul(row, self.cell.blocks * tiling.vectors), block * tiling.vectors + vector)
+        return e.gep(self.totals, e.mul(number, self._lanes), "float")
+
+    # The sum.
+
+    def sum(self, weights: Val) -> None:
+        """Totals of the tile, on the stack."""
+        e, problem, tiling, cell = self.steps.e, self.steps.problem, self.steps.tiling, self.cell
+        type = vec("float", tiling.lanes)
+        count = self.rows * cell.blocks * tiling.vectors
+        slots = [
+            (row, block, vector)
+            for row in range(self.rows)
+            for block in range(cell.blocks)
+            for vector in range(tiling.vectors)
+        ]
+        given = [self._given(*slot) for slot in slots]
+        states = [self._state(row) for row in range(self.rows)]
+        num_parts = -(-problem.size // _MAX_CHAIN_STEPS)
+        bounds = [problem.size * part // num_parts for part in range(num_parts + 1)]
+
+        def summed() -> list[Val]:
+            totals = given
+            for part, (low, high) in enumerate(pairwise(bounds)):
+                start = totals if part == 0 else [e.zero(type)] * count
+                made = self._chain(weights, states, low, high, start)
+                if part:
+                    made = [e.fadd(e.load(type, self._slot(*s)), m) for s, m in zip(slots, made, strict=True)]
+                if part + 1 < num_parts:
+                    for slot, value in zip(slots, made, strict=True):
+                        e.store(value, self._slot(*slot))
+                totals = made
+            return totals
+
+        starts_empty = cell.state.first is None
+        totals = e.if_(self.is_first, lambda: given, summed, [type] * count) if starts_empty else summed()
+        for slot, value in zip(slots, totals, strict=True):
+            e.store(value, self._slot(*slot))
+
+    def _given(self, row: int, block: int, vector: int) -> Val:
+        e, given = self.steps.e, self.cell.given
+        if given is None:
+            return e.zero(vec("float", self._lanes))
+        return self._load(self._given_pointer(given, row, block, vector), vector)
+
+    def _given_pointer(self, given: Access, row: int, block: int, vector: int) -> Val:
+        e, steps = self.steps.e, self.steps
+        column = e.add(self.unit, block * steps.problem.size + vector * self._lanes)
+        rows, columns, _ = self.cell.dims
+        return steps.address(
+            given, {steps.problem.dim: self.t, rows: e.add(self.first, row), columns: column}
+        )
+
+    def _state(self, row: int) -> Val:
+        steps = self.steps
+        rows, _, summed = self.cell.dims
+        at: dict[str, Int] = {steps.problem.dim: self.t, rows: steps.e.add(self.first, row), summed: 0}
+        return steps.before(self.cell.state, at, self.is_first)
+
+    def _chain(self, weights: Val, states: list[Val], low: int, high: int, start: list[Val]) -> list[Val]:
+        """Terms from `low` to `high` added to totals."""
+        e, tiling, blocks = self.steps.e, self.steps.tiling, self.cell.blocks
+        type = vec("float", tiling.lanes)
+
+        def term(k: Int, totals: list[Val]) -> list[Val]:
+            base = e.mul(k, blocks * tiling.width)
+            factors = [
+                e.load(type, e.gep(weights, e.add(base, number * tiling.lanes), "float"))
+                for number in range(blocks * tiling.vectors)
+            ]
+            for number in range(blocks * tiling.vectors):
+                ahead = e.add(base, number * tiling.lanes + _AHEAD_BYTES // type.element_bytes)
+                e.prefetch(e.gep(weights, ahead, "float"))
+            made: list[Val] = []
+            for row, state in enumerate(states):
+                value = e.broadcast_load(type, e.gep(state, k, "float"))
+                at = row * len(factors)
+                made += [e.fma(value, f, totals[at + n]) for n, f in enumerate(factors)]
+            return made
+
+        return e.loop(low, high, 1, term, [(type, value) for value in start])
+
+    # The elementwise nests.
+
+    def finish(self) -> None:
+        """What follows from the totals, row by row."""
+        e, tiling = self.steps.e, self.steps.tiling
+
+        def row(number: Int, _: list[Val]) -> None:
+            for vector in range(tiling.vectors):
+                made: dict[tuple[OperandKey, int], Val] = {}
+                for block in range(self.cell.blocks):
+                    slot = self._slot(number, block, vector)
+                    made[self.cell.total.key, block] = e.load(vec("float", tiling.lanes), slot)
+                for nest in self.cell.rest:
+                    self._nest(nest, number, vector, made)
+
+        e.loop(0, self.rows, 1, row)
+
+    def _nest(self, nest: Nest, row: Int, vector: int, made: dict[tuple[OperandKey, int], Val]) -> None:
+        steps = self.steps
+        e, problem = steps.e, steps.problem
+        unit = nest.dims[2].name
+        at: dict[str, Int] = {
+            problem.dim: self.t,
+            nest.dims[1].name: e.add(self.first, row),
+            unit: e.add(self.unit, vector * self._lanes),
+        }
+        loaded: dict[int, Val] = {}
+
+        def read(position: int) -> Val:
+            if position not in loaded:
+                access = nest.reads[position]
+                last = access.index[-1]
+                assert isinstance(last, Affine)
+                if access.fill is not None:
+                    loaded[position] = self._before(Before(access, None), at, vector)
+                elif access.operand.kind == "local":
+                    loaded[position] = made[access.operand.key, last.offset // problem.size]
+                else:
+                    loaded[position] = self._read(access, unit, at, vector)
+            return loaded[position]
+
+        def known(expr: Expr) -> Val | None:
+            before = before_of(nest, expr, problem.dim)
+            return None if before is None or before.first is None else self._before(before, at, vector)
+
+        value = emit_expr(e, nest.body, read, lanes=self._lanes, known=known)
+        written = nest.write
+        if written.operand.kind == "local":
+            made[written.operand.key, 0] = value
+            home = problem.homes.get(written.operand.key)
+            if home is None:
+                return
+            written = home
+        pointer, active = steps.address(written, at), self._active(vector)
+        if active is None:
+            e.store(value, pointer)
+        else:
+            e.masked_store(value, pointer, active)
+
+    def _read(self, access: Access, unit: str, at: dict[str, Int], vector: int) -> Val:
+        """An operand's element in each lane."""
+        e, dtype = self.steps.e, access.operand.dtype
+        pointer = self.steps.address(access, at)
+        if unit in access.dims():
+            return from_storage(e, self._load(pointer, vector, dtype), dtype)
+        return e.splat(from_storage(e, e.load(storage_type(dtype), pointer), dtype), self._lanes)
+
+    def _before(self, before: Before, at: dict[str, Int], vector: int) -> Val:
+        """A state before this step, zero in the first one if there is none before that."""
+        e, steps = self.steps.e, self.steps
+        if before.first is None and self.is_first is True:
+            return e.zero(vec("float", self._lanes))
+        pointer = steps.before(before, at, self.is_first)
+        if before.first is not None:
+            return self._load(pointer, vector)
+        key = before.access.operand.key
+        if key not in steps.problem.homes:
+            # In the first step there is no place before: what is read is not used.
+            written = next(nest.write for nest in self.cell.rest if nest.write.operand.key == key)
+            pointer = e.select(self._first_value, steps.address(written, at), pointer)
+        value = self._load(pointer, vector)
+        return e.select(self._first_value, e.zero(value.type), value)
+
+    @property
+    def _first_value(self) -> Val:
+        assert isinstance(self.is_first, Val)
+        return self.is_first
