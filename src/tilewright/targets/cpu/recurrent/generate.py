@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
-
-import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
 from tilewright.ir.nest import Access, Affine, Nest, Operand
+from tilewright.targets.cpu.arrangements import PanelOrder, window
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import emit_expr, from_storage, storage_type
 from tilewright.targets.cpu.isa import Isa
@@ -184,20 +182,12 @@ def _accesses(problem: StepsProblem) -> list[Access]:
 
 def _packed(problem: StepsProblem, tiling: Tiling) -> Packed:
     """The weights of all cells: of each tile, for each term of the sum, the vectors of every block."""
-    size, cells = problem.size, problem.cells
-    blocks, width, per_cell = cells[0].blocks, tiling.width, tiling.per_cell
-    operand = cells[0].weight.operand
-
-    def pack(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        by_unit = array.reshape(len(cells), blocks, size, size)
-        padded = np.zeros((len(cells), blocks, per_cell * width, size), array.dtype)
-        padded[:, :, :size] = by_unit
-        tiles = padded.reshape(len(cells), blocks, per_cell, width, size)
-        return np.ascontiguousarray(tiles.transpose(0, 2, 4, 1, 3))
-
-    signature = f"recurrent tiles width={width} blocks={blocks} size={size} cells={len(cells)}"
-    num_elements = len(cells) * per_cell * size * blocks * width
-    return Packed(operand, pack, signature, num_elements * operand.dtype.size_bytes)
+    size, num_cells, blocks = problem.size, len(problem.cells), problem.cells[0].blocks
+    operand, width = problem.cells[0].weight.operand, tiling.width
+    rows = window((num_cells, size, blocks, size), (blocks * size * size, 1, size * size, size), 0)
+    arrangement = PanelOrder(rows, num_cells, width, width, operand.dtype)
+    num_elements = num_cells * size * blocks * tiling.per_cell * width
+    return Packed(operand, arrangement, num_elements * operand.dtype.size_bytes)
 
 
 @dataclass(slots=True)
