@@ -10,7 +10,7 @@ from tilewright.errors import UsageError
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.options import Options
-from tilewright.passes import PASSES, PIPELINE, ROUNDING_PASSES, Pass, run_passes
+from tilewright.passes import PASSES, PIPELINE, ROUNDING_PASSES, STEPS_PASSES, Pass, run_passes
 
 
 def silu_graph() -> Graph:
@@ -33,9 +33,14 @@ def test_a_pass_has_one_name_three_times(name: str) -> None:
 
 
 def test_results_are_in_the_order_of_the_pipeline() -> None:
-    report = run_passes(silu_graph())
+    report = run_passes(silu_graph(), runs_steps=True)
     assert tuple(name for name, _ in report.results) == PIPELINE
     assert report.num_changes == sum(result.num_changes for _, result in report.results) == 1
+
+
+def test_loops_over_steps_are_made_for_targets_that_run_them() -> None:
+    report = run_passes(silu_graph())
+    assert tuple(name for name, _ in report.results) == tuple(n for n in PIPELINE if n not in STEPS_PASSES)
 
 
 def test_a_disabled_pass_does_not_run() -> None:
