@@ -104,7 +104,7 @@ def compilation_request(
     if isinstance(shapes, str):
         shapes = parse_open_shapes(shapes)
     if options is None:
-        options = _options(settings)
+        options = options_of(settings)
     elif settings:
         raise UsageError(f"{next(iter(settings))}: give it in options, or no options.")
     if options.trust:
@@ -170,7 +170,12 @@ def compiled_model(
     )
 
 
-def _options(settings: dict[str, Any]) -> Options:
+def options_of(settings: Mapping[str, Any]) -> Options:
+    """Options of some of their fields.
+
+    Raises:
+        UsageError: an unknown setting; the message says what it may mean.
+    """
     known = [f.name for f in dataclasses.fields(Options)]
     for name in settings:
         if name not in known:

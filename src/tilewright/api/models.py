@@ -26,9 +26,9 @@ from tilewright.frontend.onnx import (
     survey_model,
 )
 from tilewright.frontend.onnx.protos import bounded_messages
+from tilewright.frontend.torch import is_torch_source, onnx_of_torch
 from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
-from tilewright.ir.text import print_graph
 from tilewright.parallel import beside
 from tilewright.printable import printable
 from tilewright.results import Result, Table, in_json
@@ -153,10 +153,12 @@ class Model:
 
 
 @checked
-def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Shapes | None = None) -> Model:
-    """Load a model: an ONNX file, its bytes, a `ModelProto`, or a `torch.nn.Module` with example inputs.
+def load(source: Any, example_inputs: Any = None, *, shapes: Shapes | None = None) -> Model:
+    """Load a model: an ONNX file, its bytes, a `ModelProto`, a `torch.nn.Module`, or an `ExportedProgram`.
 
-    `shapes` fixes the inputs whose sizes the model leaves open; what it leaves open stays so.
+    `shapes` fixes the inputs whose sizes the model leaves open; what it leaves open stays so. A module needs
+    example inputs: a tensor, a sequence of them in the order of `forward`'s arguments, a mapping by name, or
+    a sequence that ends in one.
 
     Raises:
         ModelRejected: the file is malformed, inconsistent or unsafe to read.
@@ -165,15 +167,14 @@ def load(source: Any, example_inputs: Sequence[Any] | None = None, *, shapes: Sh
     """
     given = _canonical(shapes or {})
     fixed = _numbers(given)
-    if example_inputs is not None:
-        from tilewright.frontend.torch import load_torch
-
-        graph = load_torch(source, example_inputs)
-        return Model(graph, _graph_digest(graph), type(source).__name__)
+    name = type(source).__name__
+    is_of_torch = example_inputs is not None or is_torch_source(source)
+    if is_of_torch:
+        source = onnx_of_torch(source, example_inputs)
     model, _ = _loaded(source, given, lambda opened: (import_open_model(opened, fixed), ()))
     if isinstance(model.source, PreparedModel):
         Binding(model.source.inputs, model.source.defaulted, given)  # refuses shapes that do not fit
-    return model
+    return dataclasses.replace(model, name=name) if is_of_torch else model
 
 
 def survey(model: Model | Source, shapes: Shapes | None = None) -> tuple[Model, tuple[OtherNode, ...]]:
@@ -261,9 +262,3 @@ def _metadata(opened: Opened) -> ModelMetadata:
         version=model.model_version,
         custom_metadata_map={entry.key: entry.value for entry in model.metadata_props},
     )
-
-
-def _graph_digest(graph: Graph) -> str:
-    import hashlib
-
-    return hashlib.sha256(print_graph(graph).encode()).hexdigest()

@@ -1,0 +1,299 @@
+"""`torch.compile(backend="tilewright")` computes what torch computes, and says what it leaves to torch."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+
+from tilewright import dynamo  # noqa: E402  # needs torch
+
+nn = torch.nn
+ROOT = Path(__file__).parents[2]
+pytestmark = [
+    # torch's own, of its own modules.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+]
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+class Used:
+    """A module compiled by the backend, and the graphs that it was taken apart into."""
+
+    def __init__(self, module: Any, **options: Any) -> None:
+        self.graphs: list[dynamo.CompiledGraph] = []
+        self._options = {"threads": 1, **options}
+        self.module = torch.compile(module, backend=self._backend)
+
+    def _backend(self, graph: Any, examples: Any) -> Any:
+        self.graphs.append(dynamo.backend(graph, examples, options=self._options))
+        return self.graphs[-1]
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        with torch.inference_mode():
+            return self.module(*arguments, **named)
+
+    @property
+    def remarks(self) -> list[str]:
+        return [graph.remark for graph in self.graphs if graph.remark is not None]
+
+
+def assert_equals_eager(module: Any, *arguments: Any, **named: Any) -> Used:
+    used = Used(module)
+    with torch.inference_mode():
+        expected = module(*arguments, **named)
+    for _ in range(2):
+        torch.testing.assert_close(used(*arguments, **named), expected, rtol=1e-4, atol=1e-5)
+    return used
+
+
+def small_cnn() -> Any:
+    layers = [nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Dropout(), nn.Linear(8, 5)).eval()
+
+
+def test_a_network_is_one_compiled_graph() -> None:
+    used = assert_equals_eager(small_cnn(), torch.randn(2, 3, 16, 16))
+    assert [graph.is_compiled for graph in used.graphs] == [True]
+    assert used.remarks == []
+    assert "compiled for 1 shapes" in repr(used.graphs[0])
+    assert used.graphs[0] in dynamo.graphs()
+
+
+def test_a_transformer_layer_with_inputs_by_name_is_compiled() -> None:
+    layer = nn.TransformerDecoderLayer(16, 2, 32, batch_first=True).eval()
+    used = assert_equals_eager(layer, torch.randn(2, 5, 16), memory=torch.randn(2, 7, 16))
+    assert all(graph.is_compiled for graph in used.graphs)
+
+
+def test_graphs_on_both_sides_of_a_break_are_compiled() -> None:
+    class Broken(nn.Module):  # type: ignore[misc]  # torch has no types here
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Any) -> Any:
+            y = self.first(x)
+            torch._dynamo.graph_break()
+            return {"out": self.second(y.relu()), "mean": y.mean()}
+
+    used = assert_equals_eager(Broken().eval(), torch.randn(2, 4))
+    assert [graph.is_compiled for graph in used.graphs] == [True, True]
+
+
+def test_recording_gradients_is_left_to_torch_with_one_remark(caplog: pytest.LogCaptureFixture) -> None:
+    used, x = Used(nn.Linear(4, 3)), torch.randn(2, 4)
+    with caplog.at_level(logging.WARNING, "tilewright.dynamo"):
+        for _ in range(3):
+            y = used.module(x)
+            assert y.requires_grad
+    y.sum().backward()
+    assert [r.getMessage() for r in caplog.records] == used.remarks
+    assert used.remarks == [
+        "a graph of 1 operators runs in eager mode: gradients are recorded; "
+        "run it in torch.inference_mode() or torch.no_grad()"
+    ]
+
+
+def test_what_records_no_gradients_is_compiled_in_any_mode() -> None:
+    module = nn.Linear(4, 3).requires_grad_(False)
+    used, x = Used(module), torch.randn(2, 4)
+    torch.testing.assert_close(used.module(x), module(x), rtol=1e-4, atol=1e-5)
+    assert used.graphs[0].is_compiled
+
+
+class RandomNumbers(nn.Module):  # type: ignore[misc]  # torch has no types here
+    def forward(self, x: Any) -> Any:
+        return x + torch.rand(4)
+
+
+class Counter(nn.Module):  # type: ignore[misc]  # torch has no types here
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: Any) -> Any:
+        self.count.add_(1)
+        return x * self.count
+
+
+class WritesToItsInput(nn.Module):  # type: ignore[misc]  # torch has no types here
+    def forward(self, x: Any) -> Any:
+        return x.mul_(2).sum()
+
+
+class ComplexNumbers(nn.Module):  # type: ignore[misc]  # torch has no types here
+    def forward(self, x: Any) -> Any:
+        return torch.linalg.svdvals(x)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (RandomNumbers(), r"random"),
+        (Counter(), r"it writes to .*count.*, and compiled code changes nothing"),
+        (WritesToItsInput(), r"it writes to .*, and compiled code changes nothing"),
+        (ComplexNumbers(), r"torch cannot export"),
+    ],
+    ids=lambda v: type(v).__name__,
+)
+def test_what_cannot_be_compiled_runs_by_torch_and_says_why(module: Any, reason: str) -> None:
+    import copy
+    import re
+
+    expected_module, x = copy.deepcopy(module), torch.ones(3, 4)
+    used = Used(module)
+    for _ in range(2):
+        mine, theirs = x.clone(), x.clone()
+        torch.manual_seed(3)
+        found = used(mine)
+        torch.manual_seed(3)
+        torch.testing.assert_close(found, expected_module(theirs))
+        torch.testing.assert_close(mine, theirs)
+    (remark,) = used.remarks
+    assert re.search(reason, remark), remark
+
+
+def test_open_shapes_are_compiled_one_by_one() -> None:
+    module = small_cnn()
+    used = Used(module)
+    for batch in (2, 3, 5, 3):
+        x = torch.randn(batch, 3, 16, 16)
+        with torch.inference_mode():
+            torch.testing.assert_close(used(x), module(x), rtol=1e-4, atol=1e-5)
+    assert all(graph.is_compiled for graph in used.graphs)
+    assert len(used.graphs) == 2, "the first shape, then one graph with an open batch"
+    assert "2 shapes" in repr(used.graphs[1])
+
+
+def test_more_shapes_than_a_limit_run_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.dynamo.graph.MAX_VARIANTS", 2)
+    module = nn.Linear(4, 3).eval()
+    used = Used(module)
+    for batch in (2, 3, 4, 5, 6):
+        x = torch.randn(batch, 4)
+        with torch.inference_mode():
+            torch.testing.assert_close(used(x), module(x), rtol=1e-4, atol=1e-5)
+    (remark,) = used.remarks
+    assert "it was called with more than 2 shapes" in remark
+
+
+def _write(layer: Any) -> None:
+    layer.weight.mul_(2)
+
+
+def _exchange(layer: Any) -> None:
+    layer.weight.data = torch.ones_like(layer.weight)
+
+
+def _load(layer: Any) -> None:
+    layer.load_state_dict({name: value + 1 for name, value in layer.state_dict().items()})
+
+
+@pytest.mark.parametrize("change", [_write, _exchange, _load])
+def test_changed_weights_are_noticed(change: Callable[[Any], None]) -> None:
+    module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    used = assert_equals_eager(module, x)
+    with torch.no_grad():
+        change(module)
+        expected = module(x)
+    torch.testing.assert_close(used(x), expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_keep_changing_run_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.dynamo.graph.MAX_REFRESHES", 1)
+    module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    used = Used(module)
+    for _ in range(4):
+        with torch.no_grad():
+            module.weight.mul_(1.1)
+            expected = module(x)
+        torch.testing.assert_close(used(x), expected, rtol=1e-4, atol=1e-5)
+    assert ["its weights change" in remark for remark in used.remarks] == [True]
+
+
+def test_outputs_that_are_views_of_inputs_stay_views() -> None:
+    class Views(nn.Module):  # type: ignore[misc]  # torch has no types here
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Any) -> Any:
+            return x[0].reshape(2, 2).T, x, self.weight, (x * self.weight).view(-1)
+
+    module, x = Views().eval(), torch.randn(3, 4)
+    used = Used(module)
+    row, same, weight, product = used(x)
+    assert used.graphs[0].is_compiled
+    assert same is x
+    assert weight is module.weight
+    assert row.data_ptr() == x.data_ptr()
+    with torch.inference_mode():
+        torch.testing.assert_close((row, product), (x[0].reshape(2, 2).T, x.view(-1)))
+
+
+def test_an_index_outside_its_axis_is_torchs_own_error() -> None:
+    used = Used(nn.Embedding(5, 3).eval())
+    used(torch.tensor([1, 2]))
+    assert used.graphs[0].is_compiled
+    with pytest.raises(IndexError, match="out of range"):
+        used(torch.tensor([1, 9]))
+    assert used.remarks == []
+
+
+def test_tensors_of_another_layout_are_read_right() -> None:
+    module, x = small_cnn(), torch.randn(2, 3, 16, 16)
+    used = assert_equals_eager(module, x.to(memory_format=torch.channels_last))
+    assert used.graphs[0].is_compiled
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"options": {"thread": 1}}, "unknown setting 'thread'"),
+        ({"mode": "max-autotune"}, "inductor"),
+    ],
+)
+def test_wrong_options_are_refused(settings: dict[str, Any], message: str) -> None:
+    module = torch.compile(nn.Linear(2, 2), backend=dynamo.backend, **settings)
+    with torch.inference_mode(), pytest.raises(Exception, match=message):
+        module(torch.randn(1, 2))
+
+
+def test_options_reach_the_compiler() -> None:
+    used = Used(nn.Linear(4, 3).eval(), accuracy="strict")
+    used(torch.randn(2, 4))
+    (variant,) = used.graphs[0]._variants.values()
+    assert variant.compiled.options.accuracy == "strict"
+    assert variant.compiled.num_threads == 1
+
+
+def test_torch_finds_the_backend_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    info = tmp_path / "named-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: named\nVersion: 1\n")
+    named = project["entry-points"]["torch_dynamo_backends"]
+    lines = "".join(f"{name} = {place}\n" for name, place in named.items())
+    (info / "entry_points.txt").write_text(f"[torch_dynamo_backends]\n{lines}")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    (entry,) = entry_points(group="torch_dynamo_backends", name="tilewright")
+    assert entry.load() is dynamo.backend
