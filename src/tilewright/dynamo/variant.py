@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, OutputKind, TensorArgument
 from torch.fx.node import map_arg
 
-from tilewright.api.compilation import compile_model
+from tilewright.api.kept import compile_or_reuse
 from tilewright.api.models import load
 from tilewright.compiled import CompiledModel
 from tilewright.errors import TilewrightError
@@ -87,7 +87,7 @@ def built(
         raise RunsEagerly(f"torch cannot export it ({one_line(error)})") from error
     outputs = _outputs(functional, varying)
     try:
-        compiled = compile_model(load(program), options=options)
+        compiled = compile_or_reuse(load(program), options)
     except TilewrightError as error:
         raise RunsEagerly(str(error)) from error
     argument_of = dict(zip(program.graph_signature.user_inputs, varying, strict=True))
