@@ -452,6 +452,23 @@ class Options:
         return str(next(f.metadata["help"] for f in fields(cls) if f.name == name))
 
 
+def options_of(settings: Mapping[str, Any]) -> Options:
+    """Options of some of their fields.
+
+    Raises:
+        UsageError: an unknown setting; the message says what it may mean.
+    """
+    from tilewright.suggestions import likely
+
+    known = [f.name for f in fields(Options)]
+    for name in settings:
+        if name not in known:
+            guess = likely(name, known)
+            hint = f"{guess}?" if guess else f"known: {', '.join(known)}."
+            raise UsageError(f"unknown setting {name!r}: {hint}")
+    return Options(**settings)
+
+
 @functools.cache
 def option_types() -> dict[str, Any]:
     """The type of each field of `Options`."""

@@ -235,7 +235,7 @@ def test_the_message_says_what_was_expected() -> None:
         tw.Options(cache_dir="")  # type: ignore[arg-type]
     with pytest.raises(tw.UsageError, match=r"^path: expected a path, found b'm\.tw'\.$"):
         tw.open(b"m.tw")  # type: ignore[arg-type]
-    with pytest.raises(tw.UsageError, match="unexpected keyword argument 'treads'"):
+    with pytest.raises(tw.UsageError, match="unknown setting 'treads': did you mean threads"):
         tw.open("m.tw", treads=2)  # type: ignore[call-arg]
     assert shown(10**100) == "a number of 333 bits"
     assert len(shown("x" * 1000)) < 80

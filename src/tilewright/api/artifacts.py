@@ -13,7 +13,7 @@ from tilewright.artifact.honour import SERVED
 from tilewright.compiled import CompiledModel
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
-from tilewright.options import Options
+from tilewright.options import Options, options_of
 from tilewright.progress import Progress
 
 
@@ -39,7 +39,7 @@ def open_artifact(
         BudgetExceeded: it needs more memory than `max_memory_bytes`.
     """
     if options is None:
-        options = Options(threads=threads, trust=trust, **settings)
+        options = options_of({"threads": threads, "trust": trust, **settings})
     elif settings or trust or threads is not None:
         raise UsageError(f"{path}: give settings in options, or no options.")
     return CompiledModel.open(Path(path), options)

@@ -19,12 +19,11 @@ from tilewright.explain import origins_of, with_loaded_nodes
 from tilewright.files import is_artifact
 from tilewright.frontend.onnx import PreparedModel, Source
 from tilewright.ir.graph import Graph, Shape
-from tilewright.options import Options, parse_open_shapes
+from tilewright.options import Options, options_of, parse_open_shapes
 from tilewright.progress import Progress
 from tilewright.specialise.binding import Binding
 from tilewright.specialise.model import OpenCompiledModel
 from tilewright.steps import CostInfo
-from tilewright.suggestions import likely
 from tilewright.targets import is_machine
 from tilewright.targets.base import SharingCode, SimulatedCode
 from tilewright.version import __version__
@@ -168,18 +167,3 @@ def compiled_model(
         num_threads=options.num_threads,
         tuning=compilation.tuning,
     )
-
-
-def options_of(settings: Mapping[str, Any]) -> Options:
-    """Options of some of their fields.
-
-    Raises:
-        UsageError: an unknown setting; the message says what it may mean.
-    """
-    known = [f.name for f in dataclasses.fields(Options)]
-    for name in settings:
-        if name not in known:
-            guess = likely(name, known)
-            hint = f"{guess}?" if guess else f"known: {', '.join(known)}."
-            raise UsageError(f"unknown setting {name!r}: {hint}")
-    return Options(**settings)

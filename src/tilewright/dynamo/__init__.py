@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewright.api.compilation import options_of
 from tilewright.dynamo.graph import CompiledGraph
 from tilewright.errors import UsageError
+from tilewright.options import options_of
 
 __all__ = ["CompiledGraph", "backend", "graphs"]
 
