@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from tilewright.steps import CostInfo, KernelInfo, MemoryInfo, StepInfo, TuningI
 if TYPE_CHECKING:
     import numpy as np
 
+    from tilewright.artifact.write import Content
     from tilewright.explain import Explanation
     from tilewright.partition.base import Partition
     from tilewright.program import Program
@@ -64,16 +65,6 @@ class CompiledModel:
         self._program: Program | None = None
         self._executable: Executable | None = None
         self._is_closed = False
-
-    @classmethod
-    def open(
-        cls, path: Path, options: Options | None = None, asked: Collection[str] | None = None
-    ) -> CompiledModel:
-        """The model that an artifact holds, opened as the options say. See `tilewright.artifact`."""
-        from tilewright.artifact import read_artifact
-
-        stored = read_artifact(path, options, asked)
-        return cls(stored.facts, stored.body, remarks=stored.remarks, num_threads=stored.num_threads)
 
     # Running.
 
@@ -320,9 +311,15 @@ class CompiledModel:
         Raises:
             UsageError: the file cannot be written.
         """
-        from tilewright.artifact import save_artifact
+        from tilewright.artifact.write import save_artifact
 
-        return save_artifact(Path(path), self.facts, self.program, self.stored_code())
+        return save_artifact(Path(path), self.content())
+
+    def content(self) -> Content:
+        """What an artifact keeps."""
+        from tilewright.artifact.write import Content
+
+        return Content(self.facts, self.program, self.stored_code())
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the weights and the code, as plain values."""

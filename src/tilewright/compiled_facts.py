@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,16 @@ class OpenTensorInfo(TensorInfo):
     def __str__(self) -> str:
         dims = ", ".join("?" if d is None else str(d) for d in self.shape)
         return f"{printable(self.name)}: {self.dtype}[{dims}]"
+
+
+def tensor_info(name: str, dtype: DType, dims: Sequence[int | str | None]) -> TensorInfo:
+    """What an input or output is, some of whose dimensions may be open."""
+    numbers = tuple(d for d in dims if isinstance(d, int))
+    return (
+        TensorInfo(name, dtype, numbers)
+        if len(numbers) == len(dims)
+        else OpenTensorInfo(name, dtype, tuple(dims))
+    )
 
 
 def open_shape_text(spec: TensorInfo) -> str | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
@@ -26,6 +26,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 OpenShapes = Mapping[str, tuple[Axis, ...]]
 
 AUTO = "auto"
+_MAX_SHOWN_SETS = 5
 EFFORT_EVALUATIONS = {0: 0, 1: 200, 2: 1000, 3: 10000}
 
 
@@ -84,7 +85,7 @@ def fixed_shapes(shapes: OpenShapes) -> dict[str, tuple[int, ...]]:
         if numbers is None:
             raise UsageError(
                 f"shapes {name}:{'x'.join(map(str, axes))}: this needs a number for each axis; several are "
-                "for `run`, `tw.compile` and sessions."
+                "for `run`, `compile` and `tw.compile`."
             )
         fixed[name] = numbers
     return fixed
@@ -97,6 +98,17 @@ def shapes_text(shapes: OpenShapes) -> str:
     'x:1x3,y:2'
     """
     return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+
+
+def sets_text(sets: Sequence[OpenShapes]) -> str:
+    """Several sets of shapes, the first few where there are many.
+
+    >>> sets_text([{"x": (1, 3)}, {"x": (2, 3)}])
+    'x:1x3; x:2x3'
+    """
+    shown = "; ".join(shapes_text(shapes) for shapes in sets[:_MAX_SHOWN_SETS])
+    more = len(sets) - _MAX_SHOWN_SETS
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def _parse_bytes(text: str) -> int:
@@ -164,8 +176,8 @@ class Options:
     shapes: OpenShapes = field(
         default_factory=dict,
         metadata=_about(
-            "Sizes the model leaves open: x:1x3x224x224,mask:1x128. `run` takes several, x:1..8x128|256, and "
-            "prepares them.",
+            "Sizes the model leaves open: x:1x3x224x224,mask:1x128. `run` and `compile` take several: "
+            "x:1..8x128|256.",
             "--shapes",
             parse=parse_open_shapes,
         ),

@@ -15,6 +15,7 @@ from tilewright.errors import UsageError
 from tilewright.files import is_artifact
 from tilewright.options import Options, options_of
 from tilewright.progress import Progress
+from tilewright.specialise.opened import open_compiled
 
 
 @checked
@@ -42,7 +43,7 @@ def open_artifact(
         options = options_of({"threads": threads, "trust": trust, **settings})
     elif settings or trust or threads is not None:
         raise UsageError(f"{path}: give settings in options, or no options.")
-    return CompiledModel.open(Path(path), options)
+    return open_compiled(Path(path), options)
 
 
 def open_or_compile(
@@ -59,7 +60,7 @@ def open_or_compile(
         UsageError: an artifact, and options that only make sense while compiling.
     """
     if is_artifact(path):
-        return CompiledModel.open(path, options, asked)
+        return open_compiled(path, options, asked)
     from tilewright.api.kept import compile_or_reuse
     from tilewright.api.models import load
 

@@ -35,6 +35,7 @@ from tilewright.planning import Budget
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.results import Table, about
+from tilewright.specialise.opened import open_compiled
 from tilewright.targets import is_cpu
 
 Array = np.ndarray[Any, Any]
@@ -313,7 +314,7 @@ class _Workshop:
             return Entrant(label + model.target, "tilewright", model.save(path)), _Subject.of(model)
         file = Path(model)
         if is_artifact(file):
-            opened = CompiledModel.open(file, self._options, self._asked)
+            opened = open_compiled(file, self._options, self._asked)
             # What was generated again, or is used on the user's word, is not done so in each process anew.
             is_as_opened = not (opened.remarks or self._options.trust or self._options.isa)
             made = file if is_as_opened else opened.save(path)

@@ -32,6 +32,7 @@ from tilewright.report.comparison import (
     first_difference,
 )
 from tilewright.results import Result, Table, about, in_json
+from tilewright.specialise.opened import open_compiled
 from tilewright.targets import TARGETS, is_machine_known
 
 Array = np.ndarray[Any, Any]
@@ -230,14 +231,14 @@ class _Runner:
                 model = self._model(side.path)
                 self._compiled[side] = compile_model(model, side.engine, options=self._for_models)
             elif side.engine == "artifact":
-                self._compiled[side] = CompiledModel.open(side.path, self._options, self._asked)
+                self._compiled[side] = open_compiled(side.path, self._options, self._asked)
             else:
                 self._compiled[side] = self._again(side)
         return self._compiled[side]
 
     def _again(self, side: Side) -> CompiledModel:
         """The program of an artifact on another target."""
-        opened = CompiledModel.open(side.path, self._options, self._asked & SERVED)
+        opened = open_compiled(side.path, self._options, self._asked & SERVED)
         model = Model(opened.program.graph, opened.model_sha256, str(side.path))
         return compile_model(model, side.engine, threads=self._options.threads)
 

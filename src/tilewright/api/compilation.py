@@ -11,7 +11,7 @@ from typing import Any
 from tilewright.api.models import Model, Shapes, as_model
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
-from tilewright.compiled_facts import Body, CompiledFacts, OpenTensorInfo, TensorInfo
+from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo, tensor_info
 from tilewright.compiler import Compilation, compile_graph
 from tilewright.content_pool import ContentPool
 from tilewright.errors import UsageError
@@ -69,8 +69,8 @@ def _open_model(
         tool_version=__version__,
         model_sha256=model.sha256,
         options=options,
-        inputs=tuple(OpenTensorInfo(n, d.dtype, binding.shape_of(n)) for n, d in prepared.inputs.items()),
-        outputs=tuple(OpenTensorInfo(n, d.dtype, d.dims or ()) for n, d in outputs.items()),
+        inputs=tuple(tensor_info(n, d.dtype, binding.shape_of(n)) for n, d in prepared.inputs.items()),
+        outputs=tuple(tensor_info(n, d.dtype, d.dims or ()) for n, d in outputs.items()),
         steps=(),
         memory=None,
         origins=(),

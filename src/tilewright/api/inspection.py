@@ -11,13 +11,14 @@ from tilewright.api.models import Model, ModelSummary, Shapes, load
 from tilewright.arguments import checked
 from tilewright.artifact import origin_of
 from tilewright.compiled import CompiledModel
-from tilewright.compiled_facts import MeasuredError, TensorInfo
+from tilewright.compiled_facts import MeasuredError, OpenTensorInfo, TensorInfo
 from tilewright.compiler import plan
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
 from tilewright.formatting import format_bytes, format_count
-from tilewright.options import Options
+from tilewright.options import Options, shapes_text
 from tilewright.results import Result, Table, about
+from tilewright.specialise.opened import SavedShapes, open_compiled
 from tilewright.steps import LevelInfo, MemoryInfo
 
 
@@ -28,6 +29,17 @@ class StoredModel:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     num_nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredShapes:
+    """What an artifact says about its model that was compiled for several sets of shapes."""
+
+    inputs: tuple[OpenTensorInfo, ...]
+    outputs: tuple[OpenTensorInfo, ...]
+    sets: tuple[Mapping[str, tuple[int, ...]], ...] = field(
+        metadata=about("Shapes of the inputs, of each set.")
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +59,7 @@ class Inspection(Result):
 
     file: Path
     format: Literal["onnx", "tilewright"]
-    model: ModelSummary | StoredModel
+    model: ModelSummary | StoredModel | StoredShapes
     planned_peak_bytes: int | None
     planned_levels: tuple[LevelInfo, ...] | None = field(
         metadata=about("Levels of memory that the target fills, innermost first.")
@@ -66,7 +78,7 @@ class Inspection(Result):
 
     def tables(self) -> Sequence[Table]:
         """Facts; of a model also how many operators of each type."""
-        if isinstance(self.model, StoredModel):
+        if not isinstance(self.model, ModelSummary):
             return (Table(("artifact", str(self.file)), tuple(self._artifact_rows(self.model))),)
         model = self.model
         counts = tuple(model.operator_counts.items())
@@ -88,18 +100,23 @@ class Inspection(Result):
             *level_rows(self.planned_levels or ()),
         )
 
-    def _artifact_rows(self, model: StoredModel) -> list[tuple[str, str]]:
+    def _artifact_rows(self, model: StoredModel | StoredShapes) -> list[tuple[str, str]]:
         algorithms = ", ".join(f"{count} {name}" for name, count in (self.algorithms or {}).items())
         rows = [
             ("compiled for", f"{self.target}, by tilewright {self.tool_version}"),
             ("model sha256", self.model_sha256),
             ("inputs", ", ".join(map(str, model.inputs))),
             ("outputs", ", ".join(map(str, model.outputs))),
-            ("operators", str(model.num_nodes)),
-            ("kernels", str(self.num_kernels)),
-            ("algorithms", algorithms or "none"),
-            ("largest error", "not measured" if self.error is None else str(self.error)),
         ]
+        if isinstance(model, StoredShapes):
+            rows += [("code for", shapes_text(shapes)) for shapes in model.sets]
+        else:
+            rows += [
+                ("operators", str(model.num_nodes)),
+                ("kernels", str(self.num_kernels)),
+                ("algorithms", algorithms or "none"),
+                ("largest error", "not measured" if self.error is None else str(self.error)),
+            ]
         if self.isas:
             trust = "trusted" if self.is_trusted else "not trusted here"
             signer = "nobody" if self.signed_by is None else f"{self.signed_by}, {trust}"
@@ -124,11 +141,13 @@ def inspect_file(path: str | Path, target: str | None = None, *, shapes: Shapes 
     file = Path(path)
     if not is_artifact(file):
         return _of_model(file, load(file, shapes=shapes), target)
-    if shapes or target is not None:
-        flag, what = ("--shapes", "shapes are") if shapes else ("--target", "target is")
-        raise UsageError(f"{file}: an artifact's {what} fixed; leave out {flag}.")
+    if target is not None:
+        raise UsageError(f"{file}: an artifact's target is fixed; leave out --target.")
     # Trusted for a look: nothing of its code is run.
-    return _of_artifact(file, CompiledModel.open(file, Options(trust=True)))
+    return _of_artifact(
+        file,
+        open_compiled(file, Options(trust=True, shapes={n: tuple(s) for n, s in (shapes or {}).items()})),
+    )
 
 
 def level_rows(levels: Sequence[LevelInfo]) -> list[tuple[str, str]]:
@@ -178,15 +197,23 @@ def _of_artifact(file: Path, compiled: CompiledModel) -> Inspection:
         )
     origin = origin_of(file)
     inputs, outputs = tuple(compiled.get_inputs()), tuple(compiled.get_outputs())
+    is_of_several = isinstance(compiled, SavedShapes)
+    if isinstance(compiled, SavedShapes):
+        of_all = [OpenTensorInfo(info.name, info.dtype, info.shape) for info in (*inputs, *outputs)]
+        held: StoredModel | StoredShapes = StoredShapes(
+            tuple(of_all[: len(inputs)]), tuple(of_all[len(inputs) :]), compiled.sets
+        )
+    else:
+        held = StoredModel(inputs, outputs, len(compiled.program.graph.nodes))
     return Inspection(
         file=file,
         format="tilewright",
-        model=StoredModel(inputs, outputs, len(compiled.program.graph.nodes)),
+        model=held,
         planned_peak_bytes=None if memory is None else memory.peak_bytes,
         planned_levels=None if memory is None else memory.levels,
         memory=summary,
-        num_kernels=len(compiled.kernels),
-        algorithms=compiled.algorithms,
+        num_kernels=None if is_of_several else len(compiled.kernels),
+        algorithms=None if is_of_several else compiled.algorithms,
         error=compiled.error,
         isas=origin.isas,
         signed_by=origin.signed_by,

@@ -24,7 +24,8 @@ import numpy as np
 
 from tilewright.api.compilation import compilation_request, compile_model
 from tilewright.api.models import Model
-from tilewright.artifact import read_kept, save_artifact, verify_artifact
+from tilewright.artifact import read_kept, verify_artifact
+from tilewright.artifact.write import save_artifact
 from tilewright.compiled import CompiledModel
 from tilewright.errors import TilewrightError
 from tilewright.families import HOST_TARGET, MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS
@@ -108,7 +109,7 @@ class _Place:
             with self.folder.opened(MODELS, create=True):
                 pass
             path = self.folder.path(MODELS, self.name)
-            save_artifact(path, compiled.facts, compiled.program, compiled.stored_code(), has_weights=False)
+            save_artifact(path, compiled.content(), has_weights=False)
         except (TilewrightError, OSError) as error:
             logger.info("not kept: %s", error)
             return

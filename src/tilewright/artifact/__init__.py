@@ -9,6 +9,7 @@
     code/N/*             parts of that code: of the processor's, objects/*.o
 
 The last two are there for targets whose code is kept; what they mean, the target knows (`targets/stored.py`).
+A model for several sets of shapes has all but the weights for each of them, in folders `shapes/N/`.
 A described machine is read from nowhere else: the artifact works where its preset or file is another or gone.
 All members are a pure function of the model's bytes, the target, the options and the version; the archive's
 comment holds the signature of who made it (`signature.py`), without which no code of it is run.
@@ -17,37 +18,35 @@ comment holds the signature of who made it (`signature.py`), without which no co
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tilewright.artifact.container import MANIFEST, Archive, Member, is_member_name, write_archive
-from tilewright.artifact.facts import decode_facts, encode_facts
+from tilewright.artifact.container import MANIFEST, Archive
+from tilewright.artifact.facts import decode_facts
 from tilewright.artifact.honour import require_honoured
-from tilewright.artifact.members import FACTS, GRAPH, MACHINE, PLAN, WEIGHTS, code_folder
-from tilewright.artifact.signature import SHOWN_DIGITS, sign, user_key
-from tilewright.artifact.stored import Stored
+from tilewright.artifact.members import FORMAT_VERSION, MACHINE, SHAPES, shapes_folder
+from tilewright.artifact.section import AnyArchive, ArchiveConstants, Section, Shared
+from tilewright.artifact.signature import SHOWN_DIGITS, user_key
+from tilewright.artifact.stored import Stored, loader
 from tilewright.compiled_facts import Body, CompiledFacts
-from tilewright.errors import ArtifactCorrupt, InternalError, UsageError
+from tilewright.content_pool import ContentPool
+from tilewright.errors import ArtifactCorrupt, UsageError
 from tilewright.families import HOST_TARGET
-from tilewright.fields import field_of, inside
+from tilewright.fields import FieldError, field_of, inside
 from tilewright.hardware.instruction_sets import HOST, instruction_set_by_name
 from tilewright.hardware.probe import num_threads_default
-from tilewright.options import Accuracy, Options
+from tilewright.options import Accuracy, Options, sets_text, shapes_text
 from tilewright.printable import printable
 from tilewright.progress import PhaseClock
 from tilewright.targets import cpu_code_store, find_target, is_machine, is_machine_known
-from tilewright.targets.stored import StoredCode
 
 if TYPE_CHECKING:
     import numpy as np
 
     from tilewright.hardware.machine import Machine
-    from tilewright.program import Program
     from tilewright.targets.base import CodeStore, Target
 
     Array = np.ndarray[Any, Any]
@@ -57,78 +56,18 @@ __all__ = [
     "Archive",
     "Origin",
     "StoredModel",
+    "StoredShapes",
     "origin_of",
     "read_artifact",
     "read_kept",
     "require_asked",
-    "save_artifact",
 ]
 
 logger = logging.getLogger(__name__)
 
-FORMAT_VERSION = 4
-"""Raise it when an older release could no longer read what this one writes; older ones stay readable."""
-
 _SEVERAL_SINCE = 4  # code of several kinds of machines, signed; constants once
 _ACCURACY_NAMES_SINCE = 3
 _EARLIER_ACCURACY_NAMES: dict[Accuracy, Accuracy] = {"default": "relaxed"}
-
-
-def save_artifact(
-    path: Path,
-    facts: CompiledFacts,
-    program: Program,
-    codes: Sequence[StoredCode],
-    *,
-    has_weights: bool = True,
-) -> Path:
-    """Write an artifact, and sign it with the user's key if it holds code.
-
-    Without weights it can be opened by `read_kept` alone, which is given them.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    from tilewright.artifact.machine import encode_machine
-    from tilewright.artifact.plan import encode_plan
-    from tilewright.artifact.tensors import encode_tensors
-    from tilewright.ir.text import print_graph
-    from tilewright.targets.named_constants import named_constants
-
-    tensors, constants = named_constants(program.graph) if has_weights else ({}, {})
-    manifest = {
-        "format_version": FORMAT_VERSION,
-        "kind": "tilewright artifact",
-        **encode_facts(facts),
-        "constants": constants,
-        "native": [dict(code.made_for) for code in codes],
-    }
-    members = [
-        Member(GRAPH, (print_graph(program.graph).encode(),)),
-        Member(PLAN, (_json(encode_plan(program)),)),
-    ]
-    if has_weights:
-        members.append(Member(WEIGHTS, encode_tensors(tensors)))
-    else:
-        manifest["remarks"] = list(program.remarks)
-    if facts.machine is not None:
-        members.append(Member(MACHINE, (_json(encode_machine(facts.machine)),)))
-    for number, code in enumerate(codes):
-        members += _code_members(code_folder(number), code)
-    signing = functools.partial(sign, create=not facts.options.no_cache)
-    write_archive(path, manifest, members, signing if codes else None)
-    return path
-
-
-def _code_members(folder: str, code: StoredCode) -> list[Member]:
-    taken = next((name for name in code.parts if name == FACTS or not is_member_name(folder + name)), None)
-    if taken is not None:
-        raise InternalError(
-            f"the target's code has a part {taken!r}, which no artifact can have: "
-            f"name it as objects/main.o is, and not {FACTS}."
-        )
-    parts = [Member(folder + name, chunks) for name, chunks in code.parts.items()]
-    return [Member(folder + FACTS, (_json(dict(code.facts)),)), *parts]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,14 +80,26 @@ class StoredModel:
     num_threads: int | None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredShapes:
+    """A model in a file with code for several sets of shapes; `read` gives what one of them has."""
+
+    facts: CompiledFacts
+    sets: tuple[Mapping[str, tuple[int, ...]], ...]
+    read: Callable[[int], StoredModel]
+    remarks: tuple[str, ...]
+    num_threads: int | None
+
+
 def read_artifact(
     path: Path, options: Options | None = None, asked: Collection[str] | None = None
-) -> StoredModel:
+) -> StoredModel | StoredShapes:
     """Open an artifact as the options say. `asked` are those of them that were asked for; by default those
     that differ from the default.
 
     Its code is used if it is for this machine and the user, or somebody that the user trusts, signed it;
-    otherwise it is generated again here from the program, and a remark says why.
+    otherwise it is generated again here from the program, and a remark says why. Of several sets of shapes,
+    those that are asked for name one.
 
     Raises:
         UsageError: no such file, or options that an artifact cannot honour.
@@ -156,6 +107,7 @@ def read_artifact(
         BudgetExceeded: it needs more memory than the options allow.
     """
     options = options or Options()
+    asked = options.asked if asked is None else asked
     archive = Archive(path)
     if archive.format_version > FORMAT_VERSION:
         raise ArtifactCorrupt(
@@ -164,15 +116,26 @@ def read_artifact(
         )
     if archive.format_version < 1:
         raise archive.corrupt(f"its format version is {archive.format_version}")
+    if SHAPES in archive.manifest:
+        return _read_shapes(archive, options, frozenset(asked))
+    return _read_program(archive, options, asked)
+
+
+def _read_program(
+    archive: AnyArchive, options: Options, asked: Collection[str], shared: Shared | None = None
+) -> StoredModel:
+    path = archive.path
     with archive.decoding(MANIFEST):
         facts = decode_facts(archive.manifest)
         codes = _stated_codes(archive)
     archive.verify_signature()
     find, machine = _made_for(archive, facts.target)
     facts = replace(facts, machine=machine, options=_named_as_now(facts.options, archive.format_version))
-    require_honoured(path, facts, options, options.asked if asked is None else asked)
+    require_honoured(path, facts, options, asked)
     store = _code_store(archive, facts.target, find, has_code=bool(codes))
     stored = Stored(archive, facts, find, options, store, codes)
+    if shared is not None:
+        stored.given_constants, stored.pool = shared.constants, shared.pool
     num_threads, remarks = _threads(path, options.num_threads, facts)
     if options.isa is not None and not all("isa" in made_for for made_for in codes or ({},)):
         raise UsageError(f"{path}: target {facts.target} has no instruction sets; leave out --isa.")
@@ -186,6 +149,62 @@ def read_artifact(
         stored.chosen, stored.holds_chosen_only = chosen, options.isa not in (None, HOST)
         return StoredModel(facts, Body(stored.program, stored.packed, stored.restored), remarks, num_threads)
     return _generated_again(stored, store, codes[chosen], reason, remarks, num_threads)
+
+
+def _read_shapes(archive: Archive, options: Options, asked: frozenset[str]) -> StoredModel | StoredShapes:
+    path = archive.path
+    facts, sets = _stated_shapes(archive)
+    num_threads, remarks = _threads(path, options.num_threads, facts)
+    of_each = replace(options, threads=num_threads)
+    shared = Shared(ArchiveConstants(archive), ContentPool())
+
+    def read(number: int) -> StoredModel:
+        section = Section.of(archive, shapes_folder(number))
+        model = _read_program(section, of_each, asked - {"shapes"}, shared)
+        if {i.name: i.shape for i in model.facts.inputs} != sets[number]:
+            raise archive.corrupt(f"{section.folder}{MANIFEST}: it has other inputs than the file says")
+        return model
+
+    number = _asked_set(archive, options, asked)
+    return StoredShapes(facts, sets, read, remarks, num_threads) if number is None else read(number)
+
+
+def _stated_shapes(archive: Archive) -> tuple[CompiledFacts, tuple[Mapping[str, tuple[int, ...]], ...]]:
+    """What a file for several sets of shapes says of the model, and the sets."""
+    with archive.decoding(MANIFEST):
+        facts = decode_facts(archive.manifest)
+        sets = field_of(archive.manifest, SHAPES, tuple[dict[str, tuple[int, ...]], ...])
+        names = [info.name for info in facts.inputs]
+        if not sets or any(shapes.keys() != set(names) for shapes in sets):
+            raise FieldError("there are none, or of other inputs", f".{SHAPES}")
+    return facts, tuple({name: shapes[name] for name in names} for shapes in sets)
+
+
+def _asked_set(archive: Archive, options: Options, asked: Collection[str]) -> int | None:
+    """The number of the set of shapes that is asked for; None if no single one is.
+
+    Raises:
+        UsageError: there is none like that, or what else is asked cannot be honoured.
+        BudgetExceeded: a set that is asked for needs more memory than the options allow.
+    """
+    facts, sets = _stated_shapes(archive)
+    others = frozenset(asked) - {"shapes"}
+    wanted = options.shapes if "shapes" in asked else {}
+    fitting = [n for n, shapes in enumerate(sets) if wanted.items() <= shapes.items()]
+    is_of_all = not wanted or wanted == facts.options.shapes
+    if not is_of_all and len(fitting) != 1:
+        raise UsageError(
+            f"{archive.path}: holds code for {len(fitting) or 'no'} sets of shapes with "
+            f"{shapes_text(wanted)}; name one of {sets_text(sets)}, or compile the model anew."
+        )
+    # What was compiled in is the same for all sets, but not how much memory they take.
+    looked_at = range(1 if options.max_memory_bytes is None else len(sets)) if is_of_all else fitting
+    for number in looked_at:
+        section = Section.of(archive, shapes_folder(number))
+        with section.decoding(MANIFEST):
+            of_set = decode_facts(section.manifest)
+        require_honoured(archive.path, of_set, options, others)
+    return None if is_of_all else fitting[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +241,9 @@ def require_asked(path: Path, options: Options, asked: Collection[str]) -> None:
     """
     archive = Archive(path)
     if archive.format_version > FORMAT_VERSION:  # which is said where it is opened
+        return
+    if SHAPES in archive.manifest:
+        _asked_set(archive, options, asked)
         return
     with archive.decoding(MANIFEST):
         facts = decode_facts(archive.manifest)
@@ -269,7 +291,7 @@ def read_kept(
     )
 
 
-def _stated_codes(archive: Archive) -> tuple[Mapping[str, str], ...]:
+def _stated_codes(archive: AnyArchive) -> tuple[Mapping[str, str], ...]:
     """What each kind of code was made for."""
     if archive.format_version >= _SEVERAL_SINCE:
         codes: tuple[Mapping[str, str], ...] = field_of(
@@ -303,7 +325,7 @@ def _chosen(
     return chosen
 
 
-def _distrust(archive: Archive, options: Options) -> str | None:
+def _distrust(archive: AnyArchive, options: Options) -> str | None:
     """Why code of this archive may not run; None if it may."""
     signature = archive.signature
     if options.trust or (signature is not None and signature.is_trusted):
@@ -324,7 +346,7 @@ def _named_as_now(options: Options, format_version: int) -> Options:
     return replace(options, accuracy=_EARLIER_ACCURACY_NAMES.get(options.accuracy, options.accuracy))
 
 
-def _made_for(archive: Archive, name: str) -> tuple[Callable[[], Target], Machine | None]:
+def _made_for(archive: AnyArchive, name: str) -> tuple[Callable[[], Target], Machine | None]:
     """What gives the target, which must be known here or be a machine that the artifact describes, and that
     machine. The processor's loads when it is called for: stored code needs nothing of what generates code.
 
@@ -355,7 +377,7 @@ def _made_for(archive: Archive, name: str) -> tuple[Callable[[], Target], Machin
 
 
 def _code_store(
-    archive: Archive, target: str, find: Callable[[], Target], *, has_code: bool
+    archive: AnyArchive, target: str, find: Callable[[], Target], *, has_code: bool
 ) -> CodeStore | None:
     """What loads code of the target, which keeps code exactly if the file has any."""
     store = cpu_code_store() if target == HOST_TARGET else find().code_store
@@ -409,9 +431,5 @@ def _generated_again(
     remark = f"{path}: {reason}; generated again here in {clock.phase_s['generate']:.1f} s."
     logger.warning("%s", printable(remark))
     facts = replace(stored.facts, options=options, steps=code.steps, memory=code.memory_info)
-    body = Body(lambda: program, lambda: store.pack(code), code.load)
+    body = Body(lambda: program, lambda: store.pack(code), loader(code, stored.pool))
     return StoredModel(facts, body, (*remarks, remark), num_threads)
-
-
-def _json(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode()

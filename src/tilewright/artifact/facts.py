@@ -8,7 +8,15 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from typing import Any
 
-from tilewright.compiled_facts import CompiledFacts, MeasuredError, ModelMetadata, TensorInfo
+from tilewright.artifact.members import SHAPES
+from tilewright.compiled_facts import (
+    CompiledFacts,
+    MeasuredError,
+    ModelMetadata,
+    OpenTensorInfo,
+    TensorInfo,
+    tensor_info,
+)
 from tilewright.fields import FieldError, field_of, inside, sha256_text
 from tilewright.options import Options, option_types
 from tilewright.planning import UNLIMITED, Budget
@@ -58,13 +66,14 @@ def decode_facts(document: Any) -> CompiledFacts:
     error = read("error", MeasuredError | None) if "error" in document else None
     cost = read("cost", CostInfo | None) if "cost" in document else None
     metadata = read("metadata", ModelMetadata) if "metadata" in document else ModelMetadata()
+    tensor: Any = OpenTensorInfo if SHAPES in document else TensorInfo
     facts = CompiledFacts(
         target=read("target", str),
         tool_version=read("tool_version", str),
         model_sha256=sha256_text(read("model_sha256", str)),
         options=options,
-        inputs=read("inputs", tuple[TensorInfo, ...]),
-        outputs=read("outputs", tuple[TensorInfo, ...]),
+        inputs=_tensors(read("inputs", tuple[tensor, ...])),
+        outputs=_tensors(read("outputs", tuple[tensor, ...])),
         steps=read("steps", tuple[StepInfo, ...]),
         memory=read("memory", MemoryInfo | None),
         origins=read("origins", tuple[NodeOrigin, ...]),
@@ -76,6 +85,10 @@ def decode_facts(document: Any) -> CompiledFacts:
         if step.index != position:
             raise FieldError(f"expected {position}, found {step.index}", f".steps[{position}].index")
     return facts
+
+
+def _tensors(infos: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
+    return tuple(tensor_info(info.name, info.dtype, info.shape) for info in infos)
 
 
 def decode_options(document: Mapping[str, Any]) -> Options:

@@ -22,6 +22,7 @@ SERVED = frozenset(
         "cache_dir",
         "no_cache",
         "frozen",
+        "frozen_shapes",
         "trust",
     }
 )

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.artifact.container import MANIFEST, Archive
+from tilewright.artifact.container import Archive
 from tilewright.artifact.honour import require_memory
-from tilewright.artifact.members import FACTS, GRAPH, PLAN, WEIGHTS, code_folder
-from tilewright.artifact.tensors import decode_tensors
+from tilewright.artifact.members import FACTS, GRAPH, PLAN, code_folder
+from tilewright.artifact.section import AnyArchive, ArchiveConstants
 from tilewright.compiled_facts import CompiledFacts, TensorInfo
+from tilewright.content_pool import ContentPool
 from tilewright.errors import TilewrightError
-from tilewright.fields import FieldError, field_of
+from tilewright.fields import FieldError
 from tilewright.files import Bytes
 from tilewright.forks import ForkSafeLock
 from tilewright.options import Options
-from tilewright.targets.named_constants import resolved_constants
 from tilewright.targets.stored import StoredCode
 
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph
     from tilewright.program import Program
-    from tilewright.targets.base import CodeStore, Executable, LoadableCode, Target
+    from tilewright.targets.base import Code, CodeStore, Executable, LoadableCode, Target
 
 Array = np.ndarray[Any, Any]
 
@@ -34,7 +35,7 @@ class Stored:
     """An opened artifact: `options` are those that it was opened with, `codes` say for which machines it
     holds code, and `chosen` is the number of that which is used."""
 
-    archive: Archive
+    archive: AnyArchive
     facts: CompiledFacts
     find_target: Callable[[], Target]
     options: Options
@@ -42,7 +43,8 @@ class Stored:
     codes: Sequence[Mapping[str, str]] = ()
     chosen: int = 0
     holds_chosen_only: bool = False  # when it is saved
-    given_constants: Callable[[], Mapping[str, Array | bytes]] | None = None  # of a file without weights
+    given_constants: Callable[[], Mapping[str, Array | bytes]] | None = None  # where others have them
+    pool: ContentPool | None = None  # which holds the arranged ones
     _program: Program | None = None
     _code: LoadableCode | None = None
     _lock: ForkSafeLock = field(default_factory=ForkSafeLock)
@@ -91,13 +93,8 @@ class Stored:
         """The constants of the graph by their digests: views of one buffer, which was verified."""
         if self.given_constants is not None:
             return self.given_constants()
-        data = np.empty(self.archive.size_of(WEIGHTS), np.uint8)
-        self.archive.read_into(WEIGHTS, data.data)
-        data.flags.writeable = False
-        with self.archive.decoding(WEIGHTS):
-            tensors = decode_tensors(data.data)
-        with self.archive.decoding(MANIFEST):
-            return resolved_constants(tensors, field_of(self.archive.manifest, "constants", dict[str, Any]))
+        assert isinstance(self.archive, Archive)  # a section is given them
+        return ArchiveConstants(self.archive)()
 
     def packed(self) -> tuple[StoredCode, ...]:
         """The code of every kind, or that which was asked for, as it is in the file, every part verified."""
@@ -122,7 +119,7 @@ class Stored:
         # What constants of the file cannot be arranged so is its fault, what this process may not run is not.
         with self.archive.decoding(code_folder(self.chosen) + FACTS):
             try:
-                return code.load(num_threads)
+                return loader(code, self.pool)(num_threads)
             except TilewrightError as error:
                 refused = error
         raise refused
@@ -132,7 +129,7 @@ class Stored:
         program = self.bounded_program()
         with self.archive.decoding():
             code = self.target.backend(program.graph, self.facts.options).generate(program)
-        return code.load(num_threads)
+        return loader(code, self.pool)(num_threads)
 
     def _graph(self, text: str, constants: Mapping[str, Any]) -> Graph:
         from tilewright.ir.text import parse_graph
@@ -144,6 +141,16 @@ class Stored:
             if infos != tuple(TensorInfo.of(v) for v in values):
                 raise FieldError("it has other inputs or outputs than the manifest says")
         return graph
+
+
+def loader(code: LoadableCode | Code, pool: ContentPool | None) -> Callable[[int | None], Executable]:
+    """What loads code, with the constants that a pool has."""
+    if pool is not None:
+        from tilewright.targets.base import SharingCode
+
+        if isinstance(code, SharingCode):
+            return functools.partial(code.load_sharing, pool=pool)
+    return code.load
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,11 +77,11 @@ def make_engine(
 
 
 def _tilewright(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]) -> Engine:
-    from tilewright.compiled import CompiledModel
     from tilewright.options import Options
+    from tilewright.specialise.opened import open_compiled
     from tilewright.version import __version__
 
-    compiled = CompiledModel.open(Path(path), Options(threads=num_threads))
+    compiled = open_compiled(Path(path), Options(threads=num_threads))
     return Engine("tilewright", __version__, lambda feed: compiled.run(None, feed))
 
 

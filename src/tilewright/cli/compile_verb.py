@@ -18,6 +18,7 @@ from tilewright.cli.output import (
     format_ms,
     hint,
     print_model_document,
+    print_result,
     print_table,
     progress,
     say,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tilewright.api import Model
     from tilewright.compiled import CompiledModel
     from tilewright.options import Options
+    from tilewright.specialise.model import OpenCompiledModel
 
 EXIT_INTERRUPTED = 130
 
@@ -50,13 +52,15 @@ def compile_(
 ) -> None:
     """Compile a model into an artifact, and say how long each phase took and what came out.
 
-    Kernels are chosen by estimate, or as an earlier search for this model found; `--budget` measures.
+    Kernels are chosen by estimate, or as an earlier search for this model found; `--budget` measures. Of a
+    model whose sizes are open, the artifact has code for all sets of shapes that `--shapes` lists.
 
     Example: `tilewright compile resnet50.onnx -o resnet50.tw`.
     """
     import tilewright as tw
     from tilewright.api.compilation import artifact_path
     from tilewright.api.kept import compile_or_reuse
+    from tilewright.specialise.model import OpenCompiledModel
 
     options = flags.options(dump_after=dump_after)
     path = artifact_path(model, output)
@@ -64,7 +68,9 @@ def compile_(
         raise UsageError(f"{inputs}: inputs are for --error; add it, or leave them out.")
     with progress(f"compiling {model.name}") as update:
         started = time.perf_counter()
-        loaded = tw.load(model, shapes=options.fixed_shapes)
+        loaded = tw.load(model, shapes=options.shapes)
+        if loaded.is_open and (error or dump_after):
+            loaded.graph  # noqa: B018  # there is none: says which sizes are open
         load_s = time.perf_counter() - started
         compiled = compile_or_reuse(loaded, options, update)
         if error:
@@ -74,6 +80,9 @@ def compile_(
         started = time.perf_counter()
         path = compiled.save(path)
         phase_s = {"load": load_s, **compiled.phase_s, "save": time.perf_counter() - started}
+    if isinstance(compiled, OpenCompiledModel):
+        _show_shapes(compiled, path, phase_s, as_json=as_json)
+        return
     dumps = _dumps(loaded, options)
     if as_json:
         from tilewright.cli.facts import WrittenArtifact
@@ -99,6 +108,28 @@ def compile_(
     use = "run --random" if compiled.facts.machine is not None else "bench"
     hint(f"next: tilewright {use} {path}, tilewright explain {path}")
     end_if_interrupted(compiled)
+
+
+def _show_shapes(
+    compiled: OpenCompiledModel, path: Path, phase_s: Mapping[str, float], *, as_json: bool
+) -> None:
+    """Say what an artifact for several sets of shapes has, and what it took."""
+    made = compiled.specialisations
+    phase_s = {"load": phase_s["load"], "compile": made.seconds, "save": phase_s["save"]}
+    if as_json:
+        from tilewright.cli.facts import WrittenArtifact
+
+        written = WrittenArtifact(path, path.stat().st_size, phase_s, {})
+        print_model_document("compile-shapes", compiled.model_sha256, compiled.target, made, written)
+        return
+    print_result(made)
+    rows = [
+        ("artifact", f"{path} ({format_bytes(path.stat().st_size)}), for {compiled.target}"),
+        ("code", f"for {len(made.kept)} sets of shapes"),
+        *((f"time: {phase}", format_ms(1000 * seconds)) for phase, seconds in phase_s.items()),
+    ]
+    print_table(("", ""), rows)
+    hint(f"next: tilewright run {path} -i FILE.npz, tilewright bench {path} --shapes SHAPES")
 
 
 def measure_error(compiled: CompiledModel, loaded: Model, inputs: Path | None, seed: int) -> None:

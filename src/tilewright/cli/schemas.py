@@ -46,6 +46,11 @@ KINDS: Mapping[str, tuple[str, ...]] = {
         "tilewright.report.compilation:CompilationSummary",
         "tilewright.cli.facts:WrittenArtifact",
     ),
+    "compile-shapes": (
+        _FACTS,
+        "tilewright.specialise.facts:Specialisations",
+        "tilewright.cli.facts:WrittenArtifact",
+    ),
     "tune": (_FACTS, "tilewright.steps:TuningInfo", "tilewright.api.tuning:TuneResult"),
     "learn": ("tilewright.api.learning:LearnResult",),
     "cache": ("tilewright.api.cache:CacheContents",),

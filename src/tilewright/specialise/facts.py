@@ -28,7 +28,7 @@ class Specialisation:
 
 @dataclass(frozen=True, slots=True)
 class Specialisations(Result):
-    """What an open model was compiled for: what is kept, least recently used first, and counts of all."""
+    """The shapes that an open model was compiled for: those kept, least recently used first, and counts."""
 
     kept: tuple[Specialisation, ...]
     num_made: int

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -161,6 +163,26 @@ class OpenCompiledModel(CompiledModel):
             self._obtained(key, "ahead")
             if self.options.frozen_shapes:
                 self._prepare_masked(key)
+
+    @checked
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write an artifact with the code for all shapes that it was compiled for: see `SavedShapes`.
+
+        Raises:
+            UsageError: it was compiled for none, or the file cannot be written.
+            UnsupportedOp: data decide a shape in it.
+        """
+        from tilewright.artifact.write import save_shapes
+
+        made = {key: entry.value for (key, _), entry in self._store.items()}
+        parts = {key: part for key, part in made.items() if isinstance(part, Part)}
+        if not parts:
+            self._body.program()  # says what is open
+        contents = []
+        for key in sorted(parts):
+            whole = parts[key].whole
+            contents.append(self.at(dict(key)).content() if whole is None else whole.content())
+        return save_shapes(Path(path), self.facts, contents)
 
     @property
     def specialisations(self) -> Specialisations:

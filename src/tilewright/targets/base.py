@@ -127,7 +127,7 @@ class Code(Protocol):
 
 
 @runtime_checkable
-class SharingCode(Code, Protocol):
+class SharingCode(Protocol):
     """Code that can be loaded beside others of the same model without a second copy of its constants."""
 
     def load_sharing(self, num_threads: int | None, pool: ContentPool) -> Executable:

@@ -99,7 +99,7 @@ class CpuCode:
 
     def load_sharing(self, num_threads: int | None, pool: ContentPool) -> CpuExecutable:
         """The same, with the constants that a pool has already."""
-        return self.image.load(num_threads, pool)
+        return self.image.load_sharing(num_threads, pool)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

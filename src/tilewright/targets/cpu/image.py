@@ -75,6 +75,10 @@ class CpuImage:
         self.constants.fill(bytes_at(constants.address, constants.size_bytes))
         return self._executable(ConstantPlaces(constants.address, (constants,)), num_threads)
 
+    def load_sharing(self, num_threads: int | None, pool: ContentPool) -> CpuExecutable:
+        """The same, with the constants that a pool has already."""
+        return self.load(num_threads, pool)
+
     def _executable(self, constants: ConstantPlaces, num_threads: int | None) -> CpuExecutable:
         return CpuExecutable(
             inputs=self.inputs,

@@ -1,0 +1,138 @@
+"""Artifacts, opened: a model for given shapes, or one for several sets of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.arguments import as_array, checked
+from tilewright.artifact import StoredModel, StoredShapes, read_artifact
+from tilewright.compiled import CompiledModel
+from tilewright.compiled_facts import Body
+from tilewright.errors import ModelClosed, UsageError
+from tilewright.forks import ForkSafeLock
+from tilewright.ir.graph import Shape
+from tilewright.options import Options, sets_text, shapes_text
+
+Array = np.ndarray[Any, Any]
+
+
+def open_compiled(
+    path: Path, options: Options | None = None, asked: Collection[str] | None = None
+) -> CompiledModel:
+    """The model that an artifact holds, opened as the options say. See `tilewright.artifact`.
+
+    Raises:
+        UsageError, ArtifactCorrupt, BudgetExceeded: as `read_artifact`.
+    """
+    stored = read_artifact(path, options, asked)
+    return SavedShapes(path, stored) if isinstance(stored, StoredShapes) else _opened(stored)
+
+
+def _opened(stored: StoredModel) -> CompiledModel:
+    return CompiledModel(stored.facts, stored.body, remarks=stored.remarks, num_threads=stored.num_threads)
+
+
+class SavedShapes(CompiledModel):
+    """A model that was compiled for several sets of shapes, and saved. See `CompiledModel`.
+
+    The code for a set is loaded in the first run that brings these shapes; others are an error, for the file
+    does not hold the model that they could be compiled from.
+    """
+
+    def __init__(self, path: Path, stored: StoredShapes) -> None:
+        self.sets = stored.sets
+        """Shapes of the inputs, of each set."""
+
+        def refuse(*_: object) -> Any:
+            raise UsageError(
+                f"{path}: holds code for {len(self.sets)} sets of shapes: name one with --shapes, as in "
+                f"{sets_text(self.sets)}."
+            )
+
+        super().__init__(
+            stored.facts, Body(refuse, refuse, refuse), remarks=stored.remarks, num_threads=stored.num_threads
+        )
+        self._path = path
+        self._read = stored.read
+        self._names = tuple(info.name for info in stored.facts.inputs)
+        self._numbers = {self._key(shapes): number for number, shapes in enumerate(stored.sets)}
+        self._opened: dict[int, CompiledModel] = {}
+        self._opening = ForkSafeLock()
+
+    def run(self, output_names: Sequence[str] | None, feed: Mapping[str, Array]) -> list[Array]:
+        """Outputs in the order of `output_names`, all of them for None. As onnxruntime's `run`.
+
+        Raises:
+            UsageError: an unknown output, inputs that do not fit, or shapes that it has no code for.
+            ModelClosed: it was closed.
+            BudgetExceeded: the system does not give the memory, or the options do not allow it.
+        """
+        return self._at(self._shapes_of(feed)).run(output_names, feed)
+
+    def run_into(self, feed: Mapping[str, Array], into: Mapping[str, Array]) -> list[Array]:
+        """As `CompiledModel.run_into`, at the shapes of the feed."""
+        return self._at(self._shapes_of(feed)).run_into(feed, into)
+
+    @checked
+    def at(self, shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
+        """The model at one of its sets of shapes.
+
+        Raises:
+            UsageError: it is none of them.
+        """
+        return self._at({name: tuple(shapes.get(name, ())) for name in self._names})
+
+    def close(self) -> None:
+        """Unload the code for all shapes. See `CompiledModel.close`."""
+        for model in list(self._opened.values()):
+            model.close()
+        super().close()
+        self._opened.clear()
+
+    @checked
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the artifact again.
+
+        Raises:
+            UsageError: the file cannot be written.
+        """
+        from tilewright.artifact.write import save_shapes
+
+        return save_shapes(Path(path), self.facts, [self._at(shapes).content() for shapes in self.sets])
+
+    def _at(self, shapes: Mapping[str, Shape]) -> CompiledModel:
+        if self._is_closed:
+            raise ModelClosed
+        number = self._numbers.get(self._key(shapes))
+        if number is None:
+            raise UsageError(
+                f"{self._path}: holds no code for {shapes_text(shapes)}, only for {sets_text(self.sets)}; "
+                "compile the model for these shapes, too."
+            )
+        model = self._opened.get(number)
+        if model is None:
+            with self._opening:
+                model = self._opened.get(number)
+                if model is None:
+                    model = self._opened[number] = _opened(self._read(number))
+        return model
+
+    def _key(self, shapes: Mapping[str, Shape]) -> tuple[Shape, ...]:
+        return tuple(shapes[name] for name in self._names)
+
+    def _shapes_of(self, feed: Mapping[str, Any]) -> dict[str, Shape]:
+        if not isinstance(feed, Mapping):
+            raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
+        shapes = {}
+        for name in self._names:
+            value = feed.get(name)
+            if value is None:
+                raise UsageError(f"input {name!r} is missing: this model needs {', '.join(self._names)}.")
+            shape = getattr(value, "shape", None)
+            shapes[name] = tuple(shape) if isinstance(shape, tuple) else as_array(name, value).shape
+        return shapes

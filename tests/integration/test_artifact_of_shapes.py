@@ -1,0 +1,145 @@
+"""An artifact with code for several sets of shapes: constants once, each set loaded when it is fed."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+from onnx.parser import parse_model
+from tests.support.cli import tilewright
+
+import tilewright as tw
+from tilewright.artifact.container import Member, write_archive
+from tilewright.errors import ArtifactCorrupt, BudgetExceeded, ModelClosed, UsageError
+from tilewright.specialise.model import OpenCompiledModel
+from tilewright.specialise.opened import SavedShapes
+
+TEXT = """<ir_version: 8, opset_import: ["": 17]>
+g (float[batch,256] x, float[batch] s) => (float[batch,256] y) {
+    h = MatMul(x, w)
+    c = Unsqueeze(s, last)
+    d = Mul(h, c)
+    e = Relu(d)
+    y = MatMul(e, w)
+}"""
+WEIGHTS = np.random.default_rng(0).standard_normal((256, 256)).astype(np.float32)
+
+
+def model() -> onnx.ModelProto:
+    proto = parse_model(TEXT)
+    arrays = {"w": WEIGHTS, "last": np.array([1])}
+    proto.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    return proto
+
+
+def feed(num_rows: int) -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(num_rows)
+    x = rng.standard_normal((num_rows, 256)).astype(np.float32)
+    return {"x": x, "s": rng.standard_normal(num_rows).astype(np.float32)}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shapes") / "m.tw"
+    with tw.compile(model(), shapes="x:1|4..5x256", threads=1) as compiled:
+        assert isinstance(compiled, OpenCompiledModel)
+        return compiled.save(path)
+
+
+def test_each_set_of_shapes_runs_and_constants_are_there_once(path: Path) -> None:
+    assert WEIGHTS.nbytes < path.stat().st_size < 2 * WEIGHTS.nbytes
+    with tw.open(path) as opened:
+        assert isinstance(opened, SavedShapes)
+        assert opened.sets == tuple({"x": (n, 256), "s": (n,)} for n in (1, 4, 5))
+        assert [i.shape for i in opened.get_inputs()] == [("batch", 256), ("batch",)]
+        assert not opened.remarks
+        for number in (4, 1, 5, 4):
+            given = feed(number)
+            (found,) = opened.run(["y"], given)
+            expected = np.maximum(given["x"] @ WEIGHTS * given["s"][:, None], 0) @ WEIGHTS
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-2)
+            (again,) = tw.open(path, shapes=f"x:{number}x256").run(None, given)
+            np.testing.assert_array_equal(found, again)
+            place = np.empty_like(found)
+            assert opened.run_into(given, {"y": place})[0] is place
+            np.testing.assert_array_equal(found, place)
+            assert opened.at({"x": (number, 256), "s": (number,)}).program.graph.nodes
+    with pytest.raises(ModelClosed):
+        opened.run(None, feed(4))
+
+
+def test_saved_again_it_is_the_same_file(path: Path, tmp_path: Path) -> None:
+    with tw.open(path) as opened:
+        assert opened.save(tmp_path / "again.tw").read_bytes() == path.read_bytes()
+    with tw.compile(model(), shapes="x:1|4..5x256", threads=1) as compiled:
+        assert compiled.save(tmp_path / "anew.tw").read_bytes() == path.read_bytes()
+
+
+def test_what_there_is_no_code_for_is_refused_in_one_line(path: Path) -> None:
+    opened = tw.open(path)
+    for ask, message in (
+        (lambda: opened.run(None, feed(3)), "no code for x:3x256,s:3, only for x:1x256,s:1; x:4x256"),
+        (lambda: opened.run(None, {"x": feed(4)["x"]}), "input 's' is missing"),
+        (lambda: opened.at({"x": (1, 256)}), "no code for"),
+        (lambda: opened.program, "holds code for 3 sets of shapes: name one with --shapes"),
+        (lambda: tw.open(path, shapes="x:3x256"), "holds code for no sets of shapes with x:3x256"),
+        (lambda: tw.open(path, shapes="x:1..9x256"), "holds code for no sets"),
+        (lambda: tw.open(path, accuracy="strict"), "cannot honour --accuracy strict"),
+        (lambda: tw.compile(model()).save(path), "leaves dimension 0 .batch. open"),
+    ):
+        with pytest.raises(UsageError, match=message) as caught:
+            ask()
+        assert "\n" not in str(caught.value)
+    assert isinstance(tw.open(path, shapes="x:1|4..5x256", frozen_shapes=True), SavedShapes)
+
+
+def test_memory_is_asked_of_the_sets_that_may_run(path: Path) -> None:
+    needed = {n: tw.open(path, shapes=f"x:{n}x256").memory.peak_bytes for n in (1, 5)}  # type: ignore[union-attr]
+    assert needed[1] < needed[5]
+    tw.open(path, shapes="x:1x256", max_memory_bytes=needed[1])
+    with pytest.raises(BudgetExceeded):
+        tw.open(path, max_memory_bytes=needed[1])
+
+
+def test_a_set_that_is_not_what_the_file_says_is_damage(path: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    manifest = json.loads(parts.pop("manifest.json"))
+    del manifest["members"]
+    forged = tmp_path / "forged.tw"
+    for change, message in (
+        ({"shapes": []}, "there are none"),
+        ({"shapes": [{"x": [1, 256]}]}, "of other inputs"),
+        ({"shapes": [{"x": [2, 256], "s": [2]}]}, "other inputs than the file says"),
+        ({"shapes": [{"x": [-1, 256], "s": [2]}]}, "expected a whole number"),
+    ):
+        members = [Member(name, (data,)) for name, data in parts.items()]
+        write_archive(forged, {**manifest, **change}, members)
+        with pytest.raises(ArtifactCorrupt, match=message):
+            tw.open(forged, trust=True).run(None, feed(2))
+
+
+def test_the_command_line_compiles_looks_and_runs(tmp_path: Path) -> None:
+    onnx.save(model(), tmp_path / "m.onnx")
+    written = tmp_path / "m.tw"
+    asked = ("compile", tmp_path / "m.onnx", "-o", written, "--shapes", "x:1|4x256", "--json")
+    document = tilewright(*asked).document
+    assert document["kind"] == "compile-shapes"
+    assert [made["shapes"]["x"] for made in document["kept"]] == [[1, 256], [4, 256]]
+    looked = tilewright("inspect", written, "--json").document
+    assert [shapes["s"] for shapes in looked["model"]["sets"]] == [[1], [4]]
+    assert tilewright("inspect", written, "--shapes", "x:4x256", "--json").document["num_kernels"] > 0
+    np.savez(tmp_path / "x.npz", **feed(4))
+    assert tilewright("run", written, "-i", tmp_path / "x.npz").code == 0
+    assert tilewright("run", written, "--random", "--shapes", "x:1x256").code == 0
+    for verb in ("run", "explain"):
+        refused = tilewright(verb, written, *(["--random"] if verb == "run" else []))
+        assert refused.code == 2
+        assert refused.err.count("\n") == 1
+        assert "--shapes" in refused.err
