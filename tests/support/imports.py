@@ -22,14 +22,13 @@ def import_graph(source: Path = SOURCE) -> dict[str, set[str]]:
     """For every module of a source tree the other modules of it that it imports."""
     files = {module_name(path, source): path for path in source.rglob("*.py")}
     return {
-        name: {found for found in imported_names(name, path) for found in [_module_of(found, files)] if found}
+        name: {found for found in _imported(name, path) for found in [_module_of(found, files)] if found}
         - {name}
         for name, path in files.items()
     }
 
 
-def imported_names(name: str, path: Path) -> Iterator[str]:
-    """What a module imports by name, and as members of what: some of the latter are no modules."""
+def _imported(name: str, path: Path) -> Iterator[str]:
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
