@@ -85,5 +85,5 @@ def test_every_energy_says_where_it_comes_from() -> None:
     result = tw.map("1_1_4_4_1", mapper="cosa")
     assert result.lines()[-1] == f"energies, estimated: {result.energy_source}"
     assert result.energy_source.startswith("model:simba-cosa-repo (")
-    assert results._energy(2e6, result.energy_source) == "2.00 µJ"
-    assert results._energy(0.0, "unavailable: machine 'mine' gives no read energy") == "-"
+    assert results.energy_text(2e6, result.energy_source) == "2.00 µJ"
+    assert results.energy_text(0.0, "unavailable: machine 'mine' gives no read energy") == "-"
