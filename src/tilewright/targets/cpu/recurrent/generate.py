@@ -38,8 +38,9 @@ from tilewright.targets.cpu.values import I64, PTR, Bool, Int, Val, vec
 TEMPLATE = "recurrent"
 # Sums of more terms are made of partial ones, as those of other products.
 _MAX_CHAIN_STEPS = 384
-# Less than this of a step is not worth a thread that waits for the others at its end.
-_MIN_SHARE_MACS = 8192
+# Less than this of a step is not worth a thread that waits for the others at its end. To take a share is to
+# wait for all that the core has begun.
+_MIN_SHARE_MACS = 24 * 1024
 # Vectors of weights that a term of the sum reads: wider tiles waste more units at the end of a layer.
 _MAX_TILE_VECTORS = 8
 # Weights are fetched so far ahead. The loop over terms is not unrolled: prefetchers that follow single
@@ -50,13 +51,18 @@ _AHEAD_BYTES = 4096
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Tiles of `vectors` of `lanes` units, for `rows` sequences at a time; `num_shares` of a direction's."""
+    """Tiles of `vectors` of `lanes` units, for `rows` sequences at a time; a direction has `per_cell`."""
 
     lanes: int
     vectors: int
     rows: int
     per_cell: int
-    num_shares: int
+    tiles_per_share: int
+
+    @property
+    def num_shares(self) -> int:
+        """Of a direction, for one thread each."""
+        return -(-self.per_cell // self.tiles_per_share)
 
     @property
     def width(self) -> int:
@@ -84,8 +90,9 @@ def tiling_of(problem: StepsProblem, isa: Isa) -> Tiling:
     passes = passes_of(vectors)
     per_cell = -(-problem.size // (lanes * vectors))
     cell_macs = problem.step_macs // len(problem.cells)
-    shares = max(1, min(per_cell, MAX_SHARES, cell_macs // _MIN_SHARE_MACS))
-    return Tiling(lanes, vectors, -(-problem.batch // passes), per_cell, shares)
+    most_shares = max(1, min(per_cell, MAX_SHARES, cell_macs // _MIN_SHARE_MACS))
+    tiles_per_share = -(-per_cell // most_shares)
+    return Tiling(lanes, vectors, -(-problem.batch // passes), per_cell, tiles_per_share)
 
 
 def generate_steps(problem: StepsProblem, isa: Isa, next_local: int) -> tuple[Kernel, ...]:
@@ -204,32 +211,39 @@ class _Steps:
         """All tiles of a share; shares are numbered direction by direction."""
         e, tiling, num_shares = self.e, self.tiling, self.tiling.num_shares
         number = e.udiv(share, num_shares) if len(self.problem.cells) > 1 else 0
-        place = e.sub(share, e.mul(number, num_shares))
-        low = e.udiv(e.mul(place, tiling.per_cell), num_shares)
-        high = e.udiv(e.mul(e.add(place, 1), tiling.per_cell), num_shares)
+        low = e.mul(e.sub(share, e.mul(number, num_shares)), tiling.tiles_per_share)
+        high = e.min(e.add(low, tiling.tiles_per_share), tiling.per_cell)
         for position, cell in enumerate(self.problem.cells):
-            start = position * tiling.per_cell
+            first = position * tiling.per_cell
 
-            def tiles(cell: StepCell = cell, start: int = start) -> None:
-                def tile(index: Int, _: list[Val]) -> None:
-                    self._tile(cell, e.add(index, start), index, t)
-
-                e.loop(low, high, 1, tile)
+            def tiles(cell: StepCell = cell, first: int = first) -> None:
+                self._tiles(cell, first, low, high, t)
 
             e.if_(e.compare("eq", number, position), tiles)
 
-    def _tile(self, cell: StepCell, index: Int, number: Int, t: Int) -> None:
+    def _tiles(self, cell: StepCell, first_tile: int, low: Int, high: Int, t: Int) -> None:
+        """Some tiles of a cell, for some rows at a time: all sums, and then all that follows from them.
+
+        What follows of one tile waits long for little, so it goes on beside that of others.
+        """
         e, tiling, problem = self.e, self.tiling, self.problem
-        unit = e.mul(number, tiling.width)
         tile_elements = problem.size * cell.blocks * tiling.width
-        weights = e.gep(self.pointers[cell.weight.operand.key], e.mul(index, tile_elements), "float")
-        totals = e.alloca(vec("float", tiling.lanes), tiling.rows * cell.blocks * tiling.vectors)
+        tile_totals = tiling.rows * cell.blocks * tiling.width
+        totals = e.alloca(vec("float", tiling.width), tiling.tiles_per_share * tiling.rows * cell.blocks)
         whole = problem.batch // tiling.rows * tiling.rows
 
+        def tile(index: Int, first: Int, count: int) -> _Tile:
+            own = e.gep(totals, e.mul(e.sub(index, low), tile_totals), "float")
+            return _Tile(self, cell, t, first, count, e.mul(index, tiling.width), own)
+
         def rows(first: Int, count: int) -> None:
-            tile = _Tile(self, cell, t, first, count, unit, totals)
-            tile.sum(weights)
-            tile.finish()
+            def sums(index: Int, _: list[Val]) -> None:
+                offset = e.mul(e.add(index, first_tile), tile_elements)
+                weights = e.gep(self.pointers[cell.weight.operand.key], offset, "float")
+                tile(index, first, count).sum(weights)
+
+            e.loop(low, high, 1, sums)
+            e.loop(low, high, 1, lambda index, _: tile(index, first, count).finish())
 
         e.loop(0, whole, tiling.rows, lambda first, _: rows(first, tiling.rows))
         if whole < problem.batch:
