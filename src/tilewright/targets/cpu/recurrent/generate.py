@@ -27,72 +27,17 @@ from tilewright.targets.cpu.kernel import (
     name_by_content,
 )
 from tilewright.targets.cpu.recurrent.match import Before, StepCell, StepsProblem, before_of
-from tilewright.targets.cpu.recurrent.share import (
-    MAX_SHARES,
-    SHARE_FUNCTION,
-    participant_ir,
-    sync_bytes,
-)
+from tilewright.targets.cpu.recurrent.share import SHARE_FUNCTION, participant_ir, sync_bytes
+from tilewright.targets.cpu.recurrent.tiling import Tiling, tiling_of
 from tilewright.targets.cpu.values import I64, PTR, Bool, Int, Val, vec
 
 TEMPLATE = "recurrent"
 # Sums of more terms are made of partial ones, as those of other products.
 _MAX_CHAIN_STEPS = 384
-# Less than this of a step is not worth a thread that waits for the others at its end. To take a share is to
-# wait for all that the core has begun.
-_MIN_SHARE_MACS = 24 * 1024
-# Vectors of weights that a term of the sum reads: wider tiles waste more units at the end of a layer.
-_MAX_TILE_VECTORS = 8
 # Weights are fetched so far ahead. The loop over terms is not unrolled: prefetchers that follow single
 # instructions lose strides of more than a few lines (LSTM, 128 units, Zen 5: 2.6 us a step where it is by 4,
 # 1.9 us where it is not).
 _AHEAD_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """Tiles of `vectors` of `lanes` units, for `rows` sequences at a time; a direction has `per_cell`."""
-
-    lanes: int
-    vectors: int
-    rows: int
-    per_cell: int
-    tiles_per_share: int
-
-    @property
-    def num_shares(self) -> int:
-        """Of a direction, for one thread each."""
-        return -(-self.per_cell // self.tiles_per_share)
-
-    @property
-    def width(self) -> int:
-        """Units of a tile."""
-        return self.lanes * self.vectors
-
-
-def tiling_of(problem: StepsProblem, isa: Isa) -> Tiling:
-    """Many rows before many vectors: each pass over the rows reads the weights again."""
-    lanes, blocks = isa.lanes(), max(cell.blocks for cell in problem.cells)
-
-    def rows_of(vectors: int) -> int:
-        return max((r for r in range(1, problem.batch + 1) if isa.fits(r, blocks * vectors)), default=0)
-
-    def passes_of(vectors: int) -> int:
-        return -(-problem.batch // max(1, rows_of(vectors)))
-
-    most = -(-problem.size // lanes)
-    widths = [
-        v
-        for v in (1, 2, 4)
-        if v <= max(1, most) and blocks * v <= _MAX_TILE_VECTORS and (v == 1 or rows_of(v))
-    ]
-    vectors = min(widths, key=lambda v: (passes_of(v), -v))
-    passes = passes_of(vectors)
-    per_cell = -(-problem.size // (lanes * vectors))
-    cell_macs = problem.step_macs // len(problem.cells)
-    most_shares = max(1, min(per_cell, MAX_SHARES, cell_macs // _MIN_SHARE_MACS))
-    tiles_per_share = -(-per_cell // most_shares)
-    return Tiling(lanes, vectors, -(-problem.batch // passes), per_cell, tiles_per_share)
 
 
 def generate_steps(problem: StepsProblem, isa: Isa, next_local: int) -> tuple[Kernel, ...]:
@@ -374,20 +319,40 @@ class _Tile:
         e, tiling, blocks = self.steps.e, self.steps.tiling, self.cell.blocks
         type = vec("float", tiling.lanes)
 
+        count = blocks * tiling.vectors
+
         def term(k: Int, totals: list[Val]) -> list[Val]:
             base = e.mul(k, blocks * tiling.width)
-            factors = [
-                e.load(type, e.gep(weights, e.add(base, number * tiling.lanes), "float"))
-                for number in range(blocks * tiling.vectors)
-            ]
-            for number in range(blocks * tiling.vectors):
-                ahead = e.add(base, number * tiling.lanes + _AHEAD_BYTES // type.element_bytes)
+            places = [e.add(base, number * tiling.lanes) for number in range(count)]
+            for place in places:
+                ahead = e.add(place, _AHEAD_BYTES // type.element_bytes)
                 e.prefetch(e.gep(weights, ahead, "float"))
-            made: list[Val] = []
-            for row, state in enumerate(states):
-                value = e.broadcast_load(type, e.gep(state, k, "float"))
-                at = row * len(factors)
-                made += [e.fma(value, f, totals[at + n]) for n, f in enumerate(factors)]
+
+            def factor(number: int) -> Val:
+                return e.load(type, e.gep(weights, places[number], "float"))
+
+            def value(row: int) -> Val:
+                return e.broadcast_load(type, e.gep(states[row], k, "float"))
+
+            made = list(totals)
+
+            def add(row: int, number: int, spread: Val, loaded: Val) -> None:
+                at = row * count + number
+                made[at] = e.fma(spread, loaded, made[at])
+
+            # The fewer of the two wait in registers for the others.
+            if len(states) <= count:
+                values = [value(row) for row in range(len(states))]
+                for number in range(count):
+                    loaded = factor(number)
+                    for row, spread in enumerate(values):
+                        add(row, number, spread, loaded)
+            else:
+                factors = [factor(number) for number in range(count)]
+                for row in range(len(states)):
+                    spread = value(row)
+                    for number, loaded in enumerate(factors):
+                        add(row, number, spread, loaded)
             return made
 
         return e.loop(low, high, 1, term, [(type, value) for value in start])

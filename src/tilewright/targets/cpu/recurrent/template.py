@@ -11,8 +11,9 @@ from tilewright.ir.nest import Nest, Stepwise
 from tilewright.ir.ops import describe
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, OperandKey
-from tilewright.targets.cpu.recurrent.generate import generate_steps, tiling_of
+from tilewright.targets.cpu.recurrent.generate import generate_steps
 from tilewright.targets.cpu.recurrent.match import StepsProblem, match_steps
+from tilewright.targets.cpu.recurrent.tiling import tiling_of
 from tilewright.targets.cpu.template import START_CYCLES, transfer_cycles
 
 # A vector of an activation, and a wait for the other threads.
