@@ -6,6 +6,8 @@ step first the shares that it computed in the step before, whose weights its cor
 those that nobody has taken for a while. A share is taken by a compare-and-swap on its word, which holds the
 number of steps that somebody has taken it for; a counter of all shares that are finished says where the steps
 are: a step begins when all shares of the one before are. Then the participant helps with other directions.
+Every other step goes through shares from the last to the first, so that the weights that come first are those
+that caches have kept, where they do not hold all.
 
 So nobody waits for a thread that never comes (a run has fewer threads than participants) or comes late: those
 who are there take over its shares, and give some back once it is. Who computes a share changes no bit of it.
@@ -63,6 +65,7 @@ def participant_ir(
 _IR = Template("""
 $declare_pause
 declare i64 @llvm.cttz.i64(i64, i1)
+declare i64 @llvm.ctlz.i64(i64, i1)
 declare extern_weak i32 @sched_yield()
 
 ; Takes a share for a step: false where somebody has.
@@ -93,6 +96,8 @@ entry:
 step:
   %t = phi i64 [%first_step, %entry], [%t1, %next]
   %mine = phi i64 [0, %entry], [%owned, %next]
+  %parity = and i64 %t, 1
+  %is_odd = icmp ne i64 %parity, 0
   %is_over = icmp uge i64 %t, $steps
   br i1 %is_over, label %exit, label %keep
 keep:
@@ -102,15 +107,17 @@ keep:
   %none = icmp eq i64 %left, 0
   br i1 %none, label %report, label %ask
 ask:
-  %share = call i64 @llvm.cttz.i64(i64 %left, i1 true)
-  %less = add i64 %left, -1
-  %rest = and i64 %left, %less
+  %lowest = call i64 @llvm.cttz.i64(i64 %left, i1 true)
+  %above = call i64 @llvm.ctlz.i64(i64 %left, i1 true)
+  %highest = sub i64 63, %above
+  %share = select i1 %is_odd, i64 %highest, i64 %lowest
+  %bit = shl i64 1, %share
+  %rest = xor i64 %left, %bit
   %won = call i1 @take(ptr %sync, i64 %share, i64 %t)
   br i1 %won, label %run, label %kept
 run:
   %share_run = add i64 %base, %share
   call void @$function(ptr %args, i64 %share_run, i64 %t)
-  %bit = shl i64 1, %share
   %have_run = or i64 %have, %bit
   %count_run = add i64 %count, 1
   br label %kept
