@@ -177,6 +177,10 @@ def test_weights_that_the_cache_keeps_between_steps_are_not_rounded(l2_bytes: in
     notes = [kernel.notes for kernel in kernels if kernel.macs == 256 * 1024]
     assert len(notes) == 5
     assert all(f"B {kind}" in note for note in notes)
+    lowered = lower_partition(plan(graph, Options()).program.partition, isa, accuracy="relaxed")
+    launches = [x for work in lowered.work for x in work if isinstance(x, KernelLaunch)]
+    (loop,) = [launch.kernel for launch in launches if launch.kernel.template == "recurrent" and launch.nests]
+    assert ("weights of 24 bits" in loop.notes) == (kind == "of 24 bits")
 
 
 def test_long_sequences_stay_whole_and_say_so() -> None:

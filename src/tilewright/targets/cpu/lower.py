@@ -278,7 +278,10 @@ class _Lowering:
         if self.accuracy == "strict":
             nests = tuple(map(round_products, nests))
         names = Names(self.tensors, unit.index, loop.group)
-        kernels = lower_steps(loop.description, nests, names.constants, names.num_locals, self.isa)
+        may_round = Context(self.isa, accuracy=self.accuracy).may_round(nests[0])
+        kernels = lower_steps(
+            loop.description, nests, names.constants, names.num_locals, self.isa, may_round=may_round
+        )
         if isinstance(kernels, Declined):
             return [HostOperator(loop.node, f"{loop.description.reason}; {kernels.reason}")]
         names.declare(kernels)

@@ -17,7 +17,7 @@ from tilewright.targets.cpu.views import View
 # A constant that so many nodes read is one that steps of time share; what runs between them is small. At
 # batch 1, with 2 MiB of cache, 24-bit weights take 1.3 times as long up to 1 MiB, and as long at 1.6 MiB.
 _MIN_REPEATED_READS = 4
-_CACHED_SHARE = 0.625
+CACHED_SHARE = 0.625
 
 
 class ModelTensors:
@@ -123,7 +123,7 @@ class Names:
             for position, value in enumerate(self._group.inputs)
             if value.is_constant
             and self._tensors.num_users(value) >= _MIN_REPEATED_READS
-            and value.size_bytes <= _CACHED_SHARE * cache_bytes
+            and value.size_bytes <= CACHED_SHARE * cache_bytes
         )
 
     def declare(self, kernels: Sequence[Kernel]) -> None:

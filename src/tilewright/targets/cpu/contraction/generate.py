@@ -50,7 +50,7 @@ from tilewright.targets.cpu.values import I64, PTR, Int, Val, vec
 _MIN_PREFETCH_BYTES = 64 * 1024
 # With more rows than this, widening compact weights takes longer than reading whole ones; fewer bytes of them
 # stay in the L2 cache from run to run.
-_MAX_COMPACT_ROWS = 4
+MAX_COMPACT_ROWS = 4
 _MIN_COMPACT_BYTES = 64 * 1024
 
 
@@ -88,7 +88,7 @@ def _is_bound_by_weights(problem: Contraction) -> bool:
     rows = prod(x.extent for x in (problem.row, *problem.outer) if not x.b)
     size_bytes = problem.b.operand.num_elements * problem.dtype.size_bytes
     is_plain = problem.dtype is DType.FLOAT32 and problem.spread is None
-    return is_plain and rows <= _MAX_COMPACT_ROWS and size_bytes >= _MIN_COMPACT_BYTES
+    return is_plain and rows <= MAX_COMPACT_ROWS and size_bytes >= _MIN_COMPACT_BYTES
 
 
 def _row_major(operand: Operand) -> Layout:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tilewright.ir.dtype import DType
+from tilewright.targets.cpu.arrangements import COMPACT_BYTES
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.exprgen import from_storage, storage_type, to_storage
-from tilewright.targets.cpu.values import Val
+from tilewright.targets.cpu.values import Val, vec
 
 
 def load_lanes(
@@ -24,6 +25,16 @@ def load_lanes(
     else:
         loaded = e.load(type, pointer)
     return from_storage(e, loaded, dtype)
+
+
+def load_compact(e: Emitter, pointer: Val, lanes: int) -> Val:
+    """`lanes` consecutive float32 without their lowest bytes (`PanelOrder`)."""
+    size = 4 * lanes
+    picked = [size if i % 4 == 0 else i // 4 * COMPACT_BYTES + i % 4 - 1 for i in range(size)]
+    # A whole vector of bytes, of which the last quarter belongs to the next: one instruction then puts all
+    # bytes in place.
+    loaded = e.load(vec("i8", size), pointer)
+    return e.bitcast(e.shuffle(loaded, e.zero(loaded.type), picked), vec("float", lanes))
 
 
 def store_lanes(e: Emitter, dtype: DType, value: Val, pointer: Val, *, active: int) -> None:

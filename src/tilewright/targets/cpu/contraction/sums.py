@@ -9,9 +9,9 @@ from math import prod
 from tilewright.targets.cpu.arrangements import COMPACT_BYTES
 from tilewright.targets.cpu.contraction.choose import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.contraction.frame import Frame, Panel
-from tilewright.targets.cpu.contraction.lanes import load_lanes
+from tilewright.targets.cpu.contraction.lanes import load_compact, load_lanes
 from tilewright.targets.cpu.contraction.match import Loop, Spread
-from tilewright.targets.cpu.values import Int, Val, vec
+from tilewright.targets.cpu.values import Int, Val
 
 # Longer sums are cut into blocks whose totals are added up in memory: the error of one chain of float
 # additions grows with its length, and a block of this many steps hides what the extra addition costs.
@@ -158,16 +158,8 @@ class Sums:
         """A panel's vectors of B, whose elements lack their lowest byte."""
         e, lanes = self.frame.emitter, self.frame.panels.lanes
         at = self.frame.moved(self.frame.pointers["b"], e.mul(b, COMPACT_BYTES), 1)
-        size = 4 * lanes
-        zeros = e.zero(vec("i8", size))
-        picked = [size if i % 4 == 0 else i // 4 * COMPACT_BYTES + i % 4 - 1 for i in range(size)]
-        vectors: list[Val] = []
-        for j in range(panel.num_vectors):
-            # A whole vector of bytes, of which the last quarter belongs to the next: one instruction then
-            # puts all bytes in place.
-            loaded = e.load(vec("i8", size), e.gep(at, COMPACT_BYTES * lanes * j))
-            vectors.append(e.bitcast(e.shuffle(loaded, zeros, picked), self.frame.type))
-        return vectors
+        places = (e.gep(at, COMPACT_BYTES * lanes * j) for j in range(panel.num_vectors))
+        return [load_compact(e, place, lanes) for place in places]
 
     def _multiply_groups(
         self,

@@ -13,7 +13,8 @@ from itertools import pairwise
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
 from tilewright.ir.nest import Access, Affine, Nest, Operand
-from tilewright.targets.cpu.arrangements import PanelOrder, window
+from tilewright.targets.cpu.arrangements import COMPACT_BEHIND_BYTES, PanelOrder, window
+from tilewright.targets.cpu.contraction.lanes import load_compact
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import emit_expr, from_storage, storage_type
 from tilewright.targets.cpu.isa import Isa
@@ -36,9 +37,11 @@ TEMPLATE = "recurrent"
 _MAX_CHAIN_STEPS = 384
 
 
-def generate_steps(problem: StepsProblem, isa: Isa, next_local: int) -> tuple[Kernel, ...]:
+def generate_steps(
+    problem: StepsProblem, isa: Isa, next_local: int, *, may_round: bool = False
+) -> tuple[Kernel, ...]:
     """The kernel, and before it one that clears the words by which threads share it, if they do."""
-    tiling = tiling_of(problem, isa)
+    tiling = tiling_of(problem, isa, may_round=may_round)
     emitter = Emitter(attributes=isa.function_attributes)
     args = _arguments(problem, tiling)
     num_cells, sync = len(problem.cells), None
@@ -77,6 +80,7 @@ def generate_steps(problem: StepsProblem, isa: Isa, next_local: int) -> tuple[Ke
             f"{problem.steps} steps",
             f"tile {tiling.rows}x{tiling.width}",
             f"{num_cells}x{tiling.num_shares} shares of units",
+            *(["weights of 24 bits"] if tiling.is_compact else []),
         ),
     )
     return (kernel,) if sync is None else (_clear(sync, isa), kernel)
@@ -133,9 +137,10 @@ def _packed(problem: StepsProblem, tiling: Tiling) -> Packed:
     size, num_cells, blocks = problem.size, len(problem.cells), problem.cells[0].blocks
     operand, width = problem.cells[0].weight.operand, tiling.width
     rows = window((num_cells, size, blocks, size), (blocks * size * size, 1, size * size, size), 0)
-    arrangement = PanelOrder(rows, num_cells, width, width, operand.dtype)
+    arrangement = PanelOrder(rows, num_cells, width, width, operand.dtype, tiling.is_compact)
     num_elements = num_cells * size * blocks * tiling.per_cell * width
-    return Packed(operand, arrangement, num_elements * operand.dtype.size_bytes)
+    behind = COMPACT_BEHIND_BYTES if tiling.is_compact else 0
+    return Packed(operand, arrangement, num_elements * tiling.weight_bytes + behind)
 
 
 @dataclass(slots=True)
@@ -189,7 +194,7 @@ class _Steps:
             def sums(number: Int, _: list[Val]) -> None:
                 index = turned(number, first)
                 offset = e.mul(e.add(index, first_tile), tile_elements)
-                weights = e.gep(self.pointers[cell.weight.operand.key], offset, "float")
+                weights = e.gep(self.pointers[cell.weight.operand.key], e.mul(offset, tiling.weight_bytes))
                 tile(index, first, count).sum(weights)
 
             e.loop(low, high, 1, sums)
@@ -331,7 +336,8 @@ class _Tile:
             places = [e.add(base, number * tiling.lanes) for number in range(count)]
 
             def factor(number: int) -> Val:
-                return e.load(type, e.gep(weights, places[number], "float"))
+                place = e.gep(weights, e.mul(places[number], tiling.weight_bytes))
+                return load_compact(e, place, tiling.lanes) if tiling.is_compact else e.load(type, place)
 
             def value(row: int) -> Val:
                 return e.broadcast_load(type, e.gep(states[row], k, "float"))

@@ -27,15 +27,18 @@ def lower_steps(
     constants: Collection[OperandKey],
     next_local: int,
     isa: Isa,
+    *,
+    may_round: bool = False,
 ) -> tuple[Kernel, ...] | Declined:
     """The kernels of nests that run step by step, which carry their estimate, or why there are none.
 
-    `nests` are the description's under the names of a group; `next_local` is the first free temporary.
+    `nests` are the description's under the names of a group; `next_local` is the first free temporary. Unless
+    weights `may_round` they are read as they are.
     """
     problem = match_steps(description, nests, constants, next_local)
     if isinstance(problem, Declined):
         return problem
-    *before, kernel = generate_steps(problem, isa, next_local + len(problem.homes))
+    *before, kernel = generate_steps(problem, isa, next_local + len(problem.homes), may_round=may_round)
     return (*before, kernel.estimated(_cycles(problem, isa)))
 
 
@@ -57,7 +60,7 @@ def estimate_steps(node: Node, isa: Isa) -> StepsEstimate | None:
     problem = match_steps(description, group.nests, constants, len(group.locals))
     if isinstance(problem, Declined):
         return None
-    num_chunks = len(problem.cells) * tiling_of(problem, isa).num_shares
+    num_chunks = len(problem.cells) * tiling_of(problem, isa, may_round=False).num_shares
     return StepsEstimate(_cycles(problem, isa), num_chunks)
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.ir.dtype import DType
+from tilewright.targets.cpu.arrangements import COMPACT_BYTES
+from tilewright.targets.cpu.contraction.generate import MAX_COMPACT_ROWS
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.recurrent.match import StepsProblem
 from tilewright.targets.cpu.recurrent.share import MAX_SHARES
+from tilewright.targets.cpu.tensors import CACHED_SHARE
 
 # Less than this of a step is not worth a thread that waits for the others at its end. To take a share is to
 # wait for all that the core has begun.
@@ -17,13 +21,17 @@ _MAX_TILE_VECTORS = 8
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Tiles of `vectors` of `lanes` units, for `rows` sequences at a time; a direction has `per_cell`."""
+    """Tiles of `vectors` of `lanes` units, for `rows` sequences at a time; a direction has `per_cell`.
+
+    Where it `is_compact`, weights have 24 bits.
+    """
 
     lanes: int
     vectors: int
     rows: int
     per_cell: int
     tiles_per_share: int
+    is_compact: bool = False
 
     @property
     def num_shares(self) -> int:
@@ -35,9 +43,17 @@ class Tiling:
         """Units of a tile."""
         return self.lanes * self.vectors
 
+    @property
+    def weight_bytes(self) -> int:
+        """Of one weight."""
+        return COMPACT_BYTES if self.is_compact else DType.FLOAT32.size_bytes
 
-def tiling_of(problem: StepsProblem, isa: Isa) -> Tiling:
-    """Many rows before many vectors: each pass over the rows reads the weights again."""
+
+def tiling_of(problem: StepsProblem, isa: Isa, *, may_round: bool) -> Tiling:
+    """Many rows before many vectors: each pass over the rows reads the weights again.
+
+    Weights that `may_round` do so where few rows share them and no private cache keeps them.
+    """
     lanes, blocks = isa.lanes(), max(cell.blocks for cell in problem.cells)
 
     def rows_of(vectors: int) -> int:
@@ -59,7 +75,9 @@ def tiling_of(problem: StepsProblem, isa: Isa) -> Tiling:
     cell_macs = problem.step_macs // len(problem.cells)
     most_shares = max(1, min(per_cell, MAX_SHARES, cell_macs // _MIN_SHARE_MACS))
     tiles_per_share = -(-per_cell // most_shares)
-    return Tiling(lanes, vectors, -(-problem.batch // passes), per_cell, tiles_per_share)
+    is_cached = problem.weight_bytes / len(problem.cells) <= CACHED_SHARE * isa.caches.l2_bytes
+    is_compact = may_round and problem.batch <= MAX_COMPACT_ROWS and not is_cached
+    return Tiling(lanes, vectors, -(-problem.batch // passes), per_cell, tiles_per_share, is_compact)
 
 
 def _fits(rows: int, num_vectors: int, isa: Isa) -> bool:
