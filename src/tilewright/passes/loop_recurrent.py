@@ -73,12 +73,13 @@ def _build(editor: Editor, node: Node, layer: RecurrentLayer) -> str:
     alive = _alive(emit, layer)
     added, scaled = zip(*(biases(emit, direction) for direction in range(directions)), strict=True)
     operands = [_gates(emit, layer, added), node.require(2), _state(emit, 5, "hidden"), alive]
+    dtype, by_batch = node.require(0).dtype, bool(node.int_attr("layout", 0))
     results: list[tuple[str, DType, tuple[int, ...]]] = [
-        ("every", node.require(0).dtype, (layer.steps, *state))
+        ("every", dtype, (layer.steps, layer.batch, directions, layer.size))
     ]
     if node.op_type == "LSTM":
         operands += [_state(emit, 6, "memory"), node.input(7)]
-        results.append(("memory", node.require(0).dtype, state))
+        results.append(("memory", dtype, state))
     if all(value is not None and value.data is not None for value in scaled):
         operands.append(emit.constant(np.stack([v.data for v in scaled if v is not None]), "bias_scaled"))
     while operands[-1] is None:
@@ -88,7 +89,8 @@ def _build(editor: Editor, node: Node, layer: RecurrentLayer) -> str:
     )
     shown: list[Value | None] = [None, None, None]
     if is_wanted(editor, node, 0):
-        shown[0] = _by_batch(emit, _every(emit, layer, steps[0], alive), "every", (2, 0, 1, 3))
+        every = _every(emit, layer, steps[0], alive)
+        shown[0] = emit.transpose(every, "every_shown", (1, 0, 2, 3) if by_batch else (0, 2, 1, 3))
     if is_wanted(editor, node, 1):
         shown[1] = _by_batch(emit, _last(emit, layer, steps[0]), "last", (1, 0, 2))
     if is_wanted(editor, node, 2):
@@ -168,7 +170,7 @@ def _every(emit: LayerNodes, layer: RecurrentLayer, every: Value, alive: Value |
     """The hidden states of all steps; zeros where a sequence has ended."""
     if alive is None:
         return every
-    mask = emit.reshape(alive, "alive_every", (layer.steps, 1, layer.batch, 1))
+    mask = emit.reshape(alive, "alive_every", (layer.steps, layer.batch, 1, 1))
     zero = emit.constant(np.zeros(()), "zero", every.dtype)
     return emit.one("Where", [mask, every, zero], "shown", every.shape)
 
@@ -176,7 +178,7 @@ def _every(emit: LayerNodes, layer: RecurrentLayer, every: Value, alive: Value |
 def _last(emit: LayerNodes, layer: RecurrentLayer, every: Value) -> Value:
     """The hidden states that the directions end with."""
     parts: list[Value] = []
-    shape = (1, 1, layer.batch, layer.size)
+    shape = (1, layer.batch, 1, layer.size)
     for direction, is_reverse in enumerate(_ways(emit.node, layer)):
         time = 0 if is_reverse else layer.steps - 1
         stem = f"last_{direction}"
@@ -185,11 +187,11 @@ def _last(emit: LayerNodes, layer: RecurrentLayer, every: Value) -> Value:
             for what, values in (
                 ("starts", (time, direction)),
                 ("ends", (time + 1, direction + 1)),
-                ("axes", (0, 1)),
+                ("axes", (0, 2)),
             )
         ]
         part = emit.one("Slice", [every, *bounds], stem, shape)
-        parts.append(emit.reshape(part, f"{stem}_state", shape[1:]))
+        parts.append(emit.reshape(part, f"{stem}_state", (1, layer.batch, layer.size)))
     return emit.concat(parts, "last")
 
 

@@ -54,7 +54,7 @@ def steps(draw: Draw, op_type: str) -> Case:
         else Value(f"x{i}", DType.from_numpy(array.dtype), array.shape, array if i == 1 else None)
         for i, array in enumerate(inputs)
     ]
-    outputs = [Value("y0", DType.FLOAT32, (length, *state))]
+    outputs = [Value("y0", DType.FLOAT32, (length, batch, directions, size))]
     if op_type == "LSTMSteps":
         outputs.append(Value("y1", DType.FLOAT32, state))
     node = Node(op_type, values, outputs, attributes, opset=1, domain=INTERNAL_DOMAIN)

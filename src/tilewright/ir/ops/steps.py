@@ -6,7 +6,7 @@ product of all inputs with their weights, and the biases that simply add to it, 
 
 | operator | inputs | outputs |
 |---|---|---|
-| RNNSteps | gates `[T, N, D*H]`, recurrence `[D, H, H]`, hidden, alive `[T, N]` | hidden `[T, D, N, H]` |
+| RNNSteps | gates `[T, N, D*H]`, recurrence `[D, H, H]`, hidden, alive `[T, N]` | hidden `[T, N, D, H]` |
 | GRUSteps | gates `[T, N, D*3H]`, recurrence `[D, 3H, H]`, hidden, alive, bias `[D, H]` | hidden |
 | LSTMSteps | gates `[T, N, D*4H]`, recurrence `[D, 4H, H]`, hidden, alive, memory, peephole `[D, 3H]` | \
 hidden, memory `[D, N, H]` |
@@ -49,7 +49,7 @@ _OF_DIRECTIONS = ("activations", "activation_alpha", "activation_beta")
 
 def extents_of_steps(node: Node) -> tuple[int, int, int, int]:
     """Steps, directions, batch and size of the state."""
-    steps, directions, batch, size = node.output.shape
+    steps, batch, directions, size = node.output.shape
     return steps, directions, batch, size
 
 
@@ -114,7 +114,7 @@ def _steps_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arr
     assert gates is not None
     assert recurrence is not None
     is_lstm = node.op_type == "LSTMSteps"
-    every = np.zeros((steps, directions, batch, size), gates.dtype)
+    every = np.zeros((steps, batch, directions, size), gates.dtype)
     last = np.zeros((directions, batch, size), gates.dtype)
     rows = GATES[node.op_type] * size
 
@@ -134,7 +134,7 @@ def _steps_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arr
             given += [None if alive is None else alive[t][None]]
             given += [state[1], of(fifth, d)] if is_lstm else [of(fourth, d)]
             state = [*reference(cell, given[: len(cell.inputs)])]
-            every[t, d] = state[0]
+            every[t, :, d] = state[0]
         last[d] = state[-1]
     return [every, last] if is_lstm else [every]
 
@@ -201,7 +201,8 @@ class _Rewrite:
 
     def _write(self, access: Access) -> Access:
         if access.operand.key == ("output", 0):
-            index = (self._time(), affine(self.direction), *access.index)
+            row, unit = access.index
+            index = (self._time(), row, affine(self.direction), unit)
             return Access(output_operand(self.node), index)
         return Access(self.made(access.operand), (self._step(), *access.index))
 
@@ -211,7 +212,8 @@ class _Rewrite:
             return self._write(access)
         position = access.operand.position
         if position == 2:
-            shown = (self._time(before=1), direction, *index)
+            row, unit = index
+            shown = (self._time(before=1), row, direction, unit)
             return Access(output_operand(self.node), shown, fill=0.0)
         if position == 4 and self.node.op_type == "LSTMSteps":
             memory = self.made(Operand("output", 1, access.operand.dtype, access.operand.shape))
