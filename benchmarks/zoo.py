@@ -5,7 +5,8 @@
     python benchmarks/zoo.py --accuracy fast --output results/zoo-fast
 
 Peers compute in float32 whatever the processor; beside `fast` OpenVINO computes in bfloat16. A network may
-be given another size: `mobilenet_v2@112` is 112 pixels wide, `bert_base@384` reads 384 tokens. Writes
+be given another size: `mobilenet_v2@112` is 112 pixels wide, `bert_base@384` reads 384 tokens,
+`gru_tagger@64x8` eight sequences of 64. Writes
 `OUTPUT.json` (all samples) and `OUTPUT.md` (the tables) after each network, so that a run that was
 interrupted, or that `--limit` ended, goes on where it stopped; in the end the tables go into `--page`. Before
 each measurement it waits for the machine to be idle; a row measured on a busy machine all the same is marked
@@ -154,12 +155,15 @@ def roofline(program: Program, feed: Any, num_threads: int) -> dict[str, Any]:
 
 
 def built(name: str, seed: int = SEED) -> Any:
-    """The network of a name such as `resnet18` or `resnet18@112`."""
-    network, at, size = name.partition("@")
+    """The network of a name such as `resnet18`, `resnet18@112` or, of eight samples, `resnet18@112x8`."""
+    network, at, sizes = name.partition("@")
     if not at:
         return zoo.build(network, seed=seed)
+    size, _, batch = sizes.partition("x")
     is_image = any(len(shape) == 4 for shape in zoo.entry(network).input_shapes.values())
-    return zoo.build(network, seed=seed, **{"image" if is_image else "sequence": int(size)})
+    return zoo.build(
+        network, seed=seed, batch=int(batch or 1), **{"image" if is_image else "sequence": int(size)}
+    )
 
 
 def commit(tree: Path = Path(__file__).parent.parent) -> str:
