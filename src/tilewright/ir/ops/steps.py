@@ -88,9 +88,8 @@ def _is_reverse(node: Node, direction: int) -> bool:
 
 def _require_steps(node: Node) -> None:
     """The operands fit the results."""
-    require(
-        node, len(node.output.shape) == 4, f"its result has the shape {list(node.output.shape)}, not 4 axes"
-    )
+    shape = list(node.output.shape)
+    require(node, len(shape) == 4, f"its result has the shape {shape}, not 4 axes")
     steps, directions, batch, size = extents_of_steps(node)
     rows = GATES[node.op_type] * size
     require_shape(node, 0, (steps, batch, directions * rows), "the gates of all directions side by side")
