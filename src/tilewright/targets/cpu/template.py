@@ -25,7 +25,7 @@ ProblemT = TypeVar("ProblemT")
 # twenty times as much as float32 (`benchmarks/errors.py` measures it).
 _ROUNDS_WEIGHTS: frozenset[Accuracy] = frozenset({"relaxed", "fast"})
 # Orders of magnitude of one core, in bytes per cycle: what lies in the private, the shared cache, in memory.
-_PRIVATE_BYTES_PER_CYCLE = 40.0
+PRIVATE_BYTES_PER_CYCLE = 40.0
 _SHARED_BYTES_PER_CYCLE = 20.0
 _MEMORY_BYTES_PER_CYCLE = 6.0
 # Weights as a kernel meets them that reads them ahead: from the shared cache or memory.
@@ -135,7 +135,7 @@ def transfer_cycles(sizes_bytes: Iterable[int], isa: Isa) -> float:
     total = 0.0
     for size_bytes in sizes_bytes:
         if size_bytes <= isa.caches.l2_bytes // 2:
-            rate = _PRIVATE_BYTES_PER_CYCLE
+            rate = PRIVATE_BYTES_PER_CYCLE
         else:
             rate = _SHARED_BYTES_PER_CYCLE if size_bytes <= isa.caches.l3_bytes else _MEMORY_BYTES_PER_CYCLE
         total += size_bytes / rate

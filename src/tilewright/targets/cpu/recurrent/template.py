@@ -14,10 +14,10 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, OperandKey
 from tilewright.targets.cpu.recurrent.generate import generate_steps
 from tilewright.targets.cpu.recurrent.match import StepsProblem, match_steps
 from tilewright.targets.cpu.recurrent.tiling import tiling_of
-from tilewright.targets.cpu.template import START_CYCLES, transfer_cycles
+from tilewright.targets.cpu.template import PRIVATE_BYTES_PER_CYCLE, START_CYCLES, transfer_cycles
 
 # A vector of an activation, and a wait for the other threads.
-_ACTIVATION_CYCLES = 30.0
+_ACTIVATION_CYCLES = 18.0
 _STEP_CYCLES = 300.0
 
 
@@ -64,11 +64,18 @@ def estimate_steps(node: Node, isa: Isa) -> StepsEstimate | None:
     return StepsEstimate(_cycles(problem, isa), num_chunks)
 
 
+def _weight_cycles(size_bytes: int, isa: Isa) -> float:
+    """To read the weights of a direction, which stay in a private cache from step to step if they fit."""
+    if size_bytes <= isa.caches.l2_bytes:
+        return size_bytes / PRIVATE_BYTES_PER_CYCLE
+    return transfer_cycles([size_bytes], isa)
+
+
 def _cycles(problem: StepsProblem, isa: Isa) -> float:
     """Of all steps on one core: multiply-adds or the weights' bytes, and activations."""
     lanes = isa.lanes()
     products = problem.step_macs / (2 * lanes)
-    weights = transfer_cycles([problem.weight_bytes], isa)
+    weights = sum(_weight_cycles(problem.weight_bytes // len(problem.cells), isa) for _ in problem.cells)
     vectors = problem.batch * -(-problem.size // lanes) * sum(cell.blocks + 1 for cell in problem.cells)
     step = max(products, weights) + vectors * _ACTIVATION_CYCLES + _STEP_CYCLES
     return START_CYCLES + problem.steps * step
