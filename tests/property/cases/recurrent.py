@@ -15,14 +15,14 @@ _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 def recurrent(draw: Draw, op_type: str) -> Case:
     gates = _GATES[op_type]
     length, batch = draw(st.integers(1, 4)), draw(st.integers(1, 3))
-    width, size = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    width, size = draw(st.integers(1, 4)), draw(st.sampled_from([1, 2, 3, 4, 19, 40]))
     direction = draw(st.sampled_from(["forward", "reverse", "bidirectional"]))
     directions = 2 if direction == "bidirectional" else 1
     attributes: dict[str, Attribute] = {"direction": direction, "hidden_size": size}
     inputs: list[Array | None] = [
         reals(draw, (length, batch, width)),
         reals(draw, (directions, gates * size, width), 0.5),
-        reals(draw, (directions, gates * size, size), 0.5),
+        reals(draw, (directions, gates * size, size), 0.5 / size**0.5),
     ]
 
     def maybe(array: Array) -> Array | None:

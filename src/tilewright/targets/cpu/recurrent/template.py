@@ -75,7 +75,8 @@ def _cycles(problem: StepsProblem, isa: Isa) -> float:
     """Of all steps on one core: multiply-adds or the weights' bytes, and activations."""
     lanes = isa.lanes()
     products = problem.step_macs / (2 * lanes)
-    weights = sum(_weight_cycles(problem.weight_bytes // len(problem.cells), isa) for _ in problem.cells)
+    num_cells = len(problem.cells)
+    weights = num_cells * _weight_cycles(problem.weight_bytes // num_cells, isa)
     vectors = problem.batch * -(-problem.size // lanes) * sum(cell.blocks + 1 for cell in problem.cells)
     step = max(products, weights) + vectors * _ACTIVATION_CYCLES + _STEP_CYCLES
     return START_CYCLES + problem.steps * step
