@@ -27,6 +27,18 @@ def prime_factors(number: int) -> tuple[tuple[int, int], ...]:
     return tuple(primes)
 
 
+def divisors(number: int) -> list[int]:
+    """All divisors, ascending.
+
+    >>> divisors(12)
+    [1, 2, 3, 4, 6, 12]
+    """
+    listed = [1]
+    for prime, count in prime_factors(number):
+        listed = [d * prime**n for d in listed for n in range(count + 1)]
+    return sorted(listed)
+
+
 _LARGE_PRIME = 7
 
 

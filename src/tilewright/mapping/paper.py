@@ -28,7 +28,7 @@ from tilewright.cost.objective import UNITS, measure
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.loops.problem import Operand
 from tilewright.mapping.base import MappingProblem, MappingSolution
-from tilewright.mapping.factors import prime_factors
+from tilewright.mapping.factors import divisors
 from tilewright.mapping.launch import has_shape
 from tilewright.planning import Budget, Infeasible, Provenance, Quality
 
@@ -141,15 +141,3 @@ class _Rule:
         if self.task.cost_options.skips_pixels:
             return copies * prod(num_touched(axis, tile) for axis in operand.axes)
         return copies * operand.num_words(tile)
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors, ascending.
-
-    >>> divisors(12)
-    [1, 2, 3, 4, 6, 12]
-    """
-    listed = [1]
-    for prime, count in prime_factors(number):
-        listed = [d * prime**n for d in listed for n in range(count + 1)]
-    return sorted(listed)

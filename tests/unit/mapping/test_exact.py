@@ -26,10 +26,11 @@ from tilewright.loops.problem import Problem, convolution, dims, layer
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact, mapper, search_states
-from tilewright.mapping.exact.lattice import Lattice
+from tilewright.mapping.exact.lattice import Lattice, num_points
 from tilewright.mapping.exact.search_pass import Question, search
 from tilewright.mapping.exact.space import Space
 from tilewright.mapping.factors import prime_factors
+from tilewright.mapping.paper import Paper
 from tilewright.planning import Budget, Infeasible, Status
 
 # Three levels, each with its own mind: words and clusters that differ, an operand that passes a level by.
@@ -306,6 +307,47 @@ def test_what_is_cut_off_is_no_worse_than_cosas(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(seed, MappingSolution)
     assert answer.quality.status is Status.CUT_OFF
     assert answer.cost == seed.cost
+
+
+@pytest.mark.parametrize("max_search_states", [2, 12])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_where_no_place_is_left_it_is_no_worse_than_the_rule_for_kernels(
+    name: str, max_search_states: int
+) -> None:
+    for objective in get_args(Objective):
+        task = MappingProblem(PROBLEMS[name], small(), objective)
+        answer, by_rule = (m.solve(task, Budget()) for m in (exact_of(max_search_states), Paper()))
+        assert isinstance(answer, MappingSolution)
+        assert isinstance(by_rule, MappingSolution)
+        assert (
+            answer.quality.cost <= by_rule.quality.cost * 1.015
+        )  # within which nothing better is looked for
+
+
+def exact_of(max_search_states: int) -> Exact:
+    return Exact(pads=False, max_search_states=max_search_states)
+
+
+def test_few_mappings_are_looked_at_beside_what_the_rule_for_kernels_gives() -> None:
+    machine = parse_machine(BUFFERED, "buffered")
+    problem = dims("P=40,Q=40,R=3,S=3,C=320,K=640")
+    answer = Exact(pads=False).solve(MappingProblem(problem, machine, "energy"), Budget())
+    assert isinstance(answer, MappingSolution)
+    assert answer.quality.status is Status.OPTIMAL
+    # Without a limit a few of each tile are a hundred thousand.
+    assert answer.provenance.num_evaluations < num_points(problem)
+
+
+BUFFERED = """
+name: buffered
+levels:
+  - {name: cores, capacity_bytes: 535040, word_bits: 16}
+  - {name: shared, capacity_bytes: 2145600, word_bits: 16, read_pj: 11, write_pj: 11}
+  - {name: main, word_bits: 16, read_pj: 19, write_pj: 19}
+units:
+  - {name: mac, kind: mac, macs_per_cycle: {int8: 1}}
+energy_source: made up
+"""
 
 
 def test_the_same_problem_gets_the_same_answer() -> None:

@@ -34,6 +34,7 @@ from tilewright.mapping.exact.lattice import Lattice, num_points
 from tilewright.mapping.exact.padding import least_compute_cycles, padded_problems
 from tilewright.mapping.exact.search_pass import ALL, Found, Question, search
 from tilewright.mapping.exact.space import Space
+from tilewright.mapping.paper import Paper
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget, Infeasible, Provenance, Quality, option
 
@@ -43,6 +44,7 @@ _OBJECTIVES: dict[int, Objective] = {
     search_states.ENERGY_WITHIN: "energy",
     search_states.EDP: "edp",
 }
+_NUMBERS = {name: number for number, name in _OBJECTIVES.items()}
 _ROUNDING = 1e-9
 _NEARLY = 1.015
 _CLOSE = 1.2  # a limit so near the bound is not worth a way of several passes
@@ -228,8 +230,10 @@ class _Search:
                     search_states.ENERGY_WITHIN if objective == "energy" else search_states.EDP, inf
                 )
                 energy_bound = bound if objective == "energy" else 0.0
-        if self.best.cost is None and self.end_s is not None and not self.is_seeded:
+        if self._has_rule_at_most and self.end_s is not None and not self.is_seeded:
             self._seed(self.end_s - time.monotonic())
+        if known is None and self._value(_NUMBERS[self.task.objective], inf) > bound * _NEARLY:
+            self._take_by_rule()
         if self.lattice.is_merged:  # nothing was proven of the tiles that are left out
             bound = objective_bound(self.task.problem, self.task.machine, self.task.objective)
             energy_bound = 0.0
@@ -307,8 +311,34 @@ class _Search:
             known = self._value(objective, cap_cycles)
             if known <= start * _NEARLY or (known < inf and not self.refines):
                 return
-            if self._pass(objective, known, cap_cycles, width) is None:
+            ruled = self._value_of(self._by_rule, objective, cap_cycles) * (1 + _ROUNDING)
+            if self._pass(objective, min(known, ruled), cap_cycles, width) is None:
                 return
+        if self._value(objective, cap_cycles) > start * _NEARLY:
+            self._take_by_rule()
+
+    def _take_by_rule(self) -> None:
+        if self._by_rule is not None:
+            self._take(self._by_rule.mapping)
+
+    @property
+    def _has_rule_at_most(self) -> bool:
+        """Whether there is no mapping yet but perhaps the rule's."""
+        return self.best.mapping is None or (
+            self._by_rule is not None and self.best.mapping is self._by_rule.mapping
+        )
+
+    @functools.cached_property
+    def _by_rule(self) -> MappingSolution | None:
+        """What the rule for kernels gives at once. What costs more is not looked at, and where a few partial
+        mappings of each tile lead nowhere near it, it is the best so far."""
+        if self.task.fixed or self.task.block is not None:  # of which the rule may have others
+            return None
+        try:
+            solution = Paper().solve(self.task, Budget())
+        except InfeasibleMapping:
+            return None
+        return None if isinstance(solution, Infeasible) else solution
 
     def _pass(
         self, objective: int, limit: float, cap_cycles: float, width: int = ALL, most: int = ALL
@@ -333,7 +363,7 @@ class _Search:
         if self.end_s is None:
             return False
         now = time.monotonic()
-        if self.best.cost is None and not self.is_seeded and now > self.started_s + _MOMENT_S:
+        if self._has_rule_at_most and not self.is_seeded and now > self.started_s + _MOMENT_S:
             self._seed((self.end_s - now) / 4)
         return time.monotonic() > self.end_s
 
@@ -350,7 +380,11 @@ class _Search:
 
     def _value(self, objective: int, cap_cycles: float) -> float:
         """Of the best mapping so far."""
-        cost = self.best.cost
+        return self._value_of(self.best, objective, cap_cycles)
+
+    @staticmethod
+    def _value_of(answer: _Best | MappingSolution | None, objective: int, cap_cycles: float) -> float:
+        cost = None if answer is None else answer.cost
         if cost is None or cost.cycles > cap_cycles:
             return inf
         return measure(_OBJECTIVES[objective], cost.cycles, cost.energy_pj)
