@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tests.support.tile_requests import request
 
 from tilewright.errors import InfeasibleMapping
+from tilewright.families import MAPPERS
 from tilewright.hardware.presets import load_preset
 from tilewright.targets.npu.ports import ports_of
-from tilewright.targets.npu.tile_mapping import MapperName, tiler_of
+from tilewright.targets.npu.tile_mapping import MappedTiles, MapperName, _solution, _View, tiler_of
 from tilewright.targets.npu.tiles import TileRequest, Tiling
 
 MACHINES = {name: load_preset(name) for name in ("stcp920", "ipu-mk2")}
@@ -96,3 +97,20 @@ def test_an_element_of_each_operand_is_mapped_as_larger_buffers_are() -> None:
     assert large is not None
     assert small.loops.startswith("exact")
     assert sum(seconds(large, "stcp920")) <= sum(seconds(small, "stcp920"))
+
+
+@settings(max_examples=25, deadline=None)
+@given(requests(), st.sampled_from(sorted(MACHINES)))
+def test_what_holds_the_same_tiles_is_mapped_alike(asked: TileRequest, machine: str) -> None:
+    ports, mapper = ports_of(MACHINES[machine]), MAPPERS.get("exact{pads=false, max_search_states=300000}")
+    view = _View.of(asked, ports)
+    if view is None:
+        return
+    rounded = MappedTiles(ports, (mapper,)).rounded(view)
+    assert rounded.local_words <= view.local_words
+    assert rounded.shared_words <= view.shared_words
+    before, after = (_solution(mapper, v) for v in (view, rounded))
+    assert (before is None) == (after is None)
+    if before is not None and after is not None:
+        assert after.mapping == before.mapping
+        assert after.quality == before.quality

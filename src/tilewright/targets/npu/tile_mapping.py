@@ -9,11 +9,15 @@ of its own, of any size.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from collections.abc import Mapping as MappingOf
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import ceil, prod
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
+
+from tilewright.arrays import distinct
 from tilewright.cost.count import Cost
 from tilewright.errors import InfeasibleMapping
 from tilewright.families import MAPPERS
@@ -21,16 +25,18 @@ from tilewright.hardware.machine import ALL_KINDS, Level, Machine, TensorKind, U
 from tilewright.loops.mapping import Loop
 from tilewright.loops.problem import Operand, Problem
 from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
-from tilewright.mapping.factors import smooth
+from tilewright.mapping.factors import divisors, smooth
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 from tilewright.targets.npu.ports import Ports, ports_of
 from tilewright.targets.npu.tiles import NOTHING, Moved, Passage, Tiler, TileRequest, Tiling, tiling_of
+
+Array = np.ndarray[Any, Any]
 
 _LOCAL, _SHARED, _HOME, _MAIN = "cores", "shared", "home", "main"
 _UNLIMITED_WORDS = 1 << 40
 _PS = 1e12
 _BESIDE = 8  # operands beside the products pass in pieces, each of one part in so many of what is free
-_NEAR = 0.02  # a gap at which no other answer is worth asking for
+_MOST_TILES = 200_000  # of a problem, for which it is worth looking which of them capacities hold
 _SMALLER = (1.0, 0.5, 0.25, 0.125)  # shares of the levels to plan for, for mappers whose answers may not fit
 
 
@@ -52,27 +58,23 @@ def tiler_of(machine: Machine, mapper: MapperName = "exact") -> Tiler:
         MachineError: the machine has no buffers of cores, or no rate for what it has to move.
     """
     ports = ports_of(machine)
-    # The paper's rule stands in where the exact search ran out of states far from its bound, the exact search
-    # where a heuristic finds nothing because only a few elements fit.
-    other: MapperName = "paper" if mapper == "exact" else "exact"
-    first, second = (MAPPERS.get(_SPECS[name]) for name in (mapper, other))
-    return Tiler(
-        machine.name, ports.local.name, MappedTiles(ports, first, second, is_exact=mapper == "exact")
-    )
+    # The exact search stands in where a heuristic finds nothing because only a few elements fit.
+    names: tuple[MapperName, ...] = ("exact",) if mapper == "exact" else (mapper, "exact")
+    mappers = tuple(MAPPERS.get(_SPECS[name]) for name in names)
+    return Tiler(machine.name, ports.local.name, MappedTiles(ports, mappers))
 
 
 @dataclass(frozen=True, slots=True)
 class MappedTiles:
-    """Tiles of sums of products by a mapper, on a machine with these ports.
+    """Tiles of sums of products by the first of some mappers that finds any, on a machine with these ports.
 
-    `other` is asked where that finds none, and also, where the mapper `is_exact`, if its answer may be far
-    from the best.
+    The exact search is asked once for all capacities that hold the same tiles, which it maps alike.
     """
 
     ports: Ports
-    mapper: Mapper
-    other: Mapper
-    is_exact: bool
+    mappers: tuple[Mapper, ...]
+    _sizes: dict[Hashable, Array | None] = field(init=False, repr=False, default_factory=dict)
+    _solutions: dict[Hashable, MappingSolution | None] = field(init=False, repr=False, default_factory=dict)
 
     def tiling(self, request: TileRequest) -> Tiling | None:
         """Tiles of a sum of products; None where none moves, or too little is left."""
@@ -80,17 +82,58 @@ class MappedTiles:
         view = _View.of(request, self.ports)
         if view is None:
             return None
-        answers: list[tuple[MappingSolution, str]] = []
-        for mapper in (self.mapper, self.other):
-            solution = _solution(mapper, view)
+        for mapper in self.mappers:
+            solution = self._exactly(mapper, view) if mapper.name == "exact" else _solution(mapper, view)
             if solution is not None:
-                answers.append((solution, mapper.name))
-                if not self.is_exact or solution.quality.gap <= _NEAR:
-                    break
-        if not answers:
-            return None
-        best, name = min(answers, key=lambda answer: answer[0].quality.cost)
-        return _tiling(request, view, best, name)
+                return _tiling(request, view, solution, mapper.name)
+        return None
+
+    def _exactly(self, mapper: Mapper, view: _View) -> MappingSolution | None:
+        view = self.rounded(view)
+        kinds = view.kinds(is_main=True), view.kinds(is_main=False)
+        key = view.problem, kinds, view.word_bytes, view.local_words, view.shared_words
+        if key not in self._solutions:
+            self._solutions[key] = _solution(mapper, view)
+        return self._solutions[key]
+
+    def rounded(self, view: _View) -> _View:
+        """The same view with the least capacities that hold the same tiles."""
+        passing = view.kinds(is_main=True) if view.passes_shared else ()
+        # Whether anything passes the shared buffer goes by how many operands find a place there.
+        least = len(view.problem.operands) + 1
+        return replace(
+            view,
+            local_words=self._rounded(view.problem, ALL_KINDS, view.local_words, 0),
+            shared_words=self._rounded(view.problem, passing, view.shared_words, least),
+        )
+
+    def _rounded(self, problem: Problem, kinds: tuple[TensorKind, ...], words: int, least: int) -> int:
+        """As many words, of so many, as some tile of these kinds of tensor takes at once."""
+        if not kinds:
+            return words
+        key = problem, kinds
+        if key not in self._sizes:
+            self._sizes[key] = _tile_words(problem, kinds, counts_copies=kinds == ALL_KINDS)
+        sizes = self._sizes[key]
+        place = 0 if sizes is None else int(np.searchsorted(sizes, words, side="right"))
+        return max(int(sizes[place - 1]), min(words, least)) if sizes is not None and place else words
+
+
+def _tile_words(problem: Problem, kinds: tuple[TensorKind, ...], *, counts_copies: bool) -> Array | None:
+    """The words that tiles take whose extents divide the problem's, ascending; None of too many tiles."""
+    lengths = {dim: divisors(extent) for dim, extent in problem.dims}
+    if prod(len(listed) for listed in lengths.values()) > _MOST_TILES:
+        return None
+    grid = np.ix_(*(np.array(listed, np.int64) for listed in lengths.values()))
+    tile = dict(zip(lengths, grid, strict=True))
+    total: Array = np.zeros((1,) * len(tile), np.int64)
+    for operand in problem.operands:
+        if operand.kind in kinds:
+            words: Array = np.ones_like(total) * (operand.copies if counts_copies else 1)
+            for axis in operand.axes:
+                words = words * sum((step * (tile[dim] - 1) for dim, step in axis), start=np.int64(1))
+            total = total + words
+    return distinct(total)
 
 
 def _solution(mapper: Mapper, view: _View) -> MappingSolution | None:

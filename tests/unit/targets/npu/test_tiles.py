@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import pytest
 from tests.support.tile_requests import request
 
 from tilewright.errors import InfeasibleMapping
+from tilewright.families import MAPPERS
 from tilewright.hardware.presets import load_preset
+from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
+from tilewright.planning import Budget, Infeasible
 from tilewright.targets.npu.ports import ports_of
-from tilewright.targets.npu.tile_mapping import MapperName, tiler_of
+from tilewright.targets.npu.tile_mapping import MappedTiles, MapperName, tiler_of
 from tilewright.targets.npu.tiles import MAX_TILES, NUM_TILES
 
 MACHINE = load_preset("stcp920")
@@ -56,3 +60,30 @@ def test_smaller_buffers_take_more_time_and_never_less_than_is_proven(mapper: Ma
 def test_a_buffer_too_small_for_an_element_of_each_operand_is_refused_in_a_line() -> None:
     with pytest.raises(InfeasibleMapping, match=r"^layer conv on \S+: level L1: one .* 6 bytes .*\.$"):
         tiler_of(MACHINE).tile(request(LAYER, local_bytes=5))
+
+
+@dataclass(eq=False)
+class Counting:
+    """A mapper that counts what it is asked."""
+
+    mapper: Mapper
+    num_asked: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.mapper.name
+
+    def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
+        self.num_asked += 1
+        return self.mapper.solve(problem, budget)
+
+
+def test_capacities_that_hold_the_same_tiles_are_mapped_once() -> None:
+    asked = request({"K": 64, "C": 64, "P": 8, "Q": 8}, local_bytes=3000, shared_bytes=1 << 20)
+    counting = Counting(MAPPERS.get("exact{pads=false}"))
+    tiles = MappedTiles(ports_of(MACHINE), (counting,))
+    tilings = {n: tiles.tiling(replace(asked, local_bytes=n)) for n in range(3000, 3400, 16)}
+    assert 1 < counting.num_asked < len(tilings) / 2
+    for free_bytes in (3000, 3160, 3320):
+        alone = MappedTiles(ports_of(MACHINE), (MAPPERS.get("exact{pads=false}"),))
+        assert alone.tiling(replace(asked, local_bytes=free_bytes)) == tilings[free_bytes]
