@@ -289,7 +289,7 @@ class NpuBackend(PlainBackend):
             launches=launches_of(schedule, instances),
             tiler=self.tiler,
             works=self._works_of_parts,
-            keeps_tasks=True,
+            keeps="tasks",
         ).simulation
 
 

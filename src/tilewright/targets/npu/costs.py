@@ -23,7 +23,7 @@ from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.schedule.lanes import LanedWork
 from tilewright.targets.npu.ports import ports_of
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, static_power_w
-from tilewright.targets.npu.stage_times import KernelTasks, stage_seconds, tasks_of_kernel
+from tilewright.targets.npu.stage_times import KernelTasks, stage_seconds
 from tilewright.targets.npu.work import Works
 
 SOURCE = "simulator"
@@ -134,7 +134,8 @@ class NpuCosts:
             simulation = self.simulate(_alone([[work]], num_cores), True)
             estimate = estimate_of(simulation, has_energies=self._has_energies)
             dynamic_pj = sum(pj for what, pj in simulation.energy_pj.items() if what != "static")
-            tasks = tasks_of_kernel(simulation)
+            tasks = simulation.tasks
+            assert tasks is not None, "they are kept"
             bounded = replace(estimate, bound_ns=estimate.time_ns, bound_pj=dynamic_pj)
             shares = _shares(tasks.num_cores, self.machine.num_cores_per_cluster)
             of_cores_ns, *as_counted_ns = (estimate.time_ns * share for share in shares)

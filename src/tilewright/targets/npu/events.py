@@ -95,11 +95,12 @@ class TaskGraph:
         return self._add(Task(NOWHERE, 0.0, (0, 0, 0), "", 0, "", gives=num_cores), after)
 
     def _add(self, task: Task, after: Iterable[int]) -> int:
-        number = len(self._tasks)
-        for earlier in set(after):
-            self._tasks[earlier].followers.append(number)
-            task.num_waiting += 1
-        self._tasks.append(task)
+        tasks, waits_for = self._tasks, set(after)
+        number = len(tasks)
+        for earlier in waits_for:
+            tasks[earlier].followers.append(number)
+        task.num_waiting = len(waits_for)
+        tasks.append(task)
         return number
 
     @property

@@ -23,7 +23,7 @@ from tilewright.targets.npu.bounds import steps_s, values_passing_s
 from tilewright.targets.npu.lower_groups import lower_in_groups
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.residents import Residents, choose_residents
-from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, simulate
+from tilewright.targets.npu.simulate import GRAPHTURBO, Keeps, Policy, Simulation, simulate
 from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tiles import Tiler
@@ -88,13 +88,13 @@ def simulated_order(
     cores: CoreGroups | None = None,
     works: Works | None = None,
     *,
-    keeps_tasks: bool = False,
+    keeps: Keeps = "runs",
 ) -> SimulatedPlan:
     """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network,
     `launches` the kernels in that order of a policy that launches each subgraph, `tiler` whoever tiles steps;
     None: `tiler_of` the machine. A plan that is seen to take more than `most_s` is not simulated. `cores` are
     the groups of cores that run the nodes of one program, `works` what is known of the work of nodes on this
-    machine. `keeps_tasks`: the simulation has its tasks.
+    machine. `keeps` is what the simulation does.
 
     Raises:
         InfeasibleMapping: not even main memory is large enough.
@@ -118,9 +118,7 @@ def simulated_order(
     _require(steps_s(steps, residents.scopes, machine), most_s)
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, works)
-    simulation = simulate(
-        steps, machine, residents, policy, least_seconds=least_seconds, keeps_tasks=keeps_tasks
-    )
+    simulation = simulate(steps, machine, residents, policy, least_seconds=least_seconds, keeps=keeps)
     return SimulatedPlan(instances, tuple(order), bindings, scopes, simulation, types)
 
 

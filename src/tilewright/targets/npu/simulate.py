@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from tilewright.hardware.machine import Machine
-from tilewright.targets.npu.events import Run, Task
+from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.lower_bound import lower_bound
 from tilewright.targets.npu.policy import Overlap, Policy
 from tilewright.targets.npu.pools import PoolSizes
 from tilewright.targets.npu.ports import ports_of
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.simulated_step import SimulatedStep
+from tilewright.targets.npu.stage_times import KernelTasks, stage_seconds, tasks_of_kernel
 from tilewright.targets.npu.tasks import StepTasks
 from tilewright.targets.npu.traffic import Account, Traffic
 
@@ -26,10 +28,18 @@ __all__ = ["GRAPHTURBO", "Overlap", "Policy", "Simulation", "Traffic", "simulate
 GRAPHTURBO = Policy()
 """What the paper's system does."""
 
+Keeps = Literal["runs", "tasks"]
+"""What a simulation is asked for: what units did when, or what they have to do and how long that takes."""
+
+_MANY_TASKS = 1500  # of a kernel, so that it is worth compiling what times them
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Simulation:
-    """What one cluster does with one batch. Energy is by level, unit, and `static`; `tasks` if kept."""
+    """What one cluster does with one batch. Energy is by level, unit, and `static`.
+
+    Of a kernel whose `tasks` are asked for, to be timed beside others, `runs` and `busy_s` are left out.
+    """
 
     time_s: float
     busy_s: Mapping[str, float]
@@ -41,7 +51,7 @@ class Simulation:
     residents: Residents
     lower_bound_s: float
     bound_by: str
-    tasks: Sequence[Task] = field(default=(), repr=False)
+    tasks: KernelTasks | None = field(default=None, repr=False)
 
     @property
     def pools(self) -> PoolSizes:
@@ -76,13 +86,13 @@ def simulate(
     policy: Policy = GRAPHTURBO,
     *,
     least_seconds: Mapping[str, float] | None = None,
-    keeps_tasks: bool = False,
+    keeps: Keeps = "runs",
 ) -> Simulation:
     """Run the steps of one cluster, in the kernels that they say, or else as one program.
 
     `pools` is what placed buffers leave free, or what weights that stay on the chip leave of it.
     `least_seconds` is what each unit takes at least, however the network is cut, for the bound; None: what
-    these steps take.
+    these steps take. Tasks are kept of a single kernel.
 
     Raises:
         MachineError: the machine has no buffers of cores, or no rate for what it has to move.
@@ -99,8 +109,13 @@ def simulate(
     tasks = StepTasks(machine, policy, residents, account, last_steps)
     for step in steps:
         tasks.add(step)
-    runs = tuple(tasks.run())
-    time_s = tasks.tasks.end_s
+    graph = tasks.finished()
+    kernel = tasks_of_kernel(graph.tasks) if keeps == "tasks" else None
+    if kernel is not None and graph.num_tasks >= _MANY_TASKS:
+        runs, time_s = [], stage_seconds([[kernel]], machine)
+    else:
+        runs = graph.run()
+        time_s = graph.end_s
     if not any(step.kernel for step in steps):
         num_launches = len(steps) if policy.launches == "each step" else 1
         time_s += num_launches * machine.overheads.kernel_launch_ns * 1e-9
@@ -112,7 +127,7 @@ def simulate(
     for work in (work for step in steps for work in step.works if work.energy_pj):
         energy_pj[work.unit] = energy_pj.get(work.unit, 0.0) + work.energy_pj
     for unit, pj_per_byte in ports.pj_per_byte.items():
-        moved_pj = pj_per_byte * sum(run.size_bytes for run in runs if run.unit == unit)
+        moved_pj = pj_per_byte * sum(t.size_bytes for t in graph.tasks if t.unit == unit and t.seconds)
         if moved_pj:
             energy_pj[unit] = energy_pj.get(unit, 0.0) + moved_pj
     energy_pj["static"] = static_power_w(machine) * time_s * 1e12
@@ -120,7 +135,16 @@ def simulate(
         policy = replace(policy, resident_weights=True)
     bound_s, bound_by = lower_bound(steps, machine, policy, least_seconds or {})
     macs = sum(work.macs for step in steps for work in step.works)
-    kept = tuple(tasks.tasks.tasks) if keeps_tasks else ()
     return Simulation(
-        time_s, busy, account.traffic, energy_pj, macs, runs, steps, residents, bound_s, bound_by, kept
+        time_s,
+        busy if kernel is None else {},
+        account.traffic,
+        energy_pj,
+        macs,
+        tuple(runs) if kernel is None else (),
+        steps,
+        residents,
+        bound_s,
+        bound_by,
+        kernel,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.ir.region import Region
 from tilewright.schedule.binding import Binding, Scope
@@ -45,18 +45,19 @@ class Store:
 class Weight:
     """The part of a constant that a step needs, and in how many copies the cores together hold it.
 
-    Without a name it is not kept: rows of a table that data choose.
+    Without a name it is not kept: rows of a table that data choose. `key` names the part among those of all
+    constants.
     """
 
     name: str | None
     size_bytes: int
     region: Region = ()
     num_copies: int = 1
+    key: str | None = field(init=False, repr=False, compare=False)
 
-    @property
-    def key(self) -> str | None:
-        """What names the part among those of all constants."""
-        return None if self.name is None else f"{self.name} {self.region}"
+    def __post_init__(self) -> None:
+        key = None if self.name is None else f"{self.name} {self.region}"
+        object.__setattr__(self, "key", key)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

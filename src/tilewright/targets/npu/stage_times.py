@@ -14,9 +14,8 @@ import numpy as np
 
 from tilewright.hardware.machine import Machine
 from tilewright.machine_code import compiled
-from tilewright.targets.npu.events import NOWHERE
+from tilewright.targets.npu.events import NOWHERE, Task
 from tilewright.targets.npu.ports import DMA
-from tilewright.targets.npu.simulate import Simulation
 
 Array = np.ndarray[Any, Any]
 
@@ -47,27 +46,31 @@ class KernelTasks:
         return float(self.seconds[self.queues == _MAIN].sum())
 
 
-def tasks_of_kernel(simulation: Simulation) -> KernelTasks:
-    """The tasks of the only kernel of a simulation that keeps them."""
-    tasks = simulation.tasks
+def tasks_of_kernel(tasks: Sequence[Task]) -> KernelTasks:
+    """All tasks of the only kernel of a task graph."""
     # Lanes of the kernel have units of their own.
-    units = dict.fromkeys((task.unit, task.lane) for task in tasks if task.unit not in (NOWHERE, DMA))
-    places = {unit: place for place, unit in enumerate(units, _MAIN + 1)}
-    known = {NOWHERE: _WAITS, DMA: _MAIN}
-    queues = [known.get(task.unit, places.get((task.unit, task.lane), _WAITS)) for task in tasks]
-    order = sorted(range(len(tasks)), key=lambda number: (tasks[number].priority, number))
+    places: dict[tuple[str, int], int] = {}
+    queues = [
+        _WAITS
+        if task.unit == NOWHERE
+        else _MAIN
+        if task.unit == DMA
+        else places.setdefault((task.unit, task.lane), len(places) + _MAIN + 1)
+        for task in tasks
+    ]
+    priorities = [task.priority for task in tasks]
     ranks = np.empty(len(tasks), np.int64)
-    ranks[order] = np.arange(len(tasks))
-    followers = [follower for task in tasks for follower in task.followers]
+    # Of equal priorities the task with the least number comes first.
+    ranks[sorted(range(len(tasks)), key=priorities.__getitem__)] = np.arange(len(tasks))
     return KernelTasks(
         tasks[0].takes,
-        len(units),
+        len(places),
         np.array([task.seconds for task in tasks]),
         np.array(queues, np.int64),
         ranks,
         np.array([task.num_waiting for task in tasks], np.int64),
         np.cumsum([0, *(len(task.followers) for task in tasks)]),
-        np.array(followers, np.int64),
+        np.array([follower for task in tasks for follower in task.followers], np.int64),
     )
 
 

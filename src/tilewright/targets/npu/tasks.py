@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
-from tilewright.targets.npu.events import NOWHERE, Run
+from tilewright.targets.npu.events import NOWHERE, TaskGraph
 from tilewright.targets.npu.groups import StepGroup
 from tilewright.targets.npu.kernels import Kernel
 from tilewright.targets.npu.pools import Pool
@@ -40,16 +40,12 @@ class StepTasks(ClusterTasks):
         self._lanes: dict[int, tuple[int, Pool, Pool | None]] = {}  # queues, cores' buffers, what passes
         self._num_lanes = 0  # of all kernels so far
 
-    def run(self) -> list[Run]:
-        """Every unit's work in time."""
-        self.end()
-        return self.tasks.run()
-
-    def end(self) -> None:
-        """Add what comes after the last step."""
+    def finished(self) -> TaskGraph:
+        """All tasks, with what comes after the last step."""
         self._end_kernel()
         if len(self._groups) > 1:
             self._join()
+        return self.tasks
 
     def _enter(self, group: StepGroup) -> None:
         """What follows is for the cores of a group."""

@@ -8,7 +8,7 @@ nothing else needs their place. What is on its way takes bytes of the levels' po
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewright.hardware.machine import Machine
@@ -94,12 +94,15 @@ class ClusterTasks:
     ) -> int:
         """A task after others, and after whatever the policy puts before it."""
         cores = self.group or self.kernel
-        lane, num_cores = (0, 0) if cores is None else (cores.number + 1, cores.num_cores)
-        if self.lane is not None:
-            lane, num_cores = self.queues, self.lane.num_cores
-        if unit == DMA:
+        if unit == DMA or cores is None:
             lane, num_cores = 0, 0
-        before = (*after, *self.before, *(self.gate if self.uses_cores(unit) else ()))
+        elif self.lane is not None:
+            lane, num_cores = self.queues, self.lane.num_cores
+        else:
+            lane, num_cores = cores.number + 1, cores.num_cores
+        before = (*after, *self.before)
+        if self.gate and self.uses_cores(unit):
+            before += tuple(self.gate)
         task = self.tasks.add(unit, seconds, at, what, before, size_bytes, name, lane, num_cores, part)
         if self.policy.overlap == "none":
             self.before = [task]
@@ -120,7 +123,7 @@ class TileTasks:
     """One step while the tasks of its tiles are added."""
 
     def __init__(self, all_steps: ClusterTasks, step: SimulatedStep) -> None:
-        self.all, self.step, self.tiling = all_steps, step, step.tiling
+        self.all, self.step, self.tiling, self.share = all_steps, step, step.tiling, all_steps.share
         self.local, self.shared, self.account = all_steps.local, all_steps.shared, all_steps.account
         self.passing = all_steps.passing
         self.number, self.num_tiles = step.number, step.tiling.num_tiles
@@ -269,8 +272,9 @@ class TileTasks:
             held_bytes = min(passage.outer_held_bytes, -(-size_bytes // _MIN_PARTS))
             if self.passing is not self.shared and self.passing is not None:
                 held_bytes = min(held_bytes, max(1, self.passing.capacity_bytes // _MAX_PARTS))
-            passing = passage if _stays(passage) else replace(passage, outer_held_bytes=held_bytes)
-            return self._through(size_bytes, passing, at, ("fetch", "weights"), name, [], free)
+            return self._through(
+                size_bytes, passage, at, ("fetch", "weights"), name, [], free, held_bytes=held_bytes
+            )
         ready = source.ready
         if source.fetches:
             ready = [self._fetch(weight, self._part(passage.outer_bytes, tile), tile, ready)]
@@ -299,7 +303,7 @@ class TileTasks:
     ) -> int:
         """Bytes pass the port of main memory, or that of the cores."""
         seconds_of = self.all.ports.main_s if port == DMA else self.all.ports.local_s
-        seconds = seconds_of(size_bytes, self.all.share)
+        seconds = seconds_of(size_bytes, self.share)
         return self.all.task(port, size_bytes, seconds, at, what, after, name, part)
 
     def _leave(self, place: int, weight: Weight, passage: Passage) -> None:
@@ -329,16 +333,19 @@ class TileTasks:
         ready: Sequence[int],
         free: Sequence[int],
         part: int = 0,
+        held_bytes: int | None = None,
     ) -> list[int]:
-        """Brings bytes that are `ready` in main memory through the shared buffer, as many at a time as are
-        held there, to a place in the cores that is `free`."""
+        """Brings bytes that are `ready` in main memory through the shared buffer, as many as it
+        holds or `held_bytes` at a time, to a place in the cores that is `free`."""
         assert self.passing is not None
         number, tile, phase = at
         last = [*ready, *free, *self.come.get((name, part), ())]
         if _stays(passage):
             return self._read_again(passage, at, what, (name, part), ready, last)
         come = [min(passage.outer_bytes, end) for end in self._ends(passage.moved_bytes, tile)]
-        for held, moved in _parts(come[1] - come[0], passage.outer_held_bytes):
+        if held_bytes is None:
+            held_bytes = passage.outer_held_bytes
+        for held, moved in _parts(come[1] - come[0], held_bytes):
             taken = self.passing.take(held, self.pinned)
             self.account.from_main(moved)
             there = self._moved(DMA, moved, (number, tile, phase - 1), what[0], (*taken, *ready), name, part)
@@ -349,9 +356,10 @@ class TileTasks:
 
     def _ends(self, total_bytes: int, tile: int) -> tuple[int, int]:
         """Where a tile's share of bytes begins and ends; all of them before the first tile."""
-        numbers = (tile, tile + 1) if tile >= 0 else (0, self.num_tiles)
-        first, last = (total_bytes * number // self.num_tiles for number in numbers)
-        return first, last
+        if tile < 0:
+            return 0, total_bytes
+        count = self.num_tiles
+        return total_bytes * tile // count, total_bytes * (tile + 1) // count
 
     def _read_again(
         self,

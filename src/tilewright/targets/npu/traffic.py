@@ -32,6 +32,7 @@ class Account:
             "local": ports.local,
         }
         self._bytes = dict.fromkeys(Traffic.__slots__, 0)
+        self._counted = {name for name in self._bytes if self._levels.get(name.partition("_")[0]) is not None}
 
     @property
     def traffic(self) -> Traffic:
@@ -85,5 +86,5 @@ class Account:
 
     def _count(self, size_bytes: int, *names: str) -> None:
         for name in names:
-            if self._levels[name.partition("_")[0]] is not None:
+            if name in self._counted:
                 self._bytes[name] += size_bytes
