@@ -194,7 +194,7 @@ class _Best:
 
 def _proven(answer: Found, limit: float) -> float:
     """What a pass with a limit proves."""
-    return min(limit, answer.least_lost, *(value for value, _ in answer.mappings[:1]))
+    return min(limit, answer.least_lost, *answer.values[:1])
 
 
 class _Search:
@@ -282,7 +282,7 @@ class _Search:
                 return proven
             last_pass = answer.num_search_states
             proven = max(proven, _proven(answer, limit))
-            if answer.mappings or limit == enough:
+            if answer.values or limit == enough:
                 break
             if answer.least_lost < limit and enough < inf:
                 break  # no free capacity for more
@@ -352,10 +352,10 @@ class _Search:
         self.num_search_states += answer.num_search_states
         if width == ALL:
             self.largest_pass = max(self.largest_pass, answer.num_search_states)
-        for value, mapping in answer.mappings:
+        for number, value in enumerate(answer.values):
             if self._value(objective, cap_cycles) <= value:
                 break  # what follows costs as much at least
-            self._take(mapping)
+            self._take(answer.mapping(number))
         return answer
 
     def is_over(self) -> bool:

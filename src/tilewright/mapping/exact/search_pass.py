@@ -32,11 +32,15 @@ class Question:
     width: int = ALL
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """What one pass gives: mappings, the least value first, and the least value that found no place."""
+    """What one pass gives: values of mappings, the least first, and the least value that found no place.
 
-    mappings: tuple[tuple[float, Mapping], ...]
+    `mapping` puts the mapping together that has one of these values.
+    """
+
+    values: tuple[float, ...]
+    mapping: Callable[[int], Mapping]
     least_lost: float
     num_search_states: int
 
@@ -126,11 +130,12 @@ class _Pass:
         best = np.full(_NUM_BEST, np.inf)
         best_of = np.zeros((_NUM_BEST, 2), np.int64)
         num_found = self._finish(outer, best, best_of)
-        mappings = tuple(
-            (float(best[i]), self._mapping(history, outer, int(best_of[i, 0]), int(best_of[i, 1])))
-            for i in range(num_found)
-        )
-        return Found(mappings, float(self.lost[0]), num_search_states)
+
+        def mapping(number: int) -> Mapping:
+            return self._mapping(history, outer, int(best_of[number, 0]), int(best_of[number, 1]))
+
+        values = tuple(map(float, best[:num_found]))
+        return Found(values, mapping, float(self.lost[0]), num_search_states)
 
     def _look_at_clock(self) -> None:
         if self.is_over():

@@ -236,8 +236,9 @@ class Space:
 
     def tables(self, *, counts_cycles: bool) -> tuple[Tables, ...]:
         """Of every level. Where cycles do not matter, partial mappings that differ in them only are equal."""
+        ports = self.ports(counts_cycles=counts_cycles)
+        counts_cycles = bool(ports)  # without limits of bandwidth both are the same
         if counts_cycles not in self._tables:
-            ports = self.ports(counts_cycles=counts_cycles)
             entries = self._entries(ports)
             view = View(
                 self.lattice,
