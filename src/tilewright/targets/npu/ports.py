@@ -6,6 +6,7 @@ are for each cluster; where clusters share one, each has its part.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -47,12 +48,33 @@ class Ports:
         return self.setup_s + size_bytes / (self.local_bytes_per_s * share) if size_bytes else 0.0
 
 
+class _Same:
+    """A machine that equals itself alone: to compare descriptions takes longer than what is known of them."""
+
+    __slots__ = ("machine",)
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.machine is self.machine
+
+    def __hash__(self) -> int:
+        return id(self.machine)
+
+
 def ports_of(machine: Machine) -> Ports:
     """The ports of a machine: each as fast as its levels and the engines that move data over it allow.
 
     Raises:
         MachineError: the machine lacks buffers of cores, or a rate for what it has to move.
     """
+    return _ports_of(_Same(machine))
+
+
+@functools.lru_cache(maxsize=16)
+def _ports_of(same: _Same) -> Ports:
+    machine = same.machine
     require_networks(machine, ())
     assert machine.local is not None, "that is required"
     local, shared, main = machine.local, machine.shared, machine.outermost
