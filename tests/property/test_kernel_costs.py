@@ -20,6 +20,7 @@ from tilewright.partition.base import Subgraph
 from tilewright.planning import Budget
 from tilewright.planning.portfolio import Recipe
 from tilewright.schedule import SCHEDULERS, Schedule, ScheduleProblem
+from tilewright.targets.npu import stage_times
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.costs import NpuCosts
 from tilewright.targets.npu.ports import DMA
@@ -56,6 +57,20 @@ def antichains(partition: Partition) -> list[list[Subgraph]]:
     for subgraph in partition.subgraphs:
         levels.setdefault(depth[subgraph.id], []).append(subgraph)
     return [level for level in levels.values() if len(level) > 1]
+
+
+@pytest.mark.parametrize("seed", SEEDS[:3])
+def test_compiled_code_times_a_kernel_as_the_simulator_does(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    graph = integer_network(seed)
+    kernels = [*partition_of(graph).subgraphs, *partition_of(graph, "layerwise").subgraphs]
+    found = []
+    for most_tasks in (1 << 40, 0):
+        monkeypatch.setattr(stage_times, "_MANY_TASKS", most_tasks)
+        costs = costs_for(graph)
+        found.append([costs.fused(kernel) for kernel in kernels])
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -19,7 +19,7 @@ from tilewright.targets.npu.pools import PoolSizes
 from tilewright.targets.npu.ports import ports_of
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.simulated_step import SimulatedStep
-from tilewright.targets.npu.stage_times import KernelTasks, stage_seconds, tasks_of_kernel
+from tilewright.targets.npu.stage_times import KernelTasks, kernel_seconds, tasks_of_kernel
 from tilewright.targets.npu.tasks import StepTasks
 from tilewright.targets.npu.traffic import Account, Traffic
 
@@ -30,8 +30,6 @@ GRAPHTURBO = Policy()
 
 Keeps = Literal["runs", "tasks"]
 """What a simulation is asked for: what units did when, or what they have to do and how long that takes."""
-
-_MANY_TASKS = 1500  # of a kernel, so that it is worth compiling what times them
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,11 +109,8 @@ def simulate(
         tasks.add(step)
     graph = tasks.finished()
     kernel = tasks_of_kernel(graph.tasks) if keeps == "tasks" else None
-    if kernel is not None and graph.num_tasks >= _MANY_TASKS:
-        runs, time_s = [], stage_seconds([[kernel]], machine)
-    else:
-        runs = graph.run()
-        time_s = graph.end_s
+    runs = () if kernel is not None else tuple(graph.run())
+    time_s = graph.end_s if kernel is None else kernel_seconds(kernel, graph, machine)
     if not any(step.kernel for step in steps):
         num_launches = len(steps) if policy.launches == "each step" else 1
         time_s += num_launches * machine.overheads.kernel_launch_ns * 1e-9
@@ -137,11 +132,11 @@ def simulate(
     macs = sum(work.macs for step in steps for work in step.works)
     return Simulation(
         time_s,
-        busy if kernel is None else {},
+        busy,
         account.traffic,
         energy_pj,
         macs,
-        tuple(runs) if kernel is None else (),
+        runs,
         steps,
         residents,
         bound_s,

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.hardware.machine import Machine
 from tilewright.machine_code import compiled
-from tilewright.targets.npu.events import NOWHERE, Task
+from tilewright.targets.npu.events import NOWHERE, Task, TaskGraph
 from tilewright.targets.npu.ports import DMA
 
 Array = np.ndarray[Any, Any]
@@ -72,6 +72,25 @@ def tasks_of_kernel(tasks: Sequence[Task]) -> KernelTasks:
         np.cumsum([0, *(len(task.followers) for task in tasks)]),
         np.array([follower for task in tasks for follower in task.followers], np.int64),
     )
+
+
+@dataclass(slots=True)
+class _Timed:
+    """How many tasks of single kernels were timed: with many of them, compiled code is worth its start."""
+
+    num_tasks: int = 0
+
+
+_TIMED, _MANY_TASKS = _Timed(), 100_000
+
+
+def kernel_seconds(kernel: KernelTasks, graph: TaskGraph, machine: Machine) -> float:
+    """How long a kernel takes alone, whose tasks are those of a graph."""
+    _TIMED.num_tasks += graph.num_tasks
+    if _TIMED.num_tasks > _MANY_TASKS:
+        return stage_seconds([[kernel]], machine)
+    graph.run()
+    return graph.end_s
 
 
 def stage_seconds(groups: Sequence[Sequence[KernelTasks]], machine: Machine) -> float:
