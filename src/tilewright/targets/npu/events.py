@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+Array = np.ndarray[Any, Any]
 Priority = tuple[int, int, int]
 """Step, tile, phase: what was issued first runs first."""
 
@@ -36,34 +40,31 @@ class Run:
     part: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Task:
-    """A task under construction: what it waits for, and who waits for it."""
-
-    unit: str
-    seconds: float
-    priority: Priority
-    what: str
-    size_bytes: int
-    name: str
-    lane: int = 0
-    num_cores: int = 0
-    part: int = 0
-    takes: int = 0
-    gives: int = 0
-    num_waiting: int = 0
-    followers: list[int] = field(default_factory=list)
-
-
 class TaskGraph:
     """Tasks under construction, then run. A task is known by its number.
 
     Cores may be held from one task to another, by as many kernels at a time as there are cores for. The units
     of these cores are a `lane` of their own: those of other lanes run at the same time.
+
+    What is known of tasks stands in columns, by their numbers: a search makes millions of them, and the
+    collection of garbage would look at an object for each. `waits_for` are the tasks that the first one waits
+    for, then those of the second one and so on, `num_waits` how many these are of each.
     """
 
     def __init__(self, num_cores: int = 0) -> None:
-        self._tasks: list[Task] = []
+        self.units: list[str] = []
+        self.lanes: list[int] = []
+        self.seconds: list[float] = []
+        self.priorities: list[Priority] = []
+        self.sizes_bytes: list[int] = []
+        self.num_waits: list[int] = []
+        self.waits_for: list[int] = []
+        self.takes: dict[int, int] = {}  # cores, by the tasks that take some
+        self._gives: dict[int, int] = {}
+        self._whats: list[str] = []
+        self._names: list[str] = []
+        self._nums_cores: list[int] = []
+        self._parts: list[int] = []
         self._num_cores = num_cores
         self.end_s = 0.0
 
@@ -81,42 +82,56 @@ class TaskGraph:
         part: int = 0,
     ) -> int:
         """A task that starts when all of `after` have ended and its unit has nothing earlier to do."""
-        return self._add(Task(unit, seconds, priority, what, size_bytes, name, lane, num_cores, part), after)
+        number, earlier = len(self.units), set(after)
+        self.units.append(unit)
+        self.lanes.append(lane)
+        self.seconds.append(seconds)
+        self.priorities.append(priority)
+        self.sizes_bytes.append(size_bytes)
+        self.num_waits.append(len(earlier))
+        self.waits_for += earlier
+        self._whats.append(what)
+        self._names.append(name)
+        self._nums_cores.append(num_cores)
+        self._parts.append(part)
+        return number
 
     def hold(self, num_cores: int, seconds: float, priority: Priority, after: Iterable[int]) -> int:
         """A task that starts when so many cores are free, and keeps them from others until `free`.
 
         Who waits with the least priority gets cores first, whatever others could make of them meanwhile.
         """
-        return self._add(Task(NOWHERE, seconds, priority, "", 0, "", takes=num_cores), after)
+        task = self.add(NOWHERE, seconds, priority, "", after)
+        self.takes[task] = num_cores
+        return task
 
     def free(self, num_cores: int, after: Iterable[int]) -> int:
         """A task that ends with the last of some, and gives cores back."""
-        return self._add(Task(NOWHERE, 0.0, (0, 0, 0), "", 0, "", gives=num_cores), after)
-
-    def _add(self, task: Task, after: Iterable[int]) -> int:
-        tasks, waits_for = self._tasks, set(after)
-        number = len(tasks)
-        for earlier in waits_for:
-            tasks[earlier].followers.append(number)
-        task.num_waiting = len(waits_for)
-        tasks.append(task)
-        return number
-
-    @property
-    def tasks(self) -> Sequence[Task]:
-        """The tasks so far, by their numbers."""
-        return self._tasks
+        task = self.add(NOWHERE, 0.0, (0, 0, 0), "", after)
+        self._gives[task] = num_cores
+        return task
 
     @property
     def num_tasks(self) -> int:
         """How many tasks there are so far."""
-        return len(self._tasks)
+        return len(self.units)
 
     def join(self, after: Iterable[int]) -> int:
         """A task that ends with the last of some; if there is one only, that one."""
         earlier = set(after)
         return earlier.pop() if len(earlier) == 1 else self.add(NOWHERE, 0.0, (0, 0, 0), "", earlier)
+
+    def moved_bytes(self, unit: str) -> int:
+        """What all tasks of a unit move together, in any time at all."""
+        columns = zip(self.units, self.sizes_bytes, self.seconds, strict=True)
+        return sum(size_bytes for of, size_bytes, seconds in columns if of == unit and seconds)
+
+    def followers(self) -> tuple[Array, Array]:
+        """Where each task's followers begin, and all followers, those of the first task first."""
+        earlier = np.array(self.waits_for, np.int64)
+        later = np.repeat(np.arange(self.num_tasks), self.num_waits)
+        counts = np.bincount(earlier, minlength=self.num_tasks)
+        return np.concatenate([[0], np.cumsum(counts)]), later[np.argsort(earlier, kind="stable")]
 
     def run(self) -> list[Run]:
         """Every unit runs, of its tasks that wait for nothing, the one with the least priority.
@@ -124,13 +139,16 @@ class TaskGraph:
         Tasks that take no time, or no unit, are left out of the answer. O(tasks log tasks); the same tasks,
         the same runs.
         """
-        tasks = self._tasks
-        waiting: dict[tuple[str, int], list[tuple[Priority, int]]] = {(t.unit, t.lane): [] for t in tasks}
+        units, seconds, priorities = self.units, self.seconds, self.priorities
+        takes, gives = self.takes, self._gives
+        queues = list(zip(units, self.lanes, strict=True))
+        starts, followers = (column.tolist() for column in self.followers())
+        waiting: dict[tuple[str, int], list[tuple[Priority, int]]] = {queue: [] for queue in queues}
         is_free = dict.fromkeys(waiting, True)
         events: list[tuple[float, int]] = []
         runs: list[Run] = []
-        num_left = [task.num_waiting for task in tasks]
-        ready = [number for number, task in enumerate(tasks) if task.num_waiting == 0]
+        num_left = list(self.num_waits)
+        ready = [number for number, count in enumerate(num_left) if count == 0]
         touched: list[tuple[str, int]] = []
         for_cores: list[tuple[Priority, int]] = []
         num_free = self._num_cores
@@ -138,24 +156,23 @@ class TaskGraph:
         now = 0.0
         while True:
             for number in ready:
-                task = tasks[number]
-                if task.takes:
-                    heapq.heappush(for_cores, (task.priority, number))
-                elif task.unit == NOWHERE:
-                    heapq.heappush(events, (now + task.seconds, number))
+                if number in takes:
+                    heapq.heappush(for_cores, (priorities[number], number))
+                elif units[number] == NOWHERE:
+                    heapq.heappush(events, (now + seconds[number], number))
                 else:
-                    heapq.heappush(waiting[task.unit, task.lane], (task.priority, number))
-                    touched.append((task.unit, task.lane))
-            while for_cores and tasks[for_cores[0][1]].takes <= num_free:
+                    heapq.heappush(waiting[queues[number]], (priorities[number], number))
+                    touched.append(queues[number])
+            while for_cores and takes[for_cores[0][1]] <= num_free:
                 _, number = heapq.heappop(for_cores)
-                num_free -= tasks[number].takes
-                heapq.heappush(events, (now + tasks[number].seconds, number))
-            for unit in touched:
-                if is_free[unit] and waiting[unit]:
-                    _, number = heapq.heappop(waiting[unit])
-                    is_free[unit] = False
+                num_free -= takes[number]
+                heapq.heappush(events, (now + seconds[number], number))
+            for queue in touched:
+                if is_free[queue] and waiting[queue]:
+                    _, number = heapq.heappop(waiting[queue])
+                    is_free[queue] = False
                     started_s[number] = now
-                    heapq.heappush(events, (now + tasks[number].seconds, number))
+                    heapq.heappush(events, (now + seconds[number], number))
             if not events:
                 self.end_s = now
                 return runs
@@ -164,30 +181,28 @@ class TaskGraph:
             ready, touched = [], []
             while events and events[0][0] == now:
                 _, number = heapq.heappop(events)
-                task = tasks[number]
-                num_free += task.gives
-                if task.unit != NOWHERE:
-                    if task.seconds:
-                        runs.append(_ran(task, started_s.pop(number), now))
-                    is_free[task.unit, task.lane] = True
-                    touched.append((task.unit, task.lane))
-                for follower in task.followers:
+                num_free += gives.get(number, 0)
+                if units[number] != NOWHERE:
+                    if seconds[number]:
+                        runs.append(self._ran(number, started_s.pop(number), now))
+                    is_free[queues[number]] = True
+                    touched.append(queues[number])
+                for follower in followers[starts[number] : starts[number + 1]]:
                     num_left[follower] -= 1
                     if num_left[follower] == 0:
                         ready.append(follower)
 
-
-def _ran(task: Task, start_s: float, end_s: float) -> Run:
-    step, tile, _ = task.priority
-    return Run(
-        task.unit,
-        start_s,
-        end_s,
-        step,
-        task.what,
-        max(tile, -1),
-        task.size_bytes,
-        task.name,
-        task.num_cores,
-        task.part,
-    )
+    def _ran(self, number: int, start_s: float, end_s: float) -> Run:
+        step, tile, _ = self.priorities[number]
+        return Run(
+            self.units[number],
+            start_s,
+            end_s,
+            step,
+            self._whats[number],
+            max(tile, -1),
+            self.sizes_bytes[number],
+            self._names[number],
+            self._nums_cores[number],
+            self._parts[number],
+        )

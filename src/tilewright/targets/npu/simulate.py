@@ -108,7 +108,7 @@ def simulate(
     for step in steps:
         tasks.add(step)
     graph = tasks.finished()
-    kernel = tasks_of_kernel(graph.tasks) if keeps == "tasks" else None
+    kernel = tasks_of_kernel(graph) if keeps == "tasks" else None
     runs = () if kernel is not None else tuple(graph.run())
     time_s = graph.end_s if kernel is None else kernel_seconds(kernel, graph, machine)
     if not any(step.kernel for step in steps):
@@ -122,7 +122,7 @@ def simulate(
     for work in (work for step in steps for work in step.works if work.energy_pj):
         energy_pj[work.unit] = energy_pj.get(work.unit, 0.0) + work.energy_pj
     for unit, pj_per_byte in ports.pj_per_byte.items():
-        moved_pj = pj_per_byte * sum(t.size_bytes for t in graph.tasks if t.unit == unit and t.seconds)
+        moved_pj = pj_per_byte * graph.moved_bytes(unit)
         if moved_pj:
             energy_pj[unit] = energy_pj.get(unit, 0.0) + moved_pj
     energy_pj["static"] = static_power_w(machine) * time_s * 1e12

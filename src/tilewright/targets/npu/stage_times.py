@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.hardware.machine import Machine
 from tilewright.machine_code import compiled
-from tilewright.targets.npu.events import NOWHERE, Task, TaskGraph
+from tilewright.targets.npu.events import NOWHERE, TaskGraph
 from tilewright.targets.npu.ports import DMA
 
 Array = np.ndarray[Any, Any]
@@ -46,31 +46,31 @@ class KernelTasks:
         return float(self.seconds[self.queues == _MAIN].sum())
 
 
-def tasks_of_kernel(tasks: Sequence[Task]) -> KernelTasks:
-    """All tasks of the only kernel of a task graph."""
+def tasks_of_kernel(graph: TaskGraph) -> KernelTasks:
+    """All tasks of the only kernel of a graph."""
     # Lanes of the kernel have units of their own.
     places: dict[tuple[str, int], int] = {}
     queues = [
         _WAITS
-        if task.unit == NOWHERE
+        if unit == NOWHERE
         else _MAIN
-        if task.unit == DMA
-        else places.setdefault((task.unit, task.lane), len(places) + _MAIN + 1)
-        for task in tasks
+        if unit == DMA
+        else places.setdefault((unit, lane), len(places) + _MAIN + 1)
+        for unit, lane in zip(graph.units, graph.lanes, strict=True)
     ]
-    priorities = [task.priority for task in tasks]
-    ranks = np.empty(len(tasks), np.int64)
+    ranks = np.empty(graph.num_tasks, np.int64)
     # Of equal priorities the task with the least number comes first.
-    ranks[sorted(range(len(tasks)), key=priorities.__getitem__)] = np.arange(len(tasks))
+    ranks[sorted(range(graph.num_tasks), key=graph.priorities.__getitem__)] = np.arange(graph.num_tasks)
+    starts, followers = graph.followers()
     return KernelTasks(
-        tasks[0].takes,
+        graph.takes[0],
         len(places),
-        np.array([task.seconds for task in tasks]),
+        np.array(graph.seconds),
         np.array(queues, np.int64),
         ranks,
-        np.array([task.num_waiting for task in tasks], np.int64),
-        np.cumsum([0, *(len(task.followers) for task in tasks)]),
-        np.array([follower for task in tasks for follower in task.followers], np.int64),
+        np.array(graph.num_waits, np.int64),
+        starts,
+        followers,
     )
 
 

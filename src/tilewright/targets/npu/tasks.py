@@ -99,8 +99,8 @@ class StepTasks(ClusterTasks):
         What comes to the shared buffer meanwhile waits for no more than its place there.
         """
         since = range(self._section_first, self.tasks.num_tasks)
-        known = self.tasks.tasks
-        busy = [t for t in since if known[t].unit != NOWHERE and self.uses_cores(known[t].unit)]
+        units = self.tasks.units
+        busy = [t for t in since if units[t] != NOWHERE and self.uses_cores(units[t])]
         if busy:
             self.gate = [self.tasks.add(NOWHERE, self.barrier_s, (step.number, -1, 0), "", busy)]
         if self.shared is not None:
