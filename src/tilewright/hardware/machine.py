@@ -277,7 +277,8 @@ class Machine(MachinePart):
 
     def num_instances(self, level: Level) -> int:
         """Instances of a level in the whole machine."""
-        place = self.levels.index(level)
+        # Names are unique, and compared sooner than descriptions.
+        place = [x.name for x in self.levels].index(level.name)
         return prod(outer.num_instances_per_parent for outer in self.levels[place:])
 
     def num_instances_per_cluster(self, level: Level) -> Fraction:

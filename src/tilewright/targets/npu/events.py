@@ -134,10 +134,14 @@ class TaskGraph:
         return np.concatenate([[0], np.cumsum(counts)]), later[np.argsort(earlier, kind="stable")]
 
     def run(self) -> list[Run]:
-        """Every unit runs, of its tasks that wait for nothing, the one with the least priority.
+        """What every unit does when; see `times`."""
+        return [self._ran(*times) for times in self.times()]
 
-        Tasks that take no time, or no unit, are left out of the answer. O(tasks log tasks); the same tasks,
-        the same runs.
+    def times(self) -> list[tuple[int, float, float]]:
+        """When each task starts and ends, in the order in which they end.
+
+        Every unit runs, of its tasks that wait for nothing, the one with the least priority. Tasks that take
+        no time, or no unit, are left out of the answer. O(tasks log tasks); the same tasks, the same times.
         """
         units, seconds, priorities = self.units, self.seconds, self.priorities
         takes, gives = self.takes, self._gives
@@ -146,7 +150,7 @@ class TaskGraph:
         waiting: dict[tuple[str, int], list[tuple[Priority, int]]] = {queue: [] for queue in queues}
         is_free = dict.fromkeys(waiting, True)
         events: list[tuple[float, int]] = []
-        runs: list[Run] = []
+        times: list[tuple[int, float, float]] = []
         num_left = list(self.num_waits)
         ready = [number for number, count in enumerate(num_left) if count == 0]
         touched: list[tuple[str, int]] = []
@@ -175,7 +179,7 @@ class TaskGraph:
                     heapq.heappush(events, (now + seconds[number], number))
             if not events:
                 self.end_s = now
-                return runs
+                return times
             # Everything that ends now has ended before anything else is chosen.
             now = events[0][0]
             ready, touched = [], []
@@ -184,7 +188,7 @@ class TaskGraph:
                 num_free += gives.get(number, 0)
                 if units[number] != NOWHERE:
                     if seconds[number]:
-                        runs.append(self._ran(number, started_s.pop(number), now))
+                        times.append((number, started_s.pop(number), now))
                     is_free[queues[number]] = True
                     touched.append(queues[number])
                 for follower in followers[starts[number] : starts[number + 1]]:

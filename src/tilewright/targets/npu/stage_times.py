@@ -1,7 +1,7 @@
 """Stages of kernels that are launched separately, timed from the tasks of each kernel.
 
 What a kernel's tasks are does not depend on what runs beside it: they are made once, and a stage is the run
-of those of all its kernels, with the same answer as `TaskGraph.run`.
+of those of all its kernels, with the same answer as `TaskGraph.times`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def kernel_seconds(kernel: KernelTasks, graph: TaskGraph, machine: Machine) -> f
     _TIMED.num_tasks += graph.num_tasks
     if _TIMED.num_tasks > _MANY_TASKS:
         return stage_seconds([[kernel]], machine)
-    graph.run()
+    graph.times()
     return graph.end_s
 
 
