@@ -129,9 +129,12 @@ def _tile_words(problem: Problem, kinds: tuple[TensorKind, ...], *, counts_copie
     total: Array = np.zeros((1,) * len(tile), np.int64)
     for operand in problem.operands:
         if operand.kind in kinds:
-            words: Array = np.ones_like(total) * (operand.copies if counts_copies else 1)
+            words: Array = np.full_like(total, operand.copies if counts_copies else 1)
             for axis in operand.axes:
-                words = words * sum((step * (tile[dim] - 1) for dim, step in axis), start=np.int64(1))
+                extent: Array = np.ones_like(total)
+                for dim, step in axis:
+                    extent = extent + step * (tile[dim] - 1)
+                words = words * extent
             total = total + words
     return distinct(total)
 
