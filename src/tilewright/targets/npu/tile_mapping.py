@@ -98,25 +98,29 @@ class MappedTiles:
 
     def rounded(self, view: _View) -> _View:
         """The same view with the least capacities that hold the same tiles."""
-        passing = view.kinds(is_main=True) if view.passes_shared else ()
-        # Whether anything passes the shared buffer goes by how many operands find a place there.
-        least = len(view.problem.operands) + 1
-        return replace(
-            view,
-            local_words=self._rounded(view.problem, ALL_KINDS, view.local_words, 0),
-            shared_words=self._rounded(view.problem, passing, view.shared_words, least),
-        )
+        local_words = self._rounded(view.problem, ALL_KINDS, view.local_words, counts_copies=True)
+        shared_words = 0
+        if view.passes_shared:
+            # Whether anything passes the shared buffer goes by how many operands find a place there.
+            least = min(view.shared_words, len(view.problem.operands) + 1)
+            passing = view.kinds(is_main=True)
+            shared_words = max(
+                least, self._rounded(view.problem, passing, view.shared_words, counts_copies=False)
+            )
+        return replace(view, local_words=local_words, shared_words=shared_words)
 
-    def _rounded(self, problem: Problem, kinds: tuple[TensorKind, ...], words: int, least: int) -> int:
+    def _rounded(
+        self, problem: Problem, kinds: tuple[TensorKind, ...], words: int, *, counts_copies: bool
+    ) -> int:
         """As many words, of so many, as some tile of these kinds of tensor takes at once."""
-        if not kinds:
-            return words
-        key = problem, kinds
+        key = problem, kinds, counts_copies
         if key not in self._sizes:
-            self._sizes[key] = _tile_words(problem, kinds, counts_copies=kinds == ALL_KINDS)
+            self._sizes[key] = _tile_words(problem, kinds, counts_copies=counts_copies)
         sizes = self._sizes[key]
-        place = 0 if sizes is None else int(np.searchsorted(sizes, words, side="right"))
-        return max(int(sizes[place - 1]), min(words, least)) if sizes is not None and place else words
+        if sizes is None:
+            return words
+        place = int(np.searchsorted(sizes, words, side="right"))
+        return int(sizes[place - 1]) if place else words
 
 
 def _tile_words(problem: Problem, kinds: tuple[TensorKind, ...], *, counts_copies: bool) -> Array | None:
