@@ -332,7 +332,7 @@ class _Search:
     def _by_rule(self) -> MappingSolution | None:
         """What the rule for kernels gives at once. What costs more is not looked at, and where a few partial
         mappings of each tile lead nowhere near it, it is the best so far."""
-        if self.task.fixed or self.task.block is not None:  # of which the rule may have others
+        if self.task.constraints or self.task.block is not None:  # the rule knows of none
             return None
         try:
             solution = Paper().solve(self.task, Budget())

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.extras import is_importable
 from tilewright.hardware.machine import Machine
 from tilewright.machine_code import compiled
 from tilewright.targets.npu.events import NOWHERE, TaskGraph
@@ -87,7 +88,7 @@ _TIMED, _MANY_TASKS = _Timed(), 100_000
 def kernel_seconds(kernel: KernelTasks, graph: TaskGraph, machine: Machine) -> float:
     """How long a kernel takes alone, whose tasks are those of a graph."""
     _TIMED.num_tasks += graph.num_tasks
-    if _TIMED.num_tasks > _MANY_TASKS:
+    if _TIMED.num_tasks > _MANY_TASKS and is_importable("numba"):
         return stage_seconds([[kernel]], machine)
     graph.times()
     return graph.end_s
