@@ -345,7 +345,8 @@ def test_the_search_counts_no_more_than_the_cost(
     for objective in (search_states.ENERGY_WITHIN, search_states.LATENCY):
         found = search(space, Question(objective, inf, inf, 100_000), lambda: False)
         assert found is not None
-        for value, mapping in found.mappings:
+        for number, value in enumerate(found.values):
+            mapping = found.mapping(number)
             cost = evaluate(problem, machine, mapping, task.cost_options)
             assert value <= (cost.energy_pj if objective == search_states.ENERGY_WITHIN else cost.cycles) * (
                 1 + 1e-9
