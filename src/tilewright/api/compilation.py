@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +54,29 @@ def compile_model(
     """
     model, options = compilation_request(model, target, shapes, options, settings)
     if isinstance(model.source, PreparedModel):
-        return _open_model(model, model.source, options, progress)
-    return compiled_model(model, options, compile_graph(model.graph, options, progress))
+        return open_model(model, model.source, options, progress)
+    return compile_static(model, options, progress=progress)
 
 
-def _open_model(
-    model: Model, prepared: PreparedModel, options: Options, progress: Progress | None
+def compile_static(
+    model: Model, options: Options, pool: ContentPool | None = None, progress: Progress | None = None
+) -> CompiledModel:
+    """What `tw.compile` gives of a model of given shapes; with a pool, others share its constants."""
+    compilation = compile_graph(model.graph, options, progress)
+    if pool is not None:
+        for value in compilation.program.graph.initializers:
+            value.data = None if value.data is None else pool.array(value.data)
+    return compiled_model(model, options, compilation, pool)
+
+
+def open_model(
+    model: Model,
+    prepared: PreparedModel,
+    options: Options,
+    progress: Progress | None,
+    compile_whole: Callable[[Model, Options, ContentPool], CompiledModel] = compile_static,
 ) -> OpenCompiledModel:
-    """What `tw.compile` gives of a model whose shapes are open."""
+    """What `tw.compile` gives of a model whose shapes are open; `compile_whole` gives it at some shapes."""
     binding = Binding(prepared.inputs, prepared.defaulted, options.shapes)
     outputs = {name: found for name, found in prepared.outputs.items() if found is not None}
     facts = CompiledFacts(
@@ -79,13 +94,12 @@ def _open_model(
 
     pool = ContentPool()
 
-    def compile_part(graph: Graph, shapes: Mapping[str, Shape], time_left_s: float | None) -> CompiledModel:
+    def compile_part(
+        graph: Graph, shapes: Mapping[str, Shape], time_left_s: float | None, is_whole: bool
+    ) -> CompiledModel:
         chosen = dataclasses.replace(options, shapes=dict(shapes), timeout_s=time_left_s)
         part = dataclasses.replace(model, source=graph, shapes=dict(shapes))
-        compilation = compile_graph(graph, chosen)
-        for value in compilation.program.graph.initializers:
-            value.data = None if value.data is None else pool.array(value.data)
-        return compiled_model(part, chosen, compilation, pool)
+        return (compile_whole if is_whole else compile_static)(part, chosen, pool)
 
     compiled = OpenCompiledModel(prepared, binding, facts, compile_part)
     compiled.prepare(progress)

@@ -22,13 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api.compilation import compilation_request, compile_model
+from tilewright.api.compilation import compilation_request, compile_static, open_model
 from tilewright.api.models import Model
 from tilewright.artifact import read_kept, verify_artifact
 from tilewright.artifact.write import save_artifact
 from tilewright.compiled import CompiledModel
+from tilewright.content_pool import ContentPool
 from tilewright.errors import TilewrightError
 from tilewright.families import HOST_TARGET, MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS
+from tilewright.frontend.onnx import PreparedModel
 from tilewright.hardware.probe import probe_host, processor_facts
 from tilewright.options import AUTO, Options
 from tilewright.private_files import (
@@ -52,17 +54,26 @@ Array = np.ndarray[Any, Any]
 
 
 def compile_or_reuse(model: Model, options: Options, progress: Progress | None = None) -> CompiledModel:
-    """`compile_model` of a model as it was loaded, or what that gave before for the same request.
+    """`compile_model` of a model as it was loaded, or what that gave before for the same request: of a model
+    whose shapes are open, for the same shapes.
 
     Raises:
         ModelRejected, UnsupportedOp, UsageError, BudgetExceeded: as `compile_model`.
     """
     model, options = compilation_request(model, None, None, options, {})
+    if isinstance(model.source, PreparedModel):
+        return open_model(model, model.source, options, progress, _compiled_or_reused)
+    return _compiled_or_reused(model, options, progress=progress)
+
+
+def _compiled_or_reused(
+    model: Model, options: Options, pool: ContentPool | None = None, progress: Progress | None = None
+) -> CompiledModel:
     place = _place(model, options)
-    found = None if place is None else place.find(model, options)
+    found = None if place is None else place.find(model, options, pool)
     if found is not None:
         return found
-    compiled = compile_model(model, options=options, progress=progress)
+    compiled = compile_static(model, options, pool, progress)
     if place is not None and _is_final(compiled):
         place.keep(compiled)
     return compiled
@@ -81,14 +92,14 @@ class _Place:
     folder: PrivateFolder
     name: str
 
-    def find(self, model: Model, options: Options) -> CompiledModel | None:
+    def find(self, model: Model, options: Options, pool: ContentPool | None) -> CompiledModel | None:
         """What is kept of it, if it may be used."""
         start_s = time.monotonic()
         path = self.folder.path(MODELS, self.name)
         try:
             if not self.folder.check(MODELS, self.name, max_bytes=MAX_FILE_BYTES):
                 return None
-            kept = read_kept(path, options, lambda: _constants(model, options))
+            kept = read_kept(path, options, lambda: _constants(model, options), pool)
         except NotPrivate as problem:
             warn_once(problem)
             return None
@@ -164,8 +175,7 @@ def _place(model: Model, options: Options) -> _Place | None:
         (options.memory, MEMORY_PLANNERS),
     )
     is_plain = (
-        not model.is_open
-        and options.target == HOST_TARGET
+        options.target == HOST_TARGET
         and options.budget is None
         and not (options.no_cache or options.passes or options.dump_after)
         and all(name in (AUTO, *family.built_in_names()) for name, family in planners)

@@ -9,9 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tilewright.api.artifacts import open_artifact
 from tilewright.api.kept import compile_or_reuse
-from tilewright.api.models import as_model
+from tilewright.api.models import Shapes, as_model
 from tilewright.api.values import IOBinding, OrtValue
 from tilewright.arguments import checked
 from tilewright.compiled_facts import ModelMetadata, TensorInfo
@@ -19,7 +18,8 @@ from tilewright.errors import TilewrightError
 from tilewright.forks import ForkSafeLock
 from tilewright.frontend.onnx import Source
 from tilewright.hardware.probe import num_threads_default
-from tilewright.options import Options
+from tilewright.options import Options, parse_open_shapes
+from tilewright.specialise.opened import open_compiled
 
 logger = logging.getLogger(__name__)
 
@@ -27,8 +27,10 @@ logger = logging.getLogger(__name__)
 class InferenceSession:
     """For code written against onnxruntime: `InferenceSession(path).run(None, feed)`.
 
-    Takes a model or an artifact. Of `sess_options` only `intra_op_num_threads` is read; `providers` are
-    ignored, for there is one. Inputs may be arrays of any library that shares its memory, as by DLPack.
+    Takes a model or an artifact. A model whose shapes are open is compiled for those that `shapes` list now,
+    and for others when a run brings them, unless they are frozen; of an artifact they name one set. Of
+    `sess_options` only `intra_op_num_threads` is read; `providers` are ignored, for there is one. Inputs may
+    be arrays of any library that shares its memory, as by DLPack.
     """
 
     @checked
@@ -38,13 +40,19 @@ class InferenceSession:
         sess_options: Any = None,
         providers: Sequence[Any] | None = None,
         provider_options: Sequence[Any] | None = None,
+        *,
+        shapes: Shapes | str | None = None,
+        frozen_shapes: bool = False,
     ) -> None:
         threads = getattr(sess_options, "intra_op_num_threads", 0) or None
+        listed = parse_open_shapes(shapes) if isinstance(shapes, str) else shapes or {}
+        asked = {name: tuple(shape) for name, shape in listed.items()}
+        options = Options(threads=threads, shapes=asked, frozen_shapes=frozen_shapes)
         is_artifact = isinstance(path_or_bytes, str | os.PathLike) and str(path_or_bytes).endswith(".tw")
         self.compiled = (
-            open_artifact(Path(os.fspath(path_or_bytes)), threads)  # type: ignore[arg-type]  # checked above
+            open_compiled(Path(os.fspath(path_or_bytes)), options)  # type: ignore[arg-type]  # checked above
             if is_artifact
-            else compile_or_reuse(as_model(path_or_bytes, {}), Options(threads=threads))
+            else compile_or_reuse(as_model(path_or_bytes, options.shapes), options)
         )
         self._queue = _RunQueue()
 

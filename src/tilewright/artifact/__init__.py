@@ -261,11 +261,15 @@ def verify_artifact(path: Path) -> None:
 
 
 def read_kept(
-    path: Path, options: Options, constants: Callable[[], Mapping[str, Array | bytes]]
+    path: Path,
+    options: Options,
+    constants: Callable[[], Mapping[str, Array | bytes]],
+    pool: ContentPool | None = None,
 ) -> StoredModel:
     """Open what `save_artifact` wrote here without weights, of a compilation with these very options.
 
-    `constants` gives those of the optimised graph by their digests, when they are first called for.
+    `constants` gives those of the optimised graph by their digests, when they are first called for; what a
+    pool has of the arranged ones is not made again.
 
     Raises:
         ArtifactCorrupt: it is damaged, of another version, or not by this user for this machine.
@@ -282,7 +286,7 @@ def read_kept(
     store = _code_store(archive, facts.target, find, has_code=bool(codes))
     if archive.signature is None or archive.signature.public_key != user_key() or store is None:
         raise archive.corrupt("this user did not sign it")
-    stored = Stored(archive, facts, find, Options(), store, codes, given_constants=constants)
+    stored = Stored(archive, facts, find, Options(), store, codes, given_constants=constants, pool=pool)
     stored.chosen = next((n for n, made_for in enumerate(codes) if store.refusal(made_for) is None), -1)
     if stored.chosen < 0:
         raise archive.corrupt("its code is for another machine")

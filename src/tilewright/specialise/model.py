@@ -35,8 +35,8 @@ ByOthers = DividedRows | PaddedShapes
 """What runs by the code for other shapes."""
 Purpose = Literal["ahead", "run", "at"]
 """Why something is made: before any run, for one, or because somebody asked for the model at these shapes."""
-CompilePart = Callable[[Graph, Shapes, float | None], CompiledModel]
-"""A graph at shapes of its inputs, within so many seconds."""
+CompilePart = Callable[[Graph, Shapes, float | None, bool], CompiledModel]
+"""A graph at shapes of its inputs, within so many seconds; and whether it is the whole model."""
 
 _LEAST_PADDED = 3
 """Extents of two and one are not compared: nests of one are written in another way."""
@@ -267,7 +267,7 @@ class OpenCompiledModel(CompiledModel):
                 )
         started = time.perf_counter()
         division = self._prepared.divided(dict(key))
-        compile_part = self._limited(key, started)
+        compile_part = self._limited(key, started, is_whole=division.is_static)
         return Part.of(division, dict(key), compile_part, keeps=purpose == "ahead")
 
     def _followed(self, prepared: PreparedModel, key: Key) -> Part:
@@ -281,11 +281,11 @@ class OpenCompiledModel(CompiledModel):
 
         return self._following.obtain((prepared, key), make)
 
-    def _limited(self, key: Key, started: float) -> Compile:
+    def _limited(self, key: Key, started: float, *, is_whole: bool = False) -> Compile:
         """What compiles a part that was begun then, in the time that is left."""
 
         def compile_part(graph: Graph, shapes: Shapes) -> CompiledModel:
-            return self._compile_part(graph, shapes, self._time_left(key, started))
+            return self._compile_part(graph, shapes, self._time_left(key, started), is_whole)
 
         return compile_part
 

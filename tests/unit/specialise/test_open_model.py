@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -329,3 +330,29 @@ def test_a_session_binds_open_shapes() -> None:
         binding.run()
         (found,) = binding.copy_outputs_to_cpu()
         np.testing.assert_allclose(found, np.maximum(rows(number) @ WEIGHTS, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_a_session_takes_shapes(tmp_path: Path) -> None:
+    session = tw.InferenceSession(model(DENSE, w=WEIGHTS), shapes="x:2|4x4", frozen_shapes=True)
+    compiled = session.compiled
+    assert isinstance(compiled, OpenCompiledModel)
+    assert compiled.specialisations.num_made == 2
+    (wanted,) = session.run(None, {"x": rows(4)})
+    compiled.save(tmp_path / "m.tw")
+    opened = tw.InferenceSession(tmp_path / "m.tw", shapes={"x": (4, 4)})
+    assert opened.get_inputs()[0].shape == (4, 4)
+    np.testing.assert_array_equal(opened.run(None, {"x": rows(4)})[0], wanted)
+
+
+def test_what_was_compiled_for_a_set_of_shapes_is_kept_for_later_processes(tmp_path: Path) -> None:
+    from tilewright.api.kept import compile_or_reuse
+
+    options = tw.Options(threads=1, cache_dir=tmp_path)
+    results = []
+    for _ in range(2):
+        with compile_or_reuse(tw.load(model(DENSE, w=WEIGHTS)), options) as compiled:
+            assert isinstance(compiled, OpenCompiledModel)
+            results.append(compiled.run(None, {"x": rows(5)})[0])
+            reused = "reuse" in compiled.at({"x": (5, 4)}).phase_s
+        assert reused == (len(results) == 2)
+    np.testing.assert_array_equal(*results)
