@@ -6,7 +6,8 @@ as those of the model compiled for that shape alone.
 
 Each model runs at five shapes. Its outputs are compared with onnxruntime's; then runs of the open model, of
 the model compiled for the shape, and of onnxruntime take turns. A model in which data decide a shape is
-compiled for no shape: there is nothing to compare it with. Every shape is a line of JSON in `--output`: a run
+compiled for no shape: there is nothing to compare it with. Where torch, torchvision and transformers are
+installed, models that they export are there, too. Every shape is a line of JSON in `--output`: a run
 that `--limit` ended goes on where it stopped, model by model. The table is printed in the end; with `--page`
 it goes there, between its markers.
 """
@@ -14,18 +15,19 @@ it goes there, between its markers.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from results import with_table
+from results import append_row, rows_of, with_table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.support.exported_open_models import EXPORTED_MODELS, is_installed
 from tests.support.open_models import OPEN_MODELS, OpenModel
 
 import tilewright as tw
@@ -38,6 +40,8 @@ Feed = Mapping[str, Array]
 Run = Callable[[], Any]
 
 MIN_ROUNDS = 5
+NUM_SHAPES = 5
+"""That each model runs at: with fewer lines, a model was not measured to its end, and is again."""
 
 
 def main() -> None:
@@ -54,20 +58,19 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("open_shapes.jsonl"))
     parser.add_argument("--page", type=Path)
     arguments = parser.parse_args()
-    chosen = arguments.models.split(",") if arguments.models else [m.name for m in OPEN_MODELS]
-    done = (
-        [json.loads(line) for line in arguments.output.read_text().splitlines()]
-        if arguments.output.exists()
-        else []
-    )
-    known = {(row["model"], row["threads"]) for row in done}
+    models = (*OPEN_MODELS, *(EXPORTED_MODELS if is_installed() else ()))
+    chosen = arguments.models.split(",") if arguments.models else [m.name for m in models]
+    done = rows_of(arguments.output)
+    counts = Counter((row["model"], row["threads"]) for row in done)
+    known = {key for key, count in counts.items() if count >= NUM_SHAPES}
+    done = [row for row in done if (row["model"], row["threads"]) in known]
     end_s = time.monotonic() + arguments.limit
-    for model in OPEN_MODELS:
+    for model in models:
         if model.name not in chosen or (model.name, arguments.threads) in known or time.monotonic() > end_s:
             continue
         rows = measured(model, arguments.threads, arguments.seconds)
-        with arguments.output.open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+        for row in rows:
+            append_row(arguments.output, row)
         done += rows
     text = table(done)
     print(text)
@@ -155,7 +158,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     for name, threads in dict.fromkeys((row["model"], row["threads"]) for row in rows):
-        mine = [row for row in rows if (row["model"], row["threads"]) == (name, threads)]
+        mine = [row for row in rows if (row["model"], row["threads"]) == (name, threads)][-NUM_SHAPES:]
         later = [statistics.median(row["times_s"]["open"]) for row in mine]
         peer = [statistics.median(row["times_s"]["onnxruntime"]) for row in mine]
         ratios = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.support.exported_open_models import EXPORTED_MODELS, MODULES
 from tests.support.open_models import OPEN_MODELS, OpenModel
 
 import tilewright as tw
@@ -40,3 +41,11 @@ def test_models_with_open_shapes_are_right_at_each(name: str) -> None:
 @pytest.mark.parametrize("name", [model.name for model in OPEN_MODELS if model.name not in WRITTEN_HERE])
 def test_networks_with_open_batch_and_size_are_right_at_each(name: str) -> None:
     compare(next(model for model in OPEN_MODELS if model.name == name))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [model.name for model in EXPORTED_MODELS])
+def test_what_pytorch_exports_with_open_shapes_is_right_at_each(name: str) -> None:
+    for module in MODULES:
+        pytest.importorskip(module)
+    compare(next(model for model in EXPORTED_MODELS if model.name == name))
