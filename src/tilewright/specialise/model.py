@@ -84,7 +84,10 @@ class OpenCompiledModel(CompiledModel):
         self._binding = binding
         self._compile_part = compile_part
         limit = facts.options.max_shapes
-        self._store: Store[tuple[Key, bool], Part | ByOthers] = Store(limit)
+        # What runs by code for other shapes holds none: any number of lengths may come, none is proven twice.
+        self._store: Store[tuple[Key, bool], Part | ByOthers] = Store(
+            limit, is_light=lambda value: isinstance(value, ByOthers)
+        )
         # Shapes that data decide may differ in every run: they must not push out those of the inputs.
         self._following: Store[tuple[PreparedModel, Key], Part] = Store(limit, warns=False)
         self._masked: dict[tuple[Key, tuple[Mask, ...]], CompiledModel] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections import OrderedDict
@@ -12,6 +13,9 @@ from typing import Generic, TypeVar
 from tilewright.forks import ForkSafeLock
 
 logger = logging.getLogger(__name__)
+
+MAX_LIGHT = 4096
+"""Values that hold little themselves: they are kept beside the others, and go by themselves."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -34,10 +38,14 @@ class Store(Generic[K, V]):
     least recently goes first. It is not closed, for a run may still be using it, but goes with its last user.
     """
 
-    def __init__(self, limit: int, *, warns: bool = True) -> None:
-        """`warns` once, when something is dropped that may have to be made again."""
+    def __init__(
+        self, limit: int, *, warns: bool = True, is_light: Callable[[V], bool] = lambda _: False
+    ) -> None:
+        """`warns` once, when something is dropped that may have to be made again. What `is_light` does not
+        count for the limit, but is limited to `MAX_LIGHT`."""
         self.limit = limit
         self._warns = warns
+        self._is_light = is_light
         self.num_made = 0
         self.num_dropped = 0
         self.seconds = 0.0
@@ -96,13 +104,15 @@ class Store(Generic[K, V]):
         self.num_made += 1
         self.seconds += entry.seconds
         self._entries[key] = entry
-        while len(self._entries) > self.limit:
-            oldest = next((k for k, e in self._entries.items() if not e.is_ahead and k != key), None)
-            if oldest is None:
-                return
+        is_light = self._is_light(entry.value)
+        alike = [k for k, e in self._entries.items() if self._is_light(e.value) == is_light]
+        excess = len(alike) - (MAX_LIGHT if is_light else self.limit)
+        droppable = (k for k in alike if not self._entries[k].is_ahead and k != key)
+        for oldest in list(itertools.islice(droppable, max(0, excess))):
             del self._entries[oldest]
             self.num_dropped += 1
-            if self.num_dropped == 1 and self._warns:
+            if self._warns and not is_light:
+                self._warns = False
                 logger.warning(
                     "more than %d sets of shapes are in use: the code of those used least recently is made "
                     "again when they come back; raise max-shapes, or use fewer",

@@ -30,6 +30,16 @@ def test_the_least_recently_used_goes_first(caplog: pytest.LogCaptureFixture) ->
     assert [record.getMessage()[:20] for record in caplog.records] == ["more than 2 sets of "]
 
 
+def test_what_is_light_does_not_push_out_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.specialise.store.MAX_LIGHT", 3)
+    store: Store[str, int] = Store(2, is_light=lambda value: value < 10)
+    for key, value in zip("abcdefg", (10, 1, 2, 11, 3, 4, 5), strict=True):
+        store.obtain(key, lambda value=value: value)  # type: ignore[misc]
+    assert [key for key, _ in store.items()] == ["a", "d", "e", "f", "g"]
+    store.obtain("h", lambda: 12)
+    assert [key for key, _ in store.items()] == ["d", "e", "f", "g", "h"]
+
+
 def test_what_is_there_is_given_while_another_is_made() -> None:
     store: Store[str, int] = Store(4)
     store.obtain("known", lambda: 1)
