@@ -76,7 +76,7 @@ class PaddedShapes:
     num_padded: int
     extent: int
     is_at_end: bool
-    code: CompiledModel
+    code: CompiledModel | DividedRows
     masks: Mapping[str, int]
     input_axes: Mapping[str, int]
     outputs: Mapping[str, Shape]

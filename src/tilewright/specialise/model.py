@@ -22,24 +22,18 @@ from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.binding import Binding, Key
-from tilewright.specialise.divided import DividedRows, PaddedShapes, cover, divided_rows
 from tilewright.specialise.facts import Specialisation, Specialisations
-from tilewright.specialise.masked import Mask, masked_graph, padding
+from tilewright.specialise.others import ByOthers, Others
 from tilewright.specialise.parts import Compile, Part, is_light
 from tilewright.specialise.store import Entry, Store
 from tilewright.targets.base import Executable, written_into
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
-ByOthers = DividedRows | PaddedShapes
-"""What runs by the code for other shapes."""
 Purpose = Literal["ahead", "run", "at"]
 """Why something is made: before any run, for one, or because somebody asked for the model at these shapes."""
 CompilePart = Callable[[Graph, Shapes, float | None, bool], CompiledModel]
 """A graph at shapes of its inputs, within so many seconds; and whether it is the whole model."""
-
-_LEAST_PADDED = 3
-"""Extents of two and one are not compared: nests of one are written in another way."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,7 +84,9 @@ class OpenCompiledModel(CompiledModel):
         )
         # Shapes that data decide may differ in every run: they must not push out those of the inputs.
         self._following: Store[tuple[PreparedModel, Key], Part] = Store(limit, warns=False)
-        self._masked: dict[tuple[Key, tuple[Mask, ...]], CompiledModel] = {}
+        self._others = Others(
+            prepared, binding, self._ahead, self._compile_masked, is_frozen=facts.options.frozen_shapes
+        )
         self._recent: _Recent | None = None
 
     def run(
@@ -164,8 +160,9 @@ class OpenCompiledModel(CompiledModel):
             if progress is not None:
                 progress("shapes", number, len(keys))
             self._obtained(key, "ahead")
-            if self.options.frozen_shapes:
-                self._prepare_masked(key)
+            part = self._store.get((key, False))
+            if self.options.frozen_shapes and isinstance(part, Part):
+                self._others.prepare(key, part)
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -208,11 +205,9 @@ class OpenCompiledModel(CompiledModel):
         for part in (*self._store.values(), *self._following.values()):
             if isinstance(part, Part) and part.compiled is not None:
                 part.compiled.close()
-        for code in self._masked.values():
-            code.close()
+        self._others.close()
         super().close()
         self._recent = None
-        self._masked.clear()
         self._store.clear()
         self._following.clear()
 
@@ -260,7 +255,7 @@ class OpenCompiledModel(CompiledModel):
 
     def _made(self, key: Key, purpose: Purpose) -> Part | ByOthers:
         if purpose == "run":
-            found = self._by_others(key)
+            found = self._others.serving(key)
             if found is not None:
                 return found
             if self.options.frozen_shapes:
@@ -292,87 +287,14 @@ class OpenCompiledModel(CompiledModel):
 
         return compile_part
 
-    def _by_others(self, key: Key) -> ByOthers | None:
-        """The code for prepared shapes, where it is proven to serve these: on rows of them, or padded."""
-        graph: Graph | None = None
-        for axes in self._binding.listed_axes().values():
-            prepared = self._prepared_beside(key, axes)
-            if not prepared:
-                continue
-            if graph is None:
-                graph = self._prepared.graph(dict(key))
-            name, axis = next(iter(axes.items()))
-            extent = dict(key)[name][axis]
-            extents = cover(extent, sorted(prepared))
-            parts = {e: prepared[e][1] for e in extents}
-            found = divided_rows(graph, parts, axes, extent, extents) if extents else None
-            if found is not None:
-                return found
-            larger = min((e for e in prepared if e > extent), default=None)
-            if larger is not None:
-                padded = self._padded(graph, axes, extent, larger, *prepared[larger])
-                if padded is not None:
-                    return padded
-        return None
+    def _ahead(self) -> dict[Key, Part]:
+        """What was compiled before any run, and is all of the model."""
+        made = {key: entry.value for (key, _), entry in self._store.items() if entry.is_ahead}
+        return {key: part for key, part in made.items() if isinstance(part, Part) and part.whole is not None}
 
-    def _prepared_beside(self, key: Key, axes: Mapping[str, int]) -> dict[int, tuple[Key, Part]]:
-        """What was prepared for a key but for some axes of the same extent, by that extent."""
-        found = {}
-        for (prepared, _), entry in self._store.items():
-            part = entry.value
-            if entry.is_ahead and isinstance(part, Part) and part.whole is not None:
-                extent = _extent_of(prepared, key, axes)
-                if extent is not None:
-                    found[extent] = prepared, part
-        return found
-
-    def _padded(
-        self, graph: Graph, axes: Mapping[str, int], extent: int, larger: int, key: Key, part: Part
-    ) -> PaddedShapes | None:
-        """A run of a graph by code for a larger extent that hides what pads; None if there cannot be any."""
-        assert part.graph is not None  # what is prepared keeps its graph
-        inputs = {name: frozenset({axis}) for name, axis in axes.items()}
-        found = padding(graph, part.graph, inputs, (extent, larger))
-        if found is None:
-            return None
-        code = self._masked_code(key, part.graph, found.masks)
-        if code is None:
-            return None
-        masks = {i.name: i.shape[0] for i in code.get_inputs() if i.name not in self._binding.names}
-        num_padded = larger - extent
-        return PaddedShapes(num_padded, larger, found.is_at_end, code, masks, axes, found.outputs)
-
-    def _masked_code(
-        self, key: Key, graph: Graph, masks: tuple[Mask, ...], *, is_ahead: bool = False
-    ) -> CompiledModel | None:
-        """The code of a prepared graph with masks, made if it is not there; None if that is not allowed."""
-        code = self._masked.get((key, masks))
-        if code is None and (is_ahead or not self.options.frozen_shapes):
-            with_masks = masked_graph(graph, masks)
-            compile_part = self._limited(key, time.perf_counter())
-            code = compile_part(with_masks, {v.name: v.shape for v in with_masks.inputs})
-            code.load()
-            self._masked[key, masks] = code
-        return code
-
-    def _prepare_masked(self, key: Key) -> None:
-        """Compile with masks, too, where shapes are frozen: the next smaller extent says if that can be."""
-        part = self._store.get((key, False))
-        if not isinstance(part, Part) or part.whole is None or part.graph is None:
-            return
-        for axes in self._binding.listed_axes().values():
-            name, axis = next(iter(axes.items()))
-            extent = dict(key)[name][axis]
-            smaller = tuple((n, _with_extent(shape, axes.get(n), extent - 1)) for n, shape in key)
-            if extent < _LEAST_PADDED:
-                continue
-            graph = self._prepared.graph(dict(smaller))
-            if divided_rows(graph, {extent: part}, axes, extent - 1, [extent]) is not None:
-                continue
-            inputs = {n: frozenset({a}) for n, a in axes.items()}
-            found = padding(graph, part.graph, inputs, (extent - 1, extent))
-            if found is not None:
-                self._masked_code(key, part.graph, found.masks, is_ahead=True)
+    def _compile_masked(self, key: Key, graph: Graph) -> CompiledModel:
+        """The code of a graph that has masks beside its inputs."""
+        return self._limited(key, time.perf_counter())(graph, {v.name: v.shape for v in graph.inputs})
 
     def _time_left(self, key: Key, started: float) -> float | None:
         """Seconds that a compilation may still take."""
@@ -402,18 +324,6 @@ def _specialisation(
         follows_data=follows_data,
         by_code_for=part.extents if isinstance(part, ByOthers) else (),
     )
-
-
-def _extent_of(prepared: Key, key: Key, axes: Mapping[str, int]) -> int | None:
-    """What the axes have in a prepared key that is the same as another but for them."""
-    name, axis = next(iter(axes.items()))
-    extent = dict(prepared)[name][axis]
-    expected = tuple((n, _with_extent(shape, axes.get(n), extent)) for n, shape in key)
-    return extent if expected == prepared else None
-
-
-def _with_extent(shape: Shape, axis: int | None, extent: int) -> Shape:
-    return shape if axis is None else (*shape[:axis], extent, *shape[axis + 1 :])
 
 
 def _shown(key: Key) -> str:

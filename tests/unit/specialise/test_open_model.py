@@ -133,6 +133,25 @@ def test_rows_run_by_the_code_for_others() -> None:
     assert compiled.at({"x": (3, 4)}).get_inputs()[0].shape == (3, 4)
 
 
+def test_where_both_axes_differ_rows_of_padded_sequences_run() -> None:
+    text = HEADER + (
+        "g (float[batch,length,4] x) => (float[batch,length,4] y) { p = Softmax<axis=1>(x) y = Mul(p, x) }"
+    )
+    compiled = tw.compile(model(text), shapes="x:2|4x8|16x4", frozen_shapes=True, no_cache=True, threads=1)
+    assert isinstance(compiled, OpenCompiledModel)
+    rng = np.random.default_rng(0)
+    for batch, length in ((3, 11), (7, 5), (1, 15), (4, 8), (5, 16), (4, 9)):
+        x = rng.standard_normal((batch, length, 4)).astype(np.float32)
+        (found,) = compiled.run(None, {"x": x})
+        weights = np.exp(x - x.max(1, keepdims=True))
+        np.testing.assert_allclose(found, weights / weights.sum(1, keepdims=True) * x, rtol=1e-4, atol=1e-6)
+    made = {s.shapes["x"][:2]: s for s in compiled.specialisations.kept}
+    assert {key for key, s in made.items() if s.num_kernels} == {(2, 8), (2, 16), (4, 8), (4, 16)}
+    assert made[3, 11].by_code_for == (16,)
+    with pytest.raises(UsageError, match="shapes are frozen, and x:3x17x4 is not prepared"):
+        compiled.run(None, {"x": np.zeros((3, 17, 4), np.float32)})
+
+
 def test_frozen_shapes_are_an_error_where_no_other_code_is_proven_to_serve() -> None:
     text = HEADER + "g (float[batch,4] x) => (float[1,4] y) { y = ReduceMean<axes=[0]>(x) }"
     compiled = tw.compile(

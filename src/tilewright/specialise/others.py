@@ -1,0 +1,193 @@
+"""Which code for prepared shapes is proven to serve others: on rows of them, padded, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tilewright.compiled import CompiledModel
+from tilewright.frontend.onnx.prepared import PreparedModel
+from tilewright.ir.graph import Graph, Shape
+from tilewright.specialise.binding import Binding, Key
+from tilewright.specialise.divided import DividedRows, PaddedShapes, cover, divided_rows
+from tilewright.specialise.masked import Mask, Padding, masked_graph, padding
+from tilewright.specialise.parts import Part
+
+ByOthers = DividedRows | PaddedShapes
+"""What runs by the code for other shapes."""
+Axes = Mapping[str, int]
+"""Of inputs: the axis that has some extent."""
+
+_LEAST_PADDED = 3
+"""Extents of two and one are not compared: nests of one are written in another way."""
+
+
+class Others:
+    """Looks among what was prepared, `ahead`, for what serves a set of shapes that was not.
+
+    Where compilations are not allowed (`is_frozen`), code that hides what pads must have been prepared, too.
+    """
+
+    def __init__(
+        self,
+        prepared: PreparedModel,
+        binding: Binding,
+        ahead: Callable[[], Mapping[Key, Part]],
+        compile_masked: Callable[[Key, Graph], CompiledModel],
+        *,
+        is_frozen: bool,
+    ) -> None:
+        self._prepared = prepared
+        self._binding = binding
+        self._ahead = ahead
+        self._compile_masked = compile_masked
+        self._is_frozen = is_frozen
+        self._masked: dict[tuple[Key, tuple[Mask, ...]], CompiledModel] = {}
+
+    def serving(self, key: Key) -> ByOthers | None:
+        """The code for prepared shapes, where it is proven to serve these."""
+        groups = list(self._binding.listed_axes().values())
+        graph: Graph | None = None
+        for axes in groups:
+            beside = self._beside(key, axes)
+            if not beside:
+                continue
+            graph = graph or self._prepared.graph(dict(key))
+            found = self._rows(key, graph, axes, beside) or self._padded(key, graph, axes, beside)
+            if found is not None:
+                return found
+        for axes in groups:
+            for row_axes in groups:
+                if row_axes is not axes:
+                    both = self._rows_of_padded(key, axes, row_axes)
+                    if both is not None:
+                        return both
+        return None
+
+    def prepare(self, key: Key, part: Part) -> None:
+        """Compile prepared code with masks, too: the next smaller extent says if it can be used."""
+        if part.whole is None or part.graph is None:
+            return
+        for axes in self._binding.listed_axes().values():
+            extent = _extent(key, axes)
+            if extent < _LEAST_PADDED:
+                continue
+            graph = self._prepared.graph(dict(_with_extent(key, axes, extent - 1)))
+            if divided_rows(graph, {extent: part}, axes, extent - 1, [extent]) is not None:
+                continue
+            found = _padding(graph, part.graph, axes, extent - 1, extent)
+            if found is not None:
+                self._masked_code(key, part.graph, found.masks, is_ahead=True)
+
+    def close(self) -> None:
+        """Unload the code with masks."""
+        for code in self._masked.values():
+            code.close()
+        self._masked.clear()
+
+    def _rows(
+        self, key: Key, graph: Graph, axes: Axes, beside: Mapping[int, tuple[Key, Part]]
+    ) -> DividedRows | None:
+        extent = _extent(key, axes)
+        extents = cover(extent, sorted(beside))
+        parts = {e: beside[e][1] for e in extents}
+        return divided_rows(graph, parts, axes, extent, extents) if extents else None
+
+    def _padded(
+        self, key: Key, graph: Graph, axes: Axes, beside: Mapping[int, tuple[Key, Part]]
+    ) -> PaddedShapes | None:
+        """A run by code for a larger extent that hides what pads."""
+        extent = _extent(key, axes)
+        larger = min((e for e in beside if e > extent), default=None)
+        if larger is None:
+            return None
+        prepared, part = beside[larger]
+        assert part.graph is not None  # what is prepared keeps its graph
+        found = _padding(graph, part.graph, axes, extent, larger)
+        code = None if found is None else self._masked_code(prepared, part.graph, found.masks)
+        return (
+            None if found is None or code is None else self._shapes(found, code, code, axes, extent, larger)
+        )
+
+    def _rows_of_padded(self, key: Key, axes: Axes, row_axes: Axes) -> PaddedShapes | None:
+        """A run padded along some axes, whose rows along others are divided: nothing has either extent."""
+        extent = _extent(key, axes)
+        larger = min((e for e in self._extents(axes) if e > extent), default=None)
+        if larger is None:
+            return None
+        padded_key = _with_extent(key, axes, larger)
+        beside = self._beside(padded_key, row_axes)
+        num_rows = _extent(key, row_axes)
+        extents = cover(num_rows, sorted(beside))
+        if not extents:
+            return None
+        graph = self._prepared.graph(dict(padded_key))
+        found = _padding(self._prepared.graph(dict(key)), graph, axes, extent, larger)
+        if found is None:
+            return None
+        parts: dict[int, Part] = {}
+        for e in extents:
+            prepared, part = beside[e]
+            assert part.graph is not None
+            code = self._masked_code(prepared, part.graph, found.masks)
+            if code is None:
+                return None
+            parts[e] = Part(code, None, {}, (), None, masked_graph(part.graph, found.masks))
+        rows = divided_rows(masked_graph(graph, found.masks), parts, row_axes, num_rows, extents)
+        code = parts[extents[0]].compiled
+        if rows is None or code is None:
+            return None
+        return self._shapes(found, rows, code, axes, extent, larger)
+
+    def _shapes(
+        self,
+        found: Padding,
+        runs: CompiledModel | DividedRows,
+        code: CompiledModel,
+        axes: Axes,
+        extent: int,
+        larger: int,
+    ) -> PaddedShapes:
+        masks = {i.name: i.shape[0] for i in code.get_inputs() if i.name not in self._binding.names}
+        return PaddedShapes(larger - extent, larger, found.is_at_end, runs, masks, axes, found.outputs)
+
+    def _beside(self, key: Key, axes: Axes) -> dict[int, tuple[Key, Part]]:
+        """What was prepared for a key but for some axes of the same extent, by that extent."""
+        found = {}
+        for prepared, part in self._ahead().items():
+            extent = _extent(prepared, axes)
+            if _with_extent(key, axes, extent) == prepared:
+                found[extent] = prepared, part
+        return found
+
+    def _extents(self, axes: Axes) -> Sequence[int]:
+        """Those of some axes that were prepared."""
+        return sorted({_extent(prepared, axes) for prepared in self._ahead()})
+
+    def _masked_code(
+        self, key: Key, graph: Graph, masks: tuple[Mask, ...], *, is_ahead: bool = False
+    ) -> CompiledModel | None:
+        """The code of a prepared graph with masks, made if it is not there; None if that is not allowed."""
+        code = self._masked.get((key, masks))
+        if code is None and (is_ahead or not self._is_frozen):
+            code = self._compile_masked(key, masked_graph(graph, masks))
+            code.load()
+            self._masked[key, masks] = code
+        return code
+
+
+def _padding(graph: Graph, larger: Graph, axes: Axes, extent: int, larger_extent: int) -> Padding | None:
+    inputs = {name: frozenset({axis}) for name, axis in axes.items()}
+    return padding(graph, larger, inputs, (extent, larger_extent))
+
+
+def _extent(key: Key, axes: Axes) -> int:
+    name, axis = next(iter(axes.items()))
+    return dict(key)[name][axis]
+
+
+def _with_extent(key: Key, axes: Axes, extent: int) -> Key:
+    def changed(name: str, shape: Shape) -> Shape:
+        axis = axes.get(name)
+        return shape if axis is None else (*shape[:axis], extent, *shape[axis + 1 :])
+
+    return tuple((name, changed(name, shape)) for name, shape in key)
