@@ -43,7 +43,6 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.operands import extents_of, present
 from tilewright.ir.ops.registry import Sizing, operator
-from tilewright.ir.work import HostWork, number_of
 
 Array = np.ndarray[Any, Any]
 
@@ -208,25 +207,3 @@ def one_hot(node: Node) -> Description:
 def data_sized(node: Node) -> Description:
     """Operators whose output's size is data."""
     return Opaque(f"the output size of {node.op_type} depends on data")
-
-
-def _suppression_work(node: Node, data: Sequence[Array | None]) -> HostWork:
-    """Each candidate beside each that was taken, of those whose score is high enough where it is known."""
-    scores, least = data[1] if len(data) > 1 else None, data[4] if len(data) > 4 else None
-    batches, classes, num_boxes = node.require(1).shape
-    most = max(number_of(data, 2, 0 if node.input(2) is None else num_boxes), 0)
-    rows = batches * classes
-    if scores is None:
-        return HostWork(steps=rows * num_boxes)
-    taken = scores > least.reshape(-1)[0] if least is not None and least.size else np.isfinite(scores)
-    candidates = np.minimum(taken.sum(axis=-1, dtype=np.int64), num_boxes)
-    pairs = int((candidates * np.minimum(candidates, most)).sum())
-    return HostWork(steps=rows * num_boxes + pairs)
-
-
-@operator("NonMaxSuppression", host_work=_suppression_work)
-def non_max_suppression(node: Node) -> Description:
-    """The best of boxes that overlap: how many is data."""
-    require_rank(node, 0, 3, 3)
-    require_rank(node, 1, 3, 3)
-    return Opaque("the output size of NonMaxSuppression depends on data")

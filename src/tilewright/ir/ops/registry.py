@@ -40,6 +40,7 @@ FAMILIES = (
     "resize",
     "sampling",
     "indexing",
+    "suppression",
     "scatter",
     "top_k",
     "quantization",

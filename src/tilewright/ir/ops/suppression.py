@@ -1,0 +1,110 @@
+"""Boxes that overlap better ones are left out: NonMaxSuppression, whose result is as long as data say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.graph import Node
+from tilewright.ir.nest import Description, Opaque
+from tilewright.ir.ops.build import require_rank
+from tilewright.ir.ops.operands import present
+from tilewright.ir.ops.registry import operator
+from tilewright.ir.work import HostWork, number_of
+
+Array = np.ndarray[Any, Any]
+
+# So many pairs are compared in the time of a step that is interpreted, of which each box that is kept is one.
+_PAIRS_PER_STEP = 64
+_HELD_PER_PAIR = 8
+_BLOCK = 128
+"""Candidates that are compared at once: with all better boxes, and with each other."""
+
+
+def _number(inputs: Sequence[Array | None], position: int, default: float) -> float:
+    array = inputs[position] if position < len(inputs) else None
+    return default if array is None or not array.size else float(array.reshape(-1)[0])
+
+
+def _suppressed(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    """Batch, class and box of each that is kept: class by class, the best score first, of equal scores the
+    first box."""
+    boxes, scores = present(inputs, 0), present(inputs, 1)
+    most = max(int(_number(inputs, 2, 0)), 0)
+    overlap = scores.dtype.type(_number(inputs, 3, 0.0))
+    least = _number(inputs, 4, -np.inf)
+    has_least = len(inputs) > 4 and inputs[4] is not None and inputs[4].size > 0
+    kept: list[tuple[int, int, int]] = []
+    for batch, classes in enumerate(scores):
+        corners = _corners(boxes[batch], is_center=bool(node.int_attr("center_point_box", 0)))
+        for number, row in enumerate(classes):
+            candidates = np.flatnonzero(row > least) if has_least else np.arange(len(row))
+            ranked = candidates[np.argsort(-row[candidates], kind="stable")]
+            kept += [(batch, number, int(box)) for box in _best(corners, ranked, most, overlap)]
+    return (np.array(kept, np.int64).reshape(-1, 3),)
+
+
+def _corners(boxes: Array, *, is_center: bool) -> Array:
+    """Lowest and highest coordinate along both axes, and the area: five rows."""
+    if is_center:
+        half = boxes[:, 2:] / 2
+        low, high = boxes[:, :2] - half, boxes[:, :2] + half
+    else:
+        low, high = np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])
+    sides = high - low
+    return np.stack([low[:, 0], low[:, 1], high[:, 0], high[:, 1], sides[:, 0] * sides[:, 1]])
+
+
+def _best(corners: Array, ranked: Array, most: int, overlap: Any) -> list[int]:
+    """Of ranked boxes those that no better one overlaps by more than is allowed, `most` of them."""
+    best: list[int] = []
+    for start in range(0, len(ranked), _BLOCK):
+        numbers = ranked[start : start + _BLOCK]
+        block, better = corners[:, numbers], corners[:, best]
+        is_hidden = _hide(better[:, :, None], block[:, None], overlap).any(axis=0)
+        hides = _hide(block[:, :, None], block[:, None], overlap)
+        for place, number in enumerate(numbers):
+            if len(best) == most:
+                return best
+            if not is_hidden[place]:
+                best.append(number)
+                is_hidden |= hides[place]
+    return best
+
+
+def _hide(a: Array, b: Array, overlap: Any) -> Array:
+    """Whether boxes overlap by more than is allowed, as shares of their union."""
+    sides_0 = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
+    sides_1 = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
+    shared = sides_0 * sides_1
+    union = a[4] + b[4] - shared
+    have_area = (sides_0 > 0) & (sides_1 > 0) & (shared > 0) & (a[4] > 0) & (b[4] > 0) & (union > 0)
+    with np.errstate(all="ignore"):
+        hides: Array = have_area & (shared / union > overlap)
+    return hides
+
+
+def _work(node: Node, data: Sequence[Array | None]) -> HostWork:
+    """Each candidate beside each that was taken, of those whose score is high enough where it is known."""
+    scores, least = data[1] if len(data) > 1 else None, data[4] if len(data) > 4 else None
+    batches, classes, num_boxes = node.require(1).shape
+    most = max(number_of(data, 2, 0 if node.input(2) is None else num_boxes), 0)
+    looked_at = batches * classes * num_boxes
+    if scores is None:
+        return HostWork(steps=looked_at // _PAIRS_PER_STEP)
+    taken = scores > least.reshape(-1)[0] if least is not None and least.size else np.isfinite(scores)
+    candidates = taken.sum(axis=-1, dtype=np.int64)
+    kept = np.minimum(candidates, most)
+    pairs = int((candidates * kept).sum())
+    held = _HELD_PER_PAIR * _BLOCK * int(kept.max(initial=0))
+    return HostWork(held, int(kept.sum()) + (looked_at + pairs) // _PAIRS_PER_STEP)
+
+
+@operator("NonMaxSuppression", reference=_suppressed, host_work=_work)
+def non_max_suppression(node: Node) -> Description:
+    """The best of boxes that overlap: how many is data."""
+    require_rank(node, 0, 3, 3)
+    require_rank(node, 1, 3, 3)
+    return Opaque("the output size of NonMaxSuppression depends on data")

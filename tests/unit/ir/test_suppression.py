@@ -1,0 +1,47 @@
+"""NonMaxSuppression keeps the boxes that onnx's own reference keeps, in its order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.interpret import run_node
+
+
+@pytest.mark.parametrize("is_center", [0, 1])
+@pytest.mark.parametrize(
+    ("most", "overlap", "least"), [(5, 0.3, 0.4), (100, 0.0, -1.0), (0, 0.5, 0.0), (3, 1.0, 2.0)]
+)
+def test_the_same_boxes_are_kept_in_the_same_order(
+    most: int, overlap: float, least: float, is_center: int
+) -> None:
+    rng = np.random.default_rng(most)
+    boxes = rng.integers(-6, 7, (2, 40, 4)).astype(np.float32)  # corners in any order, some without area
+    scores = rng.integers(0, 5, (2, 3, 40)).astype(np.float32) / 4  # many are equal
+    limits = (np.array([most]), np.array([overlap], np.float32), np.array([least], np.float32))
+    proto = helper.make_node("NonMaxSuppression", list("abcde"), ["y"], name="n", center_point_box=is_center)
+    arrays = dict(zip("abcde", (boxes, scores, *limits), strict=True))
+    fed = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in arrays.items()
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.INT64, None)
+    graph = helper.make_graph([proto], "g", fed, [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    (wanted,) = ReferenceEvaluator(model).run(None, arrays)
+    values = [Value(n, DType.from_numpy(a.dtype), a.shape) for n, a in arrays.items()]
+    node = Node(
+        "NonMaxSuppression",
+        values,
+        [Value("y", DType.INT64, ())],
+        {"center_point_box": is_center},
+        name="n",
+        opset=17,
+    )
+    (found,) = run_node(node, list(arrays.values()))
+    assert found is not None
+    np.testing.assert_array_equal(found, wanted)
