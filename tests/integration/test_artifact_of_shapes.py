@@ -99,6 +99,37 @@ def test_what_there_is_no_code_for_is_refused_in_one_line(path: Path) -> None:
     assert isinstance(tw.open(path, shapes="x:1|4..5x256", frozen_shapes=True), SavedShapes)
 
 
+def test_code_of_somebody_else_is_generated_again_set_by_set(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (wanted,) = tw.open(path).run(None, feed(4))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    with tw.open(path) as opened:
+        assert not opened.remarks  # nothing of it was looked at yet
+        (found,) = opened.run(None, feed(4))
+        (remark,) = opened.remarks
+        assert "which you do not trust" in remark
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-2)
+    with tw.open(path, frozen_shapes=True) as ready:
+        assert len(ready.remarks) == 3
+    with tw.open(path, trust=True, frozen_shapes=True) as trusted:
+        np.testing.assert_array_equal(trusted.run(None, feed(4))[0], wanted)
+        assert not trusted.remarks
+
+
+def test_each_set_has_code_for_each_instruction_set(tmp_path: Path) -> None:
+    with tw.compile(model(), shapes="x:1|4x256", threads=1, isa="host,neon") as compiled:
+        compiled.save(tmp_path / "m.tw")
+    with zipfile.ZipFile(tmp_path / "m.tw") as archive:
+        names = archive.namelist()
+    for number in (0, 1):
+        for code in (0, 1):
+            assert f"shapes/{number}/code/{code}/facts.json" in names
+    looked = tilewright("inspect", tmp_path / "m.tw", "--json").document
+    assert looked["isas"][1] == "neon"
+    assert tw.open(tmp_path / "m.tw", isa=looked["isas"][0]).run(None, feed(4))
+
+
 def test_memory_is_asked_of_the_sets_that_may_run(path: Path) -> None:
     needed = {n: tw.open(path, shapes=f"x:{n}x256").memory.peak_bytes for n in (1, 5)}  # type: ignore[union-attr]
     assert needed[1] < needed[5]

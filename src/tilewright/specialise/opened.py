@@ -30,7 +30,12 @@ def open_compiled(
         UsageError, ArtifactCorrupt, BudgetExceeded: as `read_artifact`.
     """
     stored = read_artifact(path, options, asked)
-    return SavedShapes(path, stored) if isinstance(stored, StoredShapes) else _opened(stored)
+    if isinstance(stored, StoredModel):
+        return _opened(stored)
+    opened = SavedShapes(path, stored)
+    if options is not None and options.frozen_shapes:
+        opened.prepare()
+    return opened
 
 
 def _opened(stored: StoredModel) -> CompiledModel:
@@ -40,8 +45,8 @@ def _opened(stored: StoredModel) -> CompiledModel:
 class SavedShapes(CompiledModel):
     """A model that was compiled for several sets of shapes, and saved. See `CompiledModel`.
 
-    The code for a set is loaded in the first run that brings these shapes; others are an error, for the file
-    does not hold the model that they could be compiled from.
+    The code for a set is loaded in the first run that brings these shapes, or at once with `frozen_shapes`.
+    Others are an error, for the file does not hold the model that they could be compiled from.
     """
 
     def __init__(self, path: Path, stored: StoredShapes) -> None:
@@ -77,6 +82,11 @@ class SavedShapes(CompiledModel):
     def run_into(self, feed: Mapping[str, Array], into: Mapping[str, Array]) -> list[Array]:
         """As `CompiledModel.run_into`, at the shapes of the feed."""
         return self._at(self._shapes_of(feed)).run_into(feed, into)
+
+    def prepare(self) -> None:
+        """Load the code for all sets, or generate it where the file's may not run, so that no run has to."""
+        for shapes in self.sets:
+            self._at(shapes).load()
 
     @checked
     def at(self, shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
@@ -120,6 +130,7 @@ class SavedShapes(CompiledModel):
                 model = self._opened.get(number)
                 if model is None:
                     model = self._opened[number] = _opened(self._read(number))
+                    self.remarks += model.remarks
         return model
 
     def _key(self, shapes: Mapping[str, Shape]) -> tuple[Shape, ...]:
