@@ -32,19 +32,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto, numpy_helper
+from onnx.parser import parse_model
 from tests.support.models import host_net, mixed_outputs, small_net
 
 import tilewright as tw
 from tilewright.artifact.container import Archive, Member, write_archive
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.ir.interpret import run_graph
+from tilewright.specialise.opened import SavedShapes
 
 SECONDS_PER_ARTIFACT = 60.0
 MEMORY_BYTES = 12 << 30  # of address space; a bomb is then an error of memory, which must be a typed one
 
 MAKERS = (small_net, host_net, mixed_outputs)
 TARGETS = ("cpu", "interpreter", "stcp920")
-DOCUMENTS = ("plan.json", "code/0/facts.json", "machine.json")
+DOCUMENTS = ("plan.json", "facts.json", "machine.json", "manifest.json")
+"""Ends of the names of members that are JSON."""
 _RAW = "\0raw:"  # marks a text that goes into the document as it stands
 
 DEEP = "[" * 200_000 + "]" * 200_000
@@ -169,8 +173,8 @@ def document_text(document: Any) -> bytes:
 def field_forgeries(parts: Parts, rng: random.Random) -> Iterator[Forged]:
     """For ever: each kind of field of each document in turn."""
     tables: list[tuple[str, Any]] = [("manifest.json", parts.manifest)]
-    for name in DOCUMENTS:
-        if name in parts.members:
+    for name in sorted(parts.members):
+        if name.endswith(DOCUMENTS):
             tables.append((name, json.loads(parts.members[name])))
     weights = parts.members["weights.safetensors"]
     size = int.from_bytes(weights[:8], "little")
@@ -186,7 +190,7 @@ def field_forgeries(parts: Parts, rng: random.Random) -> Iterator[Forged]:
         for name, shape in order:
             place = rng.choice(kinds[name, shape])
             document, what = changed(by_name[name], place, rng)
-            trust = name == "code/0/facts.json"
+            trust = name.endswith("facts.json")
             if trust and _is_believed(by_name[name], document, place):
                 continue
             yield Forged(f"{name} {place}: {what}", trust, _with_document(parts, name, document))
@@ -405,7 +409,8 @@ def member_forgeries(parts: Parts, rng: random.Random) -> Iterator[Forged]:
                 made.members["weights.safetensors"] = bytes(data)
                 what = "other bytes of tensors"
             case _:
-                made.members["graph.txt"], what = changed_graph(made.members["graph.txt"].decode(), rng)
+                name = rng.choice([name for name in sorted(made.members) if name.endswith("graph.txt")])
+                made.members[name], what = changed_graph(made.members[name].decode(), rng)
         yield Forged(f"members: {what}", False, made.write)
 
 
@@ -435,19 +440,38 @@ def changed_graph(text: str, rng: random.Random) -> tuple[bytes, str]:
 def forgeries(folder: Path, seed: int) -> Iterator[Forged]:
     """For ever: of all kinds, of several models and all sorts of targets."""
     rng = random.Random(seed)
+    paths = [
+        tw.compile(maker(), target, threads=1).save(folder / f"{maker.__name__}_{target}.tw")
+        for maker in MAKERS
+        for target in TARGETS
+    ]
+    for target in TARGETS:
+        of_shapes = tw.compile(open_net(), target, shapes="x:2..3x8", threads=1)
+        paths.append(of_shapes.save(folder / f"shapes_{target}.tw"))
     sources: list[Iterator[Forged]] = []
-    for maker in MAKERS:
-        for target in TARGETS:
-            path = tw.compile(maker(), target, threads=1).save(folder / f"{maker.__name__}_{target}.tw")
-            parts = Parts.of(path)
-            sources.append(field_forgeries(parts, rng))
-            sources.append(field_forgeries(parts, rng))
-            sources.append(container_forgeries(path.read_bytes(), parts, rng))
-            sources.append(member_forgeries(parts, rng))
+    for path in paths:
+        parts = Parts.of(path)
+        sources.append(field_forgeries(parts, rng))
+        sources.append(field_forgeries(parts, rng))
+        sources.append(container_forgeries(path.read_bytes(), parts, rng))
+        sources.append(member_forgeries(parts, rng))
     while True:
         rng.shuffle(sources)
         for source in sources:
             yield next(source)
+
+
+def open_net() -> ModelProto:
+    """A model with an open batch."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[batch,8] x) => (float[batch,8] y) {
+        h = MatMul(x, w)
+        r = Relu(h)
+        y = Softmax<axis = 1>(r)
+    }"""
+    model = parse_model(text)
+    weights = np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    return model
 
 
 # Opening them.
@@ -459,6 +483,8 @@ def use(path: Path, trust: bool) -> str:
     is_open = False
     try:
         compiled = tw.open(path, trust=trust)
+        if isinstance(compiled, SavedShapes):
+            compiled = compiled.at(compiled.sets[-1])
         for text in (json.dumps(compiled.to_json()), str(compiled.explain()), compiled.report().html()):
             text.encode()
         feed = {}
