@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from tilewright.specialise.facts import Specialisation, Specialisations
 from tilewright.specialise.others import ByOthers, Others
 from tilewright.specialise.parts import Compile, Part, is_light
 from tilewright.specialise.store import Entry, Store
+from tilewright.specialise.tails import Tail
 from tilewright.targets.base import Executable, written_into
 
 Array = np.ndarray[Any, Any]
@@ -87,6 +89,7 @@ class OpenCompiledModel(CompiledModel):
         self._others = Others(
             prepared, binding, self._ahead, self._compile_masked, is_frozen=facts.options.frozen_shapes
         )
+        self._tails: weakref.WeakKeyDictionary[PreparedModel, Tail] = weakref.WeakKeyDictionary()
         self._recent: _Recent | None = None
 
     def run(
@@ -210,6 +213,7 @@ class OpenCompiledModel(CompiledModel):
         self._recent = None
         self._store.clear()
         self._following.clear()
+        self._tails.clear()
 
     def _arrays(self, feed: Mapping[str, Any]) -> dict[str, Array]:
         if self._is_closed:
@@ -239,12 +243,34 @@ class OpenCompiledModel(CompiledModel):
         """Values by name, the outputs among them: part after part, each at the shapes that arrive."""
         values = part.values(feed)
         outputs = {name: values[name] for name in self._output_names if name in values}
-        while part.rest is not None:
+        if part.rest is not None:
             rest = part.rest
             feed = {name: values[name] for name in rest.inputs}
-            part = self._followed(rest, tuple((name, array.shape) for name, array in feed.items()))
-            values = part.values(feed)
+            tail = self._tails.get(rest)
+            is_known = tail is not None and tail.takes(feed)
+            found = tail.values(feed) if tail is not None and is_known else self._followed_values(rest, feed)
+            outputs.update({name: found[name] for name in rest.outputs})
+        return outputs
+
+    def _followed_values(self, model: PreparedModel, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Outputs of a model behind a shape that data decide, part after part at the shapes that arrive.
+
+        Where all of them are little work, the next run goes node by node.
+        """
+        rest: PreparedModel | None = model
+        arrays, outputs, dtypes = feed, dict[str, Array](), dict[str, DType]()
+        is_light = True
+        while rest is not None:
+            part = self._followed(rest, tuple((name, array.shape) for name, array in arrays.items()))
+            values = part.values(arrays)
             outputs.update({name: values[name] for name in rest.outputs if name in values})
+            dtypes.update(part.dtypes)
+            is_light = is_light and part.compiled is None
+            rest = part.rest
+            arrays = {} if rest is None else {name: values[name] for name in rest.inputs}
+        tail = Tail.of(model, dtypes, feed) if is_light else None
+        if tail is not None:
+            self._tails[model] = tail
         return outputs
 
     def _obtained(self, key: Key, purpose: Purpose = "run") -> Part | ByOthers:

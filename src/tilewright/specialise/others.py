@@ -131,7 +131,7 @@ class Others:
             code = self._masked_code(prepared, part.graph, found.masks)
             if code is None:
                 return None
-            parts[e] = Part(code, None, {}, (), None, masked_graph(part.graph, found.masks))
+            parts[e] = Part(code, None, {}, (), None, {}, masked_graph(part.graph, found.masks))
         rows = divided_rows(masked_graph(graph, found.masks), parts, row_axes, num_rows, extents)
         code = parts[extents[0]].compiled
         if rows is None or code is None:

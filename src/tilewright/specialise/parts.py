@@ -13,6 +13,7 @@ from tilewright.compiled import CompiledModel
 from tilewright.errors import InputError
 from tilewright.frontend.onnx.prepared import Division, HostOperator, PreparedModel
 from tilewright.ir.derive import flops
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Shape
 from tilewright.ir.interpret import run_graph, run_node
 from tilewright.ir.ops.registry import sizing_by_data
@@ -40,6 +41,7 @@ class Part:
     constants: Mapping[str, Array]
     operators: tuple[HostOperator, ...]
     rest: PreparedModel | None
+    dtypes: Mapping[str, DType]
     graph: Graph | None = None
 
     @classmethod
@@ -63,6 +65,7 @@ class Part:
             division.constants,
             division.operators,
             division.rest,
+            division.dtypes,
             graph if keeps else None,
         )
 
@@ -82,12 +85,25 @@ class Part:
         for operator in self.operators:
             arrays = [None if name is None else values[name] for name in operator.inputs]
             captures = [values[name] for name in operator.captures]
-            _require_small(operator.node, arrays)
-            results = run_node(operator.node, arrays, captures=captures)
-            for value, array in zip(operator.node.outputs, results, strict=True):
-                if value is not None and array is not None:
-                    values[value.name] = np.ascontiguousarray(array).reshape(array.shape)
+            values.update(operator_results(operator.node, arrays, captures))
         return values
+
+
+def operator_results(
+    node: Node, arrays: Sequence[Array | None], captures: Sequence[Array]
+) -> dict[str, Array]:
+    """What an operator gives on the host, by name.
+
+    Raises:
+        InputError: operands that it does not take, or that make a result larger than the host may hold.
+    """
+    _require_small(node, arrays)
+    results = run_node(node, arrays, captures=captures)
+    return {
+        value.name: np.ascontiguousarray(array).reshape(array.shape)
+        for value, array in zip(node.outputs, results, strict=True)
+        if value is not None and array is not None
+    }
 
 
 def _require_small(node: Node, arrays: Sequence[Array | None]) -> None:

@@ -289,7 +289,22 @@ def test_shapes_of_inputs_may_be_fixed_where_data_decide_others() -> None:
         compiled.run(None, {"x": rows(5, 2)})
 
 
-def test_shapes_that_data_decide_push_out_none_of_the_inputs() -> None:
+def test_little_work_behind_data_goes_node_by_node_from_the_second_run_on() -> None:
+    arrays = {"last": np.array([1]), "first": np.array([0])}
+    compiled = tw.compile(model(CHOSEN, **arrays), no_cache=True, target="interpreter")
+    assert isinstance(compiled, OpenCompiledModel)
+    rng = np.random.default_rng(0)
+    for num_rows, num_parts in ((6, 1), (6, 1), (6, 1), (7, 2), (7, 2)):
+        x = rng.integers(-1, 2, (num_rows, 2)).astype(np.float32)
+        y, r = compiled.run(None, {"x": x})
+        np.testing.assert_array_equal(r, np.maximum(x, 0))
+        np.testing.assert_array_equal(y, r[r.sum(1) > 0])
+        later = [s for s in compiled.specialisations.kept if s.follows_data]
+        assert len(later) == num_parts  # of the first run at each shape of the inputs
+
+
+def test_shapes_that_data_decide_push_out_none_of_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.specialise.parts.MAX_INTERPRETED_FLOP", -1)  # all of it is much work
     arrays = {"last": np.array([1]), "first": np.array([0])}
     compiled = tw.compile(model(CHOSEN, **arrays), no_cache=True, target="interpreter", max_shapes=2)
     for num_kept in range(5):

@@ -17,6 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from tilewright.errors import UnsupportedOp, UsageError, error_context
 from tilewright.frontend.onnx import native
+from tilewright.frontend.onnx.attributes import import_attributes
 from tilewright.frontend.onnx.build import DataDependentShape, Importer
 from tilewright.frontend.onnx.initializers import Initializers
 from tilewright.frontend.onnx.inputs import (
@@ -27,11 +28,12 @@ from tilewright.frontend.onnx.inputs import (
     input_declaration,
 )
 from tilewright.frontend.onnx.origin import Origin
+from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import bounded_messages, node_label
 from tilewright.frontend.onnx.scope import Scope
 from tilewright.ir.bodies import body_graphs, free_names
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Node, Shape, Value
+from tilewright.ir.graph import Attributes, Graph, Node, Shape, Value
 from tilewright.ir.verify import require_valid
 
 Array = np.ndarray[Any, Any]
@@ -49,15 +51,28 @@ class HostOperator:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Step:
+    """A node of a model, of which nothing is known but what its file says."""
+
+    name: str
+    op_type: str
+    opset: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Attributes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Division:
     """A model at given shapes: what is static, what data decide then, and what follows from that.
 
     The graph may be without outputs, where nothing static is needed. `constants` are values that the shapes
     alone decide, as far as later operators or the model's outputs ask for them. Outputs of the model are
-    results of the graph, inputs, constants, or outputs of `rest`.
+    results of the graph, inputs, constants, or outputs of `rest`. `dtypes` are of all names up to there.
     """
 
     graph: Graph
+    dtypes: Mapping[str, DType]
     constants: Mapping[str, Array]
     operators: tuple[HostOperator, ...]
     rest: PreparedModel | None
@@ -160,10 +175,30 @@ class PreparedModel:
             results = [n for n, v in known.items() if v is not None and n not in constants and n not in fed]
             if not operators:
                 results = [v.name for v in proto.output]
+            dtypes = {name: value.dtype for name, value in scope.values.items() if value is not None}
+            dtypes.update((v.name, v.dtype) for operator in operators for v in operator.node.results())
             graph = importer.finish(scope, results)
             rest = self._rest(later, waiting, known, operators) if operators else None
         require_valid(graph, after="import")
-        return Division(graph, constants, operators, rest)
+        return Division(graph, dtypes, constants, operators, rest)
+
+    def steps(self, dtypes: Mapping[str, DType]) -> tuple[Step, ...] | None:
+        """Its nodes one by one, for whatever shapes; None where that cannot be: control flow, other domains,
+        names whose type is not known.
+        """
+        opset = opset_versions(self._model)[""]
+        steps = []
+        for proto in self._model.graph.node:
+            is_plain = proto.domain in ("", "ai.onnx") and not any(body_graphs(proto))
+            if not is_plain or any(name and name not in dtypes for name in (*proto.input, *proto.output)):
+                return None
+            names = tuple(proto.input), tuple(proto.output)
+            steps.append(Step(proto.name, proto.op_type, opset, *names, import_attributes(proto)))
+        return tuple(steps)
+
+    def arrays(self) -> dict[str, Array]:
+        """Its initializers."""
+        return {t.name: self._initializers.of_model(t) for t in self._model.graph.initializer}
 
     @contextmanager
     def _importing(self, shapes: Shapes, importer_type: type[Kind]) -> Iterator[Kind]:

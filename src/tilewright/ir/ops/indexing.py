@@ -203,7 +203,20 @@ def one_hot(node: Node) -> Description:
     return (Nest(dims, (where, off, on), Access(out, identity(dims)), value),)
 
 
-@operator("NonZero", "Unique", "Compress")
+def _places(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    x = present(inputs)
+    if x.ndim == 0:
+        return (np.empty((0, np.count_nonzero(x)), np.int64),)
+    return (np.stack(np.nonzero(x)).astype(np.int64),)
+
+
+@operator("NonZero", reference=_places)
+def non_zero(node: Node) -> Description:
+    """Places of all elements that are not zero: how many is data."""
+    return Opaque("the output size of NonZero depends on data")
+
+
+@operator("Unique", "Compress")
 def data_sized(node: Node) -> Description:
     """Operators whose output's size is data."""
     return Opaque(f"the output size of {node.op_type} depends on data")
