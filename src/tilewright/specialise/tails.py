@@ -25,7 +25,8 @@ MAX_GROWTH = 2
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
-    """The nodes of a model behind a shape that data decide, for inputs of at most so many elements."""
+    """The nodes of a model behind a shape that data decide, for inputs of at most so many elements;
+    `constants` are all values that depend on no input."""
 
     steps: Sequence[Step]
     constants: Mapping[str, Array]
@@ -38,7 +39,14 @@ class Tail:
         steps = model.steps(dtypes)
         if steps is None:
             return None
-        return cls(steps, model.arrays(), dtypes, MAX_GROWTH * _num_elements(feed))
+        constants = model.arrays()
+        asked = []
+        for step in steps:
+            if constants.keys() >= set(filter(None, (*step.inputs, *step.captures))):
+                constants.update(_results(step, constants, dtypes))
+            else:
+                asked.append(step)
+        return cls(asked, constants, dtypes, MAX_GROWTH * _num_elements(feed))
 
     def takes(self, feed: Mapping[str, Array]) -> bool:
         """Whether it is little work on a feed, too."""
@@ -48,20 +56,27 @@ class Tail:
         """Every value of a run, by name."""
         values = {**self.constants, **feed}
         for step in self.steps:
-            arrays = [values[name] if name else None for name in step.inputs]
-            node = Node(
-                step.op_type,
-                [None if a is None else self._value(n, a) for n, a in zip(step.inputs, arrays, strict=True)],
-                [Value(name, self.dtypes[name], ()) if name else None for name in step.outputs],
-                step.attributes,
-                name=step.name,
-                opset=step.opset,
-            )
-            values.update(operator_results(node, arrays, ()))
+            values.update(_results(step, values, self.dtypes))
         return values
 
-    def _value(self, name: str, array: Array) -> Value:
-        return Value(name, self.dtypes[name], array.shape)
+
+def _results(step: Step, values: Mapping[str, Array], dtypes: Mapping[str, DType]) -> dict[str, Array]:
+    """What a node gives, by name."""
+
+    def value(name: str) -> Value | None:
+        return Value(name, dtypes[name], values[name].shape) if name else None
+
+    node = Node(
+        step.op_type,
+        list(map(value, step.inputs)),
+        [Value(name, dtypes[name], ()) if name else None for name in step.outputs],
+        step.attributes,
+        name=step.name,
+        opset=step.opset,
+        captures=[Value(name, dtypes[name], values[name].shape) for name in step.captures],
+    )
+    arrays = [values[name] if name else None for name in step.inputs]
+    return operator_results(node, arrays, [values[name] for name in step.captures])
 
 
 def _num_elements(feed: Mapping[str, Array]) -> int:

@@ -303,6 +303,28 @@ def test_little_work_behind_data_goes_node_by_node_from_the_second_run_on() -> N
         assert len(later) == num_parts  # of the first run at each shape of the inputs
 
 
+def test_branches_behind_data_are_taken_by_what_arrives() -> None:
+    text = (
+        HEADER
+        + """g (float[N] x, bool big) => (float[M] y) {
+        found = NonZero(x)
+        places = Squeeze(found, first)
+        kept = Gather(x, places)
+        y = If (big) <
+            then_branch = t () => (float[M] a) { a = Mul(kept, kept) },
+            else_branch = e () => (float[M] b) { b = Neg(kept) }
+        >
+    }"""
+    )
+    compiled = tw.compile(model(text, first=np.array([0])), no_cache=True, target="interpreter")
+    for number in range(1, 5):
+        x = np.arange(5, dtype=np.float32) * (np.arange(5) < number + 1)
+        for big in (True, False):
+            (found,) = compiled.run(None, {"x": x, "big": np.array(big)})
+            kept = x[x != 0]
+            np.testing.assert_array_equal(found, kept * kept if big else -kept)
+
+
 def test_shapes_that_data_decide_push_out_none_of_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.specialise.parts.MAX_INTERPRETED_FLOP", -1)  # all of it is much work
     arrays = {"last": np.array([1]), "first": np.array([0])}

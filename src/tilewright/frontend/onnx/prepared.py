@@ -59,6 +59,7 @@ class Step:
     opset: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    captures: tuple[str, ...]
     attributes: Attributes
 
 
@@ -183,17 +184,18 @@ class PreparedModel:
         return Division(graph, dtypes, constants, operators, rest)
 
     def steps(self, dtypes: Mapping[str, DType]) -> tuple[Step, ...] | None:
-        """Its nodes one by one, for whatever shapes; None where that cannot be: control flow, other domains,
-        names whose type is not known.
+        """Its nodes one by one, for whatever shapes; None where one is of another domain, or the type of what
+        it reads or gives is not known.
         """
         opset = opset_versions(self._model)[""]
         steps = []
         for proto in self._model.graph.node:
-            is_plain = proto.domain in ("", "ai.onnx") and not any(body_graphs(proto))
-            if not is_plain or any(name and name not in dtypes for name in (*proto.input, *proto.output)):
+            captures = tuple(dict.fromkeys(name for body in body_graphs(proto) for name in free_names(body)))
+            names = (*proto.input, *proto.output, *captures)
+            if proto.domain not in ("", "ai.onnx") or any(name and name not in dtypes for name in names):
                 return None
-            names = tuple(proto.input), tuple(proto.output)
-            steps.append(Step(proto.name, proto.op_type, opset, *names, import_attributes(proto)))
+            sides = tuple(proto.input), tuple(proto.output), captures
+            steps.append(Step(proto.name, proto.op_type, opset, *sides, import_attributes(proto)))
         return tuple(steps)
 
     def arrays(self) -> dict[str, Array]:
