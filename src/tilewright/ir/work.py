@@ -142,6 +142,20 @@ def find_host_excess(work: HostWork) -> str | None:
     return None
 
 
+def require_holdable(node: Node, shape: Sequence[int]) -> None:
+    """That the host may hold a result which operands make so large; one that a graph states was looked at.
+
+    Raises:
+        ValueError: it has too many elements.
+    """
+    num_elements = prod(shape)
+    if num_elements > max(MAX_HOST_ELEMENTS, node.output.num_elements):
+        raise ValueError(
+            f"its operands make a result of {num_elements:,} elements, more than the {MAX_HOST_ELEMENTS:,} "
+            "(MAX_HOST_ELEMENTS) that the host may hold"
+        )
+
+
 def number_of(data: Sequence[np.ndarray[Any, Any] | None], position: int, default: int) -> int:
     """The whole number that an operand holds; the default where it is not known or not given."""
     array = data[position] if position < len(data) else None

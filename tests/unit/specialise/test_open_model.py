@@ -412,3 +412,17 @@ def test_what_was_compiled_for_a_set_of_shapes_is_kept_for_later_processes(tmp_p
             reused = "reuse" in compiled.at({"x": (5, 4)}).phase_s
         assert reused == (len(results) == 2)
     np.testing.assert_array_equal(*results)
+
+
+def test_padding_and_resizing_by_data_are_bounded() -> None:
+    padded = tw.compile(model(HEADER + "g (float[N] x, int64[2] p) => (float[M] y) { y = Pad(x, p) }"))
+    x = np.ones(3, np.float32)
+    np.testing.assert_array_equal(padded.run(None, {"x": x, "p": np.array([1, 2])})[0], [0, 1, 1, 1, 0, 0])
+    with pytest.raises(InputError, match="make a result of 1,000,000,000,003 elements"):
+        padded.run(None, {"x": x, "p": np.array([0, 10**12])})
+    text = HEADER + "g (float[1,1,N,N] x, int64[4] s) => (float[a,b,c,d] y) { y = Resize(x, , , s) }"
+    resized = tw.compile(model(text))
+    image = np.ones((1, 1, 2, 2), np.float32)
+    assert resized.run(None, {"x": image, "s": np.array([1, 1, 3, 5])})[0].shape == (1, 1, 3, 5)
+    with pytest.raises(InputError, match="elements, more than the"):
+        resized.run(None, {"x": image, "s": np.array([1, 1, 10**6, 10**6])})

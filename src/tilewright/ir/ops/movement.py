@@ -29,7 +29,7 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.operands import axis_within, extents_of, integers, optional, present
 from tilewright.ir.ops.registry import Sizing, operator
-from tilewright.ir.work import check_table
+from tilewright.ir.work import check_table, require_holdable
 
 Array = np.ndarray[Any, Any]
 
@@ -259,10 +259,12 @@ def _pad_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array
     mode = node.str_attr("mode", "constant")
     kept = x[tuple(_kept(e, *p) for e, p in zip(x.shape, amounts, strict=True))]
     widths = [(max(0, before), max(0, after)) for before, after in amounts]
+    padded = [e + before + after for e, (before, after) in zip(kept.shape, widths, strict=True)]
+    require_holdable(node, padded)
     if mode != "constant":
         return (np.pad(kept, widths, mode=mode),)  # type: ignore[call-overload]
     fill = np.zeros((), x.dtype) if value is None or value.size == 0 else value.reshape(()).astype(x.dtype)
-    out = np.full([e + b + a for e, (b, a) in zip(kept.shape, widths, strict=True)], fill)
+    out = np.full(padded, fill)
     out[tuple(slice(b, b + e) for e, (b, _) in zip(kept.shape, widths, strict=True))] = kept
     return (out,)
 

@@ -37,7 +37,7 @@ from tilewright.ir.ops.indexing import progression
 from tilewright.ir.ops.operands import optional, present
 from tilewright.ir.ops.quantization import saturated, saturated_array
 from tilewright.ir.ops.registry import operator
-from tilewright.ir.work import HostWork, check_table
+from tilewright.ir.work import HostWork, check_table, require_holdable
 
 Array = np.ndarray[Any, Any]
 
@@ -299,6 +299,7 @@ def _reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     resized = [axes[a].resized if a in axes else extent for a, extent in enumerate(x.shape)]
     if 0 in resized:
         return (np.zeros(resized, x.dtype),)
+    require_holdable(node, resized)
     plan = _plan(node, x.shape, arguments)
     exact = node.str_attr("mode", "nearest") == "nearest"
     fill = node.float_attr("extrapolation_value", 0.0)
