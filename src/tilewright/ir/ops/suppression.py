@@ -63,7 +63,7 @@ def _best(corners: Array, ranked: Array, most: int, overlap: Any) -> list[int]:
     for start in range(0, len(ranked), _BLOCK):
         numbers = ranked[start : start + _BLOCK]
         block, better = corners[:, numbers], corners[:, best]
-        is_hidden = _hide(better[:, :, None], block[:, None], overlap).any(axis=0)
+        is_hidden: Array = np.any(_hide(better[:, :, None], block[:, None], overlap), axis=0)
         hides = _hide(block[:, :, None], block[:, None], overlap)
         for place, number in enumerate(numbers):
             if len(best) == most:
