@@ -30,7 +30,7 @@ from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
-from tilewright.options import Options
+from tilewright.options import Hint, Options
 from tilewright.planning import Budget
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -49,6 +49,8 @@ class BenchOptions:
     """How models are measured; those of how they are compiled are `Options`.
 
     Each engine runs for its share of `duration_s`, at least `num_iterations` times, after `warmup_s`.
+    `streams` runs go on at a time, which share the threads; by default one, or as many as there are threads
+    where models are compiled for throughput.
     """
 
     threads: int | None = None
@@ -58,12 +60,20 @@ class BenchOptions:
     percents: tuple[float, ...] = PERCENTS
     measures_error: bool = True
     gives_advice: bool = False
+    streams: int | None = None
 
-    @property
-    def plan(self) -> BenchPlan:
-        """How long to measure."""
+    def plan(self, hint: Hint) -> BenchPlan:
+        """How long to measure, and how many runs at a time."""
         threads = num_threads_default() if self.threads is None else self.threads
-        return BenchPlan(threads, self.duration_s, self.num_iterations, self.warmup_s, self.percents)
+        streams = threads if hint == "throughput" else 1
+        return BenchPlan(
+            threads,
+            self.duration_s,
+            self.num_iterations,
+            self.warmup_s,
+            self.percents,
+            streams if self.streams is None else self.streams,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +92,17 @@ class BenchResult(Comparison):
         """A row for each contestant."""
         first = self.contestants[0]
         runs = 0 if first.timing is None else len(first.timing.runs_ms)
+        streams = "" if self.num_streams == 1 else f"{self.num_streams} streams on "
         title = (
-            f"{self.model}: {self.num_threads} thread{'s' if self.num_threads > 1 else ''}, "
+            f"{self.model}: {streams}{self.num_threads} thread{'s' if self.num_threads > 1 else ''}, "
             f"{self.num_rounds} rounds in turns, {runs} runs"
         )
-        percents = tuple(f"p{p:g}" for p in first.percents)
-        heads = ("engine", "accuracy", *percents, "error", "memory", "its time over the first's", "verdict")
-        rows = tuple(_row(contestant, first) for contestant in self.contestants)
-        behind = len(percents) + 2  # the columns behind those of the percentiles
+        figures = (*(("queries/s",) if streams else ()), *(f"p{p:g}" for p in first.percents))
+        heads = ("engine", "accuracy", *figures, "error", "memory", "its time over the first's", "verdict")
+        rows = tuple(_row(contestant, first, bool(streams)) for contestant in self.contestants)
+        behind = len(figures) + 2  # the columns behind those of the percentiles
         less = (behind + 1, 1, behind, *range(behind - 2, 2, -1))
-        return (Table(heads, rows, title, tuple(range(2, len(percents) + 4)), less),)
+        return (Table(heads, rows, title, tuple(range(2, len(figures) + 4)), less),)
 
     def lines(self) -> Sequence[str]:
         """Who is another model, and the machine's state."""
@@ -104,14 +115,17 @@ class BenchResult(Comparison):
         return (*told, str(self.machine))
 
 
-def _row(contestant: Contestant, first: Contestant) -> tuple[str, ...]:
+def _row(contestant: Contestant, first: Contestant, has_streams: bool) -> tuple[str, ...]:
     name = contestant.label
     if contestant.version and contestant.label == contestant.engine:
         name = f"{contestant.engine} {contestant.version}"
     timing, ratio = contestant.timing, contestant.ratio
     if timing is None:
-        return (name, contestant.accuracy, *("-" for _ in contestant.percents), "-", "-", "-", "failed")
-    times = (format_ms(timing.percentile_ms(p)) for p in contestant.percents)
+        missing = ("-",) * (len(contestant.percents) + has_streams)
+        return (name, contestant.accuracy, *missing, "-", "-", "-", "failed")
+    times = [format_ms(timing.percentile_ms(p)) for p in contestant.percents]
+    if has_streams:
+        times.insert(0, f"{contestant.queries_per_s or 0:,.1f}")
     error = "" if contestant.max_error is None else f"{contestant.max_error:.1e}"
     against = verdict = ""
     if ratio is not None:
@@ -151,7 +165,9 @@ def bench(
             raise UsageError(f"duration {duration!r}: give a time such as 5s.")
         measure = dataclasses.replace(measure, duration_s=seconds)
     measure = measure if threads is None else dataclasses.replace(measure, threads=threads)
-    plan = measure.plan
+    plan = measure.plan(options.hint)
+    if plan.num_streams > 1:
+        options = dataclasses.replace(options, threads=plan.threads_of_a_run)
     update = progress or (lambda *_: None)
     everyone = (model, *others)
     _check_peers(everyone)
@@ -174,7 +190,8 @@ def bench(
         )
         split = None
         timing = comparison.contestants[0].timing
-        if measure.gives_advice and timing is not None and is_cpu(subject.target):
+        is_alone = plan.num_streams == 1  # limits are those of a run that has the machine to itself
+        if measure.gives_advice and is_alone and timing is not None and is_cpu(subject.target):
             profile = profile_program(
                 subject.program, arrays, num_threads=plan.num_threads, duration_s=_PROFILE_S, progress=update
             )

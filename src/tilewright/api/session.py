@@ -13,6 +13,7 @@ from tilewright.api.kept import compile_or_reuse
 from tilewright.api.models import Shapes, as_model
 from tilewright.api.values import IOBinding, OrtValue
 from tilewright.arguments import checked
+from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import ModelMetadata, TensorInfo
 from tilewright.errors import TilewrightError
 from tilewright.forks import ForkSafeLock
@@ -54,7 +55,7 @@ class InferenceSession:
             if is_artifact
             else compile_or_reuse(as_model(path_or_bytes, options.shapes), options)
         )
-        self._queue = _RunQueue()
+        self._queue = _RunQueue(self.compiled)
 
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
@@ -73,7 +74,7 @@ class InferenceSession:
         """Run on another thread, which calls `callback(outputs, user_data, error)` at the end.
 
         `error` is empty where the run succeeded, and `outputs` where it did not. As many runs go on at a time
-        as there are cores; later ones wait. The interpreter ends when all have ended.
+        as there are cores for their threads; later ones wait. The interpreter ends when all have ended.
         """
 
         def run_and_tell() -> None:
@@ -139,7 +140,8 @@ class InferenceSession:
 class _RunQueue:
     """Threads for runs that nobody waits for, made when the first of them comes."""
 
-    def __init__(self) -> None:
+    def __init__(self, compiled: CompiledModel) -> None:
+        self._compiled = compiled
         self._lock = ForkSafeLock()
         self._threads: ThreadPoolExecutor | None = None
         self._process = 0
@@ -149,5 +151,6 @@ class _RunQueue:
         with self._lock:
             if self._threads is None or self._process != os.getpid():  # a fork has none of the threads
                 self._process = os.getpid()
-                self._threads = ThreadPoolExecutor(num_threads_default(), "tilewright-run")
+                num_runs = max(1, num_threads_default() // self._compiled.num_threads)
+                self._threads = ThreadPoolExecutor(num_runs, "tilewright-run")
             self._threads.submit(work)

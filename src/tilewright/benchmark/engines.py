@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -37,11 +37,15 @@ def peer_precision(peer: str, accuracy: str) -> Precision:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Engine:
-    """A loaded model: `run` gives the outputs in the model's order."""
+    """A loaded model: `run` gives the outputs in the model's order.
+
+    `others` run it at the same time, each for a stream of its own.
+    """
 
     name: str
     version: str
     run: Callable[[Feed], list[Array]]
+    others: tuple[Callable[[Feed], list[Array]], ...] = ()
 
 
 def is_installed(name: str) -> bool:
@@ -55,10 +59,12 @@ def make_engine(
     num_threads: int,
     shapes: Mapping[str, tuple[int, ...]],
     precision: str = "float32",
+    num_streams: int = 1,
 ) -> Engine:
     """Load a model (an ONNX file, or an artifact for tilewright) into one engine.
 
-    `precision` is for peers: an artifact says itself how it computes.
+    `precision` is for peers: an artifact says itself how it computes. `num_streams` runs go on at a time,
+    each on `num_threads`.
 
     Raises:
         UsageError: an unknown engine, or a peer that is not installed.
@@ -66,14 +72,16 @@ def make_engine(
     makers: dict[str, Callable[[str, int, Mapping[str, tuple[int, ...]]], Engine]] = {
         "tilewright": _tilewright,
         "onnxruntime": _onnxruntime,
-        "openvino": partial(_openvino, precision=precision),
+        "openvino": partial(_openvino, precision=precision, num_streams=num_streams),
     }
     if name not in makers:
         raise UsageError(f"unknown engine {name!r}: known are {', '.join(makers)}.")
     try:
-        return makers[name](model_path, num_threads, shapes)
+        engine = makers[name](model_path, num_threads, shapes)
     except ModuleNotFoundError as error:
         raise UsageError(f"{name} is not installed: pip install 'tilewright[peers]'.") from error
+    # What several threads may call at a time needs no other.
+    return engine if engine.others else replace(engine, others=(engine.run,) * (num_streams - 1))
 
 
 def _tilewright(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]) -> Engine:
@@ -99,7 +107,13 @@ def _onnxruntime(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ..
 _HINTS: Mapping[str, str] = {"float32": "f32", "bfloat16": "bf16"}
 
 
-def _openvino(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]], precision: str) -> Engine:
+def _openvino(
+    path: str,
+    num_threads: int,
+    shapes: Mapping[str, tuple[int, ...]],
+    precision: str,
+    num_streams: int,
+) -> Engine:
     import openvino
 
     core = openvino.Core()
@@ -112,17 +126,22 @@ def _openvino(path: str, num_threads: int, shapes: Mapping[str, tuple[int, ...]]
         {
             # Without this hint OpenVINO computes in bfloat16 where the processor can.
             "INFERENCE_PRECISION_HINT": _HINTS[precision],
-            "INFERENCE_NUM_THREADS": num_threads,
-            "PERFORMANCE_HINT": "LATENCY",
-            "NUM_STREAMS": 1,
+            "INFERENCE_NUM_THREADS": num_threads * num_streams,
+            "PERFORMANCE_HINT": "LATENCY" if num_streams == 1 else "THROUGHPUT",
+            "NUM_STREAMS": num_streams,
             "ENABLE_CPU_PINNING": False,
         },
     )
-    request = compiled.create_infer_request()
     outputs = list(compiled.outputs)
 
-    def run(feed: Feed) -> list[Array]:
-        results = request.infer(dict(feed))
-        return [np.array(results[o]) for o in outputs]
+    def stream() -> Callable[[Feed], list[Array]]:
+        request = compiled.create_infer_request()
 
-    return Engine("openvino", openvino.__version__, run)
+        def run(feed: Feed) -> list[Array]:
+            results = request.infer(dict(feed))
+            return [np.array(results[o]) for o in outputs]
+
+        return run
+
+    others = tuple(stream() for _ in range(num_streams - 1))
+    return Engine("openvino", openvino.__version__, stream(), others)

@@ -33,6 +33,9 @@ Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
 
 BURST_S = 0.1
+STREAMS_BURST_S = 0.5
+"""Of several streams, which take a while to begin and end together."""
+MAX_STREAMS = 256
 SETTLE_S = 0.03
 MIN_ROUNDS = 8
 PERCENTS = (50.0, 90.0, 99.0)
@@ -63,7 +66,8 @@ class Entrant:
 class BenchPlan:
     """How long to measure: for `duration_s` in total, and until each has run `num_iterations` times.
 
-    There are always at least eight rounds, because fewer give no interval.
+    There are always at least eight rounds, because fewer give no interval. `num_streams` runs go on at a
+    time, which share the threads.
     """
 
     num_threads: int
@@ -71,6 +75,16 @@ class BenchPlan:
     num_iterations: int = 1
     warmup_s: float = 0.3
     percents: tuple[float, ...] = PERCENTS
+    num_streams: int = 1
+
+    @property
+    def threads_of_a_run(self) -> int:
+        """Its share of the threads.
+
+        >>> BenchPlan(8, num_streams=2).threads_of_a_run, BenchPlan(2, num_streams=4).threads_of_a_run
+        (4, 1)
+        """
+        return max(1, self.num_threads // self.num_streams)
 
     def __post_init__(self) -> None:
         if not 0 < self.duration_s <= 86400:
@@ -79,6 +93,8 @@ class BenchPlan:
             raise UsageError(f"iters {self.num_iterations}: give a positive number.")
         if self.num_threads < 1:
             raise UsageError(f"threads {self.num_threads}: give a positive number.")
+        if not 1 <= self.num_streams <= MAX_STREAMS:
+            raise UsageError(f"streams {self.num_streams}: give a number from 1 to {MAX_STREAMS}.")
         if not 0 <= self.warmup_s <= 3600:
             raise UsageError(f"warmup {self.warmup_s:g}: give seconds, from 0 to 3600.")
         if not self.percents or not all(0 <= percent <= 100 for percent in self.percents):
@@ -116,6 +132,10 @@ class Contestant:
         default=False, metadata=about("Another model than the first: its times are of other work.")
     )
 
+    queries_per_s: float | None = field(
+        default=None, metadata=about("Runs that end in a second, of all streams: the median over rounds.")
+    )
+
     @property
     @in_json
     def median_ms(self) -> float | None:
@@ -139,6 +159,9 @@ class Comparison(Result):
     contestants: tuple[Contestant, ...]
     machine: MachineState
     num_rounds: int
+    num_streams: int = field(
+        metadata=about("Runs that go on at a time. With several, ratios are of the time per run.")
+    )
 
     @property
     def median_ms(self) -> float | None:
@@ -185,18 +208,18 @@ def compare_engines(
         for number, entrant in enumerate(entrants):
             progress(f"loading {entrant.label}", number, len(entrants))
             files = (folder / "inputs.npz", folder / f"outputs{number}.npz")
-            workers.append(
-                stack.enter_context(_worker(entrant, plan.num_threads, shapes or {}, dtypes, files))
-            )
+            workers.append(stack.enter_context(_worker(entrant, plan, shapes or {}, dtypes, files)))
         before = Snapshot.take()
         rounds = _measure([w for w in workers if w.failure is None], plan, progress)
         after = Snapshot.take()
-        contestants = tuple(_result(w, rounds.get(w.entrant.label, []), expected) for w in workers)
+        contestants = tuple(
+            _result(w, rounds.get(w.entrant.label, []), expected, plan.num_streams) for w in workers
+        )
     count = max((len(r) for r in rounds.values()), default=0)
     state = MachineState.between(before, after)
     name = model or str(entrants[0].model)
     beside = (_beside(contestants[0], c, plan.percents) for c in contestants)
-    return Comparison(name, plan.num_threads, tuple(beside), state, count)
+    return Comparison(name, plan.num_threads, tuple(beside), state, count, plan.num_streams)
 
 
 def _beside(first: Contestant, other: Contestant, percents: tuple[float, ...]) -> Contestant:
@@ -238,7 +261,7 @@ class _Worker:
 @contextlib.contextmanager
 def _worker(
     entrant: Entrant,
-    num_threads: int,
+    plan: BenchPlan,
     shapes: Mapping[str, tuple[int, ...]],
     dtypes: Mapping[str, str],
     files: tuple[Path, Path],
@@ -249,14 +272,15 @@ def _worker(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "OMP_NUM_THREADS": str(num_threads), **entrant.environment},
+        env={**os.environ, "OMP_NUM_THREADS": str(plan.threads_of_a_run), **entrant.environment},
     )
     worker = _Worker(entrant, process, files[1])
     try:
         request = {
             "engine": entrant.engine,
             "model": str(entrant.model),
-            "threads": num_threads,
+            "threads": plan.threads_of_a_run,
+            "streams": plan.num_streams,
             "accuracy": entrant.accuracy,
             "shapes": {name: list(shape) for name, shape in shapes.items()},
             "dtypes": dict(dtypes),
@@ -271,9 +295,17 @@ def _worker(
         process.communicate()
 
 
-def _measure(workers: Sequence[_Worker], plan: BenchPlan, progress: Progress) -> dict[str, list[list[float]]]:
-    """Rounds of bursts: for each contestant a list of rounds of run times in milliseconds."""
-    rounds: dict[str, list[list[float]]] = {w.entrant.label: [] for w in workers}
+@dataclass(frozen=True, slots=True)
+class _Burst:
+    """What one contestant did in one round: times of its runs, and how many ended in a second."""
+
+    runs_ms: list[float]
+    queries_per_s: float
+
+
+def _measure(workers: Sequence[_Worker], plan: BenchPlan, progress: Progress) -> dict[str, list[_Burst]]:
+    """Rounds of bursts of each contestant."""
+    rounds: dict[str, list[_Burst]] = {w.entrant.label: [] for w in workers}
     if not workers:
         return rounds
     for worker in workers:
@@ -283,27 +315,41 @@ def _measure(workers: Sequence[_Worker], plan: BenchPlan, progress: Progress) ->
     while (
         number < MIN_ROUNDS
         or time.perf_counter() - started < plan.duration_s
-        or min(sum(map(len, bursts)) for bursts in rounds.values()) < plan.num_iterations
+        or min(sum(len(b.runs_ms) for b in bursts) for bursts in rounds.values()) < plan.num_iterations
     ):
         turn = number % len(workers)
         for worker in (*workers[turn:], *workers[:turn]):
-            rounds[worker.entrant.label].append(_burst(worker, BURST_S))
+            seconds = BURST_S if plan.num_streams == 1 else STREAMS_BURST_S
+            rounds[worker.entrant.label].append(_burst(worker, seconds))
         number += 1
         elapsed = time.perf_counter() - started
         progress("measuring in turns", min(int(100 * elapsed / plan.duration_s), 100), 100)
     return rounds
 
 
-def _burst(worker: _Worker, seconds: float) -> list[float]:
+def _burst(worker: _Worker, seconds: float) -> _Burst:
     time.sleep(SETTLE_S)
     answer = worker.ask({"seconds": seconds})
     if "error" in answer:
         raise UsageError(answer["error"])
     worker.peak_bytes = answer["peak_bytes"]
-    return [ns / 1e6 for ns in answer["samples_ns"]]
+    samples_ns = answer["samples_ns"]
+    # The worker of another version of the package may say times alone.
+    queries_per_s = answer.get("queries_per_s", 1e9 * len(samples_ns) / sum(samples_ns))
+    return _Burst([ns / 1e6 for ns in samples_ns], queries_per_s)
 
 
-def _result(worker: _Worker, bursts: Sequence[list[float]], expected: Sequence[Array] | None) -> Contestant:
+def _timing(bursts: Sequence[_Burst], num_streams: int) -> Timing:
+    """What rounds are compared by: the median of a round's times, or of several streams the time per run."""
+    rounds_ms = (
+        quantile(burst.runs_ms, 0.5) if num_streams == 1 else 1e3 / burst.queries_per_s for burst in bursts
+    )
+    return Timing(tuple(rounds_ms), tuple(ms for burst in bursts for ms in burst.runs_ms))
+
+
+def _result(
+    worker: _Worker, bursts: Sequence[_Burst], expected: Sequence[Array] | None, num_streams: int
+) -> Contestant:
     entrant = worker.entrant
     if worker.failure is not None:
         return Contestant(
@@ -320,9 +366,8 @@ def _result(worker: _Worker, bursts: Sequence[list[float]], expected: Sequence[A
         load_s=entrant.prepared_s + worker.facts["load_s"],
         first_run_s=worker.facts["first_s"],
         peak_bytes=worker.peak_bytes,
-        timing=Timing(
-            tuple(quantile(burst, 0.5) for burst in bursts), tuple(ms for burst in bursts for ms in burst)
-        ),
+        timing=_timing(bursts, num_streams),
+        queries_per_s=quantile([burst.queries_per_s for burst in bursts], 0.5),
         max_error=None
         if expected is None or not entrant.has_like_outputs
         else _error(worker.outputs, expected),

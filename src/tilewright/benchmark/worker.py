@@ -10,13 +10,17 @@ import json
 import os
 import resource
 import sys
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilewright.benchmark.engines import make_engine
+from tilewright.benchmark.engines import Engine, Feed, make_engine
 from tilewright.errors import TilewrightError
 from tilewright.files import npz_bytes, read_npz
 from tilewright.ir.dtype import DType
@@ -38,7 +42,12 @@ def main() -> None:
     try:
         started = time.perf_counter()
         engine = make_engine(
-            request["engine"], request["model"], request["threads"], shapes, request["accuracy"]
+            request["engine"],
+            request["model"],
+            request["threads"],
+            shapes,
+            request["accuracy"],
+            request["streams"],
         )
         load_s = time.perf_counter() - started
         started = time.perf_counter()
@@ -55,16 +64,49 @@ def main() -> None:
     wide = (o if o.dtype.kind == "c" else o.astype(np.float64) for o in outputs)
     Path(request["outputs"]).write_bytes(npz_bytes({str(i): o for i, o in enumerate(wide)}))
     answer(version=engine.version, load_s=load_s, first_s=first_s)
-    for line in sys.stdin:
-        order = json.loads(line)
+    with ThreadPoolExecutor(1 + len(engine.others)) as threads:
+        for line in sys.stdin:
+            seconds = json.loads(line)["seconds"]
+            streams = burst(engine, feed, seconds, threads)
+            answer(
+                samples_ns=[sample for stream in streams for sample in stream.samples_ns],
+                queries_per_s=sum(stream.queries_per_s for stream in streams),
+                peak_bytes=peak_bytes(),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Times of runs one after another, and how many ended in a second."""
+
+    samples_ns: list[int]
+    queries_per_s: float
+
+
+def burst(engine: Engine, feed: Feed, seconds: float, threads: ThreadPoolExecutor) -> list[Stream]:
+    """Run every stream of an engine for so long, all at the same time; at least once each."""
+    runs = (engine.run, *engine.others)
+    begin_together = threading.Barrier(len(runs))
+
+    def stream(run: Callable[[Feed], object]) -> Stream:
+        try:
+            run(feed)  # wakes the engine's threads; the bursts of the others have put them to sleep
+        except BaseException:
+            begin_together.abort()  # nobody waits for it
+            raise
+        begin_together.wait()
         samples: list[int] = []
-        engine.run(feed)  # wakes the engine's threads; the bursts of the others have put them to sleep
-        until = time.perf_counter() + order["seconds"]
-        while not samples or time.perf_counter() < until:
-            begin = time.perf_counter_ns()
-            engine.run(feed)
-            samples.append(time.perf_counter_ns() - begin)
-        answer(samples_ns=samples, peak_bytes=peak_bytes())
+        started_ns = time.perf_counter_ns()
+        until_ns = started_ns + 1e9 * seconds
+        while not samples or time.perf_counter_ns() < until_ns:
+            begin_ns = time.perf_counter_ns()
+            run(feed)
+            samples.append(time.perf_counter_ns() - begin_ns)
+        return Stream(samples, 1e9 * len(samples) / (time.perf_counter_ns() - started_ns))
+
+    if len(runs) == 1:
+        return [stream(engine.run)]
+    return [future.result() for future in [threads.submit(stream, run) for run in runs]]
 
 
 def peak_bytes() -> int:

@@ -24,6 +24,13 @@ def bench(
     versus: str = typer.Option(
         "", "--vs", help="Peers to run beside it: onnxruntime,openvino.", rich_help_panel="How to measure"
     ),
+    streams: int | None = typer.Option(
+        None,
+        "--streams",
+        help="Runs at a time, which share --threads: queries per second and tail latencies. Default: 1, or "
+        "one for each thread with --hint throughput.",
+        rich_help_panel="How to measure",
+    ),
     duration: float = typer.Option(
         10.0, "--duration", help="Seconds to measure, all engines together.", rich_help_panel="How to measure"
     ),
@@ -52,7 +59,7 @@ def bench(
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Measure latency, in turns with other engines and artifacts, and say which is faster.
+    """Measure latency or throughput, in turns with other engines and artifacts, and say which is faster.
 
     Example: `tilewright bench model.onnx --vs onnxruntime --threads 2`.
     """
@@ -72,6 +79,7 @@ def bench(
         percents=_percents(percentile),
         measures_error=error,
         gives_advice=advice,
+        streams=streams,
     )
     require_asked_of_all(models, options, flags.asked)
     first = models[0]

@@ -20,6 +20,7 @@ from tilewright.errors import BudgetExceeded, InternalError, ModelClosed, UsageE
 from tilewright.extents import fixed_shape
 from tilewright.formatting import format_shape
 from tilewright.frontend.onnx.prepared import PreparedModel
+from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.binding import Binding, Key
@@ -202,6 +203,11 @@ class OpenCompiledModel(CompiledModel):
             sum(store.seconds for store in stores),
             self._store.limit,
         )
+
+    @property
+    def num_threads(self) -> int:
+        """Threads that share the work of a run."""
+        return resolve_threads(self.options.num_threads)
 
     def close(self) -> None:
         """Unload the code of all shapes. See `CompiledModel.close`."""

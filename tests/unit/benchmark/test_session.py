@@ -26,6 +26,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "BURST_S", 0.005)
+    monkeypatch.setattr(session_module, "STREAMS_BURST_S", 0.01)
 
 
 @pytest.mark.usefixtures("short_bursts")
@@ -89,12 +90,29 @@ def test_a_burst_is_separated_from_the_one_before(artifact: Path, monkeypatch: p
         {"duration_s": float("nan")},
         {"num_iterations": 0},
         {"warmup_s": -1.0},
+        {"num_streams": 0},
+        {"num_streams": 10**6},
     ],
     ids=str,
 )
 def test_plans_that_make_no_sense_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         BenchPlan(**{"num_threads": 1, **settings})  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("short_bursts")
+def test_streams_share_the_threads_and_are_compared_by_their_time_per_run(artifact: Path) -> None:
+    entrants = [Entrant(label, "tilewright", artifact) for label in "ab"]
+    plan = BenchPlan(num_threads=2, duration_s=0.05, warmup_s=0.0, num_streams=2)
+    found = compare_engines(entrants, feed_for(small_net()), plan)
+    assert found.num_streams == 2
+    for contestant in found.contestants:
+        timing = contestant.timing
+        assert timing is not None
+        assert len(timing.runs_ms) >= 2 * found.num_rounds, "every stream runs in every round"
+        per_s = sorted(1e3 / ms for ms in timing.samples_ms)
+        assert contestant.queries_per_s is not None
+        assert per_s[0] <= contestant.queries_per_s <= per_s[-1]
 
 
 @pytest.mark.parametrize("labels", ["", "aa"])

@@ -2,8 +2,17 @@
 
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
+
+from tilewright.benchmark.engines import Array, Engine, Feed
+from tilewright.benchmark.worker import burst
+
+WAIT_S = 60.0
 
 CODE = "from tilewright.benchmark.worker import peak_bytes; print(peak_bytes())"
 
@@ -13,3 +22,42 @@ def test_the_memory_of_a_contestant_is_its_own() -> None:
     ballast = np.ones(64 << 20, np.float64)  # 512 MiB, all touched
     child = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     assert 1 << 20 < int(child.stdout) < ballast.nbytes
+
+
+def meeting(number: int) -> Engine:
+    """An engine whose runs end only when all of its streams are in one."""
+    barrier = threading.Barrier(number)
+
+    def stream() -> Callable[[Feed], list[Array]]:
+        times = 0
+
+        def run(feed: Feed) -> list[Array]:
+            nonlocal times
+            times += 1
+            if times <= 2:  # the one that wakes it, and the first that counts
+                barrier.wait(WAIT_S)
+            return []
+
+        return run
+
+    first, *others = (stream() for _ in range(number))
+    return Engine("meeting", "1", first, tuple(others))
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_streams_run_at_the_same_time(number: int) -> None:
+    with ThreadPoolExecutor(number) as threads:
+        streams = burst(meeting(number), {}, 0.001, threads)
+    assert len(streams) == number
+    for stream in streams:
+        assert stream.samples_ns
+        assert stream.queries_per_s > 0
+
+
+def test_a_stream_that_fails_stops_the_others() -> None:
+    def fail(feed: Feed) -> list[Array]:
+        raise ValueError("no")
+
+    engine = Engine("failing", "1", lambda feed: [], (fail,))
+    with ThreadPoolExecutor(2) as threads, pytest.raises((ValueError, threading.BrokenBarrierError)):
+        burst(engine, {}, 0.001, threads)

@@ -1,8 +1,10 @@
-"""Persistent worker threads, one pool per thread count in a process, shared by every executable.
+"""Persistent worker threads, pools of so many threads in a process, shared by every executable.
 
 Workers are Python threads parked inside generated code (`pool_ir`), which ctypes enters without the
 interpreter lock. One run owns a pool at a time; a run that finds it busy executes on its own thread instead,
-so no run ever waits for another. A forked child starts without threads and makes its own pools.
+so no run ever waits for another. Runs that go on at the same time have different pools, as many as there are
+cores for: four runs of two threads each on eight cores. A forked child starts without threads and makes its
+own pools.
 """
 
 from __future__ import annotations
@@ -230,22 +232,25 @@ class WorkerPool:
 
 
 _runtimes: dict[bool, RuntimeCode] = {}
-_pools: dict[int, WorkerPool] = {}
+_pools: dict[tuple[int, int], WorkerPool] = {}
 _has_ended = False
 _pools_lock = ForkSafeLock()
 
 
-def shared_pool(num_threads: int) -> WorkerPool | None:
-    """This process's pool of that many threads (caller included); None for one thread, which needs none, and
-    once the interpreter ends, when runs are left to their callers."""
+def shared_pool(num_threads: int, number: int = 0) -> WorkerPool | None:
+    """This process's pool of that many threads (caller included), of those with so many the one of a number.
+
+    None for one thread, which needs none, and once the interpreter ends, when runs are left to their callers.
+    """
     if num_threads <= 1 or _has_ended:
         return None
-    pool = _pools.get(num_threads)
+    key = (num_threads, number)
+    pool = _pools.get(key)
     if pool is None:
         with _pools_lock:
-            pool = _pools.get(num_threads)
+            pool = _pools.get(key)
             if pool is None:
-                pool = _pools[num_threads] = WorkerPool(num_threads)
+                pool = _pools[key] = WorkerPool(num_threads)
     return pool
 
 

@@ -50,9 +50,20 @@ class CheckedIndex:
 
 
 class RunContext:
-    """What one run must have for itself: arena and reports, scratch, argument blocks, time stamps."""
+    """What one run must have for itself: arena and reports, scratch, argument blocks, time stamps.
 
-    def __init__(self, main: MainCode, arena_bytes: int, scratch_bytes: int, num_checks: int = 0) -> None:
+    `pool_number` is that of the pool that its runs use, if it is free.
+    """
+
+    def __init__(
+        self,
+        main: MainCode,
+        arena_bytes: int,
+        scratch_bytes: int,
+        num_checks: int = 0,
+        pool_number: int = 0,
+    ) -> None:
+        self.pool_number = pool_number
         self.arena = AlignedBuffer(arena_bytes + REPORT_BYTES * num_checks, "the arena of a run")
         self.reports_address = self.arena.address + arena_bytes
         self.scratch = AlignedBuffer(max(64, scratch_bytes), "scratch of a run")
@@ -94,7 +105,8 @@ class _Returned:
 class Executor:
     """Runs a loaded main. Any number of threads may call `run` at once; results do not depend on how many.
 
-    A run uses the shared pool of `num_threads` if it is free and its own thread alone if not. Contexts are
+    Runs that go on at a time use different pools of `num_threads`, as many as there are cores for; one that
+    finds its pool busy uses its own thread alone. Contexts are
     reused, the last one first (its arena is in the cache); there are never more than `max_contexts`, so
     memory stays bounded and further callers wait for one. A run in progress is a context that is not idle:
     whoever closes the executor takes the idle ones away, so that no run begins, and waits for the others.
@@ -124,6 +136,7 @@ class Executor:
         self.arena_bytes = arena_bytes
         self.scratch_bytes = scratch_bytes
         self.max_contexts = max(2, affinity_cores()) if max_contexts is None else max(1, max_contexts)
+        self._num_pools = max(1, affinity_cores() // self.num_threads)
         self._library = library
         self._runtime = runtime_code()
         self._segments: tuple[int | HostCallback, ...] = tuple(
@@ -138,7 +151,7 @@ class Executor:
         self._last_idle: list[RunContext] | _Returned
         self._num_waiting = 0
         self._start_empty()
-        self._pool()  # starts the workers, so that the first run does not
+        self._pool(0)  # starts the workers, so that the first run does not
         _executors.add(self)
 
     def run(self, bases: Sequence[int]) -> None:
@@ -255,7 +268,7 @@ class Executor:
         """Run all segments; `host_times` receives the ticks before and after each host call."""
         if context.resolved_for != key:
             self._resolve(context, key)
-        pool = self._pool()
+        pool = self._pool(context.pool_number)
         if pool is None:
             pool_address = None
         else:
@@ -305,8 +318,8 @@ class Executor:
         )
         context.resolved_for = key
 
-    def _pool(self) -> WorkerPool | None:
-        pool = shared_pool(self.num_threads)
+    def _pool(self, number: int) -> WorkerPool | None:
+        pool = shared_pool(self.num_threads, number)
         if pool is not None:
             pool.ensure_scratch(self.scratch_bytes)
         return pool
@@ -329,7 +342,11 @@ class Executor:
                             return self._idle.pop()
                     if len(self._contexts) < self.max_contexts:
                         context = RunContext(
-                            self.main, self.arena_bytes, self.scratch_bytes, len(self._index_checks)
+                            self.main,
+                            self.arena_bytes,
+                            self.scratch_bytes,
+                            len(self._index_checks),
+                            len(self._contexts) % self._num_pools,
                         )
                         self._contexts.add(context)
                         return context

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import random
@@ -263,6 +264,24 @@ def test_contexts_are_bounded_and_reused_last_first() -> None:
         pass
     with run.context() as second:
         assert second is first
+
+
+@pytest.mark.parametrize(
+    ("num_threads", "numbers"), [(2, [0, 1, 0, 1]), (1, [0, 1, 2, 3]), (4, [0, 0, 0, 0])]
+)
+def test_runs_at_the_same_time_have_as_many_pools_as_there_are_cores_for(
+    num_threads: int, numbers: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "affinity_cores", lambda: 4)
+    counts = np.zeros((4, 8), np.int64)
+    run = executor([Launch("count", 8, (ArgRef(1),))], num_threads)
+    with contextlib.ExitStack() as stack:
+        contexts = [stack.enter_context(run.context()) for _ in range(run.max_contexts)]
+        assert [context.pool_number for context in contexts] == numbers
+    pools = [run._pool(context.pool_number) for context in contexts]
+    assert len({id(pool) for pool in pools}) == (len(set(numbers)) if num_threads > 1 else 1)
+    in_threads(4, lambda index: run.run([counts[index].ctypes.data]))
+    assert (counts == 1).all()
 
 
 def test_profiled_runs_time_every_step() -> None:
