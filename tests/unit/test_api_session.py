@@ -74,6 +74,20 @@ def test_outputs_that_no_kernel_computes_lie_there_too() -> None:
         np.testing.assert_array_equal(place, expected)
 
 
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_an_input_is_read_where_it_lies_at_any_address(net: onnx.ModelProto, offset: int) -> None:
+    compiled = tw.compile(net)
+    image = feed_for(net)["image"]
+    expected = compiled.run(None, {"image": image})
+    memory = np.zeros(image.size + 8, np.float32)
+    moved = memory[offset : offset + image.size].reshape(image.shape)
+    moved[...] = image
+    (read,) = compiled.load()._checked({"image": moved})  # type: ignore[attr-defined]  # of the processor's
+    assert read is moved
+    for found, other in zip(compiled.run(None, {"image": moved}), expected, strict=True):
+        np.testing.assert_array_equal(found, other)
+
+
 def test_arrays_that_do_not_fit_are_named(net: onnx.ModelProto, session: tw.InferenceSession) -> None:
     feed = feed_for(net)
     wrong = np.empty((10, 2), np.float32)

@@ -38,6 +38,7 @@ class CompiledGraph:
         self._numbers = tuple(i for i, v in enumerate(example_inputs) if not isinstance(v, torch.Tensor))
         fixed = {*self._constants, *self._numbers}
         self._tensors = tuple(i for i in range(len(nodes)) if i not in fixed)
+        self._is_open = any(not isinstance(d, int) for i in self._tensors for d in example_inputs[i].shape)
         self._variants: dict[tuple[Any, ...], Variant] = {}
         self._num_refreshes = 0
         self._records_nothing = False
@@ -67,7 +68,7 @@ class CompiledGraph:
 
     def _key(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """What differs between variants. TorchDynamo guards shapes itself where none of them is symbolic."""
-        if not self._numbers:
+        if not self._numbers and not self._is_open:
             return ()
         return (*(arguments[i] for i in self._numbers), *(arguments[i].shape for i in self._tensors))
 

@@ -92,7 +92,8 @@ def built(
         raise RunsEagerly(str(error)) from error
     argument_of = dict(zip(program.graph_signature.user_inputs, varying, strict=True))
     feed = tuple((spec.name, argument_of.get(spec.name)) for spec in compiled.get_inputs())
-    if None in (place for _, place in feed) or len(compiled.get_outputs()) != _num_tensors(program):
+    given = [(f"{spec.dtype}", spec.shape) for spec in compiled.get_outputs()]
+    if None in (place for _, place in feed) or given != _tensors_of(program):
         raise RunsEagerly("the exported model has other inputs or outputs than the graph")
     constants = tuple(arguments[i] for i in places)
     return Variant(compiled, feed, outputs, places, constants, _states(constants))  # type: ignore[arg-type]  # none is None
@@ -129,8 +130,12 @@ def bound_module(module: Any, constants: Mapping[int, Any], numbers: Mapping[int
     return torch.fx.GraphModule(attributes, graph).eval()
 
 
-def _num_tensors(program: ExportedProgram) -> int:
-    return sum(isinstance(spec.arg, TensorArgument) for spec in program.graph_signature.output_specs)
+def _tensors_of(program: ExportedProgram) -> list[tuple[str, tuple[int, ...]]]:
+    """Types and shapes of the outputs that are tensors."""
+    (last,) = program.graph.find_nodes(op="output")
+    nodes = zip(program.graph_signature.output_specs, last.args[0], strict=True)
+    values = [node.meta["val"] for spec, node in nodes if isinstance(spec.arg, TensorArgument)]
+    return [(str(value.dtype).removeprefix("torch."), tuple(value.shape)) for value in values]
 
 
 def _outputs(program: ExportedProgram, varying: Sequence[int]) -> tuple[Output, ...]:
