@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import logging
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,63 +22,25 @@ from typing import Any
 import torch
 from results import append_row, rows_of, with_table
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from harness.torch_modules import NETWORKS, torch_case
+
 import tilewright as tw
 from tilewright import dynamo
 from tilewright.accuracy import relative_error
 from tilewright.benchmark.statistics import Ratio, Timing
 
-VISION = ("resnet50", "mobilenet_v3_large", "efficientnet_b0", "densenet121", "regnet_y_800mf")
-LANGUAGE = ("bert", "gpt2")
 PATHS = ("compile", "unguarded", "onnx", "eager")
 ROUNDS = 12
 SETTLE_S = 0.03
 WARMUP_S = 0.2
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A module in evaluation mode, what it is called with by name, and the output that is compared."""
-
-    module: Any
-    inputs: Mapping[str, Any]
-    output: Callable[[Any], Any]
-
-
-def vision(name: str) -> Case:
-    """A network of torchvision on one image; `forward` calls its argument x."""
-    import torchvision
-
-    module = getattr(torchvision.models, name)(weights=None).eval()
-    return Case(module, {"x": torch.randn(1, 3, 224, 224)}, lambda y: y)
-
-
-def bert() -> Case:
-    """BERT of six layers on 128 tokens, with a mask."""
-    from transformers import BertConfig, BertModel
-
-    module = BertModel(BertConfig(num_hidden_layers=6), add_pooling_layer=False).eval()
-    ids = torch.randint(0, 30000, (1, 128))
-    mask = torch.ones(1, 128, dtype=torch.long)
-    return Case(module, {"input_ids": ids, "attention_mask": mask}, lambda y: y.last_hidden_state)
-
-
-def gpt2() -> Case:
-    """GPT-2 of six layers on 64 tokens, without a cache."""
-    from transformers import GPT2Config, GPT2Model
-
-    module = GPT2Model(GPT2Config(n_layer=6, use_cache=False)).eval()
-    return Case(module, {"input_ids": torch.randint(0, 50000, (1, 64))}, lambda y: y.last_hidden_state)
-
-
-CASES: Mapping[str, Callable[[], Case]] = {"bert": bert, "gpt2": gpt2}
-
-
 def measure(name: str, threads: int, seconds: float) -> dict[str, Any]:
     """One network: errors against float64, times of each path, and ratios round by round."""
-    torch.manual_seed(0)
-    case = CASES[name]() if name in CASES else vision(name)
+    case = torch_case(name)
     module, inputs = case.module, case.inputs
-    exact = case.output(in_double(name)).numpy()
+    exact = case.exact().numpy()
     settings = {"threads": threads}
     unguarded = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe, **settings}
     started = time.perf_counter()
@@ -114,14 +76,6 @@ def measure(name: str, threads: int, seconds: float) -> dict[str, Any]:
         "onnx_over": {path: ratio_of(timings[path], timings["onnx"]) for path in PATHS},
         "eager_over": {path: ratio_of(timings[path], timings["eager"]) for path in PATHS},
     }
-
-
-def in_double(name: str) -> Any:
-    """The outputs of the same module, with the same weights and inputs, in float64."""
-    torch.manual_seed(0)
-    case = CASES[name]() if name in CASES else vision(name)
-    inputs = {key: x.double() if x.is_floating_point() else x for key, x in case.inputs.items()}
-    return case.module.double()(**inputs)
 
 
 def main_output(compiled: tw.CompiledModel, expected: Any) -> int:
@@ -173,7 +127,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         "| ONNX path / without guards | eager / torch.compile | error | error of eager |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for row in sorted(rows, key=lambda row: (row["threads"], [*VISION, *LANGUAGE].index(row["network"]))):
+    for row in sorted(rows, key=lambda row: (row["threads"], NETWORKS.index(row["network"]))):
         times = " | ".join(f"{row['median_ms'][path]:.2f} ms" for path in PATHS)
         ratios = " | ".join(
             f"{median:.2f} ({low:.2f}-{high:.2f})"
@@ -198,7 +152,7 @@ def main() -> None:
     asked = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     torch.set_num_threads(asked.threads)
-    names = asked.only.split(",") if asked.only else [*VISION, *LANGUAGE]
+    names = asked.only.split(",") if asked.only else list(NETWORKS)
     done = {(row["network"], row["threads"]) for row in rows_of(asked.output)}
     with torch.inference_mode():
         for name in names:
