@@ -12,7 +12,7 @@ from harness.torch_modules import NETWORKS, TRANSFORMERS, torch_case  # noqa: E4
 from tilewright import dynamo  # noqa: E402
 from tilewright.accuracy import relative_error  # noqa: E402
 
-MAX_ERROR = 2e-4
+MAX_ERROR = 1e-4
 """Of the largest value: networks of random weights at the default accuracy."""
 
 pytestmark = [
