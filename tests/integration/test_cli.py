@@ -222,6 +222,17 @@ def test_bench_takes_an_artifact() -> None:
     assert document["contestants"][0]["ratio"] is None
 
 
+def test_bench_keeps_streams_of_runs_in_flight() -> None:
+    document = report("bench small.tw --streams 2 --threads 2 --duration 0.2 --no-advice")
+    assert (document["num_streams"], document["num_threads"]) == (2, 2)
+    (contestant,) = document["contestants"]
+    assert contestant["queries_per_s"] > 0
+    assert set(contestant["percentiles_ms"]) == {"50", "90", "99"}
+    table = done("bench small.onnx --hint throughput --threads 2 --duration 0.2 --no-advice").out
+    assert "2 streams on 2 threads" in table
+    assert "queries/s" in table
+
+
 def test_compare_finds_engines_equal() -> None:
     document = report("compare small.onnx onnxruntime")
     assert document["ok"]

@@ -156,6 +156,7 @@ MISTAKES = (
     mistake("compile good.onnx --threads 0", USAGE, "threads", "0", "positive"),
     mistake("bench good.onnx --threads 0", USAGE, "threads", "0", "positive"),
     mistake("bench good.onnx --duration 0", USAGE, "duration", "0"),
+    mistake("bench good.onnx --streams 0", USAGE, "streams", "0", "256"),
     mistake("bench good.onnx --duration -3", USAGE, "duration", "-3"),
     mistake("demo --duration 0", USAGE, "duration", "0"),
     mistake("compile good.onnx --max-memory lots", USAGE, "'lots'", "MiB"),
