@@ -77,6 +77,8 @@ def built(
     """
     _require_plain_tensors(arguments, numbers)
     varying = [i for i in range(len(arguments)) if i not in numbers and i not in places]
+    constants = tuple(arguments[i] for i in places)
+    states = _states(constants)  # before they are read
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
@@ -91,12 +93,12 @@ def built(
     except TilewrightError as error:
         raise RunsEagerly(str(error)) from error
     argument_of = dict(zip(program.graph_signature.user_inputs, varying, strict=True))
-    feed = tuple((spec.name, argument_of.get(spec.name)) for spec in compiled.get_inputs())
-    given = [(f"{spec.dtype}", spec.shape) for spec in compiled.get_outputs()]
-    if None in (place for _, place in feed) or given != _tensors_of(program):
+    names = [spec.name for spec in compiled.get_inputs()]
+    given = [(str(spec.dtype), spec.shape) for spec in compiled.get_outputs()]
+    if not argument_of.keys() >= set(names) or given != _tensors_of(program):
         raise RunsEagerly("the exported model has other inputs or outputs than the graph")
-    constants = tuple(arguments[i] for i in places)
-    return Variant(compiled, feed, outputs, places, constants, _states(constants))  # type: ignore[arg-type]  # none is None
+    feed = tuple((name, argument_of[name]) for name in names)
+    return Variant(compiled, feed, outputs, places, constants, states)
 
 
 def _require_plain_tensors(arguments: Sequence[Any], numbers: Mapping[int, Any]) -> None:
