@@ -108,6 +108,13 @@ def map_(
         hidden=True,
         rich_help_panel=PLANS,
     ),
+    elide_first_fills: bool = typer.Option(
+        False,
+        "--elide-first-fills",
+        help="Count no fill for an output that nothing was added to yet, as Timeloop 4.",
+        hidden=True,
+        rich_help_panel=PLANS,
+    ),
     noc: bool = typer.Option(
         False,
         "--noc",
@@ -165,6 +172,7 @@ def map_(
         link_transfers=link_transfers,
         skips_pixels=skip_pixels,
         double_buffered=double_buffered,
+        elides_first_fills=elide_first_fills,
         shapes=shapes,
         noc=noc,
         sweep=tuple(sweep or ()),

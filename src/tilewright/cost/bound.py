@@ -24,7 +24,7 @@ def latency_bound_cycles(problem: Problem, machine: Machine) -> int:
     return max(compute, transfer_cycles(machine, outermost, read, written))
 
 
-def energy_bound_pj(problem: Problem, machine: Machine) -> float:
+def energy_bound_pj(problem: Problem, machine: Machine, cost_options: CostOptions = TIMELOOP) -> float:
     """Every multiplication, and every operand moved once between neighbouring levels that hold it.
 
     The innermost level of an operand serves every multiplication, but for those that share a word at once.
@@ -39,7 +39,8 @@ def energy_bound_pj(problem: Problem, machine: Machine) -> float:
                 accesses = max(accesses, problem.num_macs / _num_fed(machine, level))
             is_output = operand.kind is TensorKind.OUTPUT
             reads = 0.0 if is_output else accesses
-            filled = words if place < len(kept) - 1 else 0
+            is_filled = place < len(kept) - 1 and not (is_output and cost_options.elides_first_fills)
+            filled = words if is_filled else 0
             writes = (accesses if is_output else 0.0) + filled
             access_pj = reads * level.read_access_pj + writes * level.write_access_pj
             total += access_pj / level.words_per_access / level.num_instances_per_access
@@ -51,15 +52,17 @@ def _num_fed(machine: Machine, level: Level) -> int:
     return max(1, num_mac_units(machine) // machine.num_instances(level))
 
 
-def objective_bound(problem: Problem, machine: Machine, objective: Objective) -> float:
+def objective_bound(
+    problem: Problem, machine: Machine, objective: Objective, cost_options: CostOptions = TIMELOOP
+) -> float:
     """A lower bound in the objective's unit: cycles, pJ, or pJ * cycles."""
     match objective:
         case "latency":
             return float(latency_bound_cycles(problem, machine))
         case "energy":
-            return energy_bound_pj(problem, machine)
+            return energy_bound_pj(problem, machine, cost_options)
         case "edp":
-            return energy_bound_pj(problem, machine) * latency_bound_cycles(problem, machine)
+            return energy_bound_pj(problem, machine, cost_options) * latency_bound_cycles(problem, machine)
 
 
 def check_smallest_tiles(problem: Problem, machine: Machine, cost_options: CostOptions = TIMELOOP) -> None:

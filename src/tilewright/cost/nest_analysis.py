@@ -288,6 +288,8 @@ def _count(operand: Operand, nest: _Nest, cost_options: CostOptions) -> dict[int
         reads = (reductions if is_output else accesses) + from_peers[number]
         updates = accesses if is_output else 0
         fills = 0 if number == 0 else entering[number]
+        if is_output and cost_options.elides_first_fills:
+            fills = max(0, fills - partition)
         used = nest.num_used(number)
         counts[number] = TensorCount(
             tile_words=nest.tile_words(operand, number, cost_options),

@@ -11,12 +11,14 @@ class CostOptions:
 
     With `link_transfers` an instance may take words from its neighbour; with `skips_pixels` input pixels that
     a stride jumps over are not counted; with `double_buffered` half of every capacity (but the outermost's,
-    and that of a single word) holds the tile in use.
+    and that of a single word) holds the tile in use. With `elides_first_fills` nothing enters the place of an
+    output that nothing was added to yet, as Timeloop 4 has it.
     """
 
     link_transfers: bool = False
     skips_pixels: bool = False
     double_buffered: bool = False
+    elides_first_fills: bool = False
 
 
 TIMELOOP = CostOptions()

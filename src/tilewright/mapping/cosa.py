@@ -75,7 +75,7 @@ class Cosa:
         except InfeasibleMapping as error:
             raise InfeasibleMapping(f"{self.name} answers what does not fit, {error}") from None
         value = measure(problem.objective, cost.cycles, cost.energy_pj)
-        bound = objective_bound(problem.problem, problem.machine, problem.objective)
+        bound = objective_bound(problem.problem, problem.machine, problem.objective, problem.cost_options)
         quality = Quality.of(value, bound=bound, unit=UNITS[problem.objective])
         seconds = time.perf_counter() - started
         note = f"objective {objective:.6f}"
@@ -85,7 +85,7 @@ class Cosa:
             quality,
             Provenance(self.name, note=note),
             bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
-            bound_energy_pj=energy_bound_pj(problem.problem, problem.machine),
+            bound_energy_pj=energy_bound_pj(problem.problem, problem.machine, problem.cost_options),
             seconds=seconds,
             details={"objective": objective},
         )

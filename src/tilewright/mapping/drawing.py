@@ -146,7 +146,7 @@ def drawn(
         laid = loops.get(level.name, LevelLoops(level.name))
         count = counts[level.name]
         tensors = tuple(
-            _tensor(problem, machine, level, operand, count.tensors[operand.name])
+            _tensor(problem, machine, level, operand, count.tensors[operand.name], cost_options)
             for operand in problem.operands
             if operand.name in count.tensors
         )
@@ -178,7 +178,12 @@ def drawn(
 
 
 def _tensor(
-    problem: Problem, machine: Machine, level: Level, operand: Operand, count: TensorCount
+    problem: Problem,
+    machine: Machine,
+    level: Level,
+    operand: Operand,
+    count: TensorCount,
+    cost_options: CostOptions,
 ) -> DrawnTensor:
     kept = [x for x in machine.levels if operand.kind in x.holds]
     words = touched_words(problem, operand)
@@ -186,7 +191,8 @@ def _tensor(
     if level is kept[0]:
         fed = max(1, num_mac_units(machine) // machine.num_instances(level))
         served = max(words, -(-problem.num_macs // fed))
-    entering = 0 if level is kept[-1] else words
+    is_spared = operand.kind is TensorKind.OUTPUT and cost_options.elides_first_fills
+    entering = 0 if level is kept[-1] or is_spared else words
     return DrawnTensor(
         operand.name,
         operand.kind,

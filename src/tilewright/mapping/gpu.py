@@ -276,7 +276,7 @@ class _Tried:
             return self.refused or Infeasible(f"level {name}", 0, 0, (self.problem.name,))
         largest = block_view(self.machine, block_limits(self.machine).max_per_block).machine
         bound_cycles = latency_bound_cycles(self.problem, operator_view(self.machine).machine)
-        bound_energy_pj = energy_bound_pj(self.problem, largest)
+        bound_energy_pj = energy_bound_pj(self.problem, largest, self.cost_options)
         value = measure(self.objective, cost.cycles, cost.energy_pj)
         bound = measure(self.objective, bound_cycles, bound_energy_pj)
         num_sizes = len(self.sizes)

@@ -59,13 +59,15 @@ class Paper:
             cost,
             Quality.of(
                 measure(problem.objective, cost.cycles, cost.energy_pj),
-                bound=objective_bound(problem.problem, problem.machine, problem.objective),
+                bound=objective_bound(
+                    problem.problem, problem.machine, problem.objective, problem.cost_options
+                ),
                 unit=UNITS[problem.objective],
             ),
             Provenance(self.name, num_evaluations=1),
             seconds=time.perf_counter() - started,
             bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
-            bound_energy_pj=energy_bound_pj(problem.problem, problem.machine),
+            bound_energy_pj=energy_bound_pj(problem.problem, problem.machine, problem.cost_options),
         )
 
 

@@ -123,7 +123,7 @@ def solution(
             provenance.num_evaluations,
             f"{provenance.note}; none legal, so all loops are in the outermost level",
         )
-    bound = objective_bound(problem.problem, problem.machine, problem.objective)
+    bound = objective_bound(problem.problem, problem.machine, problem.objective, problem.cost_options)
     quality = Quality.of(best.key[0], bound=bound, unit=UNITS[problem.objective], cut_off=cut_off)
     return MappingSolution(
         best.mapping,
@@ -132,5 +132,5 @@ def solution(
         provenance,
         seconds=time.perf_counter() - started,
         bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
-        bound_energy_pj=energy_bound_pj(problem.problem, problem.machine),
+        bound_energy_pj=energy_bound_pj(problem.problem, problem.machine, problem.cost_options),
     )

@@ -95,7 +95,7 @@ class Exact:
         best = self._unpadded(problem, end_s)
         note, bound_unpadded = best.note, best.bound
         if not Evaluator.suits(problem.problem, problem.cost_options):
-            # The search counts without transfers between neighbours, and windows of two dims.
+            # The search counts no transfers between neighbours, all first fills, and windows of two dims.
             bound_unpadded, note = self._bound(problem), f"{note}, nothing proven beyond the roofline"
             best = replace(best, energy_bound_pj=0.0)
         bound = bound_unpadded
@@ -118,7 +118,7 @@ class Exact:
             seconds=time.perf_counter() - started,
             details={"energy_bound_at_latency_pj": best.energy_bound_pj, "bound_unpadded": bound_unpadded},
             bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
-            bound_energy_pj=energy_bound_pj(problem.problem, problem.machine),
+            bound_energy_pj=energy_bound_pj(problem.problem, problem.machine, problem.cost_options),
         )
 
     def _unpadded(self, problem: MappingProblem, end_s: float | None) -> _Best:
@@ -155,11 +155,12 @@ class Exact:
         if task.objective == "energy":
             return self._bound(task)
         cycles = max(latency_bound_cycles(task.problem, task.machine), least_compute_cycles(task))
-        return measure(task.objective, cycles, energy_bound_pj(task.problem, task.machine))
+        energy_pj = energy_bound_pj(task.problem, task.machine, task.cost_options)
+        return measure(task.objective, cycles, energy_pj)
 
     @staticmethod
     def _bound(task: MappingProblem) -> float:
-        return objective_bound(task.problem, task.machine, task.objective)
+        return objective_bound(task.problem, task.machine, task.objective, task.cost_options)
 
     @staticmethod
     def _value(task: MappingProblem, best: _Best) -> float:
@@ -235,7 +236,7 @@ class _Search:
         if known is None and self._value(_NUMBERS[self.task.objective], inf) > bound * _NEARLY:
             self._take_by_rule()
         if self.lattice.is_merged:  # nothing was proven of the tiles that are left out
-            bound = objective_bound(self.task.problem, self.task.machine, self.task.objective)
+            bound = self.mapper._bound(self.task)
             energy_bound = 0.0
         return replace(
             self.best,
