@@ -19,6 +19,10 @@ BUFFER_SOURCE = (
     "public: fakeram45 macros of 64x7, 64x32, 512x64 and 2048x39 bits (OpenROAD-flow-scripts, 45 nm); "
     "flip-flops of Aladdin (ISCA 2014, 40 nm, scaled to 45 nm) where these are smaller"
 )
+ENERGY_SOURCE = (
+    "derived: SRAM of 8 KiB to 1 MiB, DRAM and arithmetic of Horowitz (ISSCC 2014, 45 nm) (not re-read), by "
+    "size and width along power laws"
+)
 ARITHMETIC_SOURCE = (
     "public: Horowitz (ISSCC 2014, 45 nm), areas as listed by Sze et al. (Proc. IEEE 2017) (not re-read); "
     "other widths by a power law through two of them"
@@ -41,6 +45,13 @@ _INTEGER_ADDER_UM2: _Table = ((8, 36.0), (16, 67.0), (32, 137.0))
 _FLOAT_MULTIPLIER_UM2: _Table = ((16, 1640.0), (32, 7700.0))
 _FLOAT_ADDER_UM2: _Table = ((16, 1360.0), (32, 4184.0))
 _INTEGER_SUM_BITS = 32
+# Bits of an operand, and pJ.
+_INTEGER_MULTIPLIER_PJ: _Table = ((8, 0.2), (32, 3.1))
+_INTEGER_SUM_PJ = 0.1
+_FLOAT_MULTIPLIER_PJ: _Table = ((16, 1.1), (32, 3.7))
+_FLOAT_ADDER_PJ: _Table = ((16, 0.4), (32, 0.9))
+_TABLE_BITS = 64  # of an access in `_ACCESS_PJ`
+_OFF_CHIP_PJ = 1300.0  # of so many bits from DRAM, the lower end of what is published
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +105,51 @@ def multiplier_um2(dtype: str) -> float:
     >>> multiplier_um2("int8"), multiplier_um2("float32")
     (419.0, 11884.0)
     """
-    bits = float("".join(c for c in dtype if c.isdigit()) or 8)
+    bits = _bits(dtype)
     if "float" in dtype:
         return _power_law(_FLOAT_MULTIPLIER_UM2, bits) + _power_law(_FLOAT_ADDER_UM2, bits)
     return _power_law(_INTEGER_MULTIPLIER_UM2, bits) + _power_law(_INTEGER_ADDER_UM2, _INTEGER_SUM_BITS)
+
+
+def with_energies(machine: Machine) -> Machine:
+    """The machine, with energies of these tables if it gives none at all.
+
+    Raises:
+        MachineError: nothing multiplies and accumulates.
+    """
+    parts = [*(level.read_pj for level in machine.levels), *(unit.mac_pj for unit in machine.units)]
+    if any(energy_pj is not None for energy_pj in parts):
+        return machine
+    worker, _, dtype, _ = fastest_multipliers(machine)
+    levels = []
+    for level in machine.levels:
+        is_off_chip = level is machine.outermost or level.capacity_bytes is None
+        table_pj = _OFF_CHIP_PJ if is_off_chip else _power_law(_ACCESS_PJ, level.capacity_bytes or 0)
+        access_pj = table_pj * level.word_bits * level.words_per_access / _TABLE_BITS
+        levels.append(level.model_copy(update={"read_pj": access_pj, "write_pj": access_pj}))
+    units = [
+        unit.model_copy(update={"mac_pj": multiplication_pj(dtype)}) if unit is worker else unit
+        for unit in machine.units
+    ]
+    return machine.model_copy(
+        update={"levels": tuple(levels), "units": tuple(units), "energy_source": ENERGY_SOURCE}
+    )
+
+
+def multiplication_pj(dtype: str) -> float:
+    """Energy of a multiplication and its addition; integers are summed in 32 bits, floats as they are.
+
+    >>> round(multiplication_pj("int8"), 3), round(multiplication_pj("float32"), 3)
+    (0.3, 4.6)
+    """
+    bits = _bits(dtype)
+    if "float" in dtype:
+        return _power_law(_FLOAT_MULTIPLIER_PJ, bits) + _power_law(_FLOAT_ADDER_PJ, bits)
+    return _power_law(_INTEGER_MULTIPLIER_PJ, bits) + _INTEGER_SUM_PJ
+
+
+def _bits(dtype: str) -> float:
+    return float("".join(c for c in dtype if c.isdigit()) or 8)
 
 
 def access_scale(from_bytes: float, to_bytes: float) -> float:

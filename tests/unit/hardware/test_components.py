@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from tilewright.hardware.components import buffer_um2, components_of, multiplier_um2
+import tilewright as tw
+from tilewright.hardware.components import (
+    ENERGY_SOURCE,
+    buffer_um2,
+    components_of,
+    multiplication_pj,
+    multiplier_um2,
+    with_energies,
+)
 from tilewright.hardware.presets import load_preset, preset_names
 from tilewright.hardware.variants import parse_axis, variants
 
@@ -48,3 +57,37 @@ def test_instances_count() -> None:
         assert many.area_mm2 == pytest.approx(2 * few.area_mm2)
         assert many.num_instances == 2 * few.num_instances
     assert half[-1] == whole[-1], "there is one global buffer"
+
+
+def test_a_machine_without_energies_gets_those_of_the_tables() -> None:
+    machine = load_preset("eyeriss")
+    assert with_energies(machine) is machine
+    bare = machine.model_copy(
+        update={
+            "levels": tuple(
+                level.model_copy(update={"read_pj": None, "write_pj": None}) for level in machine.levels
+            ),
+            "units": tuple(unit.model_copy(update={"mac_pj": None}) for unit in machine.units),
+            "energy_source": None,
+        }
+    )
+    filled = with_energies(bare)
+    assert filled.energy_source == ENERGY_SOURCE
+    pj = {level.name: (level.read_pj or 0.0) / level.words_per_access for level in filled.levels}
+    assert pj["InputSpad"] < pj["WeightSpad"] < pj["GlobalBuffer"] < pj["DRAM"] == 1300 * 16 / 64
+    assert filled.mac_pj == multiplication_pj("int16")
+    assert multiplication_pj("int8") < filled.mac_pj < multiplication_pj("float32")
+    assert machine.model_validate_json(filled.model_dump_json(exclude_defaults=True)) == filled
+
+
+def test_a_sweep_of_a_machine_without_energies_says_where_they_are_from(tmp_path: Path) -> None:
+    path = tmp_path / "bare.yaml"
+    levels = "{name: Buffer, capacity_bytes: 8192, num_instances_per_parent: 4}, {name: Memory}"
+    unit = "{name: mac, kind: mac, macs_per_cycle: {int8: 1}}"
+    path.write_text(f"name: bare\nlevels: [{levels}]\nunits: [{unit}]\n")
+    found = tw.map("1_4_4_4_1", path, mapper="paper", sweep=["levels.Buffer.capacity=8KiB,32KiB"])
+    assert ENERGY_SOURCE in found.energy_source
+    small, large = found.variants
+    assert small.mean_energy_pj is not None
+    assert large.mean_energy_pj is not None
+    assert 0 < small.mean_energy_pj < large.mean_energy_pj

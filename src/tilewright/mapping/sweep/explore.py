@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.errors import InternalError, UsageError
-from tilewright.hardware.components import components_of
+from tilewright.hardware.components import components_of, with_energies
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.variants import Axis, Variant, parse_axis, variants
 from tilewright.loops.problem import Problem
@@ -74,7 +74,7 @@ def map_variants(
             none; as `map_layers`.
         MachineError: a variant is no machine.
     """
-    part, _ = mapped_part(problem.machine)
+    part = with_energies(mapped_part(problem.machine)[0])
     check_search(problem, part)
     parsed = [parse_axis(text, part) for text in axes]
     machines = variants(part, parsed)

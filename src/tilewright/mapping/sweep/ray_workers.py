@@ -55,6 +55,10 @@ class RayWorker:
         """See `Worker`."""
         self._ray.kill(self._actor)
 
+    def interrupt(self) -> None:
+        """See `Worker`."""
+        self.end()
+
 
 class RayCrew:
     """As many processes as a cluster has processors.

@@ -37,7 +37,11 @@ class Worker(Protocol):
         ...
 
     def end(self) -> None:
-        """Let it go; called by another thread, it ends a task under way."""
+        """Let it go."""
+        ...
+
+    def interrupt(self) -> None:
+        """End a task under way, from another thread: `ask` raises `WorkerDied` there."""
         ...
 
 
@@ -88,6 +92,10 @@ class ProcessWorker:
     def end(self) -> None:
         """See `Worker`."""
         self._process.end()
+
+    def interrupt(self) -> None:
+        """See `Worker`."""
+        self._process.kill()
 
 
 class Processes:
@@ -214,7 +222,7 @@ class _Serving:
         """End the worker, whatever it does, and the thread."""
         worker = self._worker
         if worker is not None:
-            worker.end()
+            worker.interrupt()
         if self.thread.ident is not None:
             self.thread.join()
 

@@ -36,6 +36,9 @@ class Mortal:
     def end(self) -> None:
         self.is_ended.set()
 
+    def interrupt(self) -> None:
+        pass
+
 
 class Mortals:
     """Three workers; of those that die, each task ends `deaths` of them, and `num_left` may follow."""
