@@ -171,10 +171,9 @@ class Space:
         phases = self.task.constraints.phases_at(self.levels[number].name, self.task.problem)
         if len(phases) == 1 and len(phases[0]) == len(names):
             return [self.lattice.exponents]
-        is_of = [
-            np.array([names[step.dim] in dims for step in self.lattice.steps], np.int16) for dims in phases
-        ]
-        return [self.lattice.exponents * mask for mask in is_of]
+        steps = self.lattice.steps
+        masks = [np.array([names[step.dim] in dims for step in steps], np.int16) for dims in phases]
+        return [self.lattice.exponents * mask for mask in masks]
 
     def _has_loops(self, number: int) -> list[bool]:
         """Of each dim, whether a level may have a temporal loop of it."""
