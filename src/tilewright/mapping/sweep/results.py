@@ -103,7 +103,7 @@ class SweptMachine:
     @property
     @in_json
     def area_mm2(self) -> float:
-        """Of buffers and multipliers at 45 nm, estimated by tables; null where nothing could be mapped."""
+        """Of buffers and multipliers at 45 nm, estimated by tables; 0 where nothing could be mapped."""
         return sum(component.area_mm2 or 0.0 for component in self.components)
 
     @property
