@@ -143,7 +143,8 @@ def _check_constraints(task: MappingProblem, mapping: Mapping) -> Iterator[Viola
         temporal = [loop.dim for loop in loops.temporal if loop.factor > 1]
         match constraint:
             case FixedSpatial(_, dim, factor):
-                is_kept = dim not in dims or spatial.get(dim, 1) == factor
+                all_of_it = mapping.factors().get(dim, 1)
+                is_kept = dim not in dims or spatial.get(dim, 1) == min(factor or all_of_it, all_of_it)
             case SpatialDims(_, allowed):
                 is_kept = set(spatial) <= set(allowed)
             case FixedTile(level, dim, extent):

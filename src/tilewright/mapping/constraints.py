@@ -18,12 +18,12 @@ from tilewright.suggestions import closest
 OTHERS = "*"
 """In an order of loops: the dims that it does not name."""
 WHOLE = 0
-"""As the extent of a tile: all of the dim."""
+"""As a factor, or the extent of a tile: all of the dim."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedSpatial:
-    """How many iterations of a dim are spread over what one instance of a level feeds."""
+    """How many iterations of a dim, if it has as many, are spread over what an instance of a level feeds."""
 
     level: str
     dim: str
@@ -134,7 +134,10 @@ class Constraints:
         for allowed in self.spatial_dims:
             if allowed.level == level:
                 factors.update({dim: 1 for dim in dims if dim not in allowed.dims})
-        factors.update({f.dim: f.factor for f in self.spatial if f.level == level and f.dim in dims})
+        extents = problem.extents
+        for fixed in self.spatial:
+            if fixed.level == level and fixed.dim in dims:
+                factors[fixed.dim] = min(fixed.factor or extents[fixed.dim], extents[fixed.dim])
         return factors
 
     def tile_at(self, level: str, problem: Problem) -> dict[str, int]:
@@ -177,11 +180,11 @@ def said(constraint: Constraint) -> str:
     """
     match constraint:
         case FixedSpatial(level, dim, factor):
-            return f"{level}.spatial.{dim}={factor}"
+            return f"{level}.spatial.{dim}={factor or 'whole'}"
         case SpatialDims(level, dims):
             return f"{level}.spatial={','.join(dims)}"
         case FixedTile(level, dim, extent):
-            return f"{level}.tile.{dim}={'whole' if extent == WHOLE else extent}"
+            return f"{level}.tile.{dim}={extent or 'whole'}"
         case LoopOrder(level, dims):
             return f"{level}.order={','.join(dims)}"
         case NoLoop(level, dim):
@@ -216,7 +219,8 @@ _DATAFLOW = re.compile(r"(weight|input|output|row)-stationary(?:@(.+))?")
 _AT_LEVEL = re.compile(r"(.+)\.(order|spatial|tile|without)(?:\.([^.=]+))?=(.+)")
 _EXPECTED = (
     "expected weight-, input- or output-stationary, the same with @LEVEL, row-stationary@LEVEL, "
-    "LEVEL.spatial=P,Q, LEVEL.spatial.C=8, LEVEL.tile.P=14 (or whole), LEVEL.order=K,C,* or LEVEL.without=R,S"
+    "LEVEL.spatial=P,Q, LEVEL.spatial.C=8, LEVEL.tile.P=14 (or whole), LEVEL.order=K,C,*, or "
+    "LEVEL.without=R,S"
 )
 
 
@@ -254,7 +258,7 @@ def _parsed(text: str, machine: Machine) -> Iterable[Constraint]:
     if what == "without" and dim is None and dims:
         return [NoLoop(level, name) for name in dims]
     if dim is not None and what in ("spatial", "tile"):
-        number = WHOLE if (what, value) == ("tile", "whole") else _number(value, text)
+        number = WHOLE if value == "whole" else _number(value, text)
         return [FixedTile(level, dim, number) if what == "tile" else FixedSpatial(level, dim, number)]
     raise UsageError(f"constraint {text!r}: {_EXPECTED}.")
 

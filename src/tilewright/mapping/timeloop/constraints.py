@@ -60,9 +60,15 @@ def _kept(directive: Entry, machine: Machine) -> Iterator[tuple[Entry, Constrain
     if (factors or is_ordered) and level not in names:
         raise target.error(f"the fan-out {level!r} is part of another level here; {_INSTEAD}")
     for part, dim, factor in factors:
-        if factor == 0 or (kind == "temporal" and factor > 1):
-            raise part.error(f"a {kind} factor of {factor} for {dim} is not kept by a search; {_INSTEAD}")
-        yield part, FixedSpatial(level, dim, factor) if kind == "spatial" else NoLoop(level, dim)
+        if kind == "spatial":
+            yield part, FixedSpatial(level, dim, factor)  # 0 is the whole dim, for Timeloop, too
+        elif factor == 1:
+            yield part, NoLoop(level, dim)
+        elif factor == 0:
+            yield from ((part, FixedSpatial(name, dim, 1)) for name in names)
+            yield from ((part, NoLoop(name, dim)) for name in names if name != level)
+        else:
+            raise part.error(f"a temporal factor of {factor} for {dim} is not kept by a search; {_INSTEAD}")
     if is_ordered:
         yield (
             keys["permutation"],

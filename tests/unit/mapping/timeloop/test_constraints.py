@@ -45,9 +45,7 @@ def test_constraints_beside_a_problem_count_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("directive", "said"),
     [
-        ("{target: Buffer, type: temporal, factors: R=0}", "a temporal factor of 0 for R is not kept"),
         ("{target: Buffer, type: temporal, factors: K=4}", "a temporal factor of 4 for K is not kept"),
-        ("{target: DRAM, type: spatial, factors: K=0}", "a spatial factor of 0 for K is not kept"),
         ("{target: DRAM, type: spatial, factors: K=2, min: 3}", "a constraint on this is not kept"),
     ],
 )
@@ -103,6 +101,22 @@ def test_dims_that_have_no_loop_at_a_level_have_none(tmp_path: Path) -> None:
     (layer,) = tw.map(LAYER, path).layers
     (loops,) = (level.temporal for level in layer.mapping if level.level == "Buffer")
     assert not {loop.dim for loop in loops} & {"P", "C"}
+
+
+def test_a_factor_of_0_is_the_whole_dim(tmp_path: Path) -> None:
+    path = constrained(tmp_path, "{target: DRAM, type: temporal, factors: C=0}")
+    (layer,) = tw.map(LAYER, path).layers
+    loops = {
+        level.level: [loop for loop in (*level.temporal, *level.spatial) if loop.dim == "C"]
+        for level in layer.mapping
+    }
+    assert {name: [loop.factor for loop in listed] for name, listed in loops.items() if listed} == {
+        "DRAM": [8]
+    }
+    path = constrained(tmp_path, "{target: DRAM, type: spatial, factors: P=0}")
+    (layer,) = tw.map("K=2,C=8,P=2", path).layers
+    spread = [loop for level in layer.mapping if level.level == "DRAM" for loop in level.spatial]
+    assert [(loop.dim, loop.factor) for loop in spread if loop.dim == "P"] == [("P", 2)]
 
 
 def test_constraints_of_nodes_are_refused(tmp_path: Path) -> None:
