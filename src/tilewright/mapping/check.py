@@ -148,8 +148,9 @@ def _check_constraints(task: MappingProblem, mapping: Mapping) -> Iterator[Viola
             case SpatialDims(_, allowed):
                 is_kept = set(spatial) <= set(allowed)
             case FixedTile(level, dim, extent):
-                is_kept = dim not in dims or _tile(task, levels, level, dim) == (
-                    extent or mapping.factors()[dim]
+                all_of_it = mapping.factors().get(dim, 1)
+                is_kept = dim not in dims or _tile(task, levels, level, dim) == min(
+                    extent or all_of_it, all_of_it
                 )
             case LoopOrder(_, order):
                 others = order.index("*") if "*" in order else None

@@ -40,7 +40,7 @@ class SpatialDims:
 
 @dataclass(frozen=True, slots=True)
 class FixedTile:
-    """How much of a dim the tile of one instance of a level has: an extent, or `WHOLE`."""
+    """How much of a dim, if it has as much, the tile of an instance of a level has; or `WHOLE`."""
 
     level: str
     dim: str
@@ -144,7 +144,7 @@ class Constraints:
         """What a level's tile must have of dims."""
         extents = problem.extents
         return {
-            t.dim: extents[t.dim] if t.extent == WHOLE else t.extent
+            t.dim: min(t.extent or extents[t.dim], extents[t.dim])
             for t in self.tiles
             if t.level == level and extents.get(t.dim, 1) > 1
         }

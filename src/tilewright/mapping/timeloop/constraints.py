@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tilewright.hardware.machine import Machine
-from tilewright.mapping.constraints import OTHERS, Constraint, FixedSpatial, LoopOrder, NoLoop, said, subject
+from tilewright.mapping.constraints import (
+    OTHERS,
+    Constraint,
+    FixedSpatial,
+    FixedTile,
+    LoopOrder,
+    NoLoop,
+    said,
+    subject,
+)
 from tilewright.mapping.timeloop.architecture import directives
 from tilewright.mapping.timeloop.document import BYPASS, Entry, read_document, target_name
 from tilewright.mapping.timeloop.loops import factors_of
@@ -25,6 +34,7 @@ def load_constraints(paths: Iterable[Path | str], machine: Machine) -> tuple[Con
         MachineError: a constraint that a search does not keep; names it and says what to do.
     """
     kept: dict[tuple[object, ...], Constraint] = {}
+    temporal: dict[tuple[str, str], tuple[Entry, int]] = {}
     for path in dict.fromkeys(map(str, paths)):
         document = read_document(path)
         for section in ("architecture", "arch"):
@@ -34,14 +44,42 @@ def load_constraints(paths: Iterable[Path | str], machine: Machine) -> tuple[Con
                     raise binding.error(f"constraints on loops of nodes are not kept by a search; {_INSTEAD}")
         for directive, is_constraint in directives(document, path):
             if is_constraint:
-                for part, constraint in _kept(directive, machine):
+                for part, constraint in _kept(directive, machine, temporal):
                     known = kept.setdefault(subject(constraint), constraint)
                     if known != constraint:
                         raise part.error(f"{said(constraint)} contradicts {said(known)}; remove one of them")
-    return tuple(kept.values())
+    tiles = [_tile(at, temporal, kept, machine) for at in temporal]
+    return (*kept.values(), *tiles)
 
 
-def _kept(directive: Entry, machine: Machine) -> Iterator[tuple[Entry, Constraint]]:
+def _tile(
+    at: tuple[str, str],
+    temporal: Mapping[tuple[str, str], tuple[Entry, int]],
+    kept: Mapping[tuple[object, ...], Constraint],
+    machine: Machine,
+) -> FixedTile:
+    """A temporal factor as what it makes of the tile, where all factors of the dim inside are known, too."""
+    level, dim = at
+    extent = 1
+    for number, inner in enumerate(machine.levels[: machine.levels.index(machine.level(level)) + 1]):
+        spread = kept.get(subject(FixedSpatial(inner.name, dim, 1)))
+        spatial = spread.factor if isinstance(spread, FixedSpatial) else int(machine.fan_out(number) == 1)
+        _, loop = temporal.get((inner.name, dim), (None, int(NoLoop(inner.name, dim) in kept.values())))
+        if not spatial or not loop:
+            part, factor = temporal[at]
+            what = "spatial" if not spatial else "temporal"
+            raise part.error(
+                f"a temporal factor of {factor} for {dim} is not kept by a search unless the {what} factor "
+                f"of {dim} at {inner.name} is given, too; {_INSTEAD}"
+            )
+        extent *= spatial * loop
+    return FixedTile(level, dim, extent)
+
+
+def _kept(
+    directive: Entry, machine: Machine, temporal: dict[tuple[str, str], tuple[Entry, int]]
+) -> Iterator[tuple[Entry, Constraint]]:
+    """What a directive says; temporal factors beyond 1 go into `temporal`."""
     keys = {key: part for key, part in directive.entries().items() if part.value not in (None, "", [])}
     kind = keys["type"].text() if "type" in keys else "temporal"
     if kind in BYPASS or set(keys) <= {"target", "name", "type"}:
@@ -68,7 +106,9 @@ def _kept(directive: Entry, machine: Machine) -> Iterator[tuple[Entry, Constrain
             yield from ((part, FixedSpatial(name, dim, 1)) for name in names)
             yield from ((part, NoLoop(name, dim)) for name in names if name != level)
         else:
-            raise part.error(f"a temporal factor of {factor} for {dim} is not kept by a search; {_INSTEAD}")
+            _, known = temporal.setdefault((level, dim), (part, factor))
+            if known != factor:
+                raise part.error(f"temporal factors of {factor} and {known} for {dim} at {level} contradict")
     if is_ordered:
         yield (
             keys["permutation"],

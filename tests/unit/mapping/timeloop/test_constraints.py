@@ -45,7 +45,10 @@ def test_constraints_beside_a_problem_count_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("directive", "said"),
     [
-        ("{target: Buffer, type: temporal, factors: K=4}", "a temporal factor of 4 for K is not kept"),
+        (
+            "{target: DRAM, type: temporal, factors: K=4}",
+            "a temporal factor of 4 for K is not kept by a search unless the .* at Registers is given, too",
+        ),
         ("{target: DRAM, type: spatial, factors: K=2, min: 3}", "a constraint on this is not kept"),
     ],
 )
@@ -101,6 +104,31 @@ def test_dims_that_have_no_loop_at_a_level_have_none(tmp_path: Path) -> None:
     (layer,) = tw.map(LAYER, path).layers
     (loops,) = (level.temporal for level in layer.mapping if level.level == "Buffer")
     assert not {loop.dim for loop in loops} & {"P", "C"}
+
+
+def test_temporal_factors_are_kept_where_those_inside_are_known(tmp_path: Path) -> None:
+    listed = [f"{{target: {name}, type: spatial, factors: K=1 C=1}}" for name in ("Registers", "Buffer")]
+    listed += [
+        "{target: Registers, type: temporal, factors: K=1 C=1}",
+        "{target: Buffer, type: temporal, factors: K=1 C=2}",
+        "{target: DRAM, type: spatial, factors: K=2 C=1}",
+        "{target: DRAM, type: temporal, factors: K=4}",
+    ]
+    path = constrained(tmp_path, "\n  - ".join(listed))
+    (layer,) = tw.map(LAYER, path).layers
+    loops = {
+        (level.level, kind, loop.dim): loop.factor
+        for level in layer.mapping
+        for kind, loops in (("temporal", level.temporal), ("spatial", level.spatial))
+        for loop in loops
+        if loop.dim in "KC"
+    }
+    assert loops == {
+        ("DRAM", "temporal", "K"): 4,
+        ("DRAM", "temporal", "C"): 4,
+        ("DRAM", "spatial", "K"): 2,
+        ("Buffer", "temporal", "C"): 2,
+    }
 
 
 def test_a_factor_of_0_is_the_whole_dim(tmp_path: Path) -> None:
