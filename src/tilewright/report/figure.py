@@ -12,8 +12,6 @@ WIDTH, HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 34, 52
 _COLOURS = ("#3366aa", "#cc6633", "#449955", "#aa3377", "#777777", "#c9a227", "#55aacc")
 _STYLE = (
-    # Light or dark, as the reader's system is: what is neither is half transparent.
-    ":root{color-scheme:light dark}"
     "body{font-family:sans-serif;margin:2em auto;max-width:62em;padding:0 1em}"
     "table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;text-align:right;"
     "border-bottom:1px solid #8886}td:first-child,th:first-child{text-align:left}"
@@ -131,12 +129,17 @@ def bar_chart(
     return _svg(body)
 
 
-def page(title: str, parts: Sequence[str]) -> str:
-    """An HTML page of parts that are HTML already."""
+def page(title: str, parts: Sequence[str], *, follows_system: bool = False) -> str:
+    """An HTML page of parts that are HTML already.
+
+    One that follows the reader's system is light or dark; its parts set no colour of text or background that
+    is not half transparent.
+    """
     inside = "\n".join(parts)
+    scheme = f":root{{color-scheme:light{' dark' if follows_system else ''}}}"
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html_text(title)}</title>'
-        f"<style>{_STYLE}</style></head><body>\n<h1>{html_text(title)}</h1>\n{inside}\n</body></html>\n"
+        f"<style>{scheme}{_STYLE}</style></head><body>\n<h1>{html_text(title)}</h1>\n{inside}\n</body></html>\n"
     )
 
 

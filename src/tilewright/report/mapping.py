@@ -38,7 +38,7 @@ def map_page(result: MapResult) -> str:
         parts.append(html_table(("layer", "cycles", "at least", "units in use"), rows))
     parts.append(note(EXPLAINED))
     parts += [folded(d.name, mapping_parts(d), is_open=len(drawings) == 1) for d in drawings]
-    return page(f"Mappings onto {result.machine}, by {result.mapper}", parts)
+    return page(f"Mappings onto {result.machine}, by {result.mapper}", parts, follows_system=True)
 
 
 EXPLAINED = (
