@@ -6,8 +6,8 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,7 +111,9 @@ def _answered(
         known = {} if journal is None else {k: a for k, a in journal.answers.items() if k in tasks}
         left = {key: task.to_text() for key, task in tasks.items() if key not in known}
         _tell(len(known), len(tasks), progress)
-        for key, text in _worked_on(left, settings, next(iter(tasks.values())).search):
+        search = next(iter(tasks.values())).search
+        # Closed at once whatever happens: workers must not outlive it.
+        for key, text in stack.enter_context(contextlib.closing(_worked_on(left, settings, search))):
             known[key] = _checked(text, tasks[key])
             if journal is not None:
                 task = tasks[key]
@@ -133,7 +135,7 @@ def _checked(text: str, task: MapTask) -> LayerAnswer | Refusal:
 
 def _worked_on(
     tasks: Mapping[str, str], settings: SweepSettings, search: Search
-) -> Iterator[tuple[str, str]]:
+) -> Generator[tuple[str, str], None, None]:
     if settings.workers is None or not tasks:
         yield from answers_here(tasks, solve_text)
         return
@@ -249,10 +251,10 @@ def _components(
     counts: Mapping[tuple[object, ...], int],
 ) -> tuple[SweptComponent, ...]:
     """The compute units, then the levels from the inside out, with what they take for all layers."""
-    energy_pj: Counter[str] = Counter()
+    energy_pj: defaultdict[str, float] = defaultdict(float)
     for same, answer in known.items():
         for name, layer_pj in answer.component_pj.items():
-            energy_pj[name] += layer_pj * counts[same]  # type: ignore[assignment]  # counts may be real
+            energy_pj[name] += layer_pj * counts[same]
     units, *levels = components_of(machine)
     by_name = {component.name: component for component in levels}
     listed = [

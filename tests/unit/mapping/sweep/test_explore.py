@@ -105,6 +105,27 @@ def test_a_killed_process_changes_nothing(plain: dict[str, Any], monkeypatch: py
     assert len(crews[0].started) == 3, "another process took its place"
 
 
+def test_an_interrupt_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    crews: list[Processes] = []
+
+    def crew(num_workers: int, limit_s: float) -> Processes:
+        crews.append(Processes(num_workers, limit_s))
+        return crews[-1]
+
+    def stop(_what: str, num_done: int, _total: int) -> None:
+        if num_done == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(explore, "Processes", crew)
+    journal = tmp_path / "sweep.jsonl"
+    with pytest.raises(KeyboardInterrupt):
+        document(workers="2", journal=journal, progress=stop)
+    for worker in crews[0].started:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker.pid, 0)
+    assert len(journal.read_bytes().splitlines()) == 2, "what was answered is kept"
+
+
 def test_what_a_journal_has_is_not_searched_again(
     plain: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
