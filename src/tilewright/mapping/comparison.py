@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.mapping.results import MapResult
 from tilewright.results import Result, Table
 
 
@@ -50,23 +49,25 @@ def _beside(value: float | None, first: float | None, number: int, unit: str) ->
     return f"{said} ({value / first:.2f} x)" if number and first else said
 
 
-def compared(results: Sequence[MapResult]) -> MapComparison:
-    """Results side by side; layers are the same by their names."""
-    by_name = [{layer.name: layer for layer in result.layers} for result in results]
-    names = dict.fromkeys(name for layers in by_name for name in layers)
-    found = [[layers.get(name) for layers in by_name] for name in names]
-    totals = [result.total for result in results]
+Figures = tuple[int, float]
+"""Cycles and pJ."""
+
+
+def compared(
+    results: Sequence[str], layers: Sequence[Mapping[str, Figures]], totals: Sequence[Figures]
+) -> MapComparison:
+    """Results by what they are called, with the figures of their layers by name, and of all."""
+    names = dict.fromkeys(name for listed in layers for name in listed)
     return MapComparison(
-        tuple(f"{result.mapper} on {result.machine}" for result in results),
-        tuple(
-            ComparedLayer(
-                name,
-                tuple(None if layer is None else layer.cycles for layer in layers),
-                tuple(None if layer is None else layer.energy_pj for layer in layers),
-            )
-            for name, layers in zip(names, found, strict=True)
-        ),
-        ComparedLayer(
-            "all", tuple(total.cycles for total in totals), tuple(total.energy_pj for total in totals)
-        ),
+        tuple(results),
+        tuple(_compared(name, [listed.get(name) for listed in layers]) for name in names),
+        _compared("all", totals),
+    )
+
+
+def _compared(name: str, figures: Sequence[Figures | None]) -> ComparedLayer:
+    return ComparedLayer(
+        name,
+        tuple(None if pair is None else pair[0] for pair in figures),
+        tuple(None if pair is None else pair[1] for pair in figures),
     )

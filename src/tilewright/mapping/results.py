@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from tilewright.cost.base import Objective
 from tilewright.cost.count import Cost, LevelCount
@@ -20,12 +19,10 @@ from tilewright.loops.mapping import LevelLoops
 from tilewright.loops.problem import Problem
 from tilewright.mapping.base import MappingSolution
 from tilewright.mapping.cases import Case
+from tilewright.mapping.comparison import MapComparison, compared
 from tilewright.mapping.drawing import DrawnMapping, drawn
 from tilewright.mapping.launch import Launch
 from tilewright.results import Result, Table, about, in_json
-
-if TYPE_CHECKING:
-    from tilewright.mapping.comparison import MapComparison
 
 _PORTS = ("into element", "north of", "east of", "south of", "west of")
 
@@ -328,9 +325,12 @@ class MapResult(Result):
 
     def compare(self, *others: MapResult) -> MapComparison:
         """Layers of several results side by side, each beside this one."""
-        from tilewright.mapping.comparison import compared
-
-        return compared((self, *others))
+        results = (self, *others)
+        return compared(
+            [f"{result.mapper} on {result.machine}" for result in results],
+            [{x.name: (x.cycles, x.energy_pj) for x in result.layers} for result in results],
+            [(result.total.cycles, result.total.energy_pj) for result in results],
+        )
 
     def lines(self) -> Sequence[str]:
         """The loops of a single layer and its launch, or the sums over several; where energies come from."""
