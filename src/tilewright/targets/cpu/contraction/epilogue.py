@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
-from tilewright.ir.expr import Expr
+from tilewright.ir.expr import FUNCTIONS, Call, Expr, reads_of
 from tilewright.targets.cpu.contraction.frame import Frame, Panel, Position
 from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
+from tilewright.targets.cpu.contraction.match import Contraction
 from tilewright.targets.cpu.exprgen import emit_expr
-from tilewright.targets.cpu.values import Val
+from tilewright.targets.cpu.values import Int, Val, vec
+
+# A function of so many operations is a polynomial: a chain in which each waits for the one before.
+_LONG_FUNCTION_FLOP = 12
+# Vectors that go through such a chain in step.
+_IN_STEP = 2
 
 
 def initial_values(frame: Frame, num_rows: int, at: Position, panel: Panel) -> list[Val]:
@@ -18,6 +25,64 @@ def initial_values(frame: Frame, num_rows: int, at: Position, panel: Panel) -> l
     if init is None:
         return [e.constant(frame.type, 0.0)] * count
     return _elementwise(frame, init, num_rows, at, panel, None)
+
+
+def finishes_in_memory(problem: Contraction) -> bool:
+    """Whether the sums of a tile leave the registers before they are finished.
+
+    A chain of dependent operations for each of the sums, one after the other, waits for every one of them
+    where the registers are full of sums: 22 cycles for a vector's GELU, of which the multiplications are 9.
+    """
+    finish = problem.nest.finish
+    parts = finish.walk() if finish is not None else ()
+    return any(isinstance(p, Call) and FUNCTIONS[p.function].cost_flop >= _LONG_FUNCTION_FLOP for p in parts)
+
+
+def finish_in_memory(frame: Frame, num_rows: int, at: Position, panel: Panel, sums: Val) -> None:
+    """Finish a tile's sums, which lie in memory row by row, in a loop over the rows, and store them."""
+    e, problem = frame.emitter, frame.problem
+    nest, lanes = problem.nest, frame.panels.lanes
+    finish, dtype = nest.finish, nest.write.operand.dtype
+    assert finish is not None
+    groups = range(0, panel.num_vectors, _IN_STEP)
+
+    def width(first: int) -> int:
+        return lanes * (min(first + _IN_STEP, panel.num_vectors) - first)
+
+    def active(first: int) -> int:
+        return min(width(first), (panel.num_vectors - 1 - first) * lanes + panel.active)
+
+    def read(index: int, first: int, row: Int) -> Val:
+        position = problem.extra_reads.index(index)
+        operand = nest.reads[index].operand
+        column_step = problem.vector.extras[position]
+        elements = e.add(at.extras[position], e.mul(row, problem.row.extras[position]))
+        elements = e.add(elements, first * lanes * column_step)
+        pointer = frame.moved(frame.extra_pointers[position], elements, operand.dtype.size_bytes)
+        return load_lanes(e, operand.dtype, pointer, width(first), stride=column_step, active=active(first))
+
+    of_columns = {
+        (index, first): read(index, first, 0)
+        for index, step in zip(problem.extra_reads, problem.row.extras, strict=True)
+        if step == 0 and index in reads_of(finish)
+        for first in groups
+    }
+
+    def finish_row(row: Int, _: Sequence[Val]) -> None:
+        for first in groups:
+
+            def reads(index: int, first: int = first) -> Val:
+                known = of_columns.get((index, first))
+                return read(index, first, row) if known is None else known
+
+            number = e.add(e.mul(row, panel.num_vectors), first)
+            pointer = e.gep(sums, e.mul(number, frame.type.size_bytes))
+            total = e.load(vec(frame.type.element, width(first)), pointer)
+            value = emit_expr(e, finish, reads, total, lanes=width(first))
+            elements = e.add(e.add(at.c, e.mul(row, problem.row.c)), first * lanes)
+            store_lanes(e, dtype, value, frame.pointer("c", elements, dtype.size_bytes), active=active(first))
+
+    e.loop(0, num_rows, 1, finish_row)
 
 
 def store_tile(frame: Frame, num_rows: int, at: Position, panel: Panel, accumulators: list[Val]) -> None:

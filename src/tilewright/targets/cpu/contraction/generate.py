@@ -20,7 +20,12 @@ from tilewright.targets.cpu.contraction.choose import (
     TEMPLATE,
     Design,
 )
-from tilewright.targets.cpu.contraction.epilogue import initial_values, store_tile
+from tilewright.targets.cpu.contraction.epilogue import (
+    finish_in_memory,
+    finishes_in_memory,
+    initial_values,
+    store_tile,
+)
 from tilewright.targets.cpu.contraction.frame import Frame, Panel, Position
 from tilewright.targets.cpu.contraction.match import Contraction, Loop
 from tilewright.targets.cpu.contraction.pack import (
@@ -46,8 +51,9 @@ from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.values import I64, PTR, Int, Val, vec
 
 # A panel of this size is worth fetching while the one before it is multiplied: weights come from memory
-# that is too slow to keep up with the FMAs (ResNet-50: 57.9 → 55.3 ms, BERT-base: 176 → 166 ms, one thread).
-_MIN_PREFETCH_BYTES = 64 * 1024
+# that is too slow to keep up with the FMAs (196 x 1152 over 384 sums, weights from the last cache: 210 → 235
+# GFLOP/s, one thread). Smaller ones that the processor fetches by itself are not worth an instruction a step.
+_MIN_PREFETCH_BYTES = 12 * 1024
 # With more rows than this, widening compact weights takes longer than reading whole ones; fewer bytes of them
 # stay in the L2 cache from run to run.
 MAX_COMPACT_ROWS = 4
@@ -120,8 +126,10 @@ def _kernel(design: Design, factor: FactorB, order: tuple[Loop, ...], isa: Isa) 
         pointers = dict(zip(("a", "b", "c"), loaded[:3], strict=True))
         frame = Frame(e, problem, factor, panels, element, pointers, tuple(loaded[3:]))
         is_blocked = prod(x.extent for x in order) > MAX_CHAIN_STEPS
-        totals = e.alloca(element, most_rows * panels.num_vectors) if is_blocked else None
-        _Tiles(design, row_tiles, order, Sums(frame, totals), isa).chunk(chunk)
+        in_memory = finishes_in_memory(problem)
+        memory = e.alloca(element, most_rows * panels.num_vectors) if is_blocked or in_memory else None
+        sums = Sums(frame, memory if is_blocked else None)
+        _Tiles(design, row_tiles, order, sums, memory if in_memory else None, isa).chunk(chunk)
     symbol, text = name_by_content(e.text(), "contract")
     kind = "of 24 bits" if factor.is_compact else "packed" if factor.is_packed else "in place"
     return Kernel(
@@ -148,6 +156,7 @@ class _Tiles:
         row_tiles: Sequence[RowTile],
         order: tuple[Loop, ...],
         sums: Sums,
+        finished_from: Val | None,
         isa: Isa,
     ) -> None:
         frame = sums.frame
@@ -155,6 +164,7 @@ class _Tiles:
         self.frame, self.sums, self.emitter = frame, sums, frame.emitter
         self.problem, self.panels, self.factor = problem, panels, factor
         self.order = order
+        self.finished_from = finished_from
         self.row_tiles = row_tiles
         self.row_window = problem.window_of(problem.row.name)
         self.num_tiles = sum(t.count for t in row_tiles)
@@ -321,9 +331,17 @@ class _Tiles:
             for number, value in enumerate(accumulators):
                 self.emitter.store(value, self.sums.total(number))
             self._bounded_taps(0, num_rows, at.a, at.b, at, panel, edge_row, [])
-            accumulators = [self.emitter.load(self.frame.type, self.sums.total(i)) for i in range(count)]
+            if self.finished_from is None:
+                accumulators = [self.emitter.load(self.frame.type, self.sums.total(i)) for i in range(count)]
         else:
             accumulators = self._bounded_taps(0, num_rows, at.a, at.b, at, panel, edge_row, accumulators)
+        if self.finished_from is not None:
+            if not self.sums.is_blocked:
+                for number, value in enumerate(accumulators):
+                    pointer = self.emitter.gep(self.finished_from, number * self.frame.type.size_bytes)
+                    self.emitter.store(value, pointer)
+            finish_in_memory(self.frame, num_rows, at, panel, self.finished_from)
+            return
         store_tile(self.frame, num_rows, at, panel, accumulators)
 
     def _bounded_taps(
