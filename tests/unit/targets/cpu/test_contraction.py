@@ -16,10 +16,10 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.targets.cpu.arrangements import compact
-from tilewright.targets.cpu.contraction import CONTRACTION
+from tilewright.targets.cpu.contraction import CONTRACTION, generate
 from tilewright.targets.cpu.contraction.tiling import Rows, choose_tile, rank_tiles
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
-from tilewright.targets.cpu.kernel import Declined, Layout
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.template import Context, lower_with
 
 F32 = DType.FLOAT32
@@ -70,9 +70,10 @@ def conv_graph(
     return g
 
 
-def build(
-    graph: Graph, isa: Isa, layout: Any = channels_last, *, may_round: bool = False
-) -> tuple[KernelRunner, dict[str, Any]]:
+def lowered(
+    graph: Graph, isa: Isa, layout: Any, *, may_round: bool = False
+) -> tuple[tuple[Kernel, ...], dict[str, Any], dict[Any, Any], dict[Any, Layout]]:
+    """The kernels, with what they are fed: inputs by name, operands and layouts by key."""
     group = fuse_nodes(graph.nodes, graph.outputs)
     assert isinstance(group, NestGroup)
     assert len(group.nests) == 1
@@ -94,16 +95,23 @@ def build(
     kernels = lower_with(CONTRACTION, group.nests[0], context)
     assert not isinstance(kernels, Declined), kernels
     assert ("B of 24 bits" in kernels[-1].notes) == may_round
+    return kernels, feed, operands, layouts
+
+
+def build(
+    graph: Graph, isa: Isa, layout: Any = channels_last, *, may_round: bool = False
+) -> tuple[KernelRunner, dict[str, Any]]:
+    kernels, feed, operands, layouts = lowered(graph, isa, layout, may_round=may_round)
     return KernelRunner(kernels, operands, layouts, isa), feed
 
 
-def check(graph: Graph, isa: Isa, layout: Any = channels_last) -> None:
+def check(graph: Graph, isa: Isa, layout: Any = channels_last, *, scale: float = 0.0) -> None:
+    """Errors are relative to `scale`, or to the largest result."""
     runner, feed = build(graph, isa, layout)
     runner()
     expected = run_graph(graph, feed, dtype=DType.FLOAT64)[graph.outputs[0].name]
     got = runner.result(("output", 0))
-    scale = np.abs(expected).max()
-    assert np.abs(got - expected).max() <= 2e-6 * scale
+    assert np.abs(got - expected).max() <= 2e-6 * (scale or np.abs(expected).max())
 
 
 ISAS = ["host", "avx512", "avx2"]
@@ -190,6 +198,53 @@ def matmul_graph(
 )
 def test_matrix_product_equals_float64(graph: Graph, isa: Isa) -> None:
     check(graph, isa, Layout.row_major)
+
+
+def followed_by(function: str, graph: Graph) -> Graph:
+    """A product whose result goes through a function of one argument."""
+    shape = graph.outputs[0].shape
+    graph.outputs = [graph.append(Node(function, graph.outputs, [graph.value("f", F32, shape)])).output]
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("num_terms", "graph"),
+    [
+        (40, followed_by("Sigmoid", matmul_graph((19, 40), (40, 50), bias=True))),
+        (100, followed_by("Sigmoid", matmul_graph((1, 100), (100, 1000)))),
+        (500, followed_by("Tanh", matmul_graph((13, 500), (500, 70)))),
+        (8, followed_by("Erf", matmul_graph((2, 19, 8), (2, 8, 50), constant=False))),
+        (72, followed_by("Sigmoid", conv_graph(8, 40, (9, 17), (3, 3), pads=(1, 1, 1, 1), residual=True))),
+        (36, followed_by("Sigmoid", conv_graph(128, 128, (7, 9), (3, 3), pads=(1, 1, 1, 1), group=32))),
+    ],
+    ids=["tails", "one row", "long sums", "batch", "edges and a residual", "small groups"],
+)
+def test_long_functions_of_sums_give_the_bits_that_they_give_in_registers(
+    num_terms: int, graph: Graph, isa: Isa, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = Layout.row_major if len(graph.inputs[0].shape) < 4 else channels_last
+    check(graph, isa, layout, scale=num_terms**0.5)  # the function passes on the error of the sums
+    in_memory, _ = build(graph, isa, layout)
+    text = lowered(graph, isa, layout)[0][-1].text
+    monkeypatch.setattr(generate, "finishes_in_memory", lambda problem: False)
+    in_registers, _ = build(graph, isa, layout)
+    assert text != lowered(graph, isa, layout)[0][-1].text
+    in_memory()
+    in_registers()
+    np.testing.assert_array_equal(in_memory.result(("output", 0)), in_registers.result(("output", 0)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "steps", "columns", "is_fetched"),
+    [(196, 384, 1152, True), (768, 196, 384, True), (196, 384, 32, False), (3136, 64, 256, False)],
+    ids=["panels of 48 KiB", "of 24 KiB", "one panel", "panels of 8 KiB"],
+)
+def test_the_next_panel_of_weights_is_fetched_while_one_is_multiplied(
+    rows: int, steps: int, columns: int, is_fetched: bool
+) -> None:
+    graph = matmul_graph((rows, steps), (steps, columns))
+    kernels, *_ = lowered(graph, isa_by_name("avx512"), Layout.row_major)
+    assert ("@llvm.prefetch" in kernels[-1].text) == is_fetched
 
 
 def test_depthwise_is_declined_with_a_reason() -> None:
