@@ -235,6 +235,31 @@ def test_long_functions_of_sums_give_the_bits_that_they_give_in_registers(
 
 
 @pytest.mark.parametrize(
+    ("num_terms", "graph"),
+    [
+        (1300, matmul_graph((60, 1300), (1300, 200), bias=True)),
+        (2048, matmul_graph((3, 25, 2048), (2048, 70))),
+        (1300, conv_graph(1300, 150, (7, 7), (1, 1), relu=True, residual=True)),
+        (1024, followed_by("Sigmoid", matmul_graph((33, 1024), (1024, 330)))),
+    ],
+    ids=["tails", "outer rows", "pointwise with residual", "long function"],
+)
+def test_long_sums_in_blocks_that_the_second_cache_holds_have_the_bits_of_whole_ones(
+    num_terms: int, graph: Graph, isa: Isa, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = replace(isa, caches=CacheSizes(l1_bytes=48 * 1024, l2_bytes=256 * 1024))
+    layout = Layout.row_major if len(graph.inputs[0].shape) < 4 else channels_last
+    check(graph, small, layout, scale=num_terms**0.5)
+    assert any("steps at a time" in note for note in lowered(graph, small, layout)[0][-1].notes)
+    in_blocks, _ = build(graph, small, layout)
+    monkeypatch.setattr(generate, "step_blocks", lambda *given: None)
+    whole, _ = build(graph, small, layout)
+    in_blocks()
+    whole()
+    np.testing.assert_array_equal(in_blocks.result(("output", 0)), whole.result(("output", 0)))
+
+
+@pytest.mark.parametrize(
     ("rows", "steps", "columns", "is_fetched"),
     [(196, 384, 1152, True), (768, 196, 384, True), (196, 384, 32, False), (3136, 64, 256, False)],
     ids=["panels of 48 KiB", "of 24 KiB", "one panel", "panels of 8 KiB"],

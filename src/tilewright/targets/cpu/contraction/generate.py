@@ -8,12 +8,13 @@ output position is a loop, by straight code for the rows of the register tile th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Operand
+from tilewright.targets.cpu.contraction.blocks import StepBlocks, step_blocks
 from tilewright.targets.cpu.contraction.choose import (
     ELEMENT,
     MAX_CHAIN_STEPS,
@@ -34,7 +35,7 @@ from tilewright.targets.cpu.contraction.pack import (
     packed_at_run_time,
     packed_constant,
 )
-from tilewright.targets.cpu.contraction.sums import Sums
+from tilewright.targets.cpu.contraction.sums import BLOCK_STEPS, Sums
 from tilewright.targets.cpu.contraction.tiling import Cut, RowTile, split_rows
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa
@@ -121,15 +122,22 @@ def _kernel(design: Design, factor: FactorB, order: tuple[Loop, ...], isa: Isa) 
     args: tuple[KernelArg, ...] = (problem.a.operand, factor.arg, problem.nest.write.operand, *extras)
     e = Emitter(attributes=isa.function_attributes)
     params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, _):
+    is_by_constants = isinstance(factor.arg, Packed) and not factor.is_compact
+    blocks = step_blocks(design, order, isa) if is_by_constants else None
+    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
         loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
         pointers = dict(zip(("a", "b", "c"), loaded[:3], strict=True))
         frame = Frame(e, problem, factor, panels, element, pointers, tuple(loaded[3:]))
         is_blocked = prod(x.extent for x in order) > MAX_CHAIN_STEPS
         in_memory = finishes_in_memory(problem)
-        memory = e.alloca(element, most_rows * panels.num_vectors) if is_blocked or in_memory else None
+        memory = None
+        if blocks is not None:
+            memory = scratch
+        elif is_blocked or in_memory:
+            memory = e.alloca(element, most_rows * panels.num_vectors)
         sums = Sums(frame, memory if is_blocked else None)
-        _Tiles(design, row_tiles, order, sums, memory if in_memory else None, isa).chunk(chunk)
+        tiles = _Tiles(design, row_tiles, order, sums, memory if in_memory else None, blocks, isa)
+        tiles.chunk(chunk)
     symbol, text = name_by_content(e.text(), "contract")
     kind = "of 24 bits" if factor.is_compact else "packed" if factor.is_packed else "in place"
     return Kernel(
@@ -143,7 +151,9 @@ def _kernel(design: Design, factor: FactorB, order: tuple[Loop, ...], isa: Isa) 
             f"tile {most_rows}x{panels.num_vectors * panels.lanes}",
             f"{design.cut.num_row_parts}x{design.cut.num_panel_parts} chunks",
             f"B {kind}",
+            *([f"{blocks.num_steps} steps at a time"] if blocks else []),
         ),
+        scratch_bytes=blocks.scratch_bytes if blocks else 0,
     )
 
 
@@ -157,6 +167,7 @@ class _Tiles:
         order: tuple[Loop, ...],
         sums: Sums,
         finished_from: Val | None,
+        blocks: StepBlocks | None,
         isa: Isa,
     ) -> None:
         frame = sums.frame
@@ -165,13 +176,17 @@ class _Tiles:
         self.problem, self.panels, self.factor = problem, panels, factor
         self.order = order
         self.finished_from = finished_from
+        self.blocks = blocks
+        self.block: Int = 0
+        self.memory = sums.totals
         self.row_tiles = row_tiles
         self.row_window = problem.window_of(problem.row.name)
         self.num_tiles = sum(t.count for t in row_tiles)
         self.cuts_tiles = design.cuts_tiles
         self.num_units = design.num_units
         self.cut: Cut = design.cut
-        panel_bytes = factor.panel_stride * problem.dtype.size_bytes
+        panel_size = factor.panel_stride if blocks is None else blocks.num_steps * panels.width
+        panel_bytes = panel_size * problem.dtype.size_bytes
         self.prefetches = (
             factor.is_packed
             and not factor.is_compact
@@ -194,6 +209,22 @@ class _Tiles:
             row_part = 0
         first_panel, last_panel = self._part(panel_part, cut.num_panel_parts, self.panels.num_panels)
         first_unit, last_unit = self._part(row_part, cut.num_row_parts, self.num_units)
+        blocks = self.blocks
+        if blocks is None:
+            self._panels(first_panel, last_panel, first_unit, last_unit)
+            return
+        num_parts = -(-self.order[0].extent // BLOCK_STEPS)
+
+        def block(number: Int, _: Sequence[Val]) -> None:
+            first = e.mul(number, blocks.num_parts)
+            self.block = number
+            self.sums.part_range = first, e.min(e.add(first, blocks.num_parts), num_parts)
+            self._panels(first_panel, last_panel, first_unit, last_unit)
+
+        e.loop(0, blocks.count, 1, block)
+
+    def _panels(self, first_panel: Int, last_panel: Int, first_unit: Int, last_unit: Int) -> None:
+        e, bounds = self.emitter, (first_panel, last_panel)
         lanes, tail = self.panels.lanes, self.panels.tail
         if self.panels.num_full:
             full = Panel(self.panels.num_vectors, lanes, self.factor.step_strides)
@@ -201,13 +232,13 @@ class _Tiles:
                 first_panel,
                 e.min(last_panel, self.panels.num_full),
                 1,
-                lambda panel, _: self._units(panel, full, first_unit, last_unit),
+                lambda panel, _: self._units(panel, full, bounds, first_unit, last_unit),
             )
         if tail:
             last = Panel(self.panels.tail_vectors, (tail - 1) % lanes + 1, self.factor.tail_step_strides)
             e.if_(
                 e.compare("eq", last_panel, self.panels.num_panels),
-                lambda: self._units(self.panels.num_full, last, first_unit, last_unit),
+                lambda: self._units(self.panels.num_full, last, bounds, first_unit, last_unit),
             )
 
     def _part(self, part: Int, num_parts: int, extent: int) -> tuple[Int, Int]:
@@ -217,8 +248,8 @@ class _Tiles:
         high = e.udiv(e.mul(e.add(part, 1), extent), num_parts)
         return low, high
 
-    def _units(self, index: Int, panel: Panel, first: Int, last: Int) -> None:
-        e = self.emitter
+    def _units(self, index: Int, panel: Panel, panels: tuple[Int, Int], first: Int, last: Int) -> None:
+        e, blocks, to_next = self.emitter, self.blocks, self._to_next(index, panels)
         b = e.add(e.mul(index, self.factor.panel_stride), self.factor.offset)
         column = e.mul(index, self.panels.width)
 
@@ -226,8 +257,11 @@ class _Tiles:
             if self.prefetches:
                 # Each unit fetches one of the vectors of every step, so that a few units fetch them all.
                 vector = e.urem(number, self.panels.num_vectors)
-                shift = e.add(e.mul(vector, self.panels.lanes), self.factor.panel_stride)
+                shift = e.add(e.mul(vector, self.panels.lanes), to_next)
                 self.sums.next_panel = self.frame.pointer("b", shift, self.problem.dtype.size_bytes)
+            if blocks is not None and self.memory is not None:
+                tile = e.add(e.mul(e.sub(index, panels[0]), blocks.most_units), e.sub(number, first))
+                self.sums.totals = e.gep(self.memory, e.mul(tile, blocks.tile_bytes))
             outer = e.udiv(number, self.num_tiles) if self.cuts_tiles else number
             position = self._at_outer(outer, b, column)
             if self.cuts_tiles:
@@ -236,6 +270,21 @@ class _Tiles:
                 self._all_tiles(position, panel)
 
         e.loop(first, last, 1, unit)
+
+    def _to_next(self, index: Int, panels: tuple[Int, Int]) -> Int:
+        """Elements of B from a step of this panel to the same step of what is multiplied after it.
+
+        Behind a chunk's last panel comes its first in the next block of steps, and in the end another chunk.
+        """
+        e, blocks, stride = self.emitter, self.blocks, self.factor.panel_stride
+        if blocks is None:
+            return stride
+        first, last = panels
+        block_size = blocks.num_steps * self.panels.width
+        to_block = e.add(e.mul(e.sub(first, index), stride), block_size)
+        to_chunk = e.sub(stride, e.mul(self.block, block_size))
+        behind = e.select_index(e.compare("eq", self.block, blocks.count - 1), to_chunk, to_block)
+        return e.select_index(e.compare("eq", e.add(index, 1), last), behind, stride)
 
     def _at_outer(self, number: Int, b: Int, column: Int) -> Position:
         """Offsets at one combination of the outer loops, at the panel's first column."""
@@ -325,24 +374,40 @@ class _Tiles:
     # One register tile.
 
     def _tile(self, num_rows: int, at: Position, panel: Panel, edge_row: int | None) -> None:
-        accumulators = initial_values(self.frame, num_rows, at, panel)
-        if self.sums.is_blocked:
-            count = len(accumulators)
-            for number, value in enumerate(accumulators):
-                self.emitter.store(value, self.sums.total(number))
-            self._bounded_taps(0, num_rows, at.a, at.b, at, panel, edge_row, [])
-            if self.finished_from is None:
-                accumulators = [self.emitter.load(self.frame.type, self.sums.total(i)) for i in range(count)]
-        else:
+        if not self.sums.is_blocked:
+            accumulators = initial_values(self.frame, num_rows, at, panel)
             accumulators = self._bounded_taps(0, num_rows, at.a, at.b, at, panel, edge_row, accumulators)
-        if self.finished_from is not None:
-            if not self.sums.is_blocked:
-                for number, value in enumerate(accumulators):
-                    pointer = self.emitter.gep(self.finished_from, number * self.frame.type.size_bytes)
-                    self.emitter.store(value, pointer)
+            if self.finished_from is None:
+                store_tile(self.frame, num_rows, at, panel, accumulators)
+                return
+            for number, value in enumerate(accumulators):
+                pointer = self.emitter.gep(self.finished_from, number * self.frame.type.size_bytes)
+                self.emitter.store(value, pointer)
             finish_in_memory(self.frame, num_rows, at, panel, self.finished_from)
             return
-        store_tile(self.frame, num_rows, at, panel, accumulators)
+        self._in_block(0, lambda: self._start_totals(num_rows, at, panel))
+        self._bounded_taps(0, num_rows, at.a, at.b, at, panel, edge_row, [])
+        self._in_block(-1, lambda: self._finish_totals(num_rows, at, panel))
+
+    def _in_block(self, number: int, emit: Callable[[], None]) -> None:
+        """Emit what happens in the first (0) or the last (-1) block of steps alone."""
+        if self.blocks is None:
+            emit()
+        else:
+            at = range(self.blocks.count)[number]
+            self.emitter.if_(self.emitter.compare("eq", self.block, at), emit)
+
+    def _start_totals(self, num_rows: int, at: Position, panel: Panel) -> None:
+        for number, value in enumerate(initial_values(self.frame, num_rows, at, panel)):
+            self.emitter.store(value, self.sums.total(number))
+
+    def _finish_totals(self, num_rows: int, at: Position, panel: Panel) -> None:
+        if self.finished_from is not None and self.sums.totals is not None:
+            finish_in_memory(self.frame, num_rows, at, panel, self.sums.totals)
+            return
+        numbers = range(num_rows * panel.num_vectors)
+        totals = [self.emitter.load(self.frame.type, self.sums.total(i)) for i in numbers]
+        store_tile(self.frame, num_rows, at, panel, totals)
 
     def _bounded_taps(
         self,

@@ -15,19 +15,21 @@ from tilewright.targets.cpu.values import Int, Val
 
 # Longer sums are cut into blocks whose totals are added up in memory: the error of one chain of float
 # additions grows with its length, and a block of this many steps hides what the extra addition costs.
-_BLOCK_STEPS = 256
+BLOCK_STEPS = 256
 
 
 @dataclass(slots=True, eq=False)
 class Sums:
     """Emits the sums of tiles; `totals` is memory for those of blocks, where sums are cut into such.
 
-    `next_panel` is where to fetch from meanwhile, None for nothing.
+    `next_panel` is where to fetch from meanwhile, None for nothing; `part_range` the parts of `BLOCK_STEPS`
+    steps that are summed now, None for all.
     """
 
     frame: Frame
     totals: Val | None
     next_panel: Val | None = None
+    part_range: tuple[Int, Int] | None = None
 
     @property
     def is_blocked(self) -> bool:
@@ -90,7 +92,7 @@ class Sums:
                 return
             loop = merged[depth]
             inner = steps // loop.extent
-            size = 1 if inner >= _BLOCK_STEPS // 2 else -(-_BLOCK_STEPS // inner)
+            size = 1 if inner >= BLOCK_STEPS // 2 else -(-BLOCK_STEPS // inner)
             parts = -(-loop.extent // size)
 
             def block(part: Int, _: Sequence[Val]) -> None:
@@ -103,7 +105,8 @@ class Sums:
                 unroll = unroll if depth == len(merged) - 1 else 1
                 self._add_to_totals(rows, panel, counted(depth, a, b, low, high, unroll, zeros))
 
-            e.loop(0, parts, 1, block)
+            first, last = self.part_range or (0, parts)
+            e.loop(first, last, 1, block)
 
         if self.is_blocked:
             blocked(0, a, b)
