@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tilewright.content_pool import ContentPool
 from tilewright.targets.cpu.executable import (
     ConstantPlaces,
     CpuExecutable,
@@ -19,7 +18,9 @@ from tilewright.targets.cpu.executable import (
 from tilewright.targets.cpu.main_code import WEIGHTS_BASE, MainCode, load_main
 from tilewright.targets.cpu.pool import AlignedBuffer
 from tilewright.targets.cpu.runtime import CheckedIndex
-from tilewright.targets.cpu.shared_constants import SharedConstants
+
+if TYPE_CHECKING:
+    from tilewright.content_pool import ContentPool
 
 Array = np.ndarray[Any, Any]
 
@@ -68,6 +69,8 @@ class CpuImage:
     def load(self, num_threads: int | None, pool: ContentPool | None = None) -> CpuExecutable:
         """Make it runnable in this process; what a pool has of its constants is not held a second time."""
         if pool is not None:
+            from tilewright.targets.cpu.shared_constants import SharedConstants
+
             shared = SharedConstants(self.constants, pool, WEIGHTS_BASE)
             placed = replace(self, main=shared.main(self.main), host_steps=shared.host_steps(self.host_steps))
             return placed._executable(shared.places, num_threads)
