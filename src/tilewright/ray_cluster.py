@@ -10,6 +10,7 @@ import re
 import warnings
 
 from tilewright.errors import UsageError
+from tilewright.extras import extra_of
 
 EXAMPLE = "ray, or ray://HOST:10001"
 _ADDRESS = re.compile(r"ray(://[^\s/]+)?")
@@ -32,7 +33,7 @@ def check_address(workers: str) -> str:
         raise NoCluster(f"workers {workers!r}: expected {EXAMPLE}.")
     if importlib.util.find_spec("ray") is None:
         raise NoCluster(
-            f"workers {workers}: Ray is not installed; pip install 'tilewright[cluster]', or work here, "
+            f"workers {workers}: Ray is not installed; {extra_of('ray').command}, or work here, "
             "without --workers."
         )
     return workers

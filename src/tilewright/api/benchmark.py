@@ -24,6 +24,7 @@ from tilewright.benchmark.session import PERCENTS
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError
+from tilewright.extras import extra_of
 from tilewright.files import is_artifact
 from tilewright.formatting import format_bytes, format_ms
 from tilewright.hardware.probe import num_threads_default
@@ -221,7 +222,7 @@ def _check_peers(everyone: Sequence[CompiledModel | str | Path]) -> None:
             given = "a compiled model" if isinstance(everyone[0], CompiledModel) else str(everyone[0])
             raise UsageError(f"{given}: {name} needs the ONNX file first; give artifacts after it.")
         if not is_installed(name):
-            raise UsageError(f"{name}: is not installed: pip install 'tilewright[peers]'.")
+            raise UsageError(f"{name}: is not installed: {extra_of(name).command}.")
     if len(set(peers)) != len(peers):
         raise UsageError(f"{', '.join(peers)}: name each engine once.")
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.extras import extra_of
 
 Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]
@@ -79,7 +80,9 @@ def make_engine(
     try:
         engine = makers[name](model_path, num_threads, shapes)
     except ModuleNotFoundError as error:
-        raise UsageError(f"{name} is not installed: pip install 'tilewright[peers]'.") from error
+        if name == "tilewright":
+            raise
+        raise UsageError(f"{name} is not installed: {extra_of(name).command}.") from error
     # What several threads may call at a time needs no other.
     return engine if engine.others else replace(engine, others=(engine.run,) * (num_streams - 1))
 

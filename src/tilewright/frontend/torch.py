@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import UnsupportedOp, UsageError
 from tilewright.exchange import is_torch_tensor
+from tilewright.extras import extra_of
 from tilewright.frontend.onnx.protos import one_line
 
 if TYPE_CHECKING:
@@ -153,6 +154,5 @@ def _imported(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError:
         raise UsageError(
-            f"{name} is not installed, which importing a PyTorch module needs; "
-            "pip install 'tilewright[torch]'"
+            f"{name} is not installed, which importing a PyTorch module needs; {extra_of('torch').command}"
         ) from None

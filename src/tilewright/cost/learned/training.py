@@ -20,6 +20,7 @@ import numpy as np
 from tilewright.cost.learned.coreg import Taught, coreg
 from tilewright.cost.learned.regressor import Linear, Neighbours, Regressor, Tree, Trees
 from tilewright.errors import UsageError
+from tilewright.extras import extra_of
 
 Array = np.ndarray[Any, Any]
 
@@ -265,7 +266,8 @@ def _sklearn() -> ModuleType:
         import sklearn.ensemble
         import sklearn.linear_model
     except ImportError as error:
+        install = extra_of("scikit-learn").command
         raise UsageError(
-            "learning a cost model needs scikit-learn: pip install 'tilewright[learn]'; to use one does not."
+            f"learning a cost model needs scikit-learn: {install}; to use one does not."
         ) from error
     return sklearn  # type: ignore[no-any-return]
