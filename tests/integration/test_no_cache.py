@@ -47,3 +47,13 @@ def test_no_cache_writes_nothing_but_what_is_asked_for(home: Path, command: str)
 def test_the_same_without_the_flag_keeps_kernels(home: Path) -> None:
     assert tilewright("run", "m.onnx", "--random", "--threads", "1").code == 0
     assert (home / ".cache" / "tilewright" / "objects").is_dir()
+
+
+def test_an_artifact_is_signed_only_with_a_key_that_is_there(home: Path) -> None:
+    """A key is kept between runs too, so that none is made where nothing is to be kept."""
+    compile_it = ("compile", "m.onnx", "-o", "made.tw", "--threads", "1", "--no-cache")
+    assert "is not signed: there is no key yet" in tilewright(*compile_it).err
+    assert tilewright("inspect", "made.tw", "--json").document["signed_by"] is None
+    assert tilewright("trust", "key").code == 0
+    assert "not signed" not in tilewright(*compile_it).err
+    assert tilewright("inspect", "made.tw", "--json").document["is_trusted"]
