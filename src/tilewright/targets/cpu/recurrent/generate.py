@@ -7,6 +7,7 @@ totals, so that nothing but the state leaves a step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -29,12 +30,10 @@ from tilewright.targets.cpu.kernel import (
 )
 from tilewright.targets.cpu.recurrent.match import Before, StepCell, StepsProblem, before_of
 from tilewright.targets.cpu.recurrent.share import SHARE_FUNCTION, participant_ir, sync_bytes
-from tilewright.targets.cpu.recurrent.tiling import Tiling, tiling_of
+from tilewright.targets.cpu.recurrent.tiling import MAX_CHAIN_STEPS, Tiling, tiling_of
 from tilewright.targets.cpu.values import I64, PTR, Bool, Int, Val, vec
 
 TEMPLATE = "recurrent"
-# Sums of more terms are made of partial ones, as those of other products.
-_MAX_CHAIN_STEPS = 384
 
 
 def generate_steps(
@@ -168,41 +167,52 @@ class _Steps:
             e.if_(e.compare("eq", number, position), tiles)
 
     def _tiles(self, cell: StepCell, first_tile: int, low: Int, high: Int, t: Int) -> None:
-        """Some tiles of a cell, for some rows at a time: all sums, and then all that follows from them.
+        """Some tiles of a cell: all sums, and then all that follows from them.
 
         What follows of one tile waits long for little, so it goes on beside that of others.
         """
         e, tiling, problem = self.e, self.tiling, self.problem
-        tile_elements = problem.size * cell.blocks * tiling.width
-        tile_totals = tiling.rows * cell.blocks * tiling.width
-        totals = e.alloca(vec("float", tiling.width), tiling.tiles_per_share * tiling.rows * cell.blocks)
-        whole = problem.batch // tiling.rows * tiling.rows
-
-        passes = -(-problem.batch // tiling.rows)
-
-        def turned(index: Int, first: Int) -> Int:
-            """Every other pass goes through the tiles from the last one, whose weights caches have kept."""
-            number = e.add(e.mul(t, passes), e.udiv(first, tiling.rows))
-            is_odd = e.compare("ne", e.urem(number, 2), 0)
-            return e.select_index(is_odd, e.sub(e.sub(e.add(low, high), 1), index), index)
+        row_totals = cell.blocks * tiling.width
+        tile_elements = problem.size * row_totals
+        totals = e.alloca(vec("float", row_totals), tiling.tiles_per_share * problem.batch)
 
         def tile(index: Int, first: Int, count: int) -> _Tile:
-            own = e.gep(totals, e.mul(e.sub(index, low), tile_totals), "float")
+            row = e.add(e.mul(e.sub(index, low), problem.batch), first)
+            own = e.gep(totals, e.mul(row, row_totals), "float")
             return _Tile(self, cell, t, first, count, e.mul(index, tiling.width), own)
 
-        def rows(first: Int, count: int) -> None:
-            def sums(number: Int, _: list[Val]) -> None:
-                index = turned(number, first)
-                offset = e.mul(e.add(index, first_tile), tile_elements)
-                weights = e.gep(self.pointers[cell.weight.operand.key], e.mul(offset, tiling.weight_bytes))
-                tile(index, first, count).sum(weights)
+        def rows(index: Int, work: Callable[[_Tile], None]) -> None:
+            """All rows of a tile, as many at a time as fit registers."""
+            whole = problem.batch // tiling.rows * tiling.rows
+            e.loop(0, whole, tiling.rows, lambda first, _: work(tile(index, first, tiling.rows)))
+            if whole < problem.batch:
+                work(tile(index, whole, problem.batch - whole))
 
-            e.loop(low, high, 1, sums)
-            e.loop(low, high, 1, lambda index, _: tile(index, first, count).finish())
+        def sums(number: Int, _: list[Val]) -> None:
+            # Every other step goes through the tiles from the last one, whose weights caches have kept.
+            is_odd = e.compare("ne", e.urem(t, 2), 0)
+            index = e.select_index(is_odd, e.sub(e.sub(e.add(low, high), 1), number), number)
+            offset = e.mul(e.add(index, first_tile), tile_elements)
+            weights = e.gep(self.pointers[cell.weight.operand.key], e.mul(offset, tiling.weight_bytes))
+            if problem.batch == tiling.rows:
+                tile(index, 0, tiling.rows).sum(weights)
+                return
+            rows(index, _Tile.begin)
 
-        e.loop(0, whole, tiling.rows, lambda first, _: rows(first, tiling.rows))
-        if whole < problem.batch:
-            rows(whole, problem.batch - whole)
+            def part(low_term: Int, _: list[Val]) -> None:
+                high_term = e.min(e.add(low_term, tiling.part_terms), problem.size)
+                rows(index, lambda some: some.add(weights, low_term, high_term))
+
+            def parts() -> None:
+                e.loop(0, problem.size, tiling.part_terms, part)
+
+            if cell.state.first is None:
+                e.if_(e.compare("ne", t, 0), parts)
+            else:
+                parts()
+
+        e.loop(low, high, 1, sums)
+        e.loop(low, high, 1, lambda index, _: rows(index, _Tile.finish))
 
     def address(self, access: Access, at: dict[str, Int]) -> Val:
         """Where an element lies, its dims at these values."""
@@ -275,15 +285,10 @@ class _Tile:
         e, problem, tiling, cell = self.steps.e, self.steps.problem, self.steps.tiling, self.cell
         type = vec("float", tiling.lanes)
         count = self.rows * cell.blocks * tiling.vectors
-        slots = [
-            (row, block, vector)
-            for row in range(self.rows)
-            for block in range(cell.blocks)
-            for vector in range(tiling.vectors)
-        ]
+        slots = self._slots
         given = [self._given(*slot) for slot in slots]
         states = [self._state(row) for row in range(self.rows)]
-        num_parts = -(-problem.size // _MAX_CHAIN_STEPS)
+        num_parts = -(-problem.size // MAX_CHAIN_STEPS)
         bounds = [problem.size * part // num_parts for part in range(num_parts + 1)]
 
         def summed() -> list[Val]:
@@ -303,6 +308,27 @@ class _Tile:
         totals = e.if_(self.is_first, lambda: given, summed, [type] * count) if starts_empty else summed()
         for slot, value in zip(slots, totals, strict=True):
             e.store(value, self._slot(*slot))
+
+    @property
+    def _slots(self) -> list[tuple[int, int, int]]:
+        """Rows, blocks and vectors of all totals."""
+        blocks, vectors = range(self.cell.blocks), range(self.steps.tiling.vectors)
+        return [(row, block, vector) for row in range(self.rows) for block in blocks for vector in vectors]
+
+    def begin(self) -> None:
+        """Totals that are what sums start from."""
+        for slot in self._slots:
+            self.steps.e.store(self._given(*slot), self._slot(*slot))
+
+    def add(self, weights: Val, low: Int, high: Int) -> None:
+        """Add the terms from `low` to `high` to the totals."""
+        e, slots = self.steps.e, self._slots
+        type = vec("float", self._lanes)
+        states = [self._state(row) for row in range(self.rows)]
+        made = self._chain(weights, states, low, high, [e.zero(type)] * len(slots))
+        for slot, value in zip(slots, made, strict=True):
+            place = self._slot(*slot)
+            e.store(e.fadd(e.load(type, place), value), place)
 
     def _given(self, row: int, block: int, vector: int) -> Val:
         e, given = self.steps.e, self.cell.given
@@ -324,7 +350,7 @@ class _Tile:
         at: dict[str, Int] = {steps.problem.dim: self.t, rows: steps.e.add(self.first, row), summed: 0}
         return steps.before(self.cell.state, at, self.is_first)
 
-    def _chain(self, weights: Val, states: list[Val], low: int, high: int, start: list[Val]) -> list[Val]:
+    def _chain(self, weights: Val, states: list[Val], low: Int, high: Int, start: list[Val]) -> list[Val]:
         """Terms from `low` to `high` added to totals."""
         e, tiling, blocks = self.steps.e, self.steps.tiling, self.cell.blocks
         type = vec("float", tiling.lanes)

@@ -29,6 +29,8 @@ _PATIENCE = 48
 # A thread that waits gives up its time slice every so many pauses (a power of two, less one): another process
 # may keep the thread that it waits for from its core.
 _YIELD_MASK = 255
+# After so many it sleeps instead, which leaves its core to the thread that it waits for.
+_SLEEP_LIMIT = 4096
 
 
 def sync_bytes(num_groups: int, num_shares: int) -> int:
@@ -56,6 +58,7 @@ def participant_ir(
         word=WORD_BYTES,
         patience=_PATIENCE,
         yield_mask=_YIELD_MASK,
+        sleep_limit=_SLEEP_LIMIT,
         function=SHARE_FUNCTION,
         declare_pause=declare,
         pause=pause,
@@ -67,6 +70,7 @@ $declare_pause
 declare i64 @llvm.cttz.i64(i64, i1)
 declare i64 @llvm.ctlz.i64(i64, i1)
 declare extern_weak i32 @sched_yield()
+declare extern_weak i32 @usleep(i32)
 
 ; Takes a share for a step: false where somebody has.
 define internal i1 @take(ptr %sync, i64 %share, i64 %step) nounwind {
@@ -138,8 +142,8 @@ wait:
   %target = mul i64 %t1, $shares
   br label %spin
 spin:
-  %k = phi i64 [0, %wait], [%k1, %pause], [%k1, %yield], [%k, %steal]
-  %owned = phi i64 [%have, %wait], [%owned, %pause], [%owned, %yield], [%owned_more, %steal]
+  %k = phi i64 [0, %wait], [%k1, %pause], [%k1, %sleep], [%k1, %give], [%k, %steal]
+  %owned = phi i64 [%have, %wait], [%owned, %pause], [%owned, %sleep], [%owned, %give], [%owned_more, %steal]
   %done = load atomic i64, ptr %sync acquire, align 8
   %is_done = icmp uge i64 %done, %target
   br i1 %is_done, label %next, label %patient
@@ -173,7 +177,15 @@ pause:
   %yields = and i1 %is_long, %can_yield
   br i1 %yields, label %yield, label %spin
 yield:
-  %ignored = call i32 @sched_yield()
+  %sleeps = icmp uge i64 %k1, $sleep_limit
+  %can_sleep = icmp ne ptr @usleep, null
+  %rests = and i1 %sleeps, %can_sleep
+  br i1 %rests, label %sleep, label %give
+sleep:
+  %slept = call i32 @usleep(i32 20)
+  br label %spin
+give:
+  %gave = call i32 @sched_yield()
   br label %spin
 next:
   br label %step

@@ -12,18 +12,22 @@ from tilewright.targets.cpu.recurrent.match import StepsProblem
 from tilewright.targets.cpu.recurrent.share import MAX_SHARES
 from tilewright.targets.cpu.tensors import CACHED_SHARE
 
+MAX_CHAIN_STEPS = 384
+"""Sums of more terms are made of partial ones, as those of other products."""
 # Less than this of a step is not worth a thread that waits for the others at its end. To take a share is to
 # wait for all that the core has begun.
 _MIN_SHARE_MACS = 24 * 1024
 # Vectors of weights that a term of the sum reads: wider tiles waste more units at the end of a layer.
 _MAX_TILE_VECTORS = 8
+_MIN_PART_TERMS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """Tiles of `vectors` of `lanes` units, for `rows` sequences at a time; a direction has `per_cell`.
 
-    Where it `is_compact`, weights have 24 bits.
+    Rows that take several passes take them for `part_terms` of a sum at a time, whose weights the first cache
+    keeps. Where it `is_compact`, weights have 24 bits.
     """
 
     lanes: int
@@ -31,6 +35,7 @@ class Tiling:
     rows: int
     per_cell: int
     tiles_per_share: int
+    part_terms: int
     is_compact: bool = False
 
     @property
@@ -77,7 +82,10 @@ def tiling_of(problem: StepsProblem, isa: Isa, *, may_round: bool) -> Tiling:
     tiles_per_share = -(-per_cell // most_shares)
     is_cached = problem.weight_bytes / len(problem.cells) <= CACHED_SHARE * isa.caches.l2_bytes
     is_compact = may_round and problem.batch <= MAX_COMPACT_ROWS and not is_cached
-    return Tiling(lanes, vectors, -(-problem.batch // passes), per_cell, tiles_per_share, is_compact)
+    rows = -(-problem.batch // passes)
+    term_bytes = DType.FLOAT32.size_bytes * blocks * lanes * vectors
+    part_terms = max(_MIN_PART_TERMS, min(MAX_CHAIN_STEPS, isa.caches.l1_bytes // 2 // term_bytes))
+    return Tiling(lanes, vectors, rows, per_cell, tiles_per_share, part_terms, is_compact)
 
 
 def _fits(rows: int, num_vectors: int, isa: Isa) -> bool:
