@@ -20,10 +20,20 @@ from tilewright import forks as _forks
 from tilewright.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from tilewright.api import CheckReport, InferenceSession, Model, bench, check, load, simulate
+    from tilewright.api import (
+        CheckReport,
+        InferenceSession,
+        Model,
+        bench,
+        check,
+        compare_schedules,
+        load,
+        simulate,
+    )
     from tilewright.api import bisect_model as bisect
     from tilewright.api import compare_models as compare
     from tilewright.api import compile_model as compile
+    from tilewright.api import diff_models as diff
     from tilewright.api import export_model as export
     from tilewright.api import inspect_file as inspect
     from tilewright.api import learn_costs as learn
@@ -33,6 +43,7 @@ if TYPE_CHECKING:
     from tilewright.api import profile_model as profile
     from tilewright.api import reduce_model as reduce
     from tilewright.api import tune_model as tune
+    from tilewright.api import view_model as view
     from tilewright.compiled import CompiledModel
     from tilewright.errors import (
         ArtifactCorrupt,
@@ -74,7 +85,9 @@ __all__ = [
     "bisect",
     "check",
     "compare",
+    "compare_schedules",
     "compile",
+    "diff",
     "export",
     "inspect",
     "learn",
@@ -86,6 +99,7 @@ __all__ = [
     "reduce",
     "simulate",
     "tune",
+    "view",
 ]
 
 _ERRORS = (
@@ -103,7 +117,16 @@ _ERRORS = (
     "UnsupportedOp",
     "UsageError",
 )
-_API = ("CheckReport", "InferenceSession", "Model", "bench", "check", "load", "simulate")
+_API = (
+    "CheckReport",
+    "InferenceSession",
+    "Model",
+    "bench",
+    "check",
+    "compare_schedules",
+    "load",
+    "simulate",
+)
 _HOMES: dict[str, tuple[str, str]] = {
     **{name: ("tilewright.errors", name) for name in _ERRORS},
     **{name: ("tilewright.api", name) for name in _API},
@@ -112,6 +135,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     "bisect": ("tilewright.api", "bisect_model"),
     "compare": ("tilewright.api", "compare_models"),
     "compile": ("tilewright.api", "compile_model"),
+    "diff": ("tilewright.api", "diff_models"),
     "export": ("tilewright.api", "export_model"),
     "inspect": ("tilewright.api", "inspect_file"),
     "learn": ("tilewright.api", "learn_costs"),
@@ -121,6 +145,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     "profile": ("tilewright.api", "profile_model"),
     "reduce": ("tilewright.api", "reduce_model"),
     "tune": ("tilewright.api", "tune_model"),
+    "view": ("tilewright.api", "view_model"),
 }
 _MODULES = ("backend", "benchmark", "passes", "zoo")
 

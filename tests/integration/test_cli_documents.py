@@ -48,6 +48,9 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "map-evaluate": ("map", "--evaluate", CASES, "--noc"),
     "map-sweep": ("map", "1_1_4_4_1", "--sweep", "levels.AccumulationBuffer.capacity_bytes=2,192"),
     "compare": ("compare", "small.tw", "--layers"),
+    "compare-schedules": ("compare-schedules", "small.onnx", "--schedule", "sequential", "--duration", "0"),
+    "diff": ("diff", "small.onnx", "small.tw"),
+    "view": ("view", "small.tw"),
     "bisect": ("bisect", "small.tw"),
     "reduce": ("reduce", "small.onnx", "--command", "false {}"),
 }

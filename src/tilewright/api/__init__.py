@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tilewright.api.bisection import BisectResult, bisect_model
     from tilewright.api.comparison import ComparisonResult, compare_models
     from tilewright.api.compilation import compile_model
+    from tilewright.api.difference import DiffResult, diff_models
     from tilewright.api.doctor import Diagnosis, diagnose
     from tilewright.api.export import export_model
     from tilewright.api.inspection import Inspection, inspect_file
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     from tilewright.api.profiling import ModelProfile, profile_model
     from tilewright.api.reduction import ReduceResult, reduce_model
     from tilewright.api.reproduction import reproduce_paper
+    from tilewright.api.schedules import ScheduleComparison, compare_schedules
     from tilewright.api.session import InferenceSession
     from tilewright.api.simulation import SimulationRequest, SimulationResult, simulate
     from tilewright.api.stages import ExportedStages, export_stages
     from tilewright.api.support import CheckReport, OperatorSupport, check
     from tilewright.api.tuning import TuneRequest, TuneResult, tune_model
+    from tilewright.api.view import ModelView, view_model
     from tilewright.progress import Progress
 
 _HOMES = {
@@ -37,6 +40,7 @@ _HOMES = {
     "tilewright.api.bisection": ("BisectResult", "bisect_model"),
     "tilewright.api.comparison": ("ComparisonResult", "compare_models"),
     "tilewright.api.compilation": ("compile_model",),
+    "tilewright.api.difference": ("DiffResult", "diff_models"),
     "tilewright.api.doctor": ("Diagnosis", "diagnose"),
     "tilewright.api.export": ("export_model",),
     "tilewright.api.inspection": ("Inspection", "inspect_file"),
@@ -47,11 +51,13 @@ _HOMES = {
     "tilewright.api.profiling": ("ModelProfile", "profile_model"),
     "tilewright.api.reduction": ("ReduceResult", "reduce_model"),
     "tilewright.api.reproduction": ("reproduce_paper",),
+    "tilewright.api.schedules": ("ScheduleComparison", "compare_schedules"),
     "tilewright.api.session": ("InferenceSession",),
     "tilewright.api.simulation": ("SimulationRequest", "SimulationResult", "simulate"),
     "tilewright.api.stages": ("ExportedStages", "export_stages"),
     "tilewright.api.support": ("CheckReport", "OperatorSupport", "check"),
     "tilewright.api.tuning": ("TuneRequest", "TuneResult", "tune_model"),
+    "tilewright.api.view": ("ModelView", "view_model"),
     "tilewright.progress": ("Progress",),
 }
 
@@ -62,6 +68,7 @@ __all__ = [
     "CheckReport",
     "ComparisonResult",
     "Diagnosis",
+    "DiffResult",
     "ExportedStages",
     "InferenceSession",
     "Inspection",
@@ -70,11 +77,13 @@ __all__ = [
     "Model",
     "ModelProfile",
     "ModelSummary",
+    "ModelView",
     "OperatorSupport",
     "PlanComparison",
     "PlanRequest",
     "Progress",
     "ReduceResult",
+    "ScheduleComparison",
     "SimulationRequest",
     "SimulationResult",
     "TuneRequest",
@@ -83,8 +92,10 @@ __all__ = [
     "bisect_model",
     "check",
     "compare_models",
+    "compare_schedules",
     "compile_model",
     "diagnose",
+    "diff_models",
     "export_model",
     "export_stages",
     "inspect_file",
@@ -98,6 +109,7 @@ __all__ = [
     "reproduce_paper",
     "simulate",
     "tune_model",
+    "view_model",
 ]
 
 

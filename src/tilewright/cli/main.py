@@ -32,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# The panel of `tilewright --help` in which each verb stands; the verb is in the module `<verb>_verb`.
+# The panel of `tilewright --help` in which each verb stands; its module is `<verb>_verb`, with _ for -.
 VERBS: dict[str, str] = {
     "demo": "Start",
     "doctor": "Start",
@@ -42,6 +42,8 @@ VERBS: dict[str, str] = {
     "inspect": "Look",
     "check": "Look",
     "explain": "Look",
+    "view": "Look",
+    "diff": "Look",
     "schema": "Look",
     "compile": "Build",
     "tune": "Build",
@@ -55,6 +57,7 @@ VERBS: dict[str, str] = {
     "bench": "Run",
     "profile": "Run",
     "compare": "Run",
+    "compare-schedules": "Run",
     "simulate": "Run",
     "reproduce": "Run",
     "bisect": "Debug",
@@ -97,7 +100,7 @@ def _root(
 
 
 for _verb, _panel in VERBS.items():
-    importlib.import_module(f"tilewright.cli.{_verb}_verb").register(app, _panel)
+    importlib.import_module(f"tilewright.cli.{_verb.replace('-', '_')}_verb").register(app, _panel)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

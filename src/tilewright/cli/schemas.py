@@ -75,6 +75,9 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "reproduce": ("tilewright.reproduce.base:ReproducedPaper",),
     "simulate": ("tilewright.api.simulation:SimulationResult",),
     "compare": (_FACTS, "tilewright.api.comparison:ComparisonResult"),
+    "compare-schedules": (_FACTS, "tilewright.api.schedules:ScheduleComparison"),
+    "diff": ("tilewright.api.difference:DiffResult",),
+    "view": (_FACTS, "tilewright.api.view:ModelView"),
     "bisect": (_FACTS, "tilewright.api.bisection:BisectResult"),
     "reduce": ("tilewright.api.reduction:ReduceResult",),
 }

@@ -1,0 +1,48 @@
+"""`tilewright compare-schedules`: what do schedulers make of a model?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from tilewright.cli.flags import INPUTS, CompileFlags, add_verb
+from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the verb."""
+    add_verb(app, "compare-schedules", compare_schedules, panel)
+
+
+def compare_schedules(
+    flags: CompileFlags,
+    model: Path = typer.Argument(metavar="MODEL", help="An ONNX file."),
+    inputs: Path | None = INPUTS,
+    duration: float = typer.Option(2.0, "--duration", help="Seconds to measure each; 0: estimates alone."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Compile a model with several schedulers: estimates beside times that are measured in turns.
+
+    `--schedule` takes several names with commas between them, or `all`; by default those that suit most
+    models. `plan` has more combinations, by estimate alone. Example: `tilewright compare-schedules
+    inception_v3.onnx --schedule sequential,greedy,ios`.
+    """
+    from tilewright.api.schedules import USUAL
+    from tilewright.api.schedules import compare_schedules as compare
+
+    schedules = flags.values["schedule"]
+    others = {name: value for name, value in flags.values.items() if name != "schedule"}
+    with progress(f"scheduling {model.name}") as update:
+        found = compare(
+            model,
+            USUAL if schedules in (None, "auto") else schedules,
+            duration_s=duration,
+            feed=inputs,
+            options=CompileFlags(others).options(),
+            progress=update,
+        )
+    if as_json:
+        print_model_document("compare-schedules", found.model_sha256, found.target, found)
+    else:
+        print_result(found)

@@ -1,0 +1,50 @@
+"""`tilewright view`: the graph of a model as a page."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+
+import typer
+
+from tilewright.cli.flags import FILES, INPUTS, MODEL, CompileFlags, add_verb
+from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress
+
+
+def register(app: typer.Typer, panel: str) -> None:
+    """Add the verb."""
+    add_verb(app, "view", view, panel)
+
+
+def view(
+    flags: CompileFlags,
+    model: Path = MODEL,
+    output: Path | None = typer.Option(
+        None, "-o", "--output", help="The page; default: beside the model, as .html.", rich_help_panel=FILES
+    ),
+    measure: float = typer.Option(
+        0.0, "--measure", min=0, help="Colour by times measured for so many seconds."
+    ),
+    inputs: Path | None = INPUTS,
+    is_opened: bool = typer.Option(False, "--open", help="Show it in the browser."),
+    as_json: bool = JSON_OPTION,
+) -> None:
+    """Write the graph of a model as one page: boxes are kernels with their nodes, the redder the longer.
+
+    It zooms, finds nodes by name, says why each arc was cut, and needs no network. Example: `tilewright view
+    model.onnx --measure 2 --open`.
+    """
+    from tilewright.api.artifacts import require_asked_of_all
+    from tilewright.api.view import view_model
+
+    options = flags.options()
+    require_asked_of_all([model], options, flags.asked)
+    path = output or model.with_suffix(".html")
+    with progress(f"drawing {model.name}") as update:
+        found = view_model(model, path, measure_s=measure, feed=inputs, options=options, progress=update)
+    if as_json:
+        print_model_document("view", found.model_sha256, found.target, found)
+    else:
+        print_result(found)
+    if is_opened:
+        webbrowser.open(path.resolve().as_uri())
