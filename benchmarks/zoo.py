@@ -186,14 +186,15 @@ def wait_for_idle(limit_s: float) -> None:
 def tables(rows: list[dict[str, Any]], peers: list[str]) -> str:
     """A table for each set with rows, the networks of no set last; then means and what was measured where."""
     parts = [conditions(rows)] if rows else []
-    named = {name for one in SETS for name in one.networks}
+    in_sets = {name for one in SETS for name in one.networks}
     for one in SETS:
         own = [row for row in rows if row["model"] in one.networks]
         if own:
-            parts.append(f"### {one.title}: at least {one.goal:.2f} times\n\n{table(own, peers, one.goal)}")
-    others = [row for row in rows if row["model"] not in named]
+            title = f"### {one.title}: at least {one.goal:.2f} times"
+            parts.append(f"{title}\n\n{short_table(own, one.goal)}\n{details(own, peers, one.goal)}")
+    others = [row for row in rows if row["model"] not in in_sets]
     if others:
-        parts.append(f"### Others\n\n{table(others, peers, None)}")
+        parts.append(f"### Others\n\n{short_table(others, None)}\n{details(others, peers, None)}")
     return "\n".join([*parts, summary(rows, peers)])
 
 
@@ -204,6 +205,39 @@ def conditions(rows: list[dict[str, Any]]) -> str:
     return f"tilewright at {'; '.join(ours)}; beside {', '.join(sorted(theirs)) or 'nobody'}.\n"
 
 
+def short_table(rows: list[dict[str, Any]], goal: float | None) -> str:
+    """What most readers want: our time, and how much longer the faster peer takes."""
+    lines = [
+        "| network | threads | tilewright ms | faster peer / tilewright | goal |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        ours, least = row["contestants"][0], least_ratio(row)
+        ratio = "-" if least is None else f"{spread(least)}, {least['verdict']}"
+        cells = [named(row), str(row["num_threads"]), number(ours, "median_ms"), ratio, verdict(least, goal)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def details(rows: list[dict[str, Any]], peers: list[str], goal: float | None) -> str:
+    """The whole table, folded."""
+    summary = "each peer, errors, memory, time to compile, and what bounds the network"
+    text = table(rows, peers, goal)
+    return f'<details markdown="1"><summary>{summary}</summary>\n\n{text}\n</details>\n'
+
+
+def named(row: dict[str, Any]) -> str:
+    """The network, marked where the machine was busy."""
+    return f"{row['model']}{' *' if row['is_busy'] else ''}"
+
+
+def verdict(least: dict[str, Any] | None, goal: float | None) -> str:
+    """Whether the goal is met beside the faster peer."""
+    if least is None or goal is None:
+        return "-"
+    return "met" if least["median"] >= goal else "missed"
+
+
 def table(rows: list[dict[str, Any]], peers: list[str], goal: float | None) -> str:
     heads = ["network", "threads", "tilewright ms", "error", "MB"]
     for peer in peers:
@@ -212,15 +246,13 @@ def table(rows: list[dict[str, Any]], peers: list[str], goal: float | None) -> s
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
         ours, *others = row["contestants"]
-        mark = " *" if row["is_busy"] else ""
-        cells = [row["model"] + mark, str(row["num_threads"]), *figures(ours)]
+        cells = [named(row), str(row["num_threads"]), *figures(ours)]
         for other in others:
             ratio = other.get("ratio")
             cells += [*figures(other), spread(ratio) if ratio else other.get("error") or "-"]
         least = least_ratio(row)
         cells.append("-" if least is None else f"{least['median']:.2f}, {least['verdict']}")
-        met = least is not None and goal is not None and least["median"] >= goal
-        cells.append("-" if least is None or goal is None else "met" if met else "missed")
+        cells.append(verdict(least, goal))
         cells += [f"{row['compile_s']:.1f}", f"{100 * row['roofline']['share']:.0f} %"]
         cells.append("; ".join(f"{what} {100 * of:.0f} %" for what, of in row["roofline"]["lost"].items()))
         lines.append("| " + " | ".join(cells) + " |")

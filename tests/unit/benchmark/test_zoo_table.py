@@ -82,6 +82,8 @@ def test_a_set_names_its_goal_and_whether_each_network_meets_it(script: ModuleTy
     fast, slow = row("resnet18", 1.7), row("resnet34", 1.5)
     text = script.tables([fast, slow], ["peer"])
     assert "at least 1.60" in text
+    assert "| resnet18 | 1 | 2.00 | 1.70 (1.60-1.80), faster | met |" in text
+    assert text.index("| resnet34 | 1 |") < text.index('<details markdown="1">') < text.index("</details>")
     assert "| 1.70, faster | met |" in text
     assert "| 1.50, faster | missed |" in text
 
