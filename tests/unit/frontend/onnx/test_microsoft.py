@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +55,7 @@ class Case:
     domain: str = "com.microsoft"
     opset: int = 17
     steps: float = 0.0  # of a byte that results may differ by
+    constants: Sequence[int] = ()  # inputs that the model holds
 
     def __str__(self) -> str:
         return "-".join([self.op_type, *map(str, self.attributes)])
@@ -64,18 +66,23 @@ class Case:
         node = helper.make_node(self.op_type, names, outputs, "fused", domain=self.domain, **self.attributes)
         declared = [
             helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for name, a in zip(names, self.inputs, strict=True)
-            if a is not None
+            for n, (name, a) in enumerate(zip(names, self.inputs, strict=True))
+            if a is not None and n not in self.constants
         ]
+        held = [numpy_helper.from_array(self.inputs[n], names[n]) for n in self.constants]
         results = [onnx.ValueInfoProto(name=name) for name in outputs if name]
-        graph = helper.make_graph([node], "g", declared, results)
+        graph = helper.make_graph([node], "g", declared, results, held)
         domains = sorted({"com.microsoft", self.domain} - {""})
         opsets = [helper.make_opsetid("", self.opset), *(helper.make_opsetid(d, 1) for d in domains)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=9)
 
     @property
     def feed(self) -> dict[str, Array]:
-        return {f"i{n}": array for n, array in enumerate(self.inputs) if array is not None}
+        return {
+            f"i{n}": array
+            for n, array in enumerate(self.inputs)
+            if array is not None and n not in self.constants
+        }
 
 
 def computed(model: onnx.ModelProto, feed: Mapping[str, Array]) -> list[Array]:
@@ -102,6 +109,34 @@ TABLES = (real(6, 8), real(5, 8), real(2, 8), real(8), real(8))
 MASK = whole(1, 1, 0, 1, 0, 0).reshape(2, 3)
 PAST = real(2, 2, 2, 2, 4)
 ANGLES = (real(7, 2), real(7, 2))
+TURNS = (real(12, 8), real(12, 8))
+
+
+def grouped(
+    length: int,
+    past: int,
+    total: int,
+    lasts: Sequence[int],
+    *,
+    is_packed: bool = False,
+    turns: Sequence[Array] = (),
+    **attributes: float,
+) -> Case:
+    """Four heads of queries, two of keys, 16 channels each; `past` places of a cache, `lasts` in use."""
+    batch = len(lasts)
+    parts = [real(batch, length, 64), real(batch, length, 32), real(batch, length, 32)]
+    caches = [real(batch, 2, past, 16), real(batch, 2, past, 16)] if past else [None, None]
+    tokens = [np.concatenate(parts, axis=2), None, None] if is_packed else parts
+    inputs = [*tokens, *caches, whole(*lasts), np.array(total, np.int32), *turns]
+    return Case(
+        "GroupQueryAttention",
+        inputs,
+        {"num_heads": 4, "kv_num_heads": 2, **attributes},
+        results=(True, True, True),
+        constants=(6,),
+    )
+
+
 A, B = (some_bytes(2, 3, 4), scale(0.02), zero(120)), (some_bytes(2, 1, 4), scale(0.03), zero(131))
 Y = (scale(0.05), zero(90))
 PICTURE = (some_bytes(1, 3, 6, 5), scale(0.02), zero(100))
@@ -226,6 +261,14 @@ CASES = [
         ],
         {"num_heads": 2},
     ),
+    # The first tokens, then some more behind as many as the cache has.
+    grouped(5, 0, 5, [4, 4]),
+    grouped(5, 0, 5, [4, 4], is_packed=True, scale=0.3),
+    grouped(1, 4, 5, [4, 4]),
+    grouped(3, 4, 7, [6]),
+    grouped(1, 5, 6, [5, 5], local_window_size=2),
+    grouped(5, 0, 5, [4, 4], do_rotary=1, turns=TURNS),
+    grouped(1, 4, 5, [4, 4], do_rotary=1, rotary_interleaved=1, turns=TURNS),
 ]
 
 
@@ -315,6 +358,37 @@ def test_what_a_definition_does_not_know_is_refused_in_a_line() -> None:
         load_onnx(Case("Gellu", [real(2, 3)]).model())
     with pytest.raises(UnsupportedOp, match=r"'com\.microsoft\.nchwc'.*ORT_ENABLE_EXTENDED"):
         load_onnx(Case("ReorderInput", [real(1, 8, 2, 2)], domain="com.microsoft.nchwc").model())
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        grouped(1, 9, 6, [5, 3]),
+        grouped(1, 9, 6, [5, 3], local_window_size=3),
+        grouped(1, 9, 6, [5, 3], do_rotary=1, turns=TURNS, is_packed=True),
+    ],
+    ids=str,
+)
+def test_sequences_of_different_lengths_share_a_cache_with_free_places(case: Case) -> None:
+    """Places behind a sequence's last token are nobody's: we keep what they held."""
+    model = case.model()
+    (found, *ours), (wanted, *theirs) = computed(model, case.feed), expected(model, case.feed)
+    np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+    for present, other in zip(ours, theirs, strict=True):
+        for sequence, last in enumerate((5, 3)):
+            used = np.s_[sequence, :, : last + 1]
+            np.testing.assert_allclose(present[used], other[used], rtol=2e-5, atol=2e-5)
+
+
+def test_a_cache_without_a_known_length_is_refused_in_a_line() -> None:
+    case = grouped(1, 4, 5, [4, 4])
+    case.constants = ()
+    with pytest.raises(UnsupportedOp, match="its total_sequence_length is not constant"):
+        load_onnx(case.model())
+    with pytest.raises(ModelRejected, match="3 heads do not serve 4"):
+        load_onnx(dataclasses.replace(case, attributes={"num_heads": 4, "kv_num_heads": 3}).model())
+    with pytest.raises(UnsupportedOp, match="'softcap' is not supported"):
+        load_onnx(dataclasses.replace(case, attributes={**case.attributes, "softcap": 2.0}).model())
 
 
 def test_operands_that_do_not_fit_are_refused_in_a_line() -> None:

@@ -15,6 +15,7 @@ from tilewright.errors import UnsupportedOp
 from tilewright.frontend.onnx.microsoft.attention import ATTENTION
 from tilewright.frontend.onnx.microsoft.definition import Definition
 from tilewright.frontend.onnx.microsoft.fused import FUSED
+from tilewright.frontend.onnx.microsoft.grouped import GROUPED
 from tilewright.frontend.onnx.microsoft.quantized import QUANTIZED
 from tilewright.frontend.onnx.protos import model_nodes, node_label
 from tilewright.ir.graph import Value
@@ -22,7 +23,7 @@ from tilewright.suggestions import likely
 
 DOMAIN = "com.microsoft"
 _LAYOUT_DOMAIN = "com.microsoft.nchwc"
-_DEFINITIONS = {**FUSED, **ATTENTION, **QUANTIZED}
+_DEFINITIONS = {**FUSED, **ATTENTION, **GROUPED, **QUANTIZED}
 
 # onnxruntime writes these into ai.onnx, into models whose opset does not have them yet or which never has.
 _LAYER_NORM_OPSET = 17
