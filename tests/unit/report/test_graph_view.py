@@ -6,6 +6,8 @@ import itertools
 import json
 import random
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from tests.support.cli import tilewright
 from tests.support.models import host_net, small_net
 
 import tilewright as tw
+from tilewright.report import graph_view
 from tilewright.report.graph_layout import Arc, Box, Layout, layered
 from tilewright.report.graph_view import graph_section
 
@@ -99,6 +102,32 @@ def test_measured_times_take_the_place_of_estimates() -> None:
     most = max(data["boxes"], key=lambda box: box["share"])
     assert slow in most["about"][0]
     assert most["about"][1].startswith("1.0 µs, 99.")
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="there is no node to run the page's script")
+def test_the_script_draws_everything_and_finds_nodes(tmp_path: Path) -> None:
+    compiled = tw.compile(small_net(), threads=1)
+    data = shown(section(compiled))
+    (tmp_path / "data.json").write_text(json.dumps(data))
+    page, script = (
+        Path(__file__).with_name("graph_view_page.js"),
+        Path(graph_view.__file__).with_suffix(".js"),
+    )
+    done = subprocess.run(
+        ["node", page, tmp_path / "data.json", script, "conv2 conv"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    told = json.loads(done.stdout)
+    assert told["first"]["boxes"] == len(data["boxes"])
+    assert told["first"]["arcs"] == len(data["arcs"])
+    assert told["found"] == "1 found"
+    assert told["place"] == "1 of 1"
+    assert "Conv conv2 -> " in told["about"]
+    assert "reads r1 float32" in told["about"]
+    assert any("conv2" in text for text in told["near"])
+    assert told["cleared"]
 
 
 @pytest.mark.parametrize("name", ["</script><script>alert(1)</script>", '"a&b"', "\u2028", "<!--"])
