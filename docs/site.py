@@ -2,14 +2,19 @@
 
 Pages are written to be read in the repository, too. Here links to files that the site does not have become
 their text, or links to `repo_url` where one is set; files above this folder that people read become pages;
-the reference is made of what `import tilewright as tw` offers. The index gives the order of the pages.
+the reference is made of what `import tilewright as tw` offers. The index gives the order of the pages. The
+tool draws the pictures.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
+import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,16 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ABOVE = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 """Pages made of files above this folder."""
+PICTURES = {
+    "quickstart/research.md": ("graph.html", "a network's graph, by kernel", "view model.onnx -o graph.html"),
+    "quickstart/accelerators.md": (
+        "timeline.html",
+        "what units of an accelerator do over time",
+        "simulate model.onnx -t stcp920 --html timeline.html",
+    ),
+}
+"""Of some pages a picture: its file, what it shows, the command that draws it."""
+_NETWORK = "zoo build squeezenet1_1 --image 64 -o model.onnx"
 _LINK = re.compile(r"(?<!!)\[((?:[^][]|\[[^][]*\])*)\]\(([^)\s]+)\)")
 _KINDS = {"errors": "Errors", "classes": "Classes", "functions": "Functions"}
 
@@ -41,7 +56,20 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(
             File.generated(config, page, content=text + (_fragments() if page == "changelog.md" else ""))
         )
+    for name, text in pictures().items():
+        files.append(File.generated(config, f"pictures/{name}", content=text))
     return files
+
+
+@functools.cache
+def pictures() -> Mapping[str, str]:
+    """Pages that the tool draws, by their file."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    with tempfile.TemporaryDirectory() as folder:
+        for command in (_NETWORK, *(command for _, _, command in PICTURES.values())):
+            words = [sys.executable, "-m", "tilewright", *command.split(), "--quiet"]
+            subprocess.run(words, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
+        return {name: (Path(folder) / name).read_text(encoding="utf-8") for name, _, _ in PICTURES.values()}
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
@@ -50,6 +78,10 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     folder = ROOT if uri in ABOVE else (DOCS / uri).parent
     if uri == "reference.md":
         markdown += reference()
+    if uri in PICTURES:
+        name, what, command = PICTURES[uri]
+        drawn = f"`tilewright {command}` drew [{what}](../pictures/{name}) when this site was built."
+        markdown += f"\n## A picture\n\n{drawn}\n"
 
     def replaced(match: re.Match[str]) -> str:
         label, target = match.groups()

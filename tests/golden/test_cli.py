@@ -29,6 +29,9 @@ COMMANDS = {
     "explain_node": "explain small.onnx relu1 -t interpreter",
     "explain_unknown": "explain small.onnx relu2 -t interpreter",
     "compare": "compare small.onnx@interpreter interpreter",
+    "diff": "diff small.onnx small.onnx -t interpreter",
+    "reduce": "reduce odd.onnx -o reduced.onnx",
+    "bisect_without_kernels": "bisect small.onnx -t interpreter",
     "run": "run tiny.onnx --random -t interpreter",
     "run_without_inputs": "run tiny.onnx",
     "dump": "compile tiny.onnx -t null -o tiny.tw --dump-after canonicalise -q",
@@ -43,6 +46,7 @@ COMMANDS = {
         for name, command in {
             "check": "check host.onnx",
             "compare": "compare small.onnx@interpreter interpreter",
+            "compare_schedules": "compare-schedules small.onnx -t stcp920 --schedule sequential,greedy",
             "explain": "explain small.onnx -t interpreter",
             "machine_table": "targets eyeriss --table",
             "zoo": "zoo list",

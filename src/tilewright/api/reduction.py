@@ -54,7 +54,8 @@ class Failure:
         """An error of loading, compiling or running."""
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{Path(frames[-1].filename).stem}.{frames[-1].name}" if frames else ""
-        return cls(f"{type(error).__name__} in {place}", " ".join(str(error).split()))
+        text = " ".join(str(error).split()).removesuffix(" (in the given model)")
+        return cls(f"{type(error).__name__} in {place}", text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class Excerpts:
         the model stay such.
 
         Raises:
-            UsageError: nobody knows the shape of what they read or give.
+            UsageError: nobody knows the shape of what they read.
         """
         nodes = [self.nodes[number] for number in numbers]
         made = {name for node in nodes for name in node.output if name}
@@ -55,7 +55,8 @@ class Excerpts:
                     inputs.append(self._info(name))
                 else:
                     initializers.append(constant)
-        outputs = [self._info(name) for name in sorted(made) if name not in read or name in kept]
+        given = [name for name in sorted(made) if name not in read or name in kept]
+        outputs = [self._info(n) if n in self._values else ValueInfoProto(name=n) for n in given]
         graph = helper.make_graph(nodes, self._model.graph.name or "part", inputs, outputs, initializers)
         part = ModelProto()
         part.CopyFrom(helper.make_model(graph, opset_imports=self._model.opset_import))
