@@ -138,8 +138,10 @@ def page(title: str, parts: Sequence[str], *, follows_system: bool = False) -> s
     inside = "\n".join(parts)
     scheme = f":root{{color-scheme:light{' dark' if follows_system else ''}}}"
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{html_text(title)}</title>'
-        f"<style>{scheme}{_STYLE}</style></head><body>\n<h1>{html_text(title)}</h1>\n{inside}\n</body></html>\n"
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
+        f"<title>{html_text(title)}</title><style>{scheme}{_STYLE}</style></head>"
+        f"<body>\n<h1>{html_text(title)}</h1>\n{inside}\n</body></html>\n"
     )
 
 
