@@ -85,7 +85,7 @@ class ReduceResult(Result):
         """How it fails, and what was tried."""
         end = "without any one of its nodes it does not" if self.is_minimal else "more --trials may find less"
         return (
-            f"fails: {self.failure.kind}: {self.failure.text}",
+            ": ".join(filter(None, ("fails", self.failure.kind, self.failure.text))),
             f"{self.num_trials} parts were tried; {end}",
         )
 
