@@ -111,14 +111,14 @@ def diff_models(
             return side
         return open_or_compile(Path(side), for_models(options, files), progress, asked)
 
+    def named(letter: str, side: CompiledModel | str | Path) -> str:
+        return f"{letter}: {side.target if isinstance(side, CompiledModel) else Path(side).name}"
+
     left, right = opened(a), opened(b)
-    names = [
-        f"{letter}: {side.target if isinstance(side, CompiledModel) else Path(side).name}"
-        for letter, side in (("A", a), ("B", b))
-    ]
     mine, theirs = _labels(left.program.graph), _labels(right.program.graph)
     return DiffResult(
-        *names,
+        a=named("A", a),
+        b=named("B", b),
         options=_differing(_options(left.options), _options(right.options)),
         figures=_differing(_figures(left), _figures(right)),
         only_a=tuple(label for label in mine if label not in theirs),

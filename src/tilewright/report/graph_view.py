@@ -99,8 +99,8 @@ def _drawn(
     for node in graph.nodes:
         members.setdefault(first_of.get(node.name, node), []).append(node)
     boxes = []
-    for group, nodes in members.items():
-        made_by = groups.get(group, []) if isinstance(group, int) else []
+    for key, nodes in members.items():
+        made_by = groups.get(key, []) if isinstance(key, int) else []
         boxes.append(_kernel(nodes, made_by, measured_ns))
     return boxes
 
