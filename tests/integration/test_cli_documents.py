@@ -7,8 +7,9 @@ from pathlib import Path
 
 import onnx
 import pytest
+from onnx import helper
 from tests.support.cli import tilewright
-from tests.support.models import small_net
+from tests.support.models import F32, model, small_net
 
 import tilewright as tw
 from tilewright.cli.schemas import KINDS, report_schema, violations
@@ -27,6 +28,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "check": ("check", "small.onnx"),
     "explain": ("explain", "small.tw"),
     "compile": ("compile", "small.onnx", "-o", "again.tw", "--error", "--dump-after", "dead-code"),
+    "compile-shapes": ("compile", "open.onnx", "-o", "open.tw", "--shapes", "x:1|2x4"),
     "tune": ("tune", "small.onnx", "--budget", "2trials"),
     "cache": ("cache", "ls"),
     "cache-verify": ("cache", "verify"),
@@ -63,6 +65,9 @@ ELSEWHERE = {"demo", "learn", "reproduce", "simulate"}
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("documents")
     onnx.save(small_net(), folder / "small.onnx")
+    values = [helper.make_tensor_value_info(name, F32, ["rows", 4]) for name in ("x", "y")]
+    relu = helper.make_node("Relu", ["x"], ["y"], "relu")
+    onnx.save(model([relu], values[:1], values[1:], []), folder / "open.onnx")
     tw.compile(small_net(), threads=1, cache_dir=folder / "cache").save(folder / "small.tw")
     return folder
 

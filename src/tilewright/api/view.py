@@ -73,7 +73,7 @@ def view_model(
     report = compiled.report()
     graph = graph_section(compiled.program, compiled.kernels, compiled.explain().edges, measured)
     tables = [folded(table.title, [table.html()]) for table in report.tables]
-    text = page(f"{name} on {compiled.target}", [graph, *tables])
+    text = page(f"{name} on {compiled.target}", [graph, *tables], follows_system=True)
     try:
         write_atomically(path, text.encode())
     except OSError as error:
