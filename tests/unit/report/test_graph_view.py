@@ -21,7 +21,6 @@ from tilewright.report import graph_view
 from tilewright.report.graph_layout import Arc, Box, Layout, layered
 from tilewright.report.graph_view import graph_section
 
-
 SIDES = st.tuples(st.integers(5, 300), st.integers(5, 300))
 PAIRS = st.tuples(st.integers(0, 24), st.integers(0, 24))
 
