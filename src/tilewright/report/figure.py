@@ -228,7 +228,7 @@ def _y(scale: _Scale, value: float) -> float:
 
 
 def _tick(value: float) -> str:
-    return f"{value:,.0f}" if 1000 <= value < 1e7 else f"{value:.3g}"
+    return f"{value:,.0f}" if 1000 <= value < 1e10 else f"{value:.3g}"
 
 
 def _x_ticks(scale: _Scale) -> list[str]:
