@@ -32,6 +32,12 @@ from tilewright.accuracy import relative_error
 from tilewright.benchmark.statistics import Ratio, Timing
 
 PATHS = ("compile", "unguarded", "onnx", "eager")
+HEADS = {
+    "compile": "torch.compile",
+    "unguarded": "without guards",
+    "onnx": "ONNX path",
+    "eager": "eager",
+}
 CLOCKS = {"wall": time.perf_counter_ns, "cpu": time.process_time_ns}
 ROUNDS = 12
 SETTLE_S = 0.03
@@ -127,14 +133,13 @@ def ratio_of(ours: Timing, theirs: Timing) -> list[float]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """What was measured, as Markdown."""
-    lines = [
-        "| module | threads | clock | torch.compile | without guards | ONNX path | eager "
-        "| ONNX path / torch.compile | error | first call |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    paths = [path for path in PATHS if any(path in row["median_ms"] for row in rows)]
+    heads = ["module", "threads", "clock", *(HEADS[path] for path in paths)]
+    heads += ["ONNX path / torch.compile", "error", "first call"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for row in sorted(rows, key=lambda row: (row["threads"], NETWORKS.index(row["network"]))):
         medians = row["median_ms"]
-        times = " | ".join(f"{medians[path]:.2f} ms" if path in medians else "-" for path in PATHS)
+        times = " | ".join(f"{medians[path]:.2f} ms" if path in medians else "-" for path in paths)
         median, low, high = row["onnx_over"]["compile"]
         ratio = f"{median:.2f} ({low:.2f}-{high:.2f})"
         last = f"{row['errors']['compile']:.1e} | {row['first_call_s']:.0f} s"
