@@ -20,8 +20,8 @@ def reduce(
     model: Path = typer.Argument(metavar="MODEL", help="An ONNX file that fails."),
     output: Path = typer.Option(
         Path("reduced.onnx"),
-        "-o",
         "--output",
+        "-o",
         help="The part that is left; its inputs lie beside it as .npz.",
     ),
     inputs: Path | None = INPUTS,

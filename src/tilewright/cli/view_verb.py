@@ -20,10 +20,10 @@ def view(
     flags: CompileFlags,
     model: Path = MODEL,
     output: Path | None = typer.Option(
-        None, "-o", "--output", help="The page; default: beside the model, as .html.", rich_help_panel=FILES
+        None, "--output", "-o", help="The page; default: beside the model, as .html.", rich_help_panel=FILES
     ),
-    measure: float = typer.Option(
-        0.0, "--measure", min=0, help="Colour by times measured for so many seconds."
+    duration: float = typer.Option(
+        0.0, "--duration", min=0, help="Colour by times that are measured for so many seconds."
     ),
     inputs: Path | None = INPUTS,
     is_opened: bool = typer.Option(False, "--open", help="Show it in the browser."),
@@ -32,7 +32,7 @@ def view(
     """Write the graph of a model as one page: boxes are kernels with their nodes, the redder the longer.
 
     It zooms, finds nodes by name, says why each arc was cut, and needs no network. Example: `tilewright view
-    model.onnx --measure 2 --open`.
+    model.onnx --duration 2 --open`.
     """
     from tilewright.api.artifacts import require_asked_of_all
     from tilewright.api.view import view_model
@@ -41,7 +41,7 @@ def view(
     require_asked_of_all([model], options, flags.asked)
     path = output or model.with_suffix(".html")
     with progress(f"drawing {model.name}") as update:
-        found = view_model(model, path, measure_s=measure, feed=inputs, options=options, progress=update)
+        found = view_model(model, path, measure_s=duration, feed=inputs, options=options, progress=update)
     if as_json:
         print_model_document("view", found.model_sha256, found.target, found)
     else:
