@@ -5,7 +5,8 @@ and kernels of products compute them. Everybody asks `contraction_of` and reads 
 whether factors are plain, centred or dense, which dims are rows, columns, batch or summed.
 
 Not a contraction is a sum over one read (a square, a scaled sum), over three (a chain of products in one
-`Einsum`), and a sum whose products are guarded by data (the taps of `GridSample`).
+`Einsum`), one whose factor is a choice of two reads (the state of a recurrent layer: of the start, or of the
+last step), and a sum whose products are guarded by data (the taps of `GridSample`).
 """
 
 from __future__ import annotations
