@@ -120,8 +120,9 @@ def test_float32_constants_are_rounded_once_per_fold(seed: int, num_steps: int) 
 def test_every_pass_finds_something_in_patterns() -> None:
     found: set[str] = set()
     for seed in range(60):
-        report = run_passes(pattern_graph(seed, 6))
-        found |= {name for name, result in report.results if result.num_changes}
+        in_loops = run_passes(pattern_graph(seed, 6, DType.FLOAT32), runs_steps=True)
+        for report in (run_passes(pattern_graph(seed, 6)), in_loops):
+            found |= {name for name, result in report.results if result.num_changes}
     assert found == set(PIPELINE)
 
 
