@@ -38,7 +38,7 @@ def test_a_pool_without_futex_blocks_in_python_and_still_runs_every_chunk(
     portable = pool.runtime_code(use_futex=False)
     workers = pool.WorkerPool(3, idle_spin_ns=20_000, runtime=portable)
     fresh_pools.append(workers)
-    monkeypatch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+    monkeypatch.setattr(runtime, "shared_pool", lambda num_threads, number=0: workers)
     monkeypatch.setattr(runtime, "runtime_code", lambda cache=None: portable)
     counts = np.zeros((40, 16), np.int64)
     run = executor([Launch("count", 16, (ArgRef(1, 128 * i),)) for i in range(40)], 3)
@@ -60,7 +60,7 @@ def test_workers_that_sleep_after_every_region_never_miss_one(fresh_pools: list[
     counts = np.zeros(6, np.int64)
     run = executor([Launch("count", 6, (ArgRef(1),))] * 2000, 2)
     with run.context() as context, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+        patch.setattr(runtime, "shared_pool", lambda num_threads, number=0: workers)
         run._run_in(context, (counts.ctypes.data,))
     assert counts.tolist() == [2000] * 6
 
@@ -77,7 +77,7 @@ def test_a_sleeping_caller_is_woken_by_the_last_worker(fresh_pools: list[pool.Wo
             run._run_in(context, (counts.ctypes.data, number.ctypes.data))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+        patch.setattr(runtime, "shared_pool", lambda num_threads, number=0: workers)
         in_threads(1, call, timeout_s=30)
     fresh_pools.append(workers)
     assert counts.tolist() == [100] * 3
@@ -89,7 +89,7 @@ def test_idle_workers_use_no_processor_time(fresh_pools: list[pool.WorkerPool]) 
     counts = np.zeros(8, np.int64)
     run = executor([Launch("count", 8, (ArgRef(1),))], 2)
     with run.context() as context, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+        patch.setattr(runtime, "shared_pool", lambda num_threads, number=0: workers)
         run._run_in(context, (counts.ctypes.data,))
     time.sleep(0.2)  # three spins of 1 ms, with room for a loaded machine
     threads = [f"/proc/self/task/{thread.native_id}/schedstat" for thread in workers._threads]
@@ -120,7 +120,7 @@ def test_a_system_that_starts_no_more_threads_gives_a_smaller_pool(
     counts = np.zeros(8, np.int64)
     run = executor([Launch("count", 8, (ArgRef(1),))] * 5, 2)
     with run.context() as context:
-        monkeypatch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+        monkeypatch.setattr(runtime, "shared_pool", lambda num_threads, number=0: workers)
         run._run_in(context, (counts.ctypes.data,))
     assert counts.tolist() == [5] * 8
 
@@ -149,7 +149,7 @@ def test_stopping_a_pool_ends_its_threads_and_leaves_runs_correct() -> None:
     counts = np.zeros(8, np.int64)
     run = executor([Launch("count", 8, (ArgRef(1),))] * 5, 2)
     with run.context() as context, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+        patch.setattr(runtime, "shared_pool", lambda num_threads, number=0: workers)
         run._run_in(context, (counts.ctypes.data,))
     assert counts.tolist() == [5] * 8
 

@@ -135,7 +135,7 @@ def sleepy_pool() -> Iterator[pool.WorkerPool]:
 def test_threads_that_sleep_whenever_they_wait_miss_nothing(
     sleepy_pool: pool.WorkerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "shared_pool", lambda num_threads: sleepy_pool)
+    monkeypatch.setattr(runtime, "shared_pool", lambda num_threads, number=0: sleepy_pool)
     rng = random.Random(7)
     steps = [chains(rng, 4, 6) for _ in range(3)]
     in_threads(1, lambda _: [run_and_read(chain, 6, 2, num_runs=150) for chain in steps], timeout_s=60)
@@ -144,7 +144,7 @@ def test_threads_that_sleep_whenever_they_wait_miss_nothing(
 def test_without_futex_stages_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
     portable = pool.runtime_code(use_futex=False)
     workers = pool.WorkerPool(3, idle_spin_ns=20_000, runtime=portable)
-    monkeypatch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+    monkeypatch.setattr(runtime, "shared_pool", lambda num_threads, number=0: workers)
     monkeypatch.setattr(runtime, "runtime_code", lambda cache=None: portable)
     try:
         run_and_read(chains(random.Random(3), 5, 6), 6, 3, num_runs=50)
@@ -155,7 +155,7 @@ def test_without_futex_stages_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stopped_pool_leaves_all_of_a_stage_to_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = pool.WorkerPool(4)
     assert workers.stop()
-    monkeypatch.setattr(runtime, "shared_pool", lambda num_threads: workers)
+    monkeypatch.setattr(runtime, "shared_pool", lambda num_threads, number=0: workers)
     run_and_read(chains(random.Random(5), 6, 6), 6, 2, num_runs=20)
 
 
