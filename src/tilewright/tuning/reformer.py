@@ -369,15 +369,20 @@ class Reformer(Generic[FormT]):
         self._searched_s, self._checkpoint_s = 0.0, self.clock() - start_s
 
     def _with_the_same_kernels(self) -> dict[str, FormT]:
-        """The stored plan without its cuts: there the best that differs in how products are made alone."""
+        """The stored plan without its cuts: there the best that differs in how products are made alone.
+
+        Where the search leaves out the kernels that are there untuned, its cuts stay.
+        """
         forms = dict(self._incumbent.plan.forms)
         for s in self._subgraphs:
             if s.site.key in forms and not s.space.keeps_kernels(forms[s.site.key]):
                 ranking = self._evolution(s.space).ranking
-                form, ratio = next((f, r) for f, r in ranking if s.space.keeps_kernels(f))
+                kept = next(((f, r) for f, r in ranking if s.space.keeps_kernels(f)), None)
+                if kept is None:
+                    continue
                 del forms[s.site.key]
-                if ratio < 1 - _MARGIN:
-                    forms[s.site.key] = form
+                if kept[1] < 1 - _MARGIN:
+                    forms[s.site.key] = kept[0]
         return forms
 
     def _confirmed(self, most: int) -> dict[str, FormT]:

@@ -285,6 +285,19 @@ def test_a_whole_is_searched_though_its_parts_have_nothing_to_vary() -> None:
     assert outcome.plan.is_complete
 
 
+class Without(CutsOnly):
+    """The cuts of the untuned plan are left out of the search."""
+
+    def keeps_kernels(self, form: ChainForm) -> bool:
+        return False
+
+
+def test_where_untuned_kernels_are_left_out_the_best_of_the_others_stays() -> None:
+    space = Without((1, 1, 1))
+    outcome, _ = run(Bench(sites=(FormSite(space),)))
+    assert outcome.plan.forms[space.key].cuts == (False, False)
+
+
 def test_a_subgraph_that_stays_says_why() -> None:
     whys: set[str] = set()
     for budget in (Budget(1), Budget(4), Budget(UNLIMITED, 10.0), NO_DEADLINE_SOON):
