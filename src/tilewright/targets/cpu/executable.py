@@ -16,6 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.main_code import ArgRef, MainCode
+from tilewright.targets.cpu.output_memory import OutputMemory
 from tilewright.targets.cpu.pool import AlignedBuffer, not_enough_memory
 from tilewright.targets.cpu.runtime import CheckedIndex, Executor, HostCallback, StepTime
 
@@ -113,6 +114,7 @@ class CpuExecutable:
             for o in self.outputs
             if o.name not in self._passthrough
         ]
+        self._output_memory = OutputMemory(math.prod(shape) * t.itemsize for _, shape, t in self._written)
         self._weights = weights
         self._executor = Executor(
             main,
@@ -158,12 +160,13 @@ class CpuExecutable:
             UsageError: called in the middle of a run of the same thread.
         """
         self._executor.close()
+        self._output_memory.clear()
 
     def _new_results(self, into: Mapping[str, Array]) -> dict[str, Array]:
         """Arrays for the outputs that kernels write."""
         try:
             return {
-                name: into[name] if name in into else np.empty(shape, dtype)
+                name: into[name] if name in into else self._output_memory.empty(shape, dtype)
                 for name, shape, dtype in self._written
             }
         except MemoryError as error:
