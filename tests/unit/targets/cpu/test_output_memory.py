@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -47,7 +48,7 @@ def test_no_two_arrays_share_memory_and_what_is_kept_is_bounded(steps: list[tupl
             held.pop(which % len(held))
         assert memory.free_bytes <= 2 * 3 * LARGE_BYTES
         places = sorted((address(a), a.nbytes) for a in held)
-        assert all(low + size <= high for (low, size), (high, _) in zip(places, places[1:], strict=False))
+        assert all(low + size <= high for (low, size), (high, _) in itertools.pairwise(places))
     assert all((a == a.flat[0]).all() for a in held), "what a caller holds is never written again"
 
 
