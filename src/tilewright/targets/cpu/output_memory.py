@@ -1,8 +1,8 @@
 """Memory of large outputs, written again by a later run when nobody holds what was in it.
 
-The C library gives memory of some size back to the system when it is freed, and the system clears each page of
-what it hands out next: .6 ms for an output of 1.6 MB on an EPYC, in which 20 MB of weights can be read. A decoder
-with 24 such outputs spent half of a run on that.
+The C library gives memory of some size back to the system when it is freed, and the system clears each
+page of what it hands out next: .6 ms for one of 1.6 MB on an EPYC, in which 20 MB of weights can be read.
+A decoder with 24 such outputs spent half of a run on that.
 """
 
 from __future__ import annotations
