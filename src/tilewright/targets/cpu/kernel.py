@@ -93,6 +93,14 @@ def reports_operand(num_checks: int) -> Operand:
     return Operand(REPORTS, 0, DType.INT64, (num_checks, REPORT_BYTES // DType.INT64.size_bytes))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Loops:
+    """Nests whose loops run together, or one alone, and the layouts in which they were compiled."""
+
+    nests: tuple[Nest, ...]
+    layouts: Layouts
+
+
 KernelArg = Operand | Packed
 
 
@@ -114,6 +122,7 @@ class Kernel:
     parts: tuple[Kernel, ...] = ()  # kernels that this one calls
     checks: tuple[IndexCheck, ...] = ()
     nests: tuple[Nest, ...] = ()  # those it computes, where its generator made several kernels of many nests
+    loops: tuple[Loops, ...] = ()  # the same, as far as they may be made in other ways
     estimate_cycles: float | None = None  # of all chunks on one core, by its template; None if it gives none
 
     def estimated(self, cycles: float) -> Kernel:

@@ -25,7 +25,7 @@ from tilewright.targets.cpu.fused import lower_fused
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import REPORTS, Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
-from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.loopnest import chooser_of, lower_nests
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredPartition, Reports, Storage
 from tilewright.targets.cpu.products import Product
 from tilewright.targets.cpu.recurrent import lower_steps
@@ -261,12 +261,13 @@ class _Lowering:
         if fused is not None:
             return [self._launch(fused, names, unit, group.nests)]
         launches: list[KernelLaunch] = []
-        for nests, kernels in self._segments(group, names, self._local_choices(unit)):
+        choices = self._local_choices(unit)
+        for nests, kernels in self._segments(group, names, choices):
             if kernels is None:
                 nests = tuple(names.escape(nest) for nest in nests)
                 names.arrange_constants(nests)
                 layouts = names.layouts(nests)
-                kernels = self.repeats.nests(nests, layouts, partial(lower_nests, nests, layouts, self.isa))
+                kernels = self._loops(nests, layouts, choices)
             launches.extend(self._launch(k, names, unit, nests) for k in kernels)
             names.forget_arrangements()
         self._note_separate(unit, launches)
@@ -399,6 +400,13 @@ class _Lowering:
         if kernels[-1].signature:
             self.products[kernels[-1].signature] = Product(nest, layouts, constants)
         return kernels
+
+    def _loops(
+        self, nests: tuple[Nest, ...], layouts: Mapping[OperandKey, Layout], choices: Choices
+    ) -> tuple[Kernel, ...]:
+        """Kernels of nests that no other template computes."""
+        make = partial(lower_nests, nests, layouts, self.isa, chooser_of(choices, layouts))
+        return self.repeats.nests(nests, layouts, make, choices)
 
     def _meets(self, nest: Nest, before: Sequence[Nest], names: Names) -> bool:
         """Whether a nest reads what earlier ones write under another name, or the other way round.

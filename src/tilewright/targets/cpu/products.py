@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.expr import format_expr
 from tilewright.ir.nest import Affine, Index, Nest
-from tilewright.targets.cpu.kernel import Layouts, OperandKey
+from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,23 +30,47 @@ def product_signature(nest: Nest, layouts: Layouts, constants: frozenset[Operand
     It knows no names of the model, and of weights nothing but their shapes. Dims and operands count in order
     of appearance.
     """
-    accesses = (*nest.reads, nest.write)
-    if nest.combine != "sum" or not all(isinstance(i, Affine) for a in accesses for i in a.index):
+    if nest.combine != "sum" or not _is_affine(nest):
         return ""
-    dims = {d.name: i for i, d in enumerate(nest.dims)}
+    return _digest(_facts(nest, layouts, constants, {}))
+
+
+def loops_signature(nests: Sequence[Nest], layouts: Layouts) -> str:
+    """The same of nests that share loops, or of one nest that is no product; empty if tables or data direct
+    them."""
+    if not all(map(_is_affine, nests)):
+        return ""
     operands: dict[OperandKey, int] = {}
-    lines = [str([(d.extent, d.role) for d in nest.dims])]
-    for access in accesses:
+    lines = [
+        f"{nest.combine}\n{line}" for nest in nests for line in _facts(nest, layouts, frozenset(), operands)
+    ]
+    return f"loops-{_digest(lines)}"
+
+
+def _is_affine(nest: Nest) -> bool:
+    return all(isinstance(i, Affine) for a in (*nest.reads, nest.write) for i in a.index)
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _facts(
+    nest: Nest, layouts: Layouts, constants: frozenset[OperandKey], operands: dict[OperandKey, int]
+) -> Iterator[str]:
+    """What decides the work of a nest, in lines; `operands` numbers those that were met."""
+    dims = {d.name: i for i, d in enumerate(nest.dims)}
+    yield str([(d.extent, d.role) for d in nest.dims])
+    for access in (*nest.reads, nest.write):
         operand = access.operand
         number = operands.setdefault(operand.key, len(operands))
         kind = "constant" if operand.key in constants else "computed"
-        layout = layouts[operand.key]
+        layout = layouts.get(operand.key) or Layout.row_major(len(operand.shape))
         facts = (number, kind, str(operand.dtype), operand.shape, access.view, access.fill)
         index = [_index(i, dims) for i in access.index]
-        lines.append(f"{facts} {layout.order} {layout.steps} {index}")
+        yield f"{facts} {layout.order} {layout.steps} {index}"
     for expr in (nest.body, nest.init, nest.finish):
-        lines.append("-" if expr is None else f"{expr.result} {format_expr(expr)}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        yield "-" if expr is None else f"{expr.result} {format_expr(expr)}"
 
 
 def _index(index: Index, dims: Mapping[str, int]) -> object:

@@ -55,12 +55,18 @@ class Repeats:
         key = (facts, tuple(chosen & operands for chosen in sets), next_local, frozenset(choices.items()))
         return self._remembered(self._products, key, make)
 
-    def nests(self, nests: Sequence[Nest], layouts: Layouts, make: Callable[[], Kernels]) -> Kernels:
-        """What `make` gives for nests that run in this order."""
-        key = tuple(nest_facts(nest, layouts) for nest in nests)
-        if None in key:
+    def nests(
+        self,
+        nests: Sequence[Nest],
+        layouts: Layouts,
+        make: Callable[[], Kernels],
+        choices: Choices = NO_CHOICES,
+    ) -> Kernels:
+        """What `make` gives for nests that run in this order; `choices` are those of this place."""
+        facts = tuple(nest_facts(nest, layouts) for nest in nests)
+        if None in facts:
             return make()
-        return self._remembered(self._nests, key, make)
+        return self._remembered(self._nests, (facts, frozenset(choices.items())), make)
 
     def run(
         self, nests: Sequence[Nest], layouts: Layouts, make: Callable[[], Kernel | Declined]

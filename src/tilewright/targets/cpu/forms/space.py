@@ -16,7 +16,8 @@ from tilewright.partition.quotient import QuotientGraph
 from tilewright.planning.choice import Choice
 from tilewright.targets.cpu.costs import CpuCosts
 from tilewright.targets.cpu.fused.estimate import Estimate
-from tilewright.targets.cpu.fused.generate import inner_product
+from tilewright.targets.cpu.fused.generate import inner_loops, inner_product
+from tilewright.targets.cpu.loopnest.choose import TEMPLATE as LOOPS
 from tilewright.tuning.space import Part
 
 # Elements of one kernel.
@@ -30,6 +31,8 @@ _NUM_COMPARED = 5
 # What a way to make a product that templates rank lower is estimated to take more, down to a rank.
 _RANK_SHARE = 0.01
 _LOWEST_RANK = 12
+# Parameters of loop nests that say how these are cut into pieces.
+_PIECES = ("block", "chunks", "item_rows")
 # Blocks that are estimated to take so much longer than the untuned form do not come first.
 _HOPELESS_RATIO = 1.1
 
@@ -40,17 +43,24 @@ Positions = tuple[int, ...]
 class Product:
     """A product that nodes at these positions make, and the ways to make it, that of the estimates first.
 
-    The first `num_listed` are worth measuring whatever others take.
+    The first `num_listed` are worth measuring whatever others take. It may be a loop nest (`is_loops`), with
+    other ways to run: within blocks only one that multiplies and adds up has a choice (`is_inner`).
     """
 
     positions: frozenset[int]
     signature: str
     ways: tuple[Choice, ...]
     num_listed: int
+    is_loops: bool = False
+    is_inner: bool = True
 
     @property
     def tiles(self) -> tuple[Choice, ...]:
-        """Register tiles among the ways, the best estimate first, in whatever pieces."""
+        """Register tiles among the ways, the best estimate first, in whatever pieces: blocks are pieces."""
+        if self.is_loops:
+            kept = (tuple(p for p in way.parameters if p[0] not in _PIECES) for way in self.ways)
+            # Within a block nothing runs on several threads.
+            return tuple(dict.fromkeys(Choice.of(LOOPS, **dict(parameters), chunks=1) for parameters in kept))
         tiles = (
             Choice.of(way.template, rows=rows, vectors=vectors)
             for way in self.ways
@@ -324,9 +334,11 @@ class SubgraphForms:
                     others = product.ways[1:]
                     yield _Making(product.signature, product.ways[0], others, product.num_listed - 1)
             return
-        for number, product in enumerate(sorted(inside, key=lambda product: min(product.positions))):
-            if len(product.tiles) > 1:
-                yield _Making(inner_product(number), None, product.tiles, _NUM_STARTS)
+        for is_loops, name in ((False, inner_product), (True, inner_loops)):
+            chosen = [p for p in inside if p.is_inner and p.is_loops == is_loops]
+            for number, product in enumerate(sorted(chosen, key=lambda product: min(product.positions))):
+                if len(product.tiles) > 1:
+                    yield _Making(name(number), None, product.tiles, _NUM_STARTS)
 
     # Changes.
 

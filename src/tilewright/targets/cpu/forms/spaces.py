@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.probe import resolve_threads
+from tilewright.ir.contraction import contraction_of
 from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.graph import Node
 from tilewright.options import Accuracy
@@ -17,11 +19,15 @@ from tilewright.program import Program
 from tilewright.targets.cpu.costs import CpuCosts
 from tilewright.targets.cpu.forms.space import Product, SubgraphForms
 from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.loopnest import LOOP_NEST, loop_choices
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import KernelLaunch, LoweredPartition
+from tilewright.targets.cpu.products import loops_signature
 from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.select import product_candidates, product_variations
 from tilewright.targets.cpu.template import Context
+
+LOOPS_BY_RULE = Choice(LOOP_NEST.name)
 
 
 def form_spaces(
@@ -49,7 +55,10 @@ def form_spaces(
             subgraph,
             Form(subgraph.kernels),
             tuple(numbers.setdefault(layer_of[node], len(numbers)) for node in subgraph.nodes),
-            _products(subgraph, launches, lowered, isa, options.accuracy),
+            (
+                *_products(subgraph, launches, lowered, isa, options.accuracy),
+                *_loops(subgraph, launches, isa, divides=costs.num_threads > 1),
+            ),
             costs,
             tuple(_code(subgraph, launch) for launch in launches),
             repr((isa.fingerprint, options.accuracy)),
@@ -91,6 +100,22 @@ def _products(
             ways = _ways(lowered, signature, isa, accuracy)
             products[positions, signature] = Product(positions, signature, *ways)
     return tuple(products.values())
+
+
+def _loops(subgraph: Subgraph, launches: list[KernelLaunch], isa: Isa, *, divides: bool) -> Iterator[Product]:
+    """The loop nests of kernels that no other template makes."""
+    place = {node: position for position, node in enumerate(subgraph.nodes)}
+    for launch in launches:
+        if launch.kernel.signature or not launch.nests:
+            continue
+        positions = frozenset(place[node] for node in launch.nodes)
+        for loops in launch.kernel.loops:
+            signature = loops_signature(loops.nests, loops.layouts)
+            listed, more = loop_choices(loops, isa, divides=divides)
+            if signature and listed:
+                is_inner = len(loops.nests) == 1 and contraction_of(loops.nests[0]) is not None
+                ways = (LOOPS_BY_RULE, *listed, *more)
+                yield Product(positions, signature, ways, 1 + len(listed), is_loops=True, is_inner=is_inner)
 
 
 def _ways(

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
 
-from tilewright.ir.contraction import contractions
+from tilewright.ir.contraction import contraction_of, contractions
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Indirect, Nest, Operand
@@ -56,7 +56,7 @@ from tilewright.targets.cpu.products import product_signature
 from tilewright.targets.cpu.select import lower_product
 from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE, START_CYCLES, Context
 from tilewright.targets.cpu.values import I64, PTR, Int, Val
-from tilewright.tuning import NO_CHOICES, Choices
+from tilewright.tuning import NO_CHOICES, Choice, Choices
 
 TEMPLATE = "fused"
 # First, inner and last blocks along two axes.
@@ -68,7 +68,7 @@ _ALIGNMENT_BYTES = 64
 class FusedProblem:
     """A group, the blocks in which it is computed, and what each of them computes.
 
-    `choices` say how products are made in each block, by `inner_product`.
+    `choices` say how products are made in each block, by `inner_product`, and loop nests, by `inner_loops`.
     """
 
     group: NestGroup
@@ -104,6 +104,11 @@ def inner_product(number: int) -> str:
     A signature would not do: at the edges blocks are smaller, so that one product has several.
     """
     return f"product {number}"
+
+
+def inner_loops(number: int) -> str:
+    """What a choice for the loop nest of this number is named, among those that multiply and add up."""
+    return f"loops {number}"
 
 
 def match_fused(
@@ -142,10 +147,14 @@ def generate_fused(problem: FusedProblem, context: Context) -> Kernel | Declined
 
 @dataclass(slots=True)
 class _Segment:
-    """Neighbouring nests that are lowered together; a product or an attention has its kernels already."""
+    """Neighbouring nests that are lowered together; a product or an attention has its kernels already.
+
+    `chosen` says how nests run, by what they write.
+    """
 
     nests: list[Nest]
     kernels: tuple[Kernel, ...] | None = field(default=None)
+    chosen: dict[OperandKey, Choice] = field(default_factory=dict)
 
 
 def _lower_variant(
@@ -169,9 +178,18 @@ def _lower_variant(
         renamed = dict(on_windows)
         renamed |= {_escaped(k, len(group.outputs)): on_windows[k] for k in shared if k in on_windows}
         arranged = arrange_constants(escaped, renamed, here.constants)
-        for kernel in lower_nests(escaped, {**renamed, **arranged}, here.isa):
+        chosen = {
+            e.write.operand.key: segment.chosen.get(n.write.operand.key)
+            for n, e in zip(segment.nests, escaped, strict=True)
+        }
+        choose = partial(_chosen, chosen) if segment.chosen else None
+        for kernel in lower_nests(escaped, {**renamed, **arranged}, here.isa, choose):
             kernels.append(replace(kernel, args=tuple(_arranged(a, arranged) for a in kernel.args)))
     return tuple(_local_again(k, len(group.outputs)) for k in kernels)
+
+
+def _chosen(choices: Mapping[OperandKey, Choice | None], nests: Sequence[Nest]) -> Choice | None:
+    return choices[nests[0].write.operand.key] if len(nests) == 1 else None
 
 
 def _layout(
@@ -200,7 +218,7 @@ def _segments(
     Runs of nests that are one attention are one kernel, whose products nobody chooses ways for.
     """
     segments: list[_Segment] = []
-    next_local, num_products = context.next_local, 0
+    next_local, num_products, num_loops = context.next_local, 0, 0
     done = 0
     for number, nest in enumerate(nests):
         if number < done:
@@ -223,10 +241,15 @@ def _segments(
                 a.position for k in kernels for a in k.args if isinstance(a, Operand) and a.kind == "local"
             ]
             next_local = max([next_local, *(p + 1 for p in positions)])
-        elif segments and segments[-1].kernels is None and not _reads(nest, segments[-1], between):
+            continue
+        if segments and segments[-1].kernels is None and not _reads(nest, segments[-1], between):
             segments[-1].nests.append(nest)
         else:
             segments.append(_Segment([nest]))
+        if contraction_of(nest) is not None:
+            if inner_loops(num_loops) in choices:
+                segments[-1].chosen[nest.write.operand.key] = choices[inner_loops(num_loops)]
+            num_loops += 1
     return segments
 
 

@@ -15,7 +15,7 @@ from tilewright.progress import checkpoint
 from tilewright.targets.cpu.exprgen import storage_type
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey, choose_num_chunks
-from tilewright.targets.cpu.loopnest.plan import lanes_for
+from tilewright.targets.cpu.loopnest.plan import NOTHING_CHOSEN, Chosen, lanes_for
 from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref, linearise, map_refs, simplify, split_dim
 from tilewright.targets.cpu.loopnest.region import Region, Split, nest_operations
 
@@ -133,7 +133,13 @@ def _follow(nests: Sequence[Nest], passed: set[OperandKey], dim: str, extent: in
     return SharedLoop(tuple(names[i] for i in range(len(nests))), extent, axes)
 
 
-def fused_region(nests: Sequence[Nest], others: Sequence[Nest], layouts: Layouts, isa: Isa) -> Region | None:
+def fused_region(
+    nests: Sequence[Nest],
+    others: Sequence[Nest],
+    layouts: Layouts,
+    isa: Isa,
+    chosen: Chosen = NOTHING_CHOSEN,
+) -> Region | None:
     """One region for nests that share loops, or None where separate kernels are better.
 
     `others` are the nests outside: a temporary that one of them touches does not live in an item.
@@ -152,6 +158,7 @@ def fused_region(nests: Sequence[Nest], others: Sequence[Nest], layouts: Layouts
     rows = None if inner is not None or not loops or _has_table(nests, loops[-1]) else loops[-1]
     if rows is not None:
         size = _rows_per_item(nests, loops, private, rows.extent, sum(map(nest_operations, nests)))
+        size = min(chosen.item_rows or size, rows.extent)
         rows = rows if size > 1 else None
     strides, elements = _slices(nests, loops, inner or rows, size, private, innermost=rows is None)
     linear = []
@@ -182,7 +189,7 @@ def fused_region(nests: Sequence[Nest], others: Sequence[Nest], layouts: Layouts
         region = _blocked(renamed, shared, keep, size, elements, operations)
     if bytes_of > _MAX_SCRATCH_BYTES or (items < _MIN_ITEMS and operations > _MUCH_WORK_OPERATIONS):
         return None
-    return region
+    return replace(region, chosen=chosen)
 
 
 _INNER = "shared/inner"

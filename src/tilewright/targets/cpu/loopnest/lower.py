@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from tilewright.ir.contraction import contractions
@@ -10,11 +10,25 @@ from tilewright.ir.nest import Access, Index, Indirect, Nest
 from tilewright.progress import checkpoint
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, unsupported_function
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, Loops
+from tilewright.targets.cpu.loopnest.choose import TEMPLATE, chosen_of
 from tilewright.targets.cpu.loopnest.estimate import loop_cycles
 from tilewright.targets.cpu.loopnest.groups import form_groups, fused_region
 from tilewright.targets.cpu.loopnest.refs import linearise, simplify
 from tilewright.targets.cpu.loopnest.region import Region, regions_kernel, single_region
+from tilewright.targets.cpu.products import loops_signature
+from tilewright.tuning import Choice, Choices
+
+Chooser = Callable[[Sequence[Nest]], Choice | None]
+"""How nests that share their outer loops, or one alone, are to run; None leaves it to the rules."""
+
+
+def chooser_of(choices: Choices, layouts: Layouts) -> Chooser | None:
+    """Looks nests up among choices by their signature; None where none of these is for loop nests."""
+    if not any(choice.template == TEMPLATE for choice in choices.values()):
+        return None
+    return lambda nests: choices.get(loops_signature(nests, layouts))
+
 
 # Regions of one kernel: more would make texts that take long to compile.
 _MAX_SIDE_BY_SIDE = 8
@@ -42,24 +56,28 @@ def _axes(access: Access) -> Iterator[tuple[Index, int]]:
     return zip(access.index, access.shape, strict=True)
 
 
-def lower_nests(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> tuple[Kernel, ...]:
+def lower_nests(
+    nests: Sequence[Nest], layouts: Layouts, isa: Isa, choose: Chooser | None = None
+) -> tuple[Kernel, ...]:
     """Kernels that run the nests, in order. Nests that share outer loops, or are independent, are one kernel.
 
     Temporaries between nests of one kernel live in its scratch; the others are arguments of kind "local",
-    which the caller allocates. Ask `loop_nest_supports` first.
+    which the caller allocates. `choose` overrides the rules. Ask `loop_nest_supports` first.
     """
     work = [n for n in nests if all(d.extent for d in n.parallel_dims)]
     kernels: list[Kernel] = []
     waiting: list[Region] = []
-    waiting_nests: list[Nest] = []
+    waiting_nests: list[Sequence[Nest]] = []
 
     def finish() -> None:
+        computed = tuple(nest for own in waiting_nests for nest in own)
         kernels.append(
             replace(
                 regions_kernel(waiting, isa),
-                nests=tuple(waiting_nests),
-                macs=sum(form.nest.num_iterations for form in contractions(waiting_nests)),
-                estimate_cycles=loop_cycles(waiting_nests, layouts, isa).total,
+                nests=computed,
+                macs=sum(form.nest.num_iterations for form in contractions(computed)),
+                estimate_cycles=loop_cycles(computed, layouts, isa).total,
+                loops=tuple(Loops(tuple(own), layouts) for own in waiting_nests),
             )
         )
 
@@ -67,29 +85,35 @@ def lower_nests(nests: Sequence[Nest], layouts: Layouts, isa: Isa) -> tuple[Kern
         checkpoint()
         members = [work[i] for i in group]
         others = [n for i, n in enumerate(work) if i not in group]
-        for own, region in _regions(members, others, layouts, isa):
+        for own, region in _regions(members, others, layouts, isa, choose or _nothing):
             if waiting and not _independent(waiting, region):
                 finish()
                 waiting, waiting_nests = [], []
             waiting.append(region)
-            waiting_nests += own
+            waiting_nests.append(own)
     if waiting:
         finish()
     return tuple(kernels)
 
 
+def _nothing(nests: Sequence[Nest]) -> None:
+    """Of no nests anything is chosen."""
+
+
 def _regions(
-    members: Sequence[Nest], others: Sequence[Nest], layouts: Layouts, isa: Isa
+    members: Sequence[Nest], others: Sequence[Nest], layouts: Layouts, isa: Isa, choose: Chooser
 ) -> tuple[tuple[Sequence[Nest], Region], ...]:
     """One region for nests that share loops, else one for each, beside what it computes."""
-    fused = fused_region(members, others, layouts, isa) if len(members) > 1 else None
-    if fused is not None:
-        return ((members, fused),)
+    if len(members) > 1:
+        fused = fused_region(members, others, layouts, isa, chosen_of(choose(members)))
+        if fused is not None:
+            return ((members, fused),)
     made = []
     for nest in members:
         linear = linearise(nest, layouts)
         assert not isinstance(linear, Declined), linear.reason
-        made.append(((nest,), single_region(simplify(linear), isa)))
+        simple = simplify(linear)
+        made.append(((nest,), single_region(simple, isa, chosen_of(choose((nest,)), simple))))
     return tuple(made)
 
 

@@ -16,6 +16,8 @@ from tilewright.targets.cpu.values import vec
 MAX_STRAIGHT_BODIES = 96
 _MAX_EDGE_LINES = 80
 _MAX_STRAIGHT_EXTENT = 16
+# Vectors of accumulators that are folded into one total.
+_FOLDED_VECTORS = 4
 # A gathered lane costs about this many vector loads.
 _GATHER_COST = 1.0
 
@@ -40,26 +42,55 @@ class LoopNestPlan:
     transposed: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a choice says of how nests run; None leaves it to the rules of this module and of `region.py`.
+
+    `vector` and `row` are loops, cut as `LoopNestPlan` says; no more than `straight` of the innermost reduce
+    loops are unrolled. An item has `block` iterations of the vector loop, 0 for all of them, or passes
+    `item_rows` iterations of the last shared loop through several nests; items are cut into `chunks`.
+    """
+
+    vector: str | None = None
+    lanes: int | None = None
+    num_vectors: int | None = None
+    row: str | None = None
+    rows: int | None = None
+    straight: int | None = None
+    block: int | None = None
+    item_rows: int | None = None
+    chunks: int | None = None
+
+
+NOTHING_CHOSEN = Chosen()
+
+
 def plan_nest(
     nest: LinearNest,
     isa: Isa,
     fixed: frozenset[str] = frozenset(),
     plain: frozenset[str] = frozenset(),
+    chosen: Chosen = NOTHING_CHOSEN,
 ) -> LoopNestPlan:
     """The plan for a nest whose `fixed` loops are bound by the caller; `plain` ones stay simple loops."""
-    made = _plan_tile(nest, isa, fixed | plain)
+    made = _plan_tile(nest, isa, fixed | plain, chosen)
     first = tuple(d.name for d in nest.parallel if d.name in plain - fixed)
     return replace(made, outer=(*first, *made.outer))
 
 
-def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str]) -> LoopNestPlan:
+def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str], chosen: Chosen) -> LoopNestPlan:
     parallel = tuple(d for d in nest.parallel if d.name not in fixed)
     widest = _widest_element(nest)
     vector = _best_vector(nest, parallel, isa, widest)
+    if vector is not None and chosen.vector is not None:
+        vector = next((d for d in vector_loops(nest, parallel) if d.name == chosen.vector), vector)
     lanes = 1 if vector is None else lanes_for(isa, widest, vector.extent)
+    if chosen.lanes is not None and chosen.lanes in isa.lane_choices(widest):
+        lanes = min(lanes, chosen.lanes)
     if vector is not None and vector.role == "reduce":
         names = tuple(d.name for d in parallel)
-        return LoopNestPlan(names, vector.name, lanes, 4, None, 1, frozenset(), True)
+        num_vectors = chosen.num_vectors or _FOLDED_VECTORS
+        return LoopNestPlan(names, vector.name, lanes, num_vectors, None, 1, frozenset(), True)
     others = tuple(d for d in parallel if d is not vector)
     turned = None
     if vector is not None and not nest.write.data:
@@ -69,12 +100,18 @@ def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str]) -> LoopNestPla
         outer = tuple(d.name for d in others if d is not turned)
         return LoopNestPlan(outer, vector.name, edge, 1, turned.name, edge, frozenset(), False, True)
     row = _row(nest, vector, others) if nest.combine is not None else None
+    if chosen.row is not None and nest.combine is not None:
+        row = next((d for d in row_loops(nest, others) if d.name == chosen.row), row)
     num_vectors, rows = _tile(nest, isa, vector, lanes, row)
+    if chosen.num_vectors is not None and vector is not None:
+        num_vectors = min(chosen.num_vectors, max(1, vector.extent // lanes))
+    if chosen.rows is not None and row is not None:
+        rows = min(chosen.rows, row.extent)
     if row is not None and vector is not None:
         rows = min(rows, _rows_with_edges(nest, row, vector, lanes))
     if row is not None and rows < 2:
         row, rows = None, 1
-    straight = _straight(nest, row, vector, rows * num_vectors)
+    straight = _straight(nest, row, vector, rows * num_vectors, chosen.straight)
     outer = tuple(d.name for d in others if d is not row)
     return LoopNestPlan(
         outer,
@@ -86,6 +123,22 @@ def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str]) -> LoopNestPla
         straight,
         False,
     )
+
+
+def vector_loops(nest: LinearNest, parallel: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Parallel loops along which vectors may run, whatever that takes."""
+    if nest.write.guards or nest.write.data:
+        return ()
+    nonlinear = _nonlinear(nest, nest.write)
+    return tuple(
+        d for d in parallel if d.extent > 1 and d.name not in nonlinear and nest.write.coefficient(d.name)
+    )
+
+
+def row_loops(nest: LinearNest, others: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Of other parallel loops than the vectors' those that a register tile may have as its rows."""
+    fixed_by_data = {n for r in nest.all_refs() for n in _nonlinear(nest, r)}
+    return tuple(d for d in others if d.extent > 1 and d.name not in fixed_by_data)
 
 
 def lanes_for(isa: Isa, element: str, extent: int) -> int:
@@ -226,10 +279,7 @@ def _row(nest: LinearNest, vector: Dim | None, others: tuple[Dim, ...]) -> Dim |
     """The second parallel loop of the register tile: where loads can be shared between its iterations."""
     best: tuple[int, int] | None = None
     chosen: Dim | None = None
-    fixed_by_data = {n for r in nest.all_refs() for n in _nonlinear(nest, r)}
-    for position, dim in enumerate(others):
-        if dim.extent < 2 or dim.name in fixed_by_data:
-            continue
+    for position, dim in enumerate(row_loops(nest, others)):
         shared = sum(dim.name not in r.names() for r in nest.refs) + 2 * sum(
             slides(r, dim.name, nest) for r in nest.refs
         )
@@ -297,8 +347,14 @@ def balanced(extent: int, most: int) -> int:
     return -(-extent // -(-extent // most))
 
 
-def _straight(nest: LinearNest, row: Dim | None, vector: Dim | None, tile: int) -> frozenset[str]:
-    """Reduce loops to unroll: those that share padding with the tile, then short inner ones."""
+def _straight(
+    nest: LinearNest, row: Dim | None, vector: Dim | None, tile: int, most: int | None
+) -> frozenset[str]:
+    """Reduce loops to unroll: those that share padding with the tile, then short inner ones, `most` of them.
+
+    Where that was chosen they may be longer.
+    """
+    is_chosen = most is not None
     tiled = {d.name for d in (row, vector) if d is not None}
     guards = [g for r in nest.refs for g in r.guards]
     must = {n for g in guards if tiled & set(g.form.dims()) for n in g.form.dims() if n not in tiled}
@@ -307,8 +363,8 @@ def _straight(nest: LinearNest, row: Dim | None, vector: Dim | None, tile: int) 
         others = {n for g in guards if dim.name in g.form.dims() for n in g.form.dims()} - {dim.name}
         if others - tiled and dim.name not in must:
             break  # its padding is left out by the loop's bounds
-        short = dim.extent <= _MAX_STRAIGHT_EXTENT and bodies * dim.extent <= MAX_STRAIGHT_BODIES
-        if not short and not (dim.name in must and bodies * dim.extent <= 2 * MAX_STRAIGHT_BODIES):
+        fits = bodies * dim.extent <= MAX_STRAIGHT_BODIES * (2 if dim.name in must or is_chosen else 1)
+        if not fits or (dim.name not in must and (dim.extent > _MAX_STRAIGHT_EXTENT or len(chosen) == most)):
             break
         bodies *= dim.extent
         chosen.add(dim.name)

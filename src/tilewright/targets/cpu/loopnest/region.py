@@ -26,7 +26,7 @@ from tilewright.targets.cpu.kernel import (
 )
 from tilewright.targets.cpu.loopnest.frame import Frame, Reports
 from tilewright.targets.cpu.loopnest.loads import load_read
-from tilewright.targets.cpu.loopnest.plan import LoopNestPlan, plan_nest, slides
+from tilewright.targets.cpu.loopnest.plan import NOTHING_CHOSEN, Chosen, LoopNestPlan, plan_nest, slides
 from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref, block_name, split_dim
 from tilewright.targets.cpu.loopnest.tiles import NestEmitter
 from tilewright.targets.cpu.values import I64, PTR, Int, Val
@@ -56,7 +56,7 @@ class Region:
     `shared` are those loops with their extents, outermost first. Where `block` counts blocks of which the
     last is shorter, `last_block` has the nests for it. `scratch` are the temporaries that live in an
     item. With `rows`, the last shared loop counts blocks of `rows.size` iterations of an outer loop of all
-    nests.
+    nests. `chosen` says more of how the nests run.
     """
 
     shared: tuple[tuple[str, int], ...]
@@ -66,6 +66,7 @@ class Region:
     operations: int = 0
     rows: Split | None = None
     block: str = ""
+    chosen: Chosen = NOTHING_CHOSEN
 
     @property
     def num_items(self) -> int:
@@ -75,15 +76,28 @@ class Region:
             product *= extent
         return product
 
+    @property
+    def num_chunks(self) -> int:
+        """Into how many chunks the items are cut: as chosen, else by the work alone."""
+        if self.chosen.chunks is not None:
+            return min(self.chosen.chunks, self.num_items)
+        return choose_num_chunks(self.num_items, self.operations)
 
-def single_region(nest: LinearNest, isa: Isa) -> Region:
+
+def single_region(nest: LinearNest, isa: Isa, chosen: Chosen = NOTHING_CHOSEN) -> Region:
     """One nest: outer loops are the items, and blocks of the vector loop where those are too few."""
-    plan = plan_nest(nest, isa)
+    return replace(_cut_into_items(nest, isa, chosen), chosen=chosen)
+
+
+def _cut_into_items(nest: LinearNest, isa: Isa, chosen: Chosen) -> Region:
+    plan = plan_nest(nest, isa, chosen=chosen)
     extents, operations = nest.extents, nest_operations(nest)
     if nest.write.data:
         # Later iterations may overwrite earlier ones, so their order must stay.
         return Region((), (nest,), operations=operations)
-    wanted = choose_num_chunks(1 << 30, operations) * _ITEMS_PER_CHUNK
+    wanted = (chosen.chunks or choose_num_chunks(1 << 30, operations)) * _ITEMS_PER_CHUNK
+    if chosen.chunks == 1:
+        wanted = 1  # loops stay loops, where items are numbers that are taken apart
     apart = _finished_apart(nest, plan, wanted, operations)
     if apart is not None:
         return apart
@@ -97,6 +111,8 @@ def single_region(nest: LinearNest, isa: Isa) -> Region:
     window = _window_loop(nest, plan)
     if window is not None and plan.vector is not None:
         size = _cached_block(nest, plan, window, isa)
+        if chosen.block is not None:
+            size = _chosen_block(nest, plan, chosen.block)
         if size is not None:
             before = plan.outer[: plan.outer.index(window)]
             shared = [(d, extents[d]) for d in (*before, window)]
@@ -104,7 +120,9 @@ def single_region(nest: LinearNest, isa: Isa) -> Region:
             # Blocks outside the rows of the window: a block's rows stay in the first cache.
             *outer, row, block = made.shared
             return replace(made, shared=(*outer, block, row))
-    size = None if items >= wanted // 2 else _block_size(nest, plan, -(-wanted // items))
+    size = None if items >= max(1, wanted // 2) else _block_size(nest, plan, -(-wanted // items))
+    if chosen.block is not None:
+        size = _chosen_block(nest, plan, chosen.block)
     if size is None or plan.vector is None:
         return Region(tuple(shared), (nest,), operations=operations)
     return split_region(tuple(shared), (nest,), plan.vector, size, operations=operations)
@@ -194,7 +212,7 @@ def _cached_block(nest: LinearNest, plan: LoopNestPlan, window: str, isa: Isa) -
         if c == 1 and slides(ref, window, nest):
             tensor_bytes += _tensor_bytes(ref)
             inside = [d for d in nest.dims if d.role == "reduce" or d.name == plan.row]
-            column_bytes += _num_places(ref, inside) * storage_type(ref.operand.dtype).element_bytes
+            column_bytes += num_places(ref, inside) * storage_type(ref.operand.dtype).element_bytes
     if column_bytes == 0 or tensor_bytes > isa.caches.l2_bytes:
         return None
     unit = plan.lanes * plan.num_vectors
@@ -210,7 +228,7 @@ def _tensor_bytes(ref: Ref) -> int:
     return ref.operand.num_elements * storage_type(ref.operand.dtype).element_bytes
 
 
-def _num_places(ref: Ref, dims: Sequence[Dim]) -> int:
+def num_places(ref: Ref, dims: Sequence[Dim]) -> int:
     """Different elements that an access touches while `dims` run."""
     places = np.zeros(1, np.int64)
     for dim in dims:
@@ -221,11 +239,7 @@ def _num_places(ref: Ref, dims: Sequence[Dim]) -> int:
 
 def _block_size(nest: LinearNest, plan: LoopNestPlan, wanted: int) -> int | None:
     """Iterations of a vector-loop block that gives about `wanted` blocks, or None if it is not to be cut."""
-    if plan.vector is None or plan.reduces_lanes:
-        return None
-    guarded = {n for r in nest.refs for g in r.guards for n in g.form.dims()}
-    tables = {t.dim for r in nest.all_refs() for t in r.tables}
-    if plan.vector in guarded | tables:
+    if plan.vector is None or not can_block(nest, plan):
         return None
     extent = nest.extents[plan.vector]
     unit = plan.lanes * plan.num_vectors
@@ -241,6 +255,22 @@ def _block_size(nest: LinearNest, plan: LoopNestPlan, wanted: int) -> int | None
             size = candidate
             break
     return size if size < extent else None
+
+
+def can_block(nest: LinearNest, plan: LoopNestPlan) -> bool:
+    """Whether blocks of the vector loop may be items: nothing depends on where in the loop they stand."""
+    guarded = {n for r in nest.refs for g in r.guards for n in g.form.dims()}
+    tables = {t.dim for r in nest.all_refs() for t in r.tables}
+    return plan.vector is not None and not plan.reduces_lanes and plan.vector not in guarded | tables
+
+
+def _chosen_block(nest: LinearNest, plan: LoopNestPlan, size: int) -> int | None:
+    """Blocks of about so many iterations, whole register tiles, or None for none."""
+    if plan.vector is None or not can_block(nest, plan) or size <= 0:
+        return None
+    unit = plan.lanes * plan.num_vectors
+    size = -(-size // unit) * unit
+    return size if size < nest.extents[plan.vector] else None
 
 
 def nest_operations(nest: Nest | LinearNest) -> int:
@@ -267,7 +297,7 @@ def regions_kernel(regions: Sequence[Region], isa: Isa) -> Kernel:
     if checks:
         made = reports_operand(len(checks))
         operands[made.key] = made
-    chunks = [choose_num_chunks(r.num_items, r.operations) for r in regions]
+    chunks = [r.num_chunks for r in regions]
     e = Emitter(triple=isa.triple, attributes=isa.function_attributes)
     params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
     scratch_bytes = 0
@@ -331,8 +361,11 @@ def _items(
     fixed = frozenset(name for name, _ in region.shared)
     rows = region.rows
     plain = frozenset({rows.dim}) if rows else frozenset()
-    whole = [NestEmitter(n, plan_nest(n, isa, fixed, plain), isa) for n in region.nests]
-    last = [NestEmitter(n, plan_nest(n, isa, fixed, plain), isa) for n in region.last_block or ()]
+
+    def emitters(some: Sequence[LinearNest]) -> list[NestEmitter]:
+        return [NestEmitter(n, plan_nest(n, isa, fixed, plain, region.chosen), isa) for n in some]
+
+    whole, last = emitters(region.nests), emitters(region.last_block or ())
     total = region.num_items
 
     def nests(emitters: Sequence[NestEmitter], values: Mapping[str, Int]) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.nest import Nest
-from tilewright.targets.cpu.kernel import Declined
+from tilewright.targets.cpu.kernel import Declined, Loops
+from tilewright.targets.cpu.loopnest.choose import TEMPLATE, loop_choices
 from tilewright.targets.cpu.loopnest.estimate import loop_cycles
 from tilewright.targets.cpu.loopnest.lower import loop_nest_supports, lower_nests
 from tilewright.targets.cpu.template import Context, Estimate, Kernels
@@ -20,10 +21,10 @@ Nests = Sequence[Nest]
 class LoopNestTemplate:
     """Nests in order, explicitly vectorised; those that share outer loops, or are independent, in one kernel.
 
-    Condition of use: elements and functions that have instructions. No parameters.
+    Condition of use: elements and functions that have instructions. Parameters: see `choose.py`.
     """
 
-    name: ClassVar[str] = "loop-nest"
+    name: ClassVar[str] = TEMPLATE
 
     def match(self, work: Nests, context: Context) -> Nests | Declined:
         """The nests, if they can be lowered."""
@@ -38,16 +39,19 @@ class LoopNestTemplate:
         return Estimate(loop_cycles(problem, context.layouts, context.isa).total)
 
     def candidates(self, problem: Nests, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """Nothing to choose between."""
-        return ()
+        """The rules, then other tiles, blocks and parallel splits."""
+        return way, *self._choices(problem, context)[0]
 
     def variations(self, problem: Nests, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """No more than the candidates."""
-        return ()
+        """These in all combinations, the first of them."""
+        return self._choices(problem, context)[1]
 
     def lower(self, problem: Nests, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernels; each carries the estimate of its nests."""
-        return lower_nests(problem, context.layouts, context.isa)
+        return lower_nests(problem, context.layouts, context.isa, lambda nests: choice)
+
+    def _choices(self, problem: Nests, context: Context) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
+        return loop_choices(Loops(tuple(problem), context.layouts), context.isa, divides=context.divides)
 
 
 LOOP_NEST = LoopNestTemplate()
