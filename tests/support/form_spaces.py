@@ -42,6 +42,16 @@ class ChainSpace:
     def key(self) -> str:
         return f"{self.name}:{','.join(map(str, self.best_sizes))}"
 
+    @property
+    def structure(self) -> str:
+        return f"{self.name}:{len(self.best_sizes)}"
+
+    def portable(self, form: ChainForm) -> Mapping[str, list[int]]:
+        return form.to_json()
+
+    def adapted(self, document: object) -> ChainForm | None:
+        return self.read(document)
+
     def initial(self) -> ChainForm:
         return ChainForm((SIZES[0],) * len(self.best_sizes), (True,) * (len(self.best_sizes) - 1))
 
@@ -114,11 +124,13 @@ def check_space(space: FormSpace[FormT], seed: int = 0, steps: int = 20) -> None
         assert other == space.mutate(form, random.Random(seed + number))
         assert space.read(json.loads(text_of(other))) == other
         assert space.estimate_ns(other) > 0
+        assert space.adapted(json.loads(json.dumps(space.portable(other)))) == other
         assert space.features(other).keys() == space.features(form).keys()
         mixed = space.cross(form, other, random.Random(number))
         assert mixed is None or space.read(json.loads(text_of(mixed))) == mixed
         form = other
     assert space.read({"nonsense": 1}) is None
+    assert space.adapted({"nonsense": 1}) is None
     parts = space.split()
     if len(parts) > 1:
         positions = sorted(p for part in parts for p in part.positions)

@@ -49,6 +49,11 @@ class FormSpace(Protocol[FormT]):
         """
         ...
 
+    @property
+    def structure(self) -> str:
+        """What subgraphs that differ in sizes have in common: what is good for one may be for another."""
+        ...
+
     def initial(self) -> FormT:
         """What the estimates choose: the form of the untuned plan."""
         ...
@@ -83,6 +88,14 @@ class FormSpace(Protocol[FormT]):
 
     def read(self, document: object) -> FormT | None:
         """The form that `to_json` gave these values; None for what is none of this space."""
+        ...
+
+    def portable(self, form: FormT) -> Mapping[str, Any]:
+        """A form as plain values that mean as much in other spaces of the same structure."""
+        ...
+
+    def adapted(self, document: object) -> FormT | None:
+        """The form most like the one that `portable` gave elsewhere; None where there is none like it."""
         ...
 
     def split(self) -> tuple[Part[FormT], ...]:

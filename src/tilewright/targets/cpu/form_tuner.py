@@ -18,6 +18,7 @@ from tilewright.progress import Progress
 from tilewright.steps import SearchName, SubgraphTuning, TuningInfo
 from tilewright.targets.cpu.form_bench import FormModelBench
 from tilewright.targets.cpu.form_sites import FormSites
+from tilewright.targets.cpu.forms.space import SIZES
 from tilewright.targets.cpu.forms.spaces import form_spaces
 from tilewright.targets.cpu.measuring import cluster_pool, measuring_pool
 from tilewright.targets.cpu.repeats import Repeats
@@ -51,7 +52,10 @@ from tilewright.tuning.workers import LocalMeasuringPool, MeasuringPool
 _MAX_HINTS = 4
 _MAX_NAMED = 3  # places of a site, to call it by
 _FORM_SEARCHES: tuple[SearchName, ...] = ("reformer", "evolutionary", "conventional")
-FEATURE_SET = "forms-1"
+_MAX_SIMILAR = 2
+# Under this and the structure of subgraphs winners of whatever sizes are filed.
+_SIMILAR = "similar-"
+FEATURE_SET = "forms-2"
 """Which features observations of forms have."""
 
 
@@ -151,8 +155,11 @@ class FormTuner(ModelTuner):
     ) -> TuningInfo:
         expected, run_s = self._untuned(feed)
 
+        spaces = {site.key: site.space for site in tuned}
+
         def store(plan: TunedForms[Form]) -> None:
             self.store(plan, meter.budget)
+            self._file_winners(plan, spaces)
 
         known = self.best_known() if self.keeps_plans else None
         names = {site.key: ", ".join(site.nodes[:_MAX_NAMED]) for site in tuned if site.nodes}
@@ -248,10 +255,36 @@ class FormTuner(ModelTuner):
         return known
 
     def _hints(self, space: FormSpace[Form]) -> Sequence[Form]:
-        """What was faster than the estimates' choice elsewhere, as far as it is a form of the space here."""
+        """What was faster than the estimates' choice elsewhere, as far as it is a form of the space here.
+
+        After that what won for subgraphs of the same structure, of the most similar sizes first.
+        """
         hints = self.database.hints(self.context, space.key)[:_MAX_HINTS]
-        forms = (space.read(hint.candidate) for hint in hints if hint.ratio < 1)
-        return [form for form in forms if form is not None]
+        forms = [space.read(hint.candidate) for hint in hints if hint.ratio < 1]
+        winners = self.database.observations(self.context, _SIMILAR + space.structure)
+        here = space.features(space.initial())
+
+        def difference(winner: Observation) -> float:
+            return sum(abs(here.get(name, 0.0) - winner.features.get(name, 0.0)) for name in SIZES)
+
+        nearest = sorted(winners, key=lambda winner: (difference(winner), winner.ratio))[:_MAX_SIMILAR]
+        forms += [space.adapted(winner.candidate) for winner in nearest]
+        return list(dict.fromkeys(form for form in forms if form is not None))
+
+    def _file_winners(self, plan: TunedForms[Form], spaces: Mapping[str, FormSpace[Form]]) -> None:
+        """Keep the forms of a plan for subgraphs of the same structure."""
+        if not self.keeps_plans:
+            return
+        winners: list[Observation] = []
+        for key, form in plan.forms.items():
+            seen = (o for o in self.database.observations(self.context, key) if o.ratio < 1)
+            won = next((o for o in seen if Form.from_json(o.candidate) == form), None)
+            if won is not None and key in spaces:
+                site = _SIMILAR + spaces[key].structure
+                winners.append(replace(won, site=site, candidate=spaces[key].portable(form)))
+        if winners:
+            names = {winner.site: "winners of subgraphs alike but for sizes" for winner in winners}
+            self.database.record(self.context, winners, names)
 
     def _stored_forms(self) -> TunedForms[Form] | None:
         """The forms of the plan that an earlier search stored, as far as they are forms still."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.ir.contraction import contractions
 from tilewright.ir.derive import nests_of
@@ -87,6 +88,20 @@ class SiteSpace:
     def read(self, document: object) -> Form | None:
         """As the space, but for what is left out."""
         form = self.space.read(document)
+        return form if form is not None and self.allows(form) else None
+
+    @property
+    def structure(self) -> str:
+        """As the space; nothing is shared with a space that leaves forms out."""
+        return self.space.structure if self.is_intensive else f"{self.space.structure}:conventional"
+
+    def portable(self, form: Form) -> Mapping[str, Any]:
+        """As the space."""
+        return self.space.portable(form)
+
+    def adapted(self, document: object) -> Form | None:
+        """As the space, but for what is left out."""
+        form = self.space.adapted(document)
         return form if form is not None and self.allows(form) else None
 
     def split(self) -> tuple[Part[Form], ...]:

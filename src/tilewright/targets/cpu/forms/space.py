@@ -6,18 +6,21 @@ import hashlib
 import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise, zip_longest
+from math import inf, log2
+from typing import Any
 
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.partition.base import Subgraph, make_subgraph
 from tilewright.partition.check_forms import form_violations
-from tilewright.partition.form import Form, KernelForm
+from tilewright.partition.form import Blocking, Form, KernelForm
 from tilewright.partition.quotient import QuotientGraph
 from tilewright.planning.choice import Choice
 from tilewright.targets.cpu.costs import CpuCosts
+from tilewright.targets.cpu.forms.makings import Making, Work, distance
 from tilewright.targets.cpu.fused.estimate import Estimate
 from tilewright.targets.cpu.fused.generate import inner_loops, inner_product
-from tilewright.targets.cpu.loopnest.choose import TEMPLATE as LOOPS
 from tilewright.tuning.space import Part
 
 # Elements of one kernel.
@@ -31,55 +34,13 @@ _NUM_COMPARED = 5
 # What a way to make a product that templates rank lower is estimated to take more, down to a rank.
 _RANK_SHARE = 0.01
 _LOWEST_RANK = 12
-# Parameters of loop nests that say how these are cut into pieces.
-_PIECES = ("block", "chunks", "item_rows")
 # Blocks that are estimated to take so much longer than the untuned form do not come first.
 _HOPELESS_RATIO = 1.1
 
+SIZES = ("log2_read", "log2_made", "log2_weights")
+"""Features that say how large a subgraph is."""
+
 Positions = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A product that nodes at these positions make, and the ways to make it, that of the estimates first.
-
-    The first `num_listed` are worth measuring whatever others take. It may be a loop nest (`is_loops`), with
-    other ways to run: within blocks only one that multiplies and adds up has a choice (`is_inner`).
-    """
-
-    positions: frozenset[int]
-    signature: str
-    ways: tuple[Choice, ...]
-    num_listed: int
-    is_loops: bool = False
-    is_inner: bool = True
-
-    @property
-    def tiles(self) -> tuple[Choice, ...]:
-        """Register tiles among the ways, the best estimate first, in whatever pieces: blocks are pieces."""
-        if self.is_loops:
-            kept = (tuple(p for p in way.parameters if p[0] not in _PIECES) for way in self.ways)
-            # Within a block nothing runs on several threads.
-            return tuple(dict.fromkeys(Choice.of(LOOPS, **dict(parameters), chunks=1) for parameters in kept))
-        tiles = (
-            Choice.of(way.template, rows=rows, vectors=vectors)
-            for way in self.ways
-            if (rows := way.get("rows")) is not None and (vectors := way.get("vectors")) is not None
-        )
-        return tuple(dict.fromkeys(tiles))
-
-
-@dataclass(frozen=True, slots=True)
-class _Making:
-    """Where a kernel has a choice: its name, what it takes where nothing is chosen, what else it may be.
-
-    The first `num_listed` of the others are worth measuring in any case.
-    """
-
-    name: str
-    usual: Choice | None
-    others: tuple[Choice, ...]
-    num_listed: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,21 +55,27 @@ class SubgraphForms:
     subgraph: Subgraph
     untuned: Form
     layers: tuple[int, ...]
-    products: tuple[Product, ...]
+    works: tuple[Work, ...]
     costs: CpuCosts
     code: tuple[tuple[frozenset[int], str], ...]
     machine: str
     _estimates: dict[Positions, tuple[Estimate, ...]] = field(default_factory=dict)
     _apart_ns: dict[Positions, float] = field(default_factory=dict)
-    _known_makings: dict[tuple[Positions, bool], tuple[_Making, ...]] = field(default_factory=dict)
+    _known_makings: dict[tuple[Positions, bool], tuple[Making, ...]] = field(default_factory=dict)
+    _digests: dict[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """Digest of operators, shapes and who reads whom, of the untuned form, of code and machine."""
+        if "key" not in self._digests:
+            self._digests["key"] = self._digest_of_all()
+        return self._digests["key"]
+
+    def _digest_of_all(self) -> str:
         place: dict[Value, object] = {}
         for position, node in enumerate(self._nodes):
             place |= {value: (position, number) for number, value in enumerate(node.results())}
-        lines: list[object] = [self.machine, self.untuned, self.layers, self.products]
+        lines: list[object] = [self.machine, self.untuned, self.layers, self.works]
         lines += [(sorted(positions), digest) for positions, digest in self.code]
         for node in self._nodes:
             for value in node.operands():
@@ -117,6 +84,25 @@ class SubgraphForms:
             values = [(place[v], v.is_constant, v.shape, v.dtype) for v in node.operands()]
             results = [(v.shape, v.dtype, v in self.subgraph.outputs) for v in node.results()]
             lines.append((node.op_type, attributes, values, results))
+        return hashlib.sha256(repr(lines).encode()).hexdigest()
+
+    @property
+    def structure(self) -> str:
+        """Digest of operators and who reads whom, of the untuned cut and of what can be chosen: no sizes."""
+        if "structure" not in self._digests:
+            self._digests["structure"] = self._digest_without_sizes()
+        return self._digests["structure"]
+
+    def _digest_without_sizes(self) -> str:
+        place: dict[Value, object] = {}
+        for position, node in enumerate(self._nodes):
+            place |= {value: (position, number) for number, value in enumerate(node.results())}
+        lines: list[object] = [self.machine, self.layers]
+        lines += [(kernel.nodes, kernel.blocking is not None) for kernel in self.untuned.kernels]
+        lines += [(sorted(work.positions), work.is_loops, work.ways[0].algorithm) for work in self.works]
+        for node in self._nodes:
+            values = [(place.get(v), v.is_constant, len(v.shape), v.dtype) for v in node.operands()]
+            lines.append((node.op_type, values, [(len(v.shape), v.dtype) for v in node.results()]))
         return hashlib.sha256(repr(lines).encode()).hexdigest()
 
     def initial(self) -> Form:
@@ -208,7 +194,21 @@ class SubgraphForms:
             "total_cycles": sum(e.total for e in estimates),
             "longest_strip": float(max((e.blocking.strip for e in estimates), default=0)),
             "rank_of_products": float(sum(ranks)),
+            **self.sizes,
         }
+
+    @property
+    def sizes(self) -> Mapping[str, float]:
+        """How large the subgraph is: doublings of what it reads, makes, and has as weights, in elements."""
+        read = {v for node in self._nodes for v in node.operands()} - {
+            v for node in self._nodes for v in node.results()
+        }
+        counts = (
+            sum(v.num_elements for v in read if not v.is_constant),
+            sum(v.num_elements for v in self.subgraph.outputs),
+            sum(v.num_elements for v in read if v.is_constant),
+        )
+        return {name: log2(1 + count) for name, count in zip(SIZES, counts, strict=True)}
 
     def read(self, document: object) -> Form | None:
         """A form whose kernels hold whole layers, with known blocks and known ways to make products."""
@@ -225,6 +225,42 @@ class SubgraphForms:
             if kernel.blocking is not None and self._estimate(kernel) is None:
                 return None
         return form
+
+    def portable(self, form: Form) -> Mapping[str, Any]:
+        """The form with what is chosen by number, as signatures tell sizes."""
+        kernels: list[KernelForm] = []
+        for kernel in form.kernels:
+            numbers = {making.name: number for number, making in enumerate(self._makings(kernel))}
+            chosen = ((str(numbers[name]), choice) for name, choice in kernel.choices if name in numbers)
+            kernels.append(replace(kernel, choices=tuple(chosen), saved_share=0.0))
+        return Form(tuple(kernels)).to_json()
+
+    def adapted(self, document: object) -> Form | None:
+        """The same cut, and of blocks and ways that are possible here those most like that form's."""
+        form = Form.from_json(document)
+        whole = list(range(len(self.layers)))
+        if form is None or sorted(node for kernel in form.kernels for node in kernel.nodes) != whole:
+            return None
+        kernels = [self._adapted(kernel) for kernel in form.kernels]
+        possible = [kernel for kernel in kernels if kernel is not None]
+        return self.read(Form(tuple(possible)).to_json()) if len(possible) == len(kernels) else None
+
+    def _adapted(self, kernel: KernelForm) -> KernelForm | None:
+        if kernel.blocking is not None:
+            blocking, found = kernel.blocking, self._candidates(kernel.nodes)
+            if not found:
+                return None
+            nearest = min(found, key=lambda e: _difference(e.blocking, blocking))
+            kernel = replace(kernel, blocking=nearest.blocking, saved_share=nearest.saved_share)
+        numbered = dict(kernel.choices)
+        chosen: dict[str, Choice] = {}
+        for number, making in enumerate(self._makings(kernel)):
+            choice = numbered.get(str(number))
+            if choice is not None:
+                way = min(making.others, key=partial(distance, choice))
+                if way.algorithm == choice.algorithm:
+                    chosen[making.name] = way
+        return replace(kernel, choices=tuple(sorted(chosen.items())))
 
     def split(self) -> tuple[Part[Form], ...]:
         """The layers, in the order in which they can run: each has at most one complex operator."""
@@ -250,10 +286,10 @@ class SubgraphForms:
 
     def _part(self, positions: Positions) -> SubgraphForms:
         place = {position: i for i, position in enumerate(positions)}
-        products = tuple(
-            replace(product, positions=frozenset(place[p] for p in product.positions))
-            for product in self.products
-            if product.positions <= place.keys()
+        works = tuple(
+            replace(work, positions=frozenset(place[p] for p in work.positions))
+            for work in self.works
+            if work.positions <= place.keys()
         )
         subgraph = make_subgraph(0, [self._nodes[p] for p in positions], self.graph)
         return replace(
@@ -261,11 +297,12 @@ class SubgraphForms:
             subgraph=subgraph,
             untuned=Form.whole(len(positions)),
             layers=(0,) * len(positions),
-            products=products,
+            works=works,
             code=tuple((frozenset(place[p] for p in q), d) for q, d in self.code if q <= place.keys()),
             _estimates={},
             _apart_ns={},
             _known_makings={},
+            _digests={},
         )
 
     def _elements(self, positions: Sequence[int]) -> list[Positions]:
@@ -319,26 +356,25 @@ class SubgraphForms:
             if chosen.get(making.name) in making.others
         )
 
-    def _makings(self, kernel: KernelForm) -> tuple[_Making, ...]:
+    def _makings(self, kernel: KernelForm) -> tuple[Making, ...]:
         """The choices of a kernel: how its products are made; within blocks in which register tiles."""
         key = kernel.nodes, kernel.blocking is not None
         if key not in self._known_makings:
             self._known_makings[key] = tuple(self._all_makings(key[0], has_blocks=key[1]))
         return self._known_makings[key]
 
-    def _all_makings(self, positions: Positions, *, has_blocks: bool) -> Iterator[_Making]:
-        inside = [p for p in self.products if p.positions <= set(positions)]
+    def _all_makings(self, positions: Positions, *, has_blocks: bool) -> Iterator[Making]:
+        inside = [work for work in self.works if work.positions <= set(positions)]
         if not has_blocks:
-            for product in inside:
-                if len(product.ways) > 1:
-                    others = product.ways[1:]
-                    yield _Making(product.signature, product.ways[0], others, product.num_listed - 1)
+            for work in inside:
+                if len(work.ways) > 1:
+                    yield Making(work.signature, work.ways[0], work.ways[1:], work.num_listed - 1)
             return
         for is_loops, name in ((False, inner_product), (True, inner_loops)):
-            chosen = [p for p in inside if p.is_inner and p.is_loops == is_loops]
-            for number, product in enumerate(sorted(chosen, key=lambda product: min(product.positions))):
-                if len(product.tiles) > 1:
-                    yield _Making(name(number), None, product.tiles, _NUM_STARTS)
+            chosen = [work for work in inside if work.is_inner and work.is_loops == is_loops]
+            for number, work in enumerate(sorted(chosen, key=lambda work: min(work.positions))):
+                if len(work.tiles) > 1:
+                    yield Making(name(number), None, work.tiles, _NUM_STARTS)
 
     # Changes.
 
@@ -417,9 +453,9 @@ class SubgraphForms:
         if chosen is None or rng.random() < _PLAIN_SHARE:
             return self._made(form, number, making, rng.choice(others))
         some = rng.sample(others, min(_NUM_COMPARED, len(others)))
-        return self._made(form, number, making, min(some, key=lambda way: _num_differences(way, chosen)))
+        return self._made(form, number, making, min(some, key=partial(distance, chosen)))
 
-    def _made(self, form: Form, number: int, making: _Making, way: Choice) -> Form:
+    def _made(self, form: Form, number: int, making: Making, way: Choice) -> Form:
         """The form in which a kernel makes one of its products in this way."""
         kernel = form.kernels[number]
         chosen = {name: choice for name, choice in kernel.choices if name != making.name}
@@ -454,8 +490,9 @@ class SubgraphForms:
         return Form(tuple(ordered))
 
 
-def _num_differences(one: Choice, other: Choice) -> int:
-    """How many parameters differ; of different templates all do."""
-    if one.algorithm != other.algorithm:
-        return 1 + len(one.parameters) + len(other.parameters)
-    return len(set(one.parameters) ^ set(other.parameters))
+def _difference(one: Blocking, other: Blocking) -> float:
+    """By how often an extent of a block, or a strip, is twice the other's."""
+    if len(one.block) != len(other.block):
+        return inf
+    pairs = zip((*one.block, one.strip), (*other.block, other.strip), strict=True)
+    return sum(abs(log2(max(a, 1)) - log2(max(b, 1))) for a, b in pairs)

@@ -17,7 +17,8 @@ from tilewright.partition.layerwise import layerwise_clusters
 from tilewright.planning.choice import Choice
 from tilewright.program import Program
 from tilewright.targets.cpu.costs import CpuCosts
-from tilewright.targets.cpu.forms.space import Product, SubgraphForms
+from tilewright.targets.cpu.forms.makings import Work
+from tilewright.targets.cpu.forms.space import SubgraphForms
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.loopnest import LOOP_NEST, loop_choices
 from tilewright.targets.cpu.lower import lower_partition
@@ -90,19 +91,19 @@ def _code(subgraph: Subgraph, launch: KernelLaunch) -> tuple[frozenset[int], str
 
 def _products(
     subgraph: Subgraph, launches: list[KernelLaunch], lowered: LoweredPartition, isa: Isa, accuracy: Accuracy
-) -> tuple[Product, ...]:
+) -> tuple[Work, ...]:
     place = {node: position for position, node in enumerate(subgraph.nodes)}
-    products: dict[tuple[frozenset[int], str], Product] = {}
+    products: dict[tuple[frozenset[int], str], Work] = {}
     for launch in launches:
         signature = launch.kernel.signature
         if signature in lowered.products:
             positions = frozenset(place[node] for node in launch.nodes)
             ways = _ways(lowered, signature, isa, accuracy)
-            products[positions, signature] = Product(positions, signature, *ways)
+            products[positions, signature] = Work(positions, signature, *ways)
     return tuple(products.values())
 
 
-def _loops(subgraph: Subgraph, launches: list[KernelLaunch], isa: Isa, *, divides: bool) -> Iterator[Product]:
+def _loops(subgraph: Subgraph, launches: list[KernelLaunch], isa: Isa, *, divides: bool) -> Iterator[Work]:
     """The loop nests of kernels that no other template makes."""
     place = {node: position for position, node in enumerate(subgraph.nodes)}
     for launch in launches:
@@ -115,7 +116,7 @@ def _loops(subgraph: Subgraph, launches: list[KernelLaunch], isa: Isa, *, divide
             if signature and listed:
                 is_inner = len(loops.nests) == 1 and contraction_of(loops.nests[0]) is not None
                 ways = (LOOPS_BY_RULE, *listed, *more)
-                yield Product(positions, signature, ways, 1 + len(listed), is_loops=True, is_inner=is_inner)
+                yield Work(positions, signature, ways, 1 + len(listed), is_loops=True, is_inner=is_inner)
 
 
 def _ways(

@@ -2,7 +2,7 @@
 
 A `Choice` of the template `loop-nest` overrides rules where a measurement knew better. Parameters: `axis` and
 `row_axis` are the loops of vectors and of a register tile's rows, by position among the parallel loops;
-`lanes`, `vectors` and `rows` are the tile, `straight` is the most reduce loops that are straight code; `block`
+`lanes`, `vectors` and `rows` are the tile, `straight` is the most reduce loops in straight code; `block`
 iterations of the vector loop are an item, or `item_rows` rows of nests that share loops; items are cut into
 `chunks` for threads.
 """
