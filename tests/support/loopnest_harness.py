@@ -23,6 +23,7 @@ from tilewright.targets.cpu.kernel import (
     reports_operand,
 )
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.tuning import Choice
 
 Array = np.ndarray[Any, Any]
 _PAGE = mmap.PAGESIZE
@@ -108,10 +109,14 @@ def run_kernels(
     *,
     at_end: bool = True,
     reports: list[Array] | None = None,
+    choice: Choice | None = None,
 ) -> dict[int, Array]:
-    """Outputs by position, computed by the lowered kernels; `reports` gets what each says of its indices."""
+    """Outputs by position, computed by the lowered kernels, as chosen if anything is.
+
+    `reports` gets what each says of its indices.
+    """
     layouts = dict(layouts or {})
-    kernels = lower_nests(tuple(nests), layouts, isa)
+    kernels = lower_nests(tuple(nests), layouts, isa, lambda members: choice)
     library = compile_kernels(kernels, isa)
     buffers: dict[OperandKey, Guarded] = {}
     operands: dict[OperandKey, Operand] = {o.key: o for o in operands_of(nests)}
@@ -177,11 +182,12 @@ def assert_same(
     rtol: float = 2e-5,
     atol: float = 1e-5,
     both_ends: bool = True,
+    choice: Choice | None = None,
 ) -> None:
     """The kernels give what the interpreter gives, from buffers at either side of unmapped memory."""
     want = expected(nests, inputs)
     for at_end in (True, False) if both_ends else (True,):
-        got = run_kernels(nests, inputs, isa, layouts, at_end=at_end)
+        got = run_kernels(nests, inputs, isa, layouts, at_end=at_end, choice=choice)
         assert got.keys() == want.keys()
         for position, array in want.items():
             assert got[position].dtype == array.dtype

@@ -294,8 +294,10 @@ class Reformer(Generic[FormT]):
         for key in sorted(outcomes):
             form, ratio = self._evolutions[key].best
             structure = self._evolutions[key].space.structure
-            least = self._shared.get(structure, 1.0) - _SHARED_GAIN
-            if form in outcomes[key] and ratio < least and ratio < best.get(structure, (1.0,))[0]:
+            least = (
+                best[structure][0] if structure in best else self._shared.get(structure, 1.0) - _SHARED_GAIN
+            )
+            if form in outcomes[key] and ratio < least:
                 best[structure] = ratio, key, form
         for structure, (ratio, key, form) in best.items():
             self._shared[structure] = ratio

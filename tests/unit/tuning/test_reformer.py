@@ -253,6 +253,18 @@ def test_what_did_well_elsewhere_is_measured_first() -> None:
     assert [trial.form for trial in told.trials if trial.key == SHORT.key][:2] == fast
 
 
+def test_what_is_best_of_a_subgraph_is_tried_next_by_those_of_the_same_structure() -> None:
+    """The second has one operator after the other of the same best sizes, and begins with nothing known."""
+    first, second = ChainSpace((4, 32, 8), "alike"), ChainSpace((4, 32, 16), "alike")
+    other = ChainSpace((4, 32, 8, 8), "alike")
+    sites = tuple(FormSite(space) for space in (first, second, other))
+    _, told = run(Bench(sites=sites), splits=False)
+    tried = {key: [t.form for t in told.trials if t.key == key] for key in (s.key for s in sites)}
+    shared = set(tried[first.key]) & set(tried[second.key]) - {*first.starts(), *second.starts()}
+    assert shared
+    assert not set(tried[first.key]) & set(tried[other.key])
+
+
 def test_a_seed_and_measurements_decide_everything() -> None:
     one, two = (run(Bench(), Budget(60), seed=7)[1] for _ in range(2))
     assert one.trials == two.trials

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.expr import Read
@@ -20,6 +21,11 @@ from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Indirect, Lookup, Nest, Operand
 from tilewright.targets.cpu.addresses import walk
 from tilewright.targets.cpu.kernel import Layout
+from tilewright.tuning import Choice
+
+LAYOUT: Final = "layout"
+"""The name of a kernel's choice of the layout of what it makes for other kernels of its subgraph."""
+BY_WISH, ROW_MAJOR = Choice(LAYOUT), Choice.of(LAYOUT, row_major=1)
 
 # A tensor of the whole model: a graph value, or a temporary of one group.
 Tensor = Value | tuple[int, int]

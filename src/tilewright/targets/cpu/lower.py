@@ -24,7 +24,7 @@ from tilewright.targets.cpu.exact import round_products
 from tilewright.targets.cpu.fused import lower_fused
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import REPORTS, Declined, Kernel, Layout, OperandKey
-from tilewright.targets.cpu.layouts import Tensor, assign_layouts
+from tilewright.targets.cpu.layouts import LAYOUT, ROW_MAJOR, Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import chooser_of, lower_nests
 from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredPartition, Reports, Storage
 from tilewright.targets.cpu.products import Product
@@ -104,6 +104,7 @@ class _Lowering:
         self.repeats = repeats
         self.declined: set[tuple[int, KernelForm]] = set()  # with the number of the subgraph
         self.separate: set[Value] = set()
+        self.row_major: set[Value] = set()  # as forms say
 
     def run(self, progress: Progress) -> LoweredPartition:
         units_of = [self._units(subgraph) for subgraph in self.partition.subgraphs]
@@ -137,6 +138,8 @@ class _Lowering:
             nodes = tuple(subgraph.nodes[position] for position in kernel.nodes)
             outputs = make_subgraph(0, nodes, self.graph).outputs
             self.separate.update(outputs)
+            if dict(kernel.choices).get(LAYOUT) == ROW_MAJOR:
+                self.row_major.update(value for value in outputs if value not in subgraph.outputs)
             units += self._units_of(kernel, nodes, outputs)
         return units
 
@@ -179,7 +182,7 @@ class _Lowering:
             if isinstance(u.work, HostOperator | StepLoop)
             for v in (*u.work.node.operands(), *u.work.node.results())
         }
-        pinned = frozenset(host)
+        pinned = frozenset(host | self.row_major)
         layouts = assign_layouts(groups, pinned)
         planar = {
             v

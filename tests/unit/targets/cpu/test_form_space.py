@@ -21,6 +21,7 @@ from tilewright.program import Program
 from tilewright.targets.cpu.forms.space import SubgraphForms
 from tilewright.targets.cpu.forms.spaces import form_spaces
 from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.cpu.layouts import LAYOUT, ROW_MAJOR
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.tuning.space import text_of
 
@@ -103,6 +104,77 @@ def test_products_within_blocks_have_register_tiles_that_change_the_code_and_not
     assert symbols[0] != symbols[1]
     for name, expected in results[1].items():
         np.testing.assert_allclose(results[0][name], expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_loop_nests_run_in_other_ways_alone_and_within_blocks(
+    program: Program, spaces: dict[int, SubgraphForms]
+) -> None:
+    number, space = max(spaces.items(), key=lambda item: len(item[1].layers))
+    reached = [form for seed in range(3) for form in walk(space, 80, 100 * seed)]
+
+    def loops(form: Form, *, in_blocks: bool) -> list[str]:
+        chosen = (
+            name
+            for kernel in form.kernels
+            for name, choice in kernel.choices
+            if choice.template == "loop-nest" and (kernel.blocking is not None) == in_blocks
+        )
+        return list(chosen)
+
+    for in_blocks in (True, False):
+        form = next(form for form in reached if loops(form, in_blocks=in_blocks))
+        plain = Form(tuple(replace(kernel, choices=()) for kernel in form.kernels))
+        codes = [CpuTarget().generate(program.with_forms({number: each})) for each in (form, plain)]
+        symbols = [{(k.symbol, k.num_chunks) for step in code.steps for k in step.kernels} for code in codes]
+        assert symbols[0] != symbols[1]
+
+
+def test_what_kernels_hand_each_other_may_be_row_major(
+    program: Program, spaces: dict[int, SubgraphForms]
+) -> None:
+    number, space = max(spaces.items(), key=lambda item: len(item[1].layers))
+    cut = next(form for form in walk(space, 80) if len(form.kernels) > 2)
+    plain = Form(tuple(replace(kernel, choices=()) for kernel in cut.kernels))
+    chosen = [
+        space.read(
+            Form(
+                (*plain.kernels[:i], replace(k, choices=((LAYOUT, ROW_MAJOR),)), *plain.kernels[i + 1 :])
+            ).to_json()
+        )
+        for i, k in enumerate(plain.kernels)
+    ]
+    assert chosen[-1] is None, "others than the subgraph read that"
+    feed = {v.name: np.random.default_rng(0).random(v.shape, np.float32) for v in program.graph.inputs}
+    results = []
+    for form in (plain, next(form for form in chosen if form is not None)):
+        code = CpuTarget().generate(program.with_forms({number: form}))
+        executable = code.load(1)
+        results.append({name: array.copy() for name, array in executable.run(feed).items()})
+        executable.close()
+    for name, expected in results[0].items():
+        np.testing.assert_allclose(results[1][name], expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_form_is_adapted_to_a_subgraph_of_other_sizes() -> None:
+    (small,), (large,) = (
+        list(form_spaces(plan(graph, OPTIONS).program, host_isa()).values())
+        for graph in (residual(16, (14, 13)), residual(24, (20, 20)))
+    )
+    assert small.structure == large.structure
+    assert small.key != large.key
+    adapted = [large.adapted(small.portable(form)) for form in walk(small, 40)]
+    possible = [form for form in adapted if form is not None]
+    assert len(possible) > 30
+    assert len({text_of(form) for form in possible}) > 10
+    assert all(large.read(form.to_json()) == form for form in possible)
+    assert {len(form.kernels) for form in possible} == {len(form.kernels) for form in walk(small, 40)}
+
+
+def residual(channels: int, size: tuple[int, int]) -> Graph:
+    chain = Chain(channels, size)
+    chain.conv(3 * channels).conv(0, 3, depthwise=True).conv(channels)
+    chain.graph.outputs = [chain.value]
+    return chain.graph
 
 
 def test_other_tiles_keep_the_kernels_and_other_cuts_do_not(spaces: dict[int, SubgraphForms]) -> None:

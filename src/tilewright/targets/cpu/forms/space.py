@@ -21,6 +21,7 @@ from tilewright.targets.cpu.costs import CpuCosts
 from tilewright.targets.cpu.forms.makings import Making, Work, distance
 from tilewright.targets.cpu.fused.estimate import Estimate
 from tilewright.targets.cpu.fused.generate import inner_loops, inner_product
+from tilewright.targets.cpu.layouts import BY_WISH, LAYOUT, ROW_MAJOR
 from tilewright.tuning.space import Part
 
 # Elements of one kernel.
@@ -364,6 +365,8 @@ class SubgraphForms:
         return self._known_makings[key]
 
     def _all_makings(self, positions: Positions, *, has_blocks: bool) -> Iterator[Making]:
+        if self._passes_on_images(positions):
+            yield Making(LAYOUT, BY_WISH, (ROW_MAJOR,), 0)
         inside = [work for work in self.works if work.positions <= set(positions)]
         if not has_blocks:
             for work in inside:
@@ -375,6 +378,15 @@ class SubgraphForms:
             for number, work in enumerate(sorted(chosen, key=lambda work: min(work.positions))):
                 if len(work.tiles) > 1:
                     yield Making(name(number), None, work.tiles, _NUM_STARTS)
+
+    def _passes_on_images(self, positions: Positions) -> bool:
+        """Whether others of the subgraph alone read what these nodes make, of three axes or more."""
+        nodes = {self._nodes[p] for p in positions}
+        return any(
+            len(value.shape) > 2 and value not in self.subgraph.outputs and not nodes.issuperset(value.users)
+            for node in nodes
+            for value in node.results()
+        )
 
     # Changes.
 

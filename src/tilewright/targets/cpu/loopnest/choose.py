@@ -163,8 +163,8 @@ def _tiles(nest: LinearNest, plan: LoopNestPlan, isa: Isa) -> Iterator[dict[str,
     if plan.reduces_lanes or nest.combine is None:
         yield from ({"vectors": n} for n in (2, 1, 8, 4) if n != plan.num_vectors)
     else:
-        others = tuple(d for d in nest.parallel if d.name != plan.vector)
-        rows = sorted(row_loops(nest, others), key=lambda d: d.name != plan.row)
+        apart = tuple(d for d in nest.parallel if d.name != plan.vector)
+        rows = sorted(row_loops(nest, apart), key=lambda d: d.name != plan.row)
         ranked = sorted(
             (_cycles_per_vector(nest, plan, row, size, vectors), number, size, vectors)
             for number, row in enumerate(rows)
@@ -172,7 +172,10 @@ def _tiles(nest: LinearNest, plan: LoopNestPlan, isa: Isa) -> Iterator[dict[str,
             for vectors in range(1, 5)
             if size * vectors + vectors < isa.num_vector_registers - 2
         )
-        for _, number, size, vectors in ranked:
+        best = {vectors: (number, size, vectors) for _, number, size, vectors in reversed(ranked)}
+        tiles = [(number, size, vectors) for _, number, size, vectors in ranked]
+        # Of each width the best first: tiles of one width are much alike.
+        for number, size, vectors in dict.fromkeys((*sorted(best.values(), key=tiles.index), *tiles)):
             along = {} if rows[number].name == plan.row else {"row_axis": position[rows[number].name]}
             yield {"rows": size, "vectors": vectors, **along}
     for dim in vector_loops(nest, nest.parallel):
