@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.probe import resolve_threads
@@ -20,6 +20,7 @@ from tilewright.targets.cpu.costs import CpuCosts
 from tilewright.targets.cpu.forms.makings import Work
 from tilewright.targets.cpu.forms.space import SubgraphForms
 from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Loops
 from tilewright.targets.cpu.loopnest import LOOP_NEST, loop_choices
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import KernelLaunch, LoweredPartition
@@ -28,7 +29,22 @@ from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.select import product_candidates, product_variations
 from tilewright.targets.cpu.template import Context
 
-LOOPS_BY_RULE = Choice(LOOP_NEST.name)
+
+@dataclass(slots=True)
+class LoopWays:
+    """In which ways loop nests may run on an instruction set, on several threads if work `divides`."""
+
+    isa: Isa
+    divides: bool
+    _known: dict[str, tuple[tuple[Choice, ...], tuple[Choice, ...]]] = field(default_factory=dict)
+
+    def of(self, signature: str, loops: Loops) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
+        """Those worth measuring in any case, and more; none for nests without a signature."""
+        if not signature:
+            return (), ()
+        if signature not in self._known:
+            self._known[signature] = loop_choices(loops, self.isa, divides=self.divides)
+        return self._known[signature]
 
 
 def form_spaces(
@@ -46,6 +62,7 @@ def form_spaces(
     apart = _cut(program.partition, layer_of)
     lowered = lower_partition(apart, isa, accuracy=options.accuracy, fuse=fuse, repeats=repeats)
     spaces: dict[int, SubgraphForms] = {}
+    loop_ways = LoopWays(isa, costs.num_threads > 1)
     for subgraph, work in zip(program.partition.subgraphs, lowered.work, strict=True):
         launches = [launch for launch in work if isinstance(launch, KernelLaunch)]
         if len(launches) != len(work) or not launches:
@@ -58,7 +75,7 @@ def form_spaces(
             tuple(numbers.setdefault(layer_of[node], len(numbers)) for node in subgraph.nodes),
             (
                 *_products(subgraph, launches, lowered, isa, options.accuracy),
-                *_loops(subgraph, launches, isa, divides=costs.num_threads > 1),
+                *_loops(subgraph, launches, loop_ways),
             ),
             costs,
             tuple(_code(subgraph, launch) for launch in launches),
@@ -103,7 +120,7 @@ def _products(
     return tuple(products.values())
 
 
-def _loops(subgraph: Subgraph, launches: list[KernelLaunch], isa: Isa, *, divides: bool) -> Iterator[Work]:
+def _loops(subgraph: Subgraph, launches: list[KernelLaunch], ways: LoopWays) -> Iterator[Work]:
     """The loop nests of kernels that no other template makes."""
     place = {node: position for position, node in enumerate(subgraph.nodes)}
     for launch in launches:
@@ -112,11 +129,11 @@ def _loops(subgraph: Subgraph, launches: list[KernelLaunch], isa: Isa, *, divide
         positions = frozenset(place[node] for node in launch.nodes)
         for loops in launch.kernel.loops:
             signature = loops_signature(loops.nests, loops.layouts)
-            listed, more = loop_choices(loops, isa, divides=divides)
-            if signature and listed:
+            listed, more = ways.of(signature, loops)
+            if listed:
                 is_inner = len(loops.nests) == 1 and contraction_of(loops.nests[0]) is not None
-                ways = (LOOPS_BY_RULE, *listed, *more)
-                yield Work(positions, signature, ways, 1 + len(listed), is_loops=True, is_inner=is_inner)
+                all_ways = (Choice(LOOP_NEST.name), *listed, *more)
+                yield Work(positions, signature, all_ways, 1 + len(listed), is_loops=True, is_inner=is_inner)
 
 
 def _ways(

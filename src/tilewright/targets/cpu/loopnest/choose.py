@@ -17,7 +17,7 @@ from typing import Final
 
 from tilewright.ir.nest import Affine, Dim
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Loops
+from tilewright.targets.cpu.kernel import Declined, Loops, choose_num_chunks
 from tilewright.targets.cpu.loopnest.loads import MAX_THINNED_STRIDE
 from tilewright.targets.cpu.loopnest.plan import (
     NOTHING_CHOSEN,
@@ -29,7 +29,7 @@ from tilewright.targets.cpu.loopnest.plan import (
     vector_loops,
 )
 from tilewright.targets.cpu.loopnest.refs import LinearNest, linearise, simplify
-from tilewright.targets.cpu.loopnest.region import can_block, num_places, single_region
+from tilewright.targets.cpu.loopnest.region import can_block, nest_operations, num_places, single_region
 from tilewright.tuning import Choice
 
 TEMPLATE: Final = "loop-nest"
@@ -43,13 +43,14 @@ _MOST: Mapping[str, int] = {
     "item_rows": 64,
     "chunks": 64,
 }
-# Accumulators that hide the latency of a multiply-add, and those that the latency of a whole tile hides.
-_FMAS_PER_CYCLE, _FMA_CYCLES = 2, 4
-_LOADS_PER_CYCLE = 2
-_TILE_CYCLES = 1.0
+# Of a core: rates, the latency of a multiply-add, tiles that it works on at a time; and what a tile, and a
+# load that is hidden, takes all the same. They rank tiles.
+_FMAS_PER_CYCLE, _FMA_CYCLES, _LOADS_PER_CYCLE, _TILES_IN_FLIGHT = 2, 4, 2, 2
+_TILE_CYCLES, _LOAD_CYCLES = 1.0, 0.1
+_MOST_VECTORS = 4
 # Of tiles, blocks and numbers of chunks the first are worth a measurement in any case; more of them together.
 _NUM_LISTED_TILES, _NUM_LISTED_BLOCKS = 4, 2
-_NUM_VARIED_TILES, _MAX_VARIATIONS = 10, 96
+_NUM_VARIED_TILES, _MAX_CHOICES = 10, 96
 _BLOCK_TILES = (2, 4, 8, 16)
 _CHUNKS_OF_SEVERAL_THREADS = (2, 1, 4, 8, 32)
 _ITEM_ROWS = (1, 2, 4, 8)
@@ -91,7 +92,7 @@ def loop_choices(loops: Loops, isa: Isa, *, divides: bool) -> tuple[tuple[Choice
     if not all(isinstance(i, Affine) for n in loops.nests for a in (*n.reads, n.write) for i in a.index):
         return (), ()
     if len(loops.nests) > 1:
-        return _of_several(divides=divides)
+        return _of_several(loops, divides=divides)
     linear = linearise(loops.nests[0], loops.layouts)
     if isinstance(linear, Declined):
         return (), ()
@@ -106,20 +107,23 @@ def loop_choices(loops: Loops, isa: Isa, *, divides: bool) -> tuple[tuple[Choice
     listed = [{"chunks": n} for n in chunks[:3]]
     for some in (tiles[:_NUM_LISTED_TILES], blocks[:_NUM_LISTED_BLOCKS]):
         listed += [{**parameters, **_as_chunks(usual)} for parameters in some]
-    varied = [
-        {**tile, **block, **straight, **_as_chunks(number)}
-        for tile, block, number, straight in product(
-            [{}, *tiles[:_NUM_VARIED_TILES]],
-            [{}, *blocks],
-            [usual, *([n] for n in chunks if [n] != usual)] if chunks else [[]],
-            [{}, *_unrolled(nest, plan)],
-        )
-    ]
+    lists = (
+        [{}, *tiles[:_NUM_VARIED_TILES]],
+        [{}, *blocks],
+        [_as_chunks(usual), *(_as_chunks([n]) for n in chunks if [n] != usual)],
+        [{}, *_unrolled(nest, plan)],
+    )
+    # Combinations of what is first in its list come first.
+    ranked = sorted(product(*map(enumerate, lists)), key=lambda some: sum(rank for rank, _ in some))
+    varied = (dict(pair for _, parameters in some for pair in parameters.items()) for some in ranked)
     first = _distinct(listed, nest, isa, ())
-    return first, _distinct(varied, nest, isa, first)[:_MAX_VARIATIONS]
+    return first, _distinct(varied, nest, isa, first)
 
 
-def _of_several(*, divides: bool) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
+def _of_several(loops: Loops, *, divides: bool) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
+    is_small = choose_num_chunks(1 << 30, sum(map(nest_operations, loops.nests))) == 1
+    if is_small and not divides:
+        return (), ()
     chunks = _numbers_of_chunks(divides=divides)
     first = tuple(Choice.of(TEMPLATE, chunks=n) for n in chunks[:3])
     usual = {} if divides else {"chunks": 1}
@@ -138,11 +142,15 @@ def _as_chunks(numbers: Sequence[int]) -> dict[str, int]:
 def _distinct(
     found: Iterable[Mapping[str, int]], nest: LinearNest, isa: Isa, before: Sequence[Choice]
 ) -> tuple[Choice, ...]:
-    """One choice for each way to run, none for those known `before` or that of the rules."""
+    """The first choice of each way to run, none for those known `before` or that of the rules."""
+    plans: dict[Chosen, LoopNestPlan] = {}
 
     def way(choice: Choice) -> object:
         chosen = chosen_of(choice, nest)
-        return plan_nest(nest, isa, chosen=chosen), chosen.block, chosen.chunks
+        tile = replace(chosen, block=None, chunks=None)
+        if tile not in plans:
+            plans[tile] = plan_nest(nest, isa, chosen=tile)
+        return plans[tile], chosen.block, chosen.chunks
 
     seen = {way(choice) for choice in (Choice(TEMPLATE), *before)}
     choices: list[Choice] = []
@@ -152,6 +160,8 @@ def _distinct(
         if made not in seen:
             seen.add(made)
             choices.append(choice)
+        if len(choices) == _MAX_CHOICES:
+            break
     return tuple(choices)
 
 
@@ -166,10 +176,10 @@ def _tiles(nest: LinearNest, plan: LoopNestPlan, isa: Isa) -> Iterator[dict[str,
         apart = tuple(d for d in nest.parallel if d.name != plan.vector)
         rows = sorted(row_loops(nest, apart), key=lambda d: d.name != plan.row)
         ranked = sorted(
-            (_cycles_per_vector(nest, plan, row, size, vectors), number, size, vectors)
+            (cycles, number, size, vectors)
             for number, row in enumerate(rows)
             for size in dict.fromkeys(balanced(row.extent, most) for most in range(1, 13))
-            for vectors in range(1, 5)
+            for vectors, cycles in enumerate(_cycles_per_vector(nest, plan, replace(row, extent=size)), 1)
             if size * vectors + vectors < isa.num_vector_registers - 2
         )
         best = {vectors: (number, size, vectors) for _, number, size, vectors in reversed(ranked)}
@@ -192,20 +202,22 @@ def _is_near(nest: LinearNest, read: int, dim: Dim) -> bool:
     )
 
 
-def _cycles_per_vector(
-    nest: LinearNest, plan: LoopNestPlan, row: Dim, num_rows: int, num_vectors: int
-) -> float:
-    """What a register tile takes for each of its vectors of results: operations, loads, or their latency."""
-    num_rows = min(num_rows, row.extent)
+def _cycles_per_vector(nest: LinearNest, plan: LoopNestPlan, row: Dim) -> Iterator[float]:
+    """What register tiles of 1, 2, ... vectors and these rows take for each vector of results.
+
+    That is operations, loads, or the latency of sums where nothing else is left to do.
+    """
     num_steps = prod(dim.extent for dim in nest.reduce)
-    tile = (*nest.reduce, replace(row, extent=num_rows))
-    loads = 0
-    for ref in nest.refs:
-        along = num_vectors if plan.vector is not None and plan.vector in ref.names() else 1
-        loads += along * num_places(ref, tile)
-    num_results = num_rows * num_vectors
-    issue = max(num_steps * num_results / _FMAS_PER_CYCLE, loads / _LOADS_PER_CYCLE)
-    return (max(issue, num_steps * _FMA_CYCLES / 2) + _TILE_CYCLES + 0.1 * loads) / num_results
+    places = [num_places(ref, (*nest.reduce, row)) for ref in nest.refs]
+    is_vector = [plan.vector in ref.names() for ref in nest.refs]
+    for num_vectors in range(1, _MOST_VECTORS + 1):
+        loads = sum(
+            count * (num_vectors if along else 1) for count, along in zip(places, is_vector, strict=True)
+        )
+        num_results = row.extent * num_vectors
+        issue = max(num_steps * num_results / _FMAS_PER_CYCLE, loads / _LOADS_PER_CYCLE)
+        latency = num_steps * _FMA_CYCLES / _TILES_IN_FLIGHT
+        yield (max(issue, latency) + _TILE_CYCLES + _LOAD_CYCLES * loads) / num_results
 
 
 def _blocks(nest: LinearNest, plan: LoopNestPlan) -> Iterator[dict[str, int]]:
