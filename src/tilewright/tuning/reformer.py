@@ -36,6 +36,7 @@ from tilewright.tuning.form_plan import (
 )
 from tilewright.tuning.incumbent import Incumbent
 from tilewright.tuning.search import typical
+from tilewright.tuning.similar import Sharing
 from tilewright.tuning.space import FormSpace, FormT, Part
 from tilewright.worker_process import NoWorker
 
@@ -46,8 +47,6 @@ logger = logging.getLogger(__name__)
 _MARGIN = 0.02
 _CONFIRMED_MARGIN = 0.01
 _NUM_CONFIRMATIONS = 2
-# What is faster by this much, and by as much again than what was shared last, similar subgraphs try next.
-_SHARED_GAIN = 0.03
 # A subgraph with so many times the average share of the time is measured in every plan.
 _FULL_SHARE = 0.5
 # Searches that have settled go on in the time that is left, until they have been as patient as this.
@@ -117,7 +116,7 @@ class Reformer(Generic[FormT]):
     _measured: dict[str, set[FormT]] = field(default_factory=dict)
     _incumbent: Incumbent[FormT] = field(init=False)
     _due: dict[str, float] = field(default_factory=dict)  # plans in which a form of a space should be
-    _shared: dict[str, float] = field(default_factory=dict)  # by structure, the worth of the best form
+    _sharing: Sharing[FormT] = field(default_factory=Sharing)
     _total_ns: float = 0.0
     _stored_ratio: float = 1.0
     _checkpoint_s: float = 0.0  # what the last one took
@@ -285,28 +284,8 @@ class Reformer(Generic[FormT]):
             self._measured.setdefault(trial.key, set()).add(trial.form)
         for key, found in outcomes.items():
             self._evolutions[key].observe(found)
-        self._share(outcomes)
+        self._sharing.share(outcomes, self._evolutions, self._searched_spaces())
         self.listener.record(trials)
-
-    def _share(self, outcomes: Mapping[str, Mapping[FormT, float | None]]) -> None:
-        """Let similar subgraphs try next what has just become the best of one."""
-        best: dict[str, tuple[float, str, FormT]] = {}
-        for key in sorted(outcomes):
-            form, ratio = self._evolutions[key].best
-            structure = self._evolutions[key].space.structure
-            least = (
-                best[structure][0] if structure in best else self._shared.get(structure, 1.0) - _SHARED_GAIN
-            )
-            if form in outcomes[key] and ratio < least:
-                best[structure] = ratio, key, form
-        for structure, (ratio, key, form) in best.items():
-            self._shared[structure] = ratio
-            portable = self._evolutions[key].space.portable(form)
-            for space in self._searched_spaces():
-                if space.key != key and space.structure == structure:
-                    adapted = space.adapted(portable)
-                    if adapted is not None:
-                        self._evolution(space).start_with(adapted, "the best of a similar subgraph")
 
     # Parts and wholes.
 
