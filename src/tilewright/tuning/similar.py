@@ -30,9 +30,9 @@ class Sharing(Generic[FormT]):
         for key in sorted(measured):
             form, worth = evolutions[key].best
             structure = evolutions[key].space.structure
-            least = (
-                best[structure][0] if structure in best else self._worth.get(structure, 1.0) - _SHARED_GAIN
-            )
+            least = self._worth.get(structure, 1.0) - _SHARED_GAIN
+            if structure in best:
+                least = best[structure][0]
             if form in measured[key] and worth < least:
                 best[structure] = worth, key
         for structure, (worth, key) in best.items():
