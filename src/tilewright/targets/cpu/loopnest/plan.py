@@ -358,7 +358,8 @@ def _straight(
     tiled = {d.name for d in (row, vector) if d is not None}
     guards = [g for r in nest.refs for g in r.guards]
     must = {n for g in guards if tiled & set(g.form.dims()) for n in g.form.dims() if n not in tiled}
-    bodies, chosen = tile * max(1, body_size(nest) // 2), set()
+    bodies = tile * max(1, body_size(nest) // 2)
+    chosen: set[str] = set()
     for dim in reversed(nest.reduce):
         others = {n for g in guards if dim.name in g.form.dims() for n in g.form.dims()} - {dim.name}
         if others - tiled and dim.name not in must:
