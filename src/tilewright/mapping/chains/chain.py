@@ -1,0 +1,352 @@
+"""A chain: operators that are tiled together, and how a step's part of each value follows from their nests.
+
+Steps are tiles of the loops of the last contraction, the anchor. An axis of a value moves with at most one of
+these loops, so what a step needs is a box whose sides are found loop by loop. Which axis moves with which loop
+is read off the region functions of the nests; nothing here knows an operator by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+from tilewright.errors import UsageError
+from tilewright.ir.contraction import contraction_of
+from tilewright.ir.derive import is_complex, is_pointwise, macs, nests_of
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph_regions import RegionMaps
+from tilewright.ir.nest import Affine, Dim, Nest
+from tilewright.ir.region import Interval, Region, access_region, full_region, hull, volume
+
+PartKind = Literal["result", "intermediate", "input", "constant"]
+MAX_LAYERS = 6
+"""Contractions of one chain."""
+
+
+class CannotFuse(UsageError):
+    """Operators have no joint tiling; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reader:
+    """Who reads a value: a part of the chain that is computed from it, through a node's input.
+
+    `axes` says for each axis of what is computed which axis of the value moves with it. The anchor's operands
+    are read by its loops: there `axes` is by the place of the loop.
+    """
+
+    part: int
+    node: Node
+    position: int
+    axes: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A value of a chain. `axis_of_loop` has the axis that each loop moves, None where it moves none.
+
+    A value that is not held is made in the place of the one computed from it. `macs_per_word` are the
+    multiply-accumulates of one element.
+    """
+
+    value: Value
+    kind: PartKind
+    whole: Region
+    readers: tuple[Reader, ...]
+    axis_of_loop: tuple[int | None, ...]
+    is_held: bool = True
+    macs_per_word: int = 0
+
+    @property
+    def num_words(self) -> int:
+        """Elements that the chain needs of it."""
+        return volume(self.whole)
+
+    def num_still_words(self, loops: Sequence[int]) -> int:
+        """Elements of the axes that none of these loops moves."""
+        moving = {self.axis_of_loop[loop] for loop in loops}
+        return prod(stop - start for axis, (start, stop) in enumerate(self.whole) if axis not in moving)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """Operators to tile together.
+
+    `parts[0]` is what the anchor computes; each part comes after those computed from it. `loops` are the
+    anchor's that may be tiled; `num_extra_words` are read from outside once, by pointwise operators after the anchor.
+    """
+
+    nodes: tuple[Node, ...]
+    anchor: Node
+    nest: Nest
+    loops: tuple[Dim, ...]
+    parts: tuple[Part, ...]
+    num_extra_words: int
+    maps: RegionMaps = field(repr=False)
+
+    @property
+    def compulsory_words(self) -> int:
+        """What every execution moves that keeps the intermediate values on chip: all others once."""
+        once = {part.value: part.num_words for part in self.parts if part.kind in ("input", "constant")}
+        also = [
+            v for v in _outside(self.nodes[self.nodes.index(self.anchor) + 1 :], self.nodes) if v not in once
+        ]
+        return self.parts[0].num_words + sum(once.values()) + sum(value.num_elements for value in also)
+
+    @property
+    def num_macs(self) -> int:
+        """Multiply-accumulates where nothing is computed twice."""
+        return sum(part.macs_per_word * part.num_words for part in self.parts)
+
+    def needed(self, reader: Reader, loop: int, interval: Interval) -> Interval:
+        """What a reader needs along the axis that a loop moves, to compute an interval along its own."""
+        if interval[0] >= interval[1]:
+            return (0, 0)
+        computed = self.parts[reader.part]
+        moved = loop if reader.node is self.anchor else computed.axis_of_loop[loop]
+        axis = None if moved is None else reader.axes.get(moved)
+        if moved is None or axis is None:
+            return (0, 1)
+        if reader.node is self.anchor:
+            region = _anchor_region(self.nest, reader.position, {self.loops[loop].name: interval})
+        else:
+            wanted = (*computed.whole[:moved], interval, *computed.whole[moved + 1 :])
+            region = self.maps.inputs_of(reader.node, 0, wanted)[reader.position]
+        return (0, 0) if region is None else region[axis]
+
+
+def chain_of(nodes: Sequence[Node], results: frozenset[Value] = frozenset()) -> Chain:
+    """The chain of some nodes, given in order; `results` are values that must leave.
+
+    Raises:
+        CannotFuse: they are no chain, or a value's axis moves with several loops.
+    """
+    anchor = next((node for node in reversed(nodes) if is_complex(node)), None)
+    num_layers = sum(map(is_complex, nodes))
+    if anchor is None or num_layers > MAX_LAYERS:
+        raise CannotFuse(f"chain: {num_layers} operators sum products; a chain has 1 to {MAX_LAYERS}.")
+    before, after = tuple(nodes[: nodes.index(anchor)]), tuple(nodes[nodes.index(anchor) + 1 :])
+    _check_values(nodes, results)
+    _check_after(anchor, before, after)
+    nests = nests_of(anchor)
+    if len(nests) != 1 or contraction_of(nests[0]) is None:
+        raise CannotFuse(
+            f"chain: node {anchor.name!r} is more than one sum of products; end the chain before it."
+        )
+    nest, maps = nests[0], RegionMaps()
+    loops = _loops(nest)
+    parts = _parts(anchor, nest, loops, before, maps)
+    extra = sum(value.num_elements for value in _outside(after, nodes))
+    return Chain(tuple(nodes), anchor, nest, loops, parts, extra, maps)
+
+
+def _check_values(nodes: Sequence[Node], results: frozenset[Value]) -> None:
+    """Each node computes one value; all but the last one's are used inside only."""
+    inside = set(nodes)
+    for node in nodes:
+        if len(list(node.results())) != 1 or node.captures or not nests_of(node):
+            raise CannotFuse(
+                f"chain: node {node.name!r} has several results or no loops; end the chain before it."
+            )
+        value = node.outputs[0]
+        assert value is not None
+        leaves = value in results or not inside.issuperset(value.users) or not value.users
+        if leaves and node is not nodes[-1]:
+            raise CannotFuse(f"chain: {value.name!r} is used outside the chain; end the chain there.")
+
+
+def _check_after(anchor: Node, before: Sequence[Node], after: Sequence[Node]) -> None:
+    made = {value for node in before for value in node.results()}
+    for node in after:
+        if not is_pointwise(node) or next(node.results()).shape != next(anchor.results()).shape:
+            raise CannotFuse(f"chain: node {node.name!r} after the last sum of products is not pointwise.")
+        if made & set(node.inputs):
+            raise CannotFuse(f"chain: node {node.name!r} reads what comes before {anchor.name!r}.")
+
+
+def _outside(nodes: Sequence[Node], inside: Sequence[Node]) -> list[Value]:
+    """What some nodes read that no node of the chain makes."""
+    made = {value for node in inside for value in node.results()}
+    return list(dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in made))
+
+
+def _loops(nest: Nest) -> tuple[Dim, ...]:
+    """Loops that may be tiled: no two of them move one axis of an operand, parallel ones come first."""
+    taken: list[set[str]] = []
+    chosen: list[Dim] = []
+    sums = [
+        set(index.dims())
+        for access in (*nest.reads, nest.write)
+        for index in access.index
+        if isinstance(index, Affine) and len(index.terms) > 1
+    ]
+    for dim in (*nest.parallel_dims, *nest.reduce_dims):
+        meets = [group for group in sums if dim.name in group]
+        if dim.extent > 1 and not any(group & {d.name for d in chosen} for group in meets):
+            if dim.role == "reduce" and meets:
+                continue  # A window: its positions overlap those of the loop it slides along.
+            chosen.append(dim)
+            taken += meets
+    return tuple(chosen)
+
+
+def _anchor_region(nest: Nest, position: int, tiles: dict[str, Interval]) -> Region | None:
+    intervals = {dim.name: tiles.get(dim.name, (0, dim.extent)) for dim in nest.dims}
+    regions = [
+        access_region(access, intervals) for access in nest.reads if access.operand.key == ("input", position)
+    ]
+    touched = [region for region in regions if region is not None]
+    return hull(*touched) if touched else None
+
+
+def _parts(
+    anchor: Node, nest: Nest, loops: Sequence[Dim], before: Sequence[Node], maps: RegionMaps
+) -> tuple[Part, ...]:
+    """The parts from the anchor's result up to what comes from outside."""
+    result = next(anchor.results())
+    axes = [_written_axis(nest, loop) for loop in loops]
+    parts = [Part(result, "result", full_region(result.shape), (), tuple(axes), True, _macs_per_word(anchor))]
+    readers: dict[Value, list[Reader]] = {}
+    regions: dict[Value, Region] = {}
+    _add_readers(anchor, 0, _anchor_axes(anchor, nest, loops), _anchor_needs(anchor, nest), readers, regions)
+    for node in reversed(before):
+        value = next(node.results())
+        if value not in readers:
+            raise CannotFuse(f"chain: nothing in it needs {value.name!r}; leave node {node.name!r} out.")
+        part = _part(value, "intermediate", readers.pop(value), regions[value], parts, loops, anchor, node)
+        parts.append(part)
+        needs = maps.inputs_of(node, 0, part.whole)
+        _add_readers(node, len(parts) - 1, _node_axes(node, part.whole, needs, maps), needs, readers, regions)
+    for value, listed in readers.items():
+        kind: PartKind = "constant" if value.is_constant else "input"
+        parts.append(_part(value, kind, listed, regions[value], parts, loops, anchor, None))
+    return tuple(parts)
+
+
+def _add_readers(
+    node: Node,
+    part: int,
+    axes: Sequence[dict[int, int]],
+    needs: Sequence[Region | None],
+    readers: dict[Value, list[Reader]],
+    regions: dict[Value, Region],
+) -> None:
+    for position, (value, need) in enumerate(zip(node.inputs, needs, strict=True)):
+        if value is not None and need is not None:
+            readers.setdefault(value, []).append(Reader(part, node, position, axes[position]))
+            regions[value] = hull(regions[value], need) if value in regions else need
+
+
+def _part(
+    value: Value,
+    kind: PartKind,
+    readers: Sequence[Reader],
+    whole: Region,
+    parts: Sequence[Part],
+    loops: Sequence[Dim],
+    anchor: Node,
+    node: Node | None,
+) -> Part:
+    axis_of_loop: list[int | None] = []
+    for loop, dim in enumerate(loops):
+        moved = {_moved(reader, loop, parts, anchor) for reader in readers}
+        if len(moved) > 1:
+            raise CannotFuse(f"chain: {value.name!r} is read along different axes for tiles of {dim.name}.")
+        axis_of_loop += moved
+    used = [axis for axis in axis_of_loop if axis is not None]
+    if len(set(used)) < len(used):
+        raise CannotFuse(f"chain: an axis of {value.name!r} moves with two loops of {anchor.name!r}.")
+    in_place = kind == "intermediate" and len(readers) == 1 and _is_in_place(value, readers[0], parts)
+    macs_per_word = 0 if node is None else _macs_per_word(node)
+    return Part(value, kind, whole, tuple(readers), tuple(axis_of_loop), not in_place, macs_per_word)
+
+
+def _moved(reader: Reader, loop: int, parts: Sequence[Part], anchor: Node) -> int | None:
+    if reader.node is anchor:
+        return reader.axes.get(loop)
+    axis = parts[reader.part].axis_of_loop[loop]
+    return None if axis is None else reader.axes.get(axis)
+
+
+def _is_in_place(value: Value, reader: Reader, parts: Sequence[Part]) -> bool:
+    """Whether a value's place is taken by the only one computed from it, element by element."""
+    node = reader.node
+    others = [v for v in node.inputs if v is not None and v is not value and v.shape == value.shape]
+    computed = parts[reader.part].value
+    return is_pointwise(node) and computed.shape == value.shape and all(v.is_constant for v in others)
+
+
+def _macs_per_word(node: Node) -> int:
+    result = next(node.results())
+    return macs(node) // max(1, result.num_elements)
+
+
+def _written_axis(nest: Nest, loop: Dim) -> int | None:
+    axes = [
+        axis
+        for axis, index in enumerate(nest.write.index)
+        if isinstance(index, Affine) and loop.name in index.dims()
+    ]
+    return axes[0] if axes else None
+
+
+def _anchor_needs(anchor: Node, nest: Nest) -> list[Region | None]:
+    return [_anchor_region(nest, position, {}) for position in range(len(anchor.inputs))]
+
+
+def _anchor_axes(anchor: Node, nest: Nest, loops: Sequence[Dim]) -> list[dict[int, int]]:
+    """Of each input, by the place of a loop, the axis that the loop moves."""
+    listed = []
+    for position in range(len(anchor.inputs)):
+        whole = _anchor_region(nest, position, {})
+        axes: dict[int, int] = {}
+        for place, loop in enumerate(loops):
+            parts = [_anchor_region(nest, position, {loop.name: end}) for end in _ends((0, loop.extent))]
+            _note_axis(axes, place, whole, parts, f"node {anchor.name!r}")
+        listed.append(axes)
+    return listed
+
+
+def _node_axes(
+    node: Node, whole: Region, needs: Sequence[Region | None], maps: RegionMaps
+) -> list[dict[int, int]]:
+    """Of each input, by the axis of the result, the axis that moves with it."""
+    listed: list[dict[int, int]] = [{} for _ in needs]
+    for axis, interval in enumerate(whole):
+        if interval[1] - interval[0] < 2:
+            continue
+        ends = [maps.inputs_of(node, 0, (*whole[:axis], end, *whole[axis + 1 :])) for end in _ends(interval)]
+        for position, need in enumerate(needs):
+            _note_axis(listed[position], axis, need, [end[position] for end in ends], f"node {node.name!r}")
+    return listed
+
+
+def _ends(interval: Interval) -> tuple[Interval, Interval]:
+    return (interval[0], interval[0] + 1), (interval[1] - 1, interval[1])
+
+
+def _note_axis(
+    axes: dict[int, int], place: int, whole: Region | None, ends: Sequence[Region | None], what: str
+) -> None:
+    """Remember which axis changes if only one end is asked for.
+
+    Raises:
+        CannotFuse: several do, or the last part comes first.
+    """
+    if whole is None:
+        return
+    first, last = ends
+    moving = [
+        axis
+        for axis, interval in enumerate(whole)
+        if any(end is not None and end[axis] != interval for end in ends)
+    ]
+    if len(moving) > 1:
+        raise CannotFuse(f"chain: {what} spreads one axis of its result over several of an input.")
+    if moving:
+        (axis,) = moving
+        if first is not None and last is not None and last[axis][0] < first[axis][0]:
+            raise CannotFuse(f"chain: {what} reads an axis from its end.")
+        axes[place] = axis

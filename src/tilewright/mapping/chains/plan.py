@@ -1,0 +1,201 @@
+"""A joint tiling of a chain, and what it moves, computes and holds, in closed form.
+
+A step is a tile of every loop. Of a value that is retained from a loop inwards a step makes only what its
+predecessors in these loops did not leave, of loops further out everything anew: it is computed again, or read
+again if it comes from outside. Sides of boxes are independent, so sums over all steps are products of sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.ir.region import Interval
+from tilewright.mapping.chains.chain import Chain, Part
+
+Side = tuple[Interval, ...]  # along one loop: an interval for each of its steps
+STREAMED = -1
+"""In place of a depth: a constant that is read word by word in every step that needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Loops of a chain with more than one step, from the outermost: their places in `chain.loops`, and tiles."""
+
+    order: tuple[int, ...]
+    tiles: tuple[int, ...]
+
+    def sides(self, chain: Chain) -> tuple[Side, ...]:
+        """The steps of each loop, in this order."""
+        return tuple(
+            tuple((at, min(at + tile, extent)) for at in range(0, extent, tile))
+            for extent, tile in zip((chain.loops[i].extent for i in self.order), self.tiles, strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChainPlan:
+    """A tiling with a depth for each part: the place in the order from which on it is retained."""
+
+    tiling: Tiling
+    depths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainCount:
+    """What a plan moves past the outermost level, computes, and holds on chip at most, in words.
+
+    `computed_words` are elements of intermediate values that are made, more than there are where some are made again.
+    """
+
+    read_words: int
+    written_words: int
+    num_macs: int
+    held_words: int
+    computed_words: int
+
+    @property
+    def moved_words(self) -> int:
+        """Read and written."""
+        return self.read_words + self.written_words
+
+
+@dataclass(frozen=True, slots=True)
+class PartCount:
+    """One part under a plan: what each step needs and makes of it, and the words that wait on chip."""
+
+    needed: tuple[Side, ...]
+    fresh: tuple[Side, ...]
+    fresh_words: int
+    needed_words: int
+    held_words: int
+
+
+def needed_sides(
+    chain: Chain, part: Part, tiling: Tiling, counts: Sequence[PartCount | None]
+) -> tuple[Side, ...]:
+    """What each step needs of a part, by what its readers make: along each loop the hull of their needs."""
+    sides = []
+    tiles = tiling.sides(chain) if any(reader.node is chain.anchor for reader in part.readers) else ()
+    for place, loop in enumerate(tiling.order):
+        wanted: list[list[Interval]] = []
+        for reader in part.readers:
+            if reader.node is chain.anchor:
+                made = tiles[place]
+            else:
+                count = counts[reader.part]
+                assert count is not None
+                made = count.fresh[place]
+            wanted.append([chain.needed(reader, loop, interval) for interval in made])
+        sides.append(tuple(_hull(intervals) for intervals in zip(*wanted, strict=True)))
+    return tuple(sides)
+
+
+def _hull(intervals: Sequence[Interval]) -> Interval:
+    solid = [interval for interval in intervals if interval[0] < interval[1]]
+    if not solid:
+        return (0, 0)
+    return min(start for start, _ in solid), max(stop for _, stop in solid)
+
+
+def count_part(part: Part, tiling: Tiling, needed: tuple[Side, ...], depth: int) -> PartCount:
+    """Fresh and held words of a part that is retained from a depth inwards; see the module's text."""
+    still = part.num_still_words(tiling.order)
+    fresh = tuple(
+        _fresh(side) if depth != STREAMED and place >= depth and part.is_held else side
+        for place, side in enumerate(needed)
+    )
+    held = span = still
+    for place in range(len(needed) - 1, -1, -1):
+        side = needed[place]
+        rows = max(stop - start for start, stop in side)
+        kept = _kept(side) if place >= depth else 0
+        held = rows * held + kept * (span - held)
+        span *= _span(side)
+    if depth == STREAMED or not part.is_held:
+        held = int(depth == STREAMED)
+    return PartCount(needed, fresh, still * _total(fresh), still * _total(needed), held)
+
+
+def _total(sides: Sequence[Side]) -> int:
+    return prod(sum(stop - start for start, stop in side) for side in sides)
+
+
+def _fresh(side: Side) -> Side:
+    listed: list[Interval] = []
+    end: int | None = None
+    for start, stop in side:
+        begin = start if end is None else max(start, end)
+        listed.append((begin, stop) if begin < stop else (0, 0))
+        if start < stop:
+            end = stop if end is None else max(end, stop)
+    return tuple(listed)
+
+
+def _kept(side: Side) -> int:
+    """The most that a step leaves for the next one that needs something."""
+    most, end = 0, None
+    for start, stop in side:
+        if start < stop:
+            if end is not None:
+                most = max(most, end - start)
+            end = stop if end is None else max(end, stop)
+    return most
+
+
+def _span(side: Side) -> int:
+    start, stop = _hull(side)
+    return stop - start
+
+
+def count_plan(chain: Chain, plan: ChainPlan) -> ChainCount:
+    """Everything that a plan moves, computes and holds."""
+    counts: list[PartCount] = []
+    for part, depth in zip(chain.parts, plan.depths, strict=True):
+        if part.kind == "result":
+            counts.append(count_result(chain, plan.tiling))
+        else:
+            counts.append(
+                count_part(part, plan.tiling, needed_sides(chain, part, plan.tiling, counts), depth)
+            )
+    return total_count(chain, counts)
+
+
+def count_result(chain: Chain, tiling: Tiling) -> PartCount:
+    """What the anchor computes: partial sums wait on chip until they are whole."""
+    part = chain.parts[0]
+    sides = tuple(
+        side if part.axis_of_loop[loop] is not None else ((0, 1),) * len(side)
+        for loop, side in zip(tiling.order, tiling.sides(chain), strict=True)
+    )
+    return count_part(part, tiling, _scaled(part, chain, tiling, sides), 0)
+
+
+def _scaled(part: Part, chain: Chain, tiling: Tiling, sides: tuple[Side, ...]) -> tuple[Side, ...]:
+    """Sides in elements of the result: where a group's channels share an axis, a step has all of its own."""
+    scaled = []
+    for loop, side in zip(tiling.order, sides, strict=True):
+        axis = part.axis_of_loop[loop]
+        if axis is None:
+            scaled.append(side)
+            continue
+        start, stop = part.whole[axis]
+        factor = (stop - start) // chain.loops[loop].extent
+        scaled.append(tuple((low * factor, high * factor) for low, high in side))
+    return tuple(scaled)
+
+
+def total_count(chain: Chain, counts: Sequence[PartCount]) -> ChainCount:
+    """A chain's count from those of its parts."""
+    parts = list(zip(chain.parts, counts, strict=True))
+    outside = [count for part, count in parts if part.kind in ("input", "constant")]
+    made = [(part, count) for part, count in parts if part.kind == "intermediate"]
+    num_macs = chain.parts[0].macs_per_word * chain.parts[0].num_words
+    return ChainCount(
+        read_words=sum(count.fresh_words for count in outside) + chain.num_extra_words,
+        written_words=chain.parts[0].num_words,
+        num_macs=num_macs + sum(part.macs_per_word * count.fresh_words for part, count in made),
+        held_words=sum(count.held_words for _, count in parts),
+        computed_words=sum(count.fresh_words for _, count in made),
+    )
