@@ -1,14 +1,14 @@
 """A chain: operators that are tiled together, and how a step's part of each value follows from their nests.
 
-Steps are tiles of the loops of the last contraction, the anchor. An axis of a value moves with at most one of
-these loops, so what a step needs is a box whose sides are found loop by loop. Which axis moves with which loop
+Steps are tiles of the loops of the last contraction, the anchor. An axis of a value moves with at most one
+of these loops, so what a step needs is a box whose sides are found loop by loop. Which axis moves with which loop
 is read off the region functions of the nests; nothing here knows an operator by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
@@ -47,8 +47,9 @@ class Reader:
 class Part:
     """A value of a chain. `axis_of_loop` has the axis that each loop moves, None where it moves none.
 
-    A value that is not held is made in the place of the one computed from it. `macs_per_word` are the
-    multiply-accumulates of one element.
+    A value that is not held is made in the place of the one computed from it. One that may stream comes from
+    outside and can be read word by word: weights, as what they meet is on chip, and what is added to the
+    result. `macs_per_word` are the multiply-accumulates of one element.
     """
 
     value: Value
@@ -57,6 +58,7 @@ class Part:
     readers: tuple[Reader, ...]
     axis_of_loop: tuple[int | None, ...]
     is_held: bool = True
+    may_stream: bool = False
     macs_per_word: int = 0
 
     @property
@@ -74,8 +76,8 @@ class Part:
 class Chain:
     """Operators to tile together.
 
-    `parts[0]` is what the anchor computes; each part comes after those computed from it. `loops` are the
-    anchor's that may be tiled; `num_extra_words` are read from outside once, by pointwise operators after the anchor.
+    `parts[0]` is what the anchor computes, in whose place pointwise operators after it write; each part comes
+    after those computed from it. `loops` are the anchor's that may be tiled.
     """
 
     nodes: tuple[Node, ...]
@@ -83,27 +85,32 @@ class Chain:
     nest: Nest
     loops: tuple[Dim, ...]
     parts: tuple[Part, ...]
-    num_extra_words: int
     maps: RegionMaps = field(repr=False)
+    known: dict[tuple[Reader, int, Interval], Interval] = field(default_factory=dict, repr=False)
 
     @property
     def compulsory_words(self) -> int:
         """What every execution moves that keeps the intermediate values on chip: all others once."""
-        once = {part.value: part.num_words for part in self.parts if part.kind in ("input", "constant")}
-        also = [
-            v for v in _outside(self.nodes[self.nodes.index(self.anchor) + 1 :], self.nodes) if v not in once
-        ]
-        return self.parts[0].num_words + sum(once.values()) + sum(value.num_elements for value in also)
+        outside = sum(part.num_words for part in self.parts if part.kind in ("input", "constant"))
+        return self.parts[0].num_words + outside
 
     @property
     def num_macs(self) -> int:
         """Multiply-accumulates where nothing is computed twice."""
         return sum(part.macs_per_word * part.num_words for part in self.parts)
 
-    def needed(self, reader: Reader, loop: int, interval: Interval) -> Interval:
-        """What a reader needs along the axis that a loop moves, to compute an interval along its own."""
+    def needed(self, part: Part, reader: Reader, loop: int, interval: Interval) -> Interval:
+        """What a reader needs of a part along the axis that a loop moves, for an interval along its own."""
         if interval[0] >= interval[1]:
             return (0, 0)
+        if part.axis_of_loop[loop] is None:
+            return (0, 1)
+        key = reader, loop, interval
+        if key not in self.known:
+            self.known[key] = self._needed(reader, loop, interval)
+        return self.known[key]
+
+    def _needed(self, reader: Reader, loop: int, interval: Interval) -> Interval:
         computed = self.parts[reader.part]
         moved = loop if reader.node is self.anchor else computed.axis_of_loop[loop]
         axis = None if moved is None else reader.axes.get(moved)
@@ -129,7 +136,7 @@ def chain_of(nodes: Sequence[Node], results: frozenset[Value] = frozenset()) -> 
         raise CannotFuse(f"chain: {num_layers} operators sum products; a chain has 1 to {MAX_LAYERS}.")
     before, after = tuple(nodes[: nodes.index(anchor)]), tuple(nodes[nodes.index(anchor) + 1 :])
     _check_values(nodes, results)
-    _check_after(anchor, before, after)
+    _check_after(anchor, after)
     nests = nests_of(anchor)
     if len(nests) != 1 or contraction_of(nests[0]) is None:
         raise CannotFuse(
@@ -137,9 +144,7 @@ def chain_of(nodes: Sequence[Node], results: frozenset[Value] = frozenset()) -> 
         )
     nest, maps = nests[0], RegionMaps()
     loops = _loops(nest)
-    parts = _parts(anchor, nest, loops, before, maps)
-    extra = sum(value.num_elements for value in _outside(after, nodes))
-    return Chain(tuple(nodes), anchor, nest, loops, parts, extra, maps)
+    return Chain(tuple(nodes), anchor, nest, loops, _parts(anchor, nest, loops, before, after, maps), maps)
 
 
 def _check_values(nodes: Sequence[Node], results: frozenset[Value]) -> None:
@@ -157,19 +162,10 @@ def _check_values(nodes: Sequence[Node], results: frozenset[Value]) -> None:
             raise CannotFuse(f"chain: {value.name!r} is used outside the chain; end the chain there.")
 
 
-def _check_after(anchor: Node, before: Sequence[Node], after: Sequence[Node]) -> None:
-    made = {value for node in before for value in node.results()}
+def _check_after(anchor: Node, after: Sequence[Node]) -> None:
     for node in after:
         if not is_pointwise(node) or next(node.results()).shape != next(anchor.results()).shape:
             raise CannotFuse(f"chain: node {node.name!r} after the last sum of products is not pointwise.")
-        if made & set(node.inputs):
-            raise CannotFuse(f"chain: node {node.name!r} reads what comes before {anchor.name!r}.")
-
-
-def _outside(nodes: Sequence[Node], inside: Sequence[Node]) -> list[Value]:
-    """What some nodes read that no node of the chain makes."""
-    made = {value for node in inside for value in node.results()}
-    return list(dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in made))
 
 
 def _loops(nest: Nest) -> tuple[Dim, ...]:
@@ -202,15 +198,28 @@ def _anchor_region(nest: Nest, position: int, tiles: dict[str, Interval]) -> Reg
 
 
 def _parts(
-    anchor: Node, nest: Nest, loops: Sequence[Dim], before: Sequence[Node], maps: RegionMaps
+    anchor: Node,
+    nest: Nest,
+    loops: Sequence[Dim],
+    before: Sequence[Node],
+    after: Sequence[Node],
+    maps: RegionMaps,
 ) -> tuple[Part, ...]:
     """The parts from the anchor's result up to what comes from outside."""
     result = next(anchor.results())
     axes = [_written_axis(nest, loop) for loop in loops]
-    parts = [Part(result, "result", full_region(result.shape), (), tuple(axes), True, _macs_per_word(anchor))]
+    whole = full_region(result.shape)
+    parts = [Part(result, "result", whole, (), tuple(axes), macs_per_word=_macs_per_word(anchor))]
     readers: dict[Value, list[Reader]] = {}
     regions: dict[Value, Region] = {}
     _add_readers(anchor, 0, _anchor_axes(anchor, nest, loops), _anchor_needs(anchor, nest), readers, regions)
+    made = {result, *(value for node in after for value in node.results())}
+    for node in after:
+        needs = [
+            need if value not in made else None
+            for value, need in zip(node.inputs, maps.inputs_of(node, 0, whole), strict=True)
+        ]
+        _add_readers(node, 0, _node_axes(node, whole, needs, maps), needs, readers, regions)
     for node in reversed(before):
         value = next(node.results())
         if value not in readers:
@@ -221,7 +230,9 @@ def _parts(
         _add_readers(node, len(parts) - 1, _node_axes(node, part.whole, needs, maps), needs, readers, regions)
     for value, listed in readers.items():
         kind: PartKind = "constant" if value.is_constant else "input"
-        parts.append(_part(value, kind, listed, regions[value], parts, loops, anchor, None))
+        part = _part(value, kind, listed, regions[value], parts, loops, anchor, None)
+        may_stream = value.is_constant or all(reader.node in after for reader in listed)
+        parts.append(replace(part, may_stream=may_stream))
     return tuple(parts)
 
 
@@ -252,6 +263,8 @@ def _part(
     axis_of_loop: list[int | None] = []
     for loop, dim in enumerate(loops):
         moved = {_moved(reader, loop, parts, anchor) for reader in readers}
+        if None in moved:
+            moved = {None}  # Who needs all of an axis in each step needs what the others do.
         if len(moved) > 1:
             raise CannotFuse(f"chain: {value.name!r} is read along different axes for tiles of {dim.name}.")
         axis_of_loop += moved
@@ -260,7 +273,9 @@ def _part(
         raise CannotFuse(f"chain: an axis of {value.name!r} moves with two loops of {anchor.name!r}.")
     in_place = kind == "intermediate" and len(readers) == 1 and _is_in_place(value, readers[0], parts)
     macs_per_word = 0 if node is None else _macs_per_word(node)
-    return Part(value, kind, whole, tuple(readers), tuple(axis_of_loop), not in_place, macs_per_word)
+    return Part(
+        value, kind, whole, tuple(readers), tuple(axis_of_loop), not in_place, macs_per_word=macs_per_word
+    )
 
 
 def _moved(reader: Reader, loop: int, parts: Sequence[Part], anchor: Node) -> int | None:

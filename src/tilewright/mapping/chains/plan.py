@@ -8,7 +8,7 @@ again if it comes from outside. Sides of boxes are independent, so sums over all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.ir.region import Interval
@@ -46,14 +46,20 @@ class ChainPlan:
 class ChainCount:
     """What a plan moves past the outermost level, computes, and holds on chip at most, in words.
 
-    `computed_words` are elements of intermediate values that are made, more than there are where some are made again.
+    `computed_words` are elements of intermediate values that are made: more than there are where some are made
+    again.
     """
 
     read_words: int
     written_words: int
     num_macs: int
-    held_words: int
+    held_by_part: tuple[int, ...]
     computed_words: int
+
+    @property
+    def held_words(self) -> int:
+        """What is kept for all parts together."""
+        return sum(self.held_by_part)
 
     @property
     def moved_words(self) -> int:
@@ -87,7 +93,7 @@ def needed_sides(
                 count = counts[reader.part]
                 assert count is not None
                 made = count.fresh[place]
-            wanted.append([chain.needed(reader, loop, interval) for interval in made])
+            wanted.append([chain.needed(part, reader, loop, interval) for interval in made])
         sides.append(tuple(_hull(intervals) for intervals in zip(*wanted, strict=True)))
     return tuple(sides)
 
@@ -169,7 +175,13 @@ def count_result(chain: Chain, tiling: Tiling) -> PartCount:
         side if part.axis_of_loop[loop] is not None else ((0, 1),) * len(side)
         for loop, side in zip(tiling.order, tiling.sides(chain), strict=True)
     )
-    return count_part(part, tiling, _scaled(part, chain, tiling, sides), 0)
+    count = count_part(part, tiling, _scaled(part, chain, tiling, sides), 0)
+    # A sum is there for others when the last of its steps is done.
+    whole = tuple(
+        side if part.axis_of_loop[loop] is not None else (*((0, 0),) * (len(side) - 1), (0, 1))
+        for loop, side in zip(tiling.order, count.fresh, strict=True)
+    )
+    return replace(count, fresh=whole)
 
 
 def _scaled(part: Part, chain: Chain, tiling: Tiling, sides: tuple[Side, ...]) -> tuple[Side, ...]:
@@ -193,9 +205,9 @@ def total_count(chain: Chain, counts: Sequence[PartCount]) -> ChainCount:
     made = [(part, count) for part, count in parts if part.kind == "intermediate"]
     num_macs = chain.parts[0].macs_per_word * chain.parts[0].num_words
     return ChainCount(
-        read_words=sum(count.fresh_words for count in outside) + chain.num_extra_words,
+        read_words=sum(count.fresh_words for count in outside),
         written_words=chain.parts[0].num_words,
         num_macs=num_macs + sum(part.macs_per_word * count.fresh_words for part, count in made),
-        held_words=sum(count.held_words for _, count in parts),
+        held_by_part=tuple(count.held_words for _, count in parts),
         computed_words=sum(count.fresh_words for _, count in made),
     )

@@ -1,4 +1,4 @@
-"""The best joint tiling of a chain, by looking at all of them but those that cannot be better.
+"""The best joint tiling of a chain, by looking at all but those that cannot be better.
 
 For each tiling and order of its loops, depths of the intermediate values are tried one after another, from the
 anchor up; what comes from outside then has a front of (held, read) each, and these are put together. A
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations, product
 from math import ceil, prod
 from typing import Literal
@@ -84,7 +84,8 @@ def best_plan(
     search = _Search(chain, limits, objective)
     end = time.monotonic() + deadline_s
     is_whole, number = True, 0
-    for number, tiling in enumerate(_tilings(search), 1):
+    for tiling in _tilings(search):
+        number += 1
         search.look_at(tiling)
         if search.is_least():
             break
@@ -93,7 +94,7 @@ def best_plan(
             break
     if search.best is None:
         return None
-    key, plan, count = search.best
+    _, plan, count = search.best
     return BestPlan(plan, count, is_whole, number)
 
 
@@ -162,8 +163,8 @@ class _Search:
         return counts
 
     def _least_held(self, part: Part, tiling: Tiling, count: PartCount) -> int:
-        if part.kind == "constant":
-            return int(self.limits.keeps_weights)
+        if part.may_stream:
+            return int(part.kind != "constant" or self.limits.keeps_weights)
         rows = prod(max(stop - start for start, stop in side) for side in count.needed)
         return rows * part.num_still_words(tiling.order) if part.is_held else 0
 
@@ -174,7 +175,7 @@ class _Search:
             self._least_held(part, tiling, count)
             for part, count in zip(self.chain.parts, counts, strict=True)
         ]
-        moved = self.chain.parts[0].num_words + self.chain.num_extra_words
+        moved = self.chain.parts[0].num_words
         for part, count, own in zip(self.chain.parts, counts, least, strict=True):
             if part.kind in ("input", "constant"):
                 free = self.limits.capacity_words - sum(least) + own
@@ -189,13 +190,14 @@ class _Search:
     def _options(self, part: Part, tiling: Tiling, needed: tuple[Side, ...]) -> list[tuple[int, PartCount]]:
         """Depths of a part that differ in what they hold or make, each with its count."""
         depths: Sequence[int] = range(len(needed) + 1) if part.is_held else (len(needed),)
-        if part.kind == "constant":
-            depths = (STREAMED, *depths) if self.limits.keeps_weights else (STREAMED,)
+        is_kept = part.kind != "constant" or self.limits.keeps_weights
+        if part.may_stream:
+            depths = (STREAMED, *depths) if is_kept else (STREAMED,)
         options: dict[tuple[Side, ...], tuple[int, PartCount]] = {}
         for depth in depths:
             count = count_part(part, tiling, needed, depth)
-            if part.kind == "constant" and not self.limits.keeps_weights:
-                count = PartCount(count.needed, count.fresh, count.fresh_words, count.needed_words, 0)
+            if not is_kept:
+                count = replace(count, held_words=0)
             known = options.get(count.fresh)
             if known is None or count.held_words < known[1].held_words:
                 options[count.fresh] = depth, count
