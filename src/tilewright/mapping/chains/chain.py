@@ -1,7 +1,7 @@
 """A chain: operators that are tiled together, and how a step's part of each value follows from their nests.
 
-Steps are tiles of the loops of the last contraction, the anchor. An axis of a value moves with at most one
-of these loops, so what a step needs is a box whose sides are found loop by loop. Which axis moves with which loop
+Steps are tiles of the loops of the last contraction, the anchor. An axis of a value moves with at most
+one of these loops, so what a step needs is a box whose sides are found loop by loop. Which axis moves with which loop
 is read off the region functions of the nests; nothing here knows an operator by name.
 """
 
@@ -87,12 +87,6 @@ class Chain:
     parts: tuple[Part, ...]
     maps: RegionMaps = field(repr=False)
     known: dict[tuple[Reader, int, Interval], Interval] = field(default_factory=dict, repr=False)
-
-    @property
-    def compulsory_words(self) -> int:
-        """What every execution moves that keeps the intermediate values on chip: all others once."""
-        outside = sum(part.num_words for part in self.parts if part.kind in ("input", "constant"))
-        return self.parts[0].num_words + outside
 
     @property
     def num_macs(self) -> int:

@@ -21,7 +21,7 @@ STREAMED = -1
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Loops of a chain with more than one step, from the outermost: their places in `chain.loops`, and tiles."""
+    """Loops with more than one step, from the outermost: their places in `chain.loops`, and tiles."""
 
     order: tuple[int, ...]
     tiles: tuple[int, ...]
@@ -44,7 +44,7 @@ class ChainPlan:
 
 @dataclass(frozen=True, slots=True)
 class ChainCount:
-    """What a plan moves past the outermost level, computes, and holds on chip at most, in words.
+    """What a plan moves past the outermost level, computes, and holds on chip, in words.
 
     `computed_words` are elements of intermediate values that are made: more than there are where some are made
     again.
@@ -211,3 +211,21 @@ def total_count(chain: Chain, counts: Sequence[PartCount]) -> ChainCount:
         held_by_part=tuple(count.held_words for _, count in parts),
         computed_words=sum(count.fresh_words for _, count in made),
     )
+
+
+def compulsory_words(chain: Chain) -> int:
+    """What every joint tiling moves: all that comes in and goes out, once.
+
+    With tiles of one iteration that leave everything on chip, also what strides jump over is left out.
+    """
+    return _finest(chain).moved_words
+
+
+def least_macs(chain: Chain) -> int:
+    """Multiply-accumulates where nothing is computed twice, and nothing that no operator reads."""
+    return _finest(chain).num_macs
+
+
+def _finest(chain: Chain) -> ChainCount:
+    order = tuple(range(len(chain.loops)))
+    return count_plan(chain, ChainPlan(Tiling(order, (1,) * len(order)), (0,) * len(chain.parts)))

@@ -1,7 +1,7 @@
 """The best joint tiling of a chain, by looking at all but those that cannot be better.
 
-For each tiling and order of its loops, depths of the intermediate values are tried one after another, from the
-anchor up; what comes from outside then has a front of (held, read) each, and these are put together. A
+For each tiling and order of its loops, depths of the intermediate values are tried one after another, from
+the anchor up; what comes from outside then has a front of (held, read) each, and these are put together. A
 tiling is dropped where its smallest boxes do not fit, or where no part can read little enough.
 """
 
@@ -11,8 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations, product
-from math import ceil, prod
-from typing import Literal
+from math import prod
 
 from tilewright.mapping.chains.chain import Chain, Part
 from tilewright.mapping.chains.plan import (
@@ -22,40 +21,28 @@ from tilewright.mapping.chains.plan import (
     PartCount,
     Side,
     Tiling,
+    compulsory_words,
     count_part,
     count_result,
+    least_macs,
     needed_sides,
     total_count,
 )
 from tilewright.mapping.factors import divisors
 
-ChainObjective = Literal["traffic", "latency"]
 _ALL_TILES_UP_TO = 16  # of longer loops only tiles that divide them
 
 
 @dataclass(frozen=True, slots=True)
 class ChainLimits:
-    """What a chain may use: words on chip, and whether weights stay there; None of rates means no limit.
+    """What a chain may use: words on chip, whether weights stay there, and how much may be computed again.
 
-    `num_units` multiply in each cycle; `read` and `write` are words per cycle of the outermost level.
+    `recomputed` is a share of the chain's multiply-accumulates.
     """
 
     capacity_words: int
     keeps_weights: bool = True
-    num_units: int = 1
-    read_words_per_cycle: float | None = None
-    write_words_per_cycle: float | None = None
-
-    def cycles(self, count: ChainCount) -> int:
-        """The roofline of a plan: all units busy, or the outermost level."""
-        read, write = (
-            0 if rate is None else ceil(words / rate)
-            for words, rate in (
-                (count.read_words, self.read_words_per_cycle),
-                (count.written_words, self.write_words_per_cycle),
-            )
-        )
-        return max(ceil(count.num_macs / self.num_units), read, write)
+    recomputed: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +55,12 @@ class BestPlan:
     num_tilings: int
 
 
-Key = tuple[int, ...]
+Key = tuple[int, int]  # words moved, multiply-accumulates
 
 
-def key_of(count: ChainCount, limits: ChainLimits, objective: ChainObjective) -> Key:
-    """What is minimised, then what decides between equals."""
-    rest = (count.moved_words, count.num_macs)
-    return rest if objective == "traffic" else (limits.cycles(count), *rest)
-
-
-def best_plan(
-    chain: Chain, limits: ChainLimits, objective: ChainObjective = "traffic", deadline_s: float = 10.0
-) -> BestPlan | None:
-    """The plan of least key that fits; None where not even the smallest tiles do."""
-    search = _Search(chain, limits, objective)
+def best_plan(chain: Chain, limits: ChainLimits, deadline_s: float = 10.0) -> BestPlan | None:
+    """The plan that moves least, of equal ones that which computes least; None where nothing fits."""
+    search = _Search(chain, limits)
     end = time.monotonic() + deadline_s
     is_whole, number = True, 0
     for tiling in _tilings(search):
@@ -122,19 +101,17 @@ def _tilings(search: _Search) -> Iterator[Tiling]:
 class _Search:
     """The best of the tilings that were looked at."""
 
-    def __init__(self, chain: Chain, limits: ChainLimits, objective: ChainObjective) -> None:
-        self.chain, self.limits, self.objective = chain, limits, objective
+    def __init__(self, chain: Chain, limits: ChainLimits) -> None:
+        self.chain, self.limits = chain, limits
+        self.least = compulsory_words(chain), least_macs(chain)
+        self.most_macs = int(self.least[1] * (1 + limits.recomputed))
         self.best: tuple[Key, ChainPlan, ChainCount] | None = None
         kinds = [part.kind for part in chain.parts]
         self.num_made = sum(kind in ("result", "intermediate") for kind in kinds)
 
     def is_least(self) -> bool:
         """Whether nothing can be better: what must be moved is moved once, and nothing computed twice."""
-        if self.best is None:
-            return False
-        count = self.best[2]
-        chain = self.chain
-        return count.moved_words == chain.compulsory_words and count.num_macs == chain.num_macs
+        return self.best is not None and self.best[0] <= self.least
 
     def may_fit(self, tiling: Tiling) -> bool:
         """Whether the boxes of one step fit where everything is retained: no order has smaller ones."""
@@ -147,14 +124,9 @@ class _Search:
 
     def look_at(self, tiling: Tiling) -> None:
         """Try all depths of a tiling."""
-        if self.best is not None and self._least_moved(tiling) > self._most_moved():
+        if self.best is not None and self._least_moved(tiling) > self.best[0][0]:
             return
         self._choose(tiling, [count_result(self.chain, tiling)], [0])
-
-    def _most_moved(self) -> float:
-        """A plan that moves more is no better; of latency, traffic decides between equals only."""
-        assert self.best is not None
-        return self.best[2].moved_words if self.objective == "traffic" else float("inf")
 
     def _all_retained(self, tiling: Tiling) -> list[PartCount]:
         counts = [count_result(self.chain, tiling)]
@@ -238,7 +210,9 @@ class _Search:
             return
         chosen = front[-1][2]
         count = total_count(self.chain, [*counts, *(c for _, c in chosen)])
-        key = key_of(count, self.limits, self.objective)
+        key = count.moved_words, count.num_macs
+        if count.num_macs > self.most_macs:
+            return
         if self.best is None or key < self.best[0]:
             plan = ChainPlan(tiling, (*depths, *(d for d, _ in chosen)))
             self.best = key, plan, count

@@ -1,0 +1,60 @@
+"""Runs of operators in a graph that may be tiled together, and the stages at whose ends they may be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tilewright.ir.derive import is_complex, is_pointwise
+from tilewright.ir.graph import Graph, Node
+
+Stage = tuple[Node, ...]
+"""An operator and the pointwise ones that follow it: what is computed before a value is stored."""
+
+
+def runs_of(graph: Graph) -> list[tuple[Node, ...]]:
+    """Longest runs with two sums of products or more, each operator reading what the last one computed.
+
+    A run ends where a value has several readers that it does not reach, or leaves the graph.
+    """
+    taken: set[Node] = set()
+    runs = []
+    for node in graph.nodes:
+        if node in taken or not is_complex(node):
+            continue
+        run = _trimmed(list(_followed(node, graph, taken)))
+        taken.update(run)
+        if sum(map(is_complex, run)) > 1:
+            runs.append(tuple(run))
+    return runs
+
+
+def _followed(node: Node, graph: Graph, taken: set[Node]) -> Iterator[Node]:
+    """An operator, then always the only reader of what was computed."""
+    leaving = set(graph.outputs)
+    while True:
+        yield node
+        values = list(node.results())
+        if len(values) != 1 or values[0] in leaving or len(values[0].users) != 1:
+            return
+        (node,) = values[0].users
+        if node in taken or node.captures:
+            return
+
+
+def _trimmed(run: list[Node]) -> list[Node]:
+    """Without what follows the last sum of products and is not pointwise."""
+    last = max(place for place, node in enumerate(run) if is_complex(node))
+    end = last + 1
+    while end < len(run) and is_pointwise(run[end]):
+        end += 1
+    return run[:end]
+
+
+def stages_of(nodes: Sequence[Node]) -> tuple[Stage, ...]:
+    """A run in stages: each begins with an operator that is not pointwise."""
+    stages: list[list[Node]] = []
+    for node in nodes:
+        if not stages or not is_pointwise(node):
+            stages.append([])
+        stages[-1].append(node)
+    return tuple(map(tuple, stages))
