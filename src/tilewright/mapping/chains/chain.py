@@ -1,8 +1,8 @@
 """A chain: operators that are tiled together, and how a step's part of each value follows from their nests.
 
 Steps are tiles of the loops of the last contraction, the anchor. An axis of a value moves with at most
-one of these loops, so what a step needs is a box whose sides are found loop by loop. Which axis moves with which loop
-is read off the region functions of the nests; nothing here knows an operator by name.
+one of these loops, so what a step needs is a box whose sides are found loop by loop. Which axis moves with
+which loop is read off the region functions of the nests; nothing here knows an operator by name.
 """
 
 from __future__ import annotations
