@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         check,
         compare_schedules,
         load,
+        map_chain,
         simulate,
     )
     from tilewright.api import bisect_model as bisect
@@ -93,6 +94,7 @@ __all__ = [
     "learn",
     "load",
     "map",
+    "map_chain",
     "open",
     "plan",
     "profile",
@@ -125,6 +127,7 @@ _API = (
     "check",
     "compare_schedules",
     "load",
+    "map_chain",
     "simulate",
 )
 _HOMES: dict[str, tuple[str, str]] = {

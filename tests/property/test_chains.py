@@ -1,4 +1,4 @@
-"""Joint tilings of chains: counts equal a walk over every step, no tiling there is moves less than the best."""
+"""Joint tilings of chains: counts equal a walk over every step, and no tiling moves less than the best."""
 
 from __future__ import annotations
 

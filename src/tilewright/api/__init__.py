@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tilewright.api.artifacts import open_artifact
     from tilewright.api.benchmark import BenchOptions, BenchResult, bench
     from tilewright.api.bisection import BisectResult, bisect_model
+    from tilewright.api.chains import map_chain
     from tilewright.api.comparison import ComparisonResult, compare_models
     from tilewright.api.compilation import compile_model
     from tilewright.api.difference import DiffResult, diff_models
@@ -38,6 +39,7 @@ _HOMES = {
     "tilewright.api.artifacts": ("open_artifact",),
     "tilewright.api.benchmark": ("BenchOptions", "BenchResult", "bench"),
     "tilewright.api.bisection": ("BisectResult", "bisect_model"),
+    "tilewright.api.chains": ("map_chain",),
     "tilewright.api.comparison": ("ComparisonResult", "compare_models"),
     "tilewright.api.compilation": ("compile_model",),
     "tilewright.api.difference": ("DiffResult", "diff_models"),
@@ -101,6 +103,7 @@ __all__ = [
     "inspect_file",
     "learn_costs",
     "load",
+    "map_chain",
     "map_operators",
     "open_artifact",
     "plan_model",

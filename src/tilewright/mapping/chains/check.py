@@ -1,7 +1,7 @@
 """Independent check of a joint tiling: every step is walked with sets of elements.
 
-Shares no code with the search. What a step needs is worked out from the iterations of the nests one by
-one, so only small chains can be walked. Where a value is read by several operators, its box is that of all of them,
+Shares no code with the search. What a step needs is worked out from the iterations of the nests, so only
+small chains can be walked. Where a value is read by several operators, its box is that of all of them,
 loop by loop, and a plan may say more than a walk counts.
 """
 

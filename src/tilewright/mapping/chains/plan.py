@@ -46,8 +46,8 @@ class ChainPlan:
 class ChainCount:
     """What a plan moves past the outermost level, computes, and holds on chip, in words.
 
-    `computed_words` are elements of intermediate values that are made: more than there are where some are made
-    again.
+    `computed_words` are elements of intermediate values that are made: more than there are where some are
+    made again.
     """
 
     read_words: int

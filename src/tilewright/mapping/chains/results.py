@@ -34,7 +34,7 @@ class ChainValue:
 
 @dataclass(frozen=True, slots=True)
 class ChainPart:
-    """Operators that run together; without loops one that runs alone under a mapping of its own, or streams."""
+    """Operators that run together; without loops one that runs alone, mapped by itself, or streams."""
 
     nodes: tuple[str, ...]
     moved_words: int

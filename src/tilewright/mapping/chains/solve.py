@@ -208,7 +208,7 @@ def _written(nodes: Sequence[Node]) -> int:
 
 
 def _bound_words(nodes: Sequence[Node]) -> int:
-    """What comes in and what goes out, once; of operators that no joint tiling has, weights and the result."""
+    """What comes in and goes out, once; where all operators have no joint tiling, weights and the result."""
     try:
         return compulsory_words(chain_of(nodes))
     except CannotFuse:
