@@ -121,6 +121,12 @@ def map_(
         help="Also simulate the mappings on the machine's network, cycle by cycle.",
         rich_help_panel=PLANS,
     ),
+    fuse: bool = typer.Option(
+        False,
+        "--fuse",
+        help="Of a model, tile chains of operators jointly, so that what passes between them stays on chip.",
+        rich_help_panel=PLANS,
+    ),
     shapes: str | None = SHAPES,
     sweep: list[str] = typer.Option(
         None,
@@ -162,6 +168,9 @@ def map_(
     from tilewright.mapping.sweep.results import MapSweep
 
     _check_flags(context)
+    if fuse:
+        _print_chains(work or [], target, budget, shapes, as_json=as_json)
+        return
     request = MapRequest(
         work=tuple(work or ()),
         machine=target,
@@ -198,7 +207,41 @@ def map_(
         raise typer.Exit(InfeasibleMapping.exit_code)
 
 
+def _print_chains(
+    work: list[str], target: str, budget: str | None, shapes: str | None, *, as_json: bool
+) -> None:
+    from tilewright.api.chains import map_chain
+    from tilewright.options import parse_shapes
+
+    if len(work) != 1:
+        raise UsageError(f"--fuse tiles the chains of one model; {len(work)} are given.")
+    with progress("tiling") as update:
+        result = map_chain(
+            work[0],
+            target,
+            budget=budget,
+            shapes=None if shapes is None else parse_shapes(shapes),
+            progress=update,
+        )
+    if as_json:
+        print_document("map-chains", result)
+    else:
+        print_result(result)
+
+
 _WITHOUT_EFFECT = {
+    "fuse": (
+        "mapper",
+        "objective",
+        "evaluate",
+        "export_timeloop",
+        "constrain",
+        "noc",
+        "sweep",
+        "plot",
+        "workers",
+        "journal",
+    ),
     "evaluate": (
         "mapper",
         "objective",

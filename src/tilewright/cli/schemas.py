@@ -71,6 +71,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "plan": (_FACTS, "tilewright.api.plans:PlanComparison"),
     "map": ("tilewright.mapping.results:MapResult",),
     "map-evaluate": ("tilewright.mapping.results:MapEvaluation",),
+    "map-chains": ("tilewright.mapping.chains.results:ChainsResult",),
     "map-sweep": ("tilewright.mapping.sweep.results:MapSweep",),
     "reproduce": ("tilewright.reproduce.base:ReproducedPaper",),
     "simulate": ("tilewright.api.simulation:SimulationResult",),

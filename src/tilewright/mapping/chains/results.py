@@ -100,7 +100,10 @@ def _part(segment: Segment) -> ChainPart:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ChainsResult(Result):
-    """Chains of a model on a machine; figures are estimates. `level` holds what passes between operators."""
+    """Chains of operators tiled jointly.
+
+    All figures are estimates. `level` holds what passes between operators.
+    """
 
     model: str
     machine: str
