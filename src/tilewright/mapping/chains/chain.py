@@ -19,6 +19,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.nest import Affine, Dim, Nest
 from tilewright.ir.region import Interval, Region, access_region, full_region, hull, volume
+from tilewright.mapping.chains.sides import EMPTY, Side, hull_of, side_of
 
 PartKind = Literal["result", "intermediate", "input", "constant"]
 MAX_LAYERS = 6
@@ -60,16 +61,20 @@ class Part:
     is_held: bool = True
     may_stream: bool = False
     macs_per_word: int = 0
+    still: dict[tuple[int, ...], int] = field(default_factory=dict, repr=False)
 
     @property
     def num_words(self) -> int:
         """Elements that the chain needs of it."""
         return volume(self.whole)
 
-    def num_still_words(self, loops: Sequence[int]) -> int:
+    def num_still_words(self, loops: tuple[int, ...]) -> int:
         """Elements of the axes that none of these loops moves."""
-        moving = {self.axis_of_loop[loop] for loop in loops}
-        return prod(stop - start for axis, (start, stop) in enumerate(self.whole) if axis not in moving)
+        if loops not in self.still:
+            moving = {self.axis_of_loop[loop] for loop in loops}
+            sides = (stop - start for axis, (start, stop) in enumerate(self.whole) if axis not in moving)
+            self.still[loops] = prod(sides)
+        return self.still[loops]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,25 +91,34 @@ class Chain:
     loops: tuple[Dim, ...]
     parts: tuple[Part, ...]
     maps: RegionMaps = field(repr=False)
-    known: dict[tuple[Reader, int, Interval], Interval] = field(default_factory=dict, repr=False)
+    known: dict[tuple[object, ...], Side] = field(default_factory=dict, repr=False)
 
     @property
     def num_macs(self) -> int:
         """Multiply-accumulates where nothing is computed twice."""
         return sum(part.macs_per_word * part.num_words for part in self.parts)
 
-    def needed(self, part: Part, reader: Reader, loop: int, interval: Interval) -> Interval:
-        """What a reader needs of a part along the axis that a loop moves, for an interval along its own."""
+    def needed(self, part: Part, loop: int, made: Sequence[Side]) -> Side:
+        """What each step of a loop needs of a part whose readers make these sides: the hull of their needs."""
+        sides = []
+        for reader, side in zip(part.readers, made, strict=True):
+            key = part, reader, loop, side
+            if key not in self.known:
+                needs = (self._needed(part, reader, loop, interval) for interval in side.intervals)
+                self.known[key] = side_of(tuple(needs))
+            sides.append(self.known[key])
+        if len(sides) == 1:
+            return sides[0]
+        together = (loop, *sides)
+        if together not in self.known:
+            self.known[together] = hull_of(sides)
+        return self.known[together]
+
+    def _needed(self, part: Part, reader: Reader, loop: int, interval: Interval) -> Interval:
         if interval[0] >= interval[1]:
-            return (0, 0)
+            return EMPTY
         if part.axis_of_loop[loop] is None:
             return (0, 1)
-        key = reader, loop, interval
-        if key not in self.known:
-            self.known[key] = self._needed(reader, loop, interval)
-        return self.known[key]
-
-    def _needed(self, reader: Reader, loop: int, interval: Interval) -> Interval:
         computed = self.parts[reader.part]
         moved = loop if reader.node is self.anchor else computed.axis_of_loop[loop]
         axis = None if moved is None else reader.axes.get(moved)
@@ -115,7 +129,7 @@ class Chain:
         else:
             wanted = (*computed.whole[:moved], interval, *computed.whole[moved + 1 :])
             region = self.maps.inputs_of(reader.node, 0, wanted)[reader.position]
-        return (0, 0) if region is None else region[axis]
+        return EMPTY if region is None else region[axis]
 
 
 def chain_of(nodes: Sequence[Node], results: frozenset[Value] = frozenset()) -> Chain:

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.ir.region import Interval
 from tilewright.mapping.chains.chain import Chain, Part
+from tilewright.mapping.chains.sides import Side, still_side, tiles_of
 
-Side = tuple[Interval, ...]  # along one loop: an interval for each of its steps
 STREAMED = -1
 """In place of a depth: a constant that is read word by word in every step that needs it."""
 
@@ -28,10 +27,8 @@ class Tiling:
 
     def sides(self, chain: Chain) -> tuple[Side, ...]:
         """The steps of each loop, in this order."""
-        return tuple(
-            tuple((at, min(at + tile, extent)) for at in range(0, extent, tile))
-            for extent, tile in zip((chain.loops[i].extent for i in self.order), self.tiles, strict=True)
-        )
+        extents = (chain.loops[i].extent for i in self.order)
+        return tuple(tiles_of(extent, tile) for extent, tile in zip(extents, self.tiles, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,85 +71,33 @@ class PartCount:
     needed: tuple[Side, ...]
     fresh: tuple[Side, ...]
     fresh_words: int
-    needed_words: int
     held_words: int
 
 
-def needed_sides(
-    chain: Chain, part: Part, tiling: Tiling, counts: Sequence[PartCount | None]
-) -> tuple[Side, ...]:
-    """What each step needs of a part, by what its readers make: along each loop the hull of their needs."""
-    sides = []
-    tiles = tiling.sides(chain) if any(reader.node is chain.anchor for reader in part.readers) else ()
-    for place, loop in enumerate(tiling.order):
-        wanted: list[list[Interval]] = []
-        for reader in part.readers:
-            if reader.node is chain.anchor:
-                made = tiles[place]
-            else:
-                count = counts[reader.part]
-                assert count is not None
-                made = count.fresh[place]
-            wanted.append([chain.needed(part, reader, loop, interval) for interval in made])
-        sides.append(tuple(_hull(intervals) for intervals in zip(*wanted, strict=True)))
-    return tuple(sides)
-
-
-def _hull(intervals: Sequence[Interval]) -> Interval:
-    solid = [interval for interval in intervals if interval[0] < interval[1]]
-    if not solid:
-        return (0, 0)
-    return min(start for start, _ in solid), max(stop for _, stop in solid)
+def needed_sides(chain: Chain, part: Part, tiling: Tiling, counts: Sequence[PartCount]) -> tuple[Side, ...]:
+    """What each step needs of a part, by what its readers make; `counts` are those of the parts before it."""
+    made = [
+        tiling.sides(chain) if reader.node is chain.anchor else counts[reader.part].fresh
+        for reader in part.readers
+    ]
+    return tuple(
+        chain.needed(part, loop, [sides[place] for sides in made]) for place, loop in enumerate(tiling.order)
+    )
 
 
 def count_part(part: Part, tiling: Tiling, needed: tuple[Side, ...], depth: int) -> PartCount:
     """Fresh and held words of a part that is retained from a depth inwards; see the module's text."""
     still = part.num_still_words(tiling.order)
-    fresh = tuple(
-        _fresh(side) if depth != STREAMED and place >= depth and part.is_held else side
-        for place, side in enumerate(needed)
-    )
+    is_retained = depth != STREAMED and part.is_held
+    fresh = tuple(side.fresh if is_retained and place >= depth else side for place, side in enumerate(needed))
     held = span = still
     for place in range(len(needed) - 1, -1, -1):
         side = needed[place]
-        rows = max(stop - start for start, stop in side)
-        kept = _kept(side) if place >= depth else 0
-        held = rows * held + kept * (span - held)
-        span *= _span(side)
-    if depth == STREAMED or not part.is_held:
+        held = side.rows * held + (side.kept * (span - held) if place >= depth else 0)
+        span *= side.span
+    if not is_retained:
         held = int(depth == STREAMED)
-    return PartCount(needed, fresh, still * _total(fresh), still * _total(needed), held)
-
-
-def _total(sides: Sequence[Side]) -> int:
-    return prod(sum(stop - start for start, stop in side) for side in sides)
-
-
-def _fresh(side: Side) -> Side:
-    listed: list[Interval] = []
-    end: int | None = None
-    for start, stop in side:
-        begin = start if end is None else max(start, end)
-        listed.append((begin, stop) if begin < stop else (0, 0))
-        if start < stop:
-            end = stop if end is None else max(end, stop)
-    return tuple(listed)
-
-
-def _kept(side: Side) -> int:
-    """The most that a step leaves for the next one that needs something."""
-    most, end = 0, None
-    for start, stop in side:
-        if start < stop:
-            if end is not None:
-                most = max(most, end - start)
-            end = stop if end is None else max(end, stop)
-    return most
-
-
-def _span(side: Side) -> int:
-    start, stop = _hull(side)
-    return stop - start
+    return PartCount(needed, fresh, still * prod(side.total for side in fresh), held)
 
 
 def count_plan(chain: Chain, plan: ChainPlan) -> ChainCount:
@@ -171,31 +116,22 @@ def count_plan(chain: Chain, plan: ChainPlan) -> ChainCount:
 def count_result(chain: Chain, tiling: Tiling) -> PartCount:
     """What the anchor computes: partial sums wait on chip until they are whole."""
     part = chain.parts[0]
-    sides = tuple(
-        side if part.axis_of_loop[loop] is not None else ((0, 1),) * len(side)
-        for loop, side in zip(tiling.order, tiling.sides(chain), strict=True)
-    )
-    count = count_part(part, tiling, _scaled(part, chain, tiling, sides), 0)
-    # A sum is there for others when the last of its steps is done.
-    whole = tuple(
-        side if part.axis_of_loop[loop] is not None else (*((0, 0),) * (len(side) - 1), (0, 1))
-        for loop, side in zip(tiling.order, count.fresh, strict=True)
-    )
-    return replace(count, fresh=whole)
-
-
-def _scaled(part: Part, chain: Chain, tiling: Tiling, sides: tuple[Side, ...]) -> tuple[Side, ...]:
-    """Sides in elements of the result: where a group's channels share an axis, a step has all of its own."""
-    scaled = []
-    for loop, side in zip(tiling.order, sides, strict=True):
-        axis = part.axis_of_loop[loop]
+    sides = []
+    for loop, tile in zip(tiling.order, tiling.tiles, strict=True):
+        axis, extent = part.axis_of_loop[loop], chain.loops[loop].extent
         if axis is None:
-            scaled.append(side)
-            continue
-        start, stop = part.whole[axis]
-        factor = (stop - start) // chain.loops[loop].extent
-        scaled.append(tuple((low * factor, high * factor) for low, high in side))
-    return tuple(scaled)
+            sides.append(still_side(-(-extent // tile)))
+        else:
+            # Where a group's channels share an axis, a step has all of its own.
+            start, stop = part.whole[axis]
+            sides.append(tiles_of(extent, tile, (stop - start) // extent))
+    count = count_part(part, tiling, tuple(sides), 0)
+    # A sum is there for others when the last of its steps is done.
+    fresh = tuple(
+        side if part.axis_of_loop[loop] is not None else side.last
+        for loop, side in zip(tiling.order, sides, strict=True)
+    )
+    return replace(count, fresh=fresh)
 
 
 def total_count(chain: Chain, counts: Sequence[PartCount]) -> ChainCount:

@@ -19,7 +19,6 @@ from tilewright.mapping.chains.plan import (
     ChainCount,
     ChainPlan,
     PartCount,
-    Side,
     Tiling,
     compulsory_words,
     count_part,
@@ -28,6 +27,7 @@ from tilewright.mapping.chains.plan import (
     needed_sides,
     total_count,
 )
+from tilewright.mapping.chains.sides import Side
 from tilewright.mapping.factors import divisors
 
 _ALL_TILES_UP_TO = 16  # of longer loops only tiles that divide them
@@ -137,7 +137,7 @@ class _Search:
     def _least_held(self, part: Part, tiling: Tiling, count: PartCount) -> int:
         if part.may_stream:
             return int(part.kind != "constant" or self.limits.keeps_weights)
-        rows = prod(max(stop - start for start, stop in side) for side in count.needed)
+        rows = prod(side.rows for side in count.needed)
         return rows * part.num_still_words(tiling.order) if part.is_held else 0
 
     def _least_moved(self, tiling: Tiling) -> int:
@@ -192,7 +192,7 @@ class _Search:
         """Depths of what comes from outside: a front of (held, read), put together part by part."""
         front: list[tuple[int, int, tuple[tuple[int, PartCount], ...]]] = [(0, 0, ())]
         for part in self.chain.parts[self.num_made :]:
-            needed = needed_sides(self.chain, part, tiling, [*counts, *([None] * len(self.chain.parts))])
+            needed = needed_sides(self.chain, part, tiling, counts)
             options = self._options(part, tiling, needed)
             longer = sorted(
                 (
