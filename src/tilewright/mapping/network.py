@@ -8,7 +8,7 @@ past the outermost level; changes of shape and layout alone cost nothing. Operat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from tilewright.cost.bound import num_mac_units, transfer_cycles
@@ -66,10 +66,55 @@ def _listed(names: Sequence[str]) -> str:
 
 def _layers(nodes: Sequence[Node]) -> Iterator[Layer]:
     for node in nodes:
+        alike: dict[tuple[object, ...], list[tuple[Nest, Products]]] = {}
         for nest in nests_of(node):
-            problem = problem_of(node, nest)
-            if problem is not None or nest_flops(nest) > 0:
-                yield Layer(node.name, node.op_type, nest, problem)
+            products = products_of(node, nest)
+            if products is not None:
+                alike.setdefault(_phase(products), []).append((nest, products))
+            elif nest_flops(nest) > 0:
+                yield Layer(node.name, node.op_type, nest, None)
+        for phases in alike.values():
+            yield from _together(node, phases)
+
+
+def _phase(products: Products) -> tuple[object, ...]:
+    """What phases of an operator have in common that read the same inputs.
+
+    A transposed convolution computes every residue of its stride apart; where its window is as large as the
+    stride, all of them read the same.
+    """
+    inputs, problem = products.accesses["Inputs"], products.problem
+    return problem.dims, problem.operands, inputs.operand.key, inputs.index, inputs.view
+
+
+def _together(node: Node, phases: Sequence[tuple[Nest, Products]]) -> Iterator[Layer]:
+    """Phases with weights and outputs of their own as one problem, with a dim that does not move the inputs."""
+    problem = _with_dense_outputs(phases[0][1].problem)
+    places = [
+        {(access.operand.key, access.index, access.view) for access in (p.accesses[name] for _, p in phases)}
+        for name in ("Weights", "Outputs")
+    ]
+    if len(phases) == 1 or any(len(different) < len(phases) for different in places):
+        for nest, _ in phases:
+            yield Layer(node.name, node.op_type, nest, problem)
+        return
+    operands = tuple(
+        operand if operand.name == "Inputs" else replace(operand, axes=(*operand.axes, (("phase", 1),)))
+        for operand in problem.operands
+    )
+    dims = (*problem.dims, ("phase", len(phases)))
+    yield Layer(node.name, node.op_type, phases[0][0], Problem(problem.name, dims, operands))
+
+
+def _with_dense_outputs(problem: Problem) -> Problem:
+    """Without steps along outputs: what a phase steps over is written by others, and in none of its tiles."""
+    operands = tuple(
+        replace(o, axes=tuple(((axis[0][0], 1),) if len(axis) == 1 else axis for axis in o.axes))
+        if o.kind is TensorKind.OUTPUT
+        else o
+        for o in problem.operands
+    )
+    return replace(problem, operands=operands)
 
 
 @dataclass(frozen=True, slots=True)

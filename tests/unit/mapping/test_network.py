@@ -130,3 +130,25 @@ def test_one_node_by_its_name() -> None:
     relu = next(layer.node for layer in layers_of(graph) if layer.op_type == "Relu")
     with pytest.raises(UsageError, match="nothing to map"):
         layers_of(graph, relu)
+
+
+def transposed(window: int, pads: int, side: int) -> Graph:
+    build = GraphBuilder()
+    x, weights = build.input(1, 4, 5, 5), build.constant(4, 6, window, window)
+    y = build.op("ConvTranspose", x, weights, shape=(1, 6, side, side), strides=(2, 2), pads=(pads,) * 4)
+    return build.finish(y)
+
+
+def test_phases_of_a_transposed_convolution_that_read_the_same_inputs_are_one_problem() -> None:
+    (problem,) = problems(transposed(2, 0, 10))
+    weights, inputs, outputs = problem.operands
+    assert problem.num_macs == 4 * 6 * 2 * 2 * 5 * 5
+    assert [problem.num_words(o) for o in (weights, inputs, outputs)] == [4 * 6 * 4, 4 * 25, 6 * 100]
+    (phase,) = set(weights.dims()) & set(outputs.dims()) - {"K"}
+    assert phase not in inputs.dims()
+
+
+def test_a_phase_of_a_transposed_convolution_has_only_what_it_writes() -> None:
+    found = problems(transposed(3, 1, 9))
+    assert len(found) == 4  # their windows differ
+    assert sum(problem.num_words(problem.output) for problem in found) == 6 * 81

@@ -99,7 +99,7 @@ class Chain:
         return sum(part.macs_per_word * part.num_words for part in self.parts)
 
     def needed(self, part: Part, loop: int, made: Sequence[Side]) -> Side:
-        """What each step of a loop needs of a part whose readers make these sides: the hull of their needs."""
+        """What each step of a loop needs of a part whose readers make these sides: the hull of needs."""
         sides = []
         for reader, side in zip(part.readers, made, strict=True):
             key = part, reader, loop, side
