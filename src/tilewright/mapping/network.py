@@ -48,7 +48,7 @@ def layers_of(graph: Graph, node: str | None = None) -> list[Layer]:
     Raises:
         UsageError: there is no such node, or nothing in it can be mapped.
     """
-    listed = list(_layers(graph.nodes))
+    listed = list(layers_in(graph.nodes))
     if node is None:
         return listed
     matching = [layer for layer in listed if layer.node == node and layer.problem is not None]
@@ -64,7 +64,8 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(unique[:few]) + (f" and {len(unique) - few} more" if len(unique) > few else "")
 
 
-def _layers(nodes: Sequence[Node]) -> Iterator[Layer]:
+def layers_in(nodes: Sequence[Node]) -> Iterator[Layer]:
+    """Every nest of some nodes that does arithmetic; phases that read the same inputs are one."""
     for node in nodes:
         alike: dict[tuple[object, ...], list[tuple[Nest, Products]]] = {}
         for nest in nests_of(node):
@@ -88,7 +89,7 @@ def _phase(products: Products) -> tuple[object, ...]:
 
 
 def _together(node: Node, phases: Sequence[tuple[Nest, Products]]) -> Iterator[Layer]:
-    """Phases with weights and outputs of their own as one problem, with a dim that does not move the inputs."""
+    """Phases with weights and outputs of their own as one problem, with a dim that leaves inputs be."""
     problem = _with_dense_outputs(phases[0][1].problem)
     places = [
         {(access.operand.key, access.index, access.view) for access in (p.accesses[name] for _, p in phases)}

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.cost.options import TIMELOOP, CostOptions
-from tilewright.errors import MachineError
+from tilewright.errors import InfeasibleMapping, MachineError
 from tilewright.hardware.machine import Level, Machine, TensorKind
 from tilewright.hardware.operator_view import operator_view
-from tilewright.ir.contraction import contraction_of
+from tilewright.ir.contraction import contractions
 from tilewright.ir.derive import is_complex, nests_of
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import full_region, input_regions, volume
@@ -23,13 +23,13 @@ from tilewright.mapping.chains.plan import compulsory_words
 from tilewright.mapping.chains.runs import Stage, stages_of
 from tilewright.mapping.chains.search import BestPlan, ChainLimits, best_plan
 from tilewright.mapping.exact import Exact
-from tilewright.mapping.network import problem_of
+from tilewright.mapping.network import layers_in
 from tilewright.planning import UNLIMITED, Budget
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Stages that run together: under a joint tiling, or of a single stage also under a mapping of its own.
+    """Stages that run together: under a joint tiling, or of a single stage also under mappings of its own.
 
     A stage without either, which sums no products, streams what it reads and writes.
     """
@@ -40,7 +40,7 @@ class Segment:
     num_macs: int
     chain: Chain | None = None
     tiling: BestPlan | None = None
-    mapping: MappingSolution | None = None
+    mappings: tuple[MappingSolution, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +89,13 @@ def solve_chain(
     """The segments that move least; `deadline_s` is for each joint tiling that is searched.
 
     Raises:
-        MachineError: no level on chip can hold what passes between operators.
+        MachineError: no level on chip can hold what passes between operators, or the machine has threads.
+        InfeasibleMapping: an operator does not fit the machine.
     """
+    if machine.threads is not None:
+        raise MachineError(
+            f"machine {machine.name!r}: chains on blocks of threads are not tiled; give one without threads."
+        )
     view = operator_view(machine).machine
     level = fusing_level(view)
     limits = ChainLimits(_words(level), TensorKind.WEIGHT in level.holds, recomputed)
@@ -163,27 +168,36 @@ def _separate(
     listed = [way for way in ways if way is not None]
     if listed:
         return min(listed, key=lambda way: way.moved_words)
+    if any(map(is_complex, stage)):
+        raise InfeasibleMapping(f"node {stage[0].name!r} has no mapping on {view.name}, alone or in a chain.")
     outside = _outside(stage)
     moved = sum(value.num_elements for value in outside) + _written(stage)
     return Segment(stage, 1, moved, 0)
 
 
 def _mapped(stage: Stage, view: Machine, deadline_s: float, cost_options: CostOptions) -> Segment | None:
-    """A stage's sum of products under the mapping that moves least, with what its other operators read."""
-    nests = nests_of(stage[0])
-    form = contraction_of(nests[0]) if len(nests) == 1 else None
-    problem = problem_of(stage[0], nests[0]) if form is not None else None
-    if form is None or problem is None:
+    """A stage's sums of products under the mappings that move least, with what its other operators read."""
+    problems = [layer.problem for layer in layers_in(stage[:1]) if layer.problem is not None]
+    if not problems:
         return None
-    task = MappingProblem(problem, traffic_view(view), "energy", cost_options)
-    answer = Exact().solve(task, Budget(UNLIMITED, deadline_s=deadline_s))
-    if not isinstance(answer, MappingSolution):
-        return None
-    counts = answer.cost.levels[0].tensors.values()
+    answers = []
+    for problem in problems:
+        task = MappingProblem(problem, traffic_view(view), "energy", cost_options)
+        answer = Exact().solve(task, Budget(UNLIMITED, deadline_s=deadline_s))
+        if not isinstance(answer, MappingSolution):
+            return None
+        answers.append(answer)
+    counts = (count for answer in answers for count in answer.cost.levels[0].tensors.values())
     moved = sum((count.reads + count.updates + count.fills) * count.num_instances for count in counts)
-    multiplied = {stage[0].inputs[a.operand.position] for a in form.accesses if a.operand.kind == "input"}
+    multiplied = {
+        stage[0].inputs[access.operand.position]
+        for form in contractions(nests_of(stage[0]))
+        for access in form.accesses
+        if access.operand.kind == "input"
+    }
     moved += sum(value.num_elements for value in _outside(stage) if value not in multiplied)
-    return Segment(stage, 1, moved, problem.num_macs, mapping=answer)
+    num_macs = sum(problem.num_macs for problem in problems)
+    return Segment(stage, 1, moved, num_macs, mappings=tuple(answers))
 
 
 def traffic_view(machine: Machine) -> Machine:

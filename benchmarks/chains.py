@@ -1,0 +1,49 @@
+"""What joint tilings of chains save: words past the outermost level of every chain of three networks.
+
+`python benchmarks/chains.py --out chains.jsonl --seconds 600` appends a JSON line for each network and machine
+that the file lacks, and begins none after so many seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import tilewright as tw
+from tilewright.zoo import build
+
+NETWORKS = ("mobilenet_v2", "resnet50", "bert_base")
+MACHINES = ("eyeriss", "simba-cosa-repo")
+
+
+def main() -> None:
+    """Map the chains that are missing in the file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--budget", default="2s", help="of each joint tiling that is searched")
+    arguments = parser.parse_args()
+    lines = arguments.out.read_text().splitlines() if arguments.out.exists() else []
+    known = {(row["network"], row["machine"]) for row in map(json.loads, lines)}
+    end = time.monotonic() + arguments.seconds
+    for network in NETWORKS:
+        for machine in MACHINES:
+            if (network, machine) in known or time.monotonic() > end:
+                continue
+            begun = time.process_time()
+            result = tw.map_chain(build(network), machine, budget=arguments.budget)
+            row = {
+                "network": network,
+                "machine": machine,
+                "seconds": time.process_time() - begun,
+                "chains": result.to_json()["chains"],
+            }
+            with arguments.out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(result)
+
+
+if __name__ == "__main__":
+    main()

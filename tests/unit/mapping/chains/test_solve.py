@@ -1,0 +1,75 @@
+"""Where chains are cut, and what runs together in a graph."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.graphs import GraphBuilder
+
+from tilewright.errors import MachineError
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.presets import load_preset
+from tilewright.ir.graph import Graph, Value
+from tilewright.mapping.chains.check import check_plan
+from tilewright.mapping.chains.runs import runs_of, stages_of
+from tilewright.mapping.chains.solve import fusing_level, solve_chain
+
+
+def conv(build: GraphBuilder, x: Value, channels: int, window: int, group: int = 1) -> Value:
+    weights = build.constant(channels, x.shape[1] // group, window, window)
+    shape = (x.shape[0], channels, *x.shape[2:])
+    return build.op("Conv", x, weights, shape=shape, pads=(window // 2,) * 4, group=group)
+
+
+def inverted_residual() -> Graph:
+    build = GraphBuilder()
+    x = build.input(1, 2, 4, 3)
+    y = build.op("Relu", conv(build, x, 4, 1))
+    y = build.op("Relu", conv(build, y, 4, 3, 4))
+    return build.finish(build.op("Add", conv(build, y, 2, 1), x))
+
+
+def with_buffer(machine: Machine, capacity_bytes: int) -> Machine:
+    """The machine with so large a level where values wait."""
+    name = fusing_level(machine).name
+    sized = {"capacity_bytes": capacity_bytes, "shares": ()}
+    levels = (x.model_copy(update=sized) if x.name == name else x for x in machine.levels)
+    return machine.model_copy(update={"levels": tuple(levels)})
+
+
+def test_a_run_is_cut_where_operators_that_are_not_pointwise_begin() -> None:
+    (run,) = runs_of(inverted_residual())
+    assert [[node.op_type for node in stage] for stage in stages_of(run)] == [
+        ["Conv", "Relu"],
+        ["Conv", "Relu"],
+        ["Conv", "Add"],
+    ]
+
+
+@pytest.mark.parametrize("capacity_bytes", [64, 128, 4096])
+def test_a_chain_moves_no_more_than_its_operators_one_by_one(capacity_bytes: int) -> None:
+    machine = with_buffer(load_preset("eyeriss"), capacity_bytes)
+    level = fusing_level(machine)
+    (run,) = runs_of(inverted_residual())
+    solution = solve_chain(run, machine, deadline_s=5)
+    assert solution.bound_words <= solution.moved_words <= solution.separate_words
+    assert [node for segment in solution.segments for node in segment.nodes] == list(run)
+    for segment in solution.segments:
+        if segment.chain is not None and segment.tiling is not None:
+            words = capacity_bytes * 8 // level.word_bits
+            assert not check_plan(segment.chain, segment.tiling.plan, segment.tiling.count, words)
+
+
+def test_what_fits_as_a_whole_moves_once() -> None:
+    machine = with_buffer(load_preset("eyeriss"), 1 << 20)
+    (run,) = runs_of(inverted_residual())
+    solution = solve_chain(run, machine, deadline_s=5)
+    assert len(solution.segments) == 1
+    # The input and the result, and weights of 1x1, depthwise 3x3 and 1x1.
+    assert solution.moved_words == solution.bound_words == 24 + 24 + 8 + 36 + 8
+
+
+def test_a_machine_without_a_level_for_what_passes_between_operators_is_refused() -> None:
+    machine = load_preset("eyeriss")
+    alone = machine.model_copy(update={"levels": (machine.levels[0], machine.levels[-1])})
+    with pytest.raises(MachineError, match="chains need one"):
+        fusing_level(alone)
