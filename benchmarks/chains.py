@@ -1,7 +1,7 @@
 """What joint tilings of chains save: words past the outermost level of every chain of three networks.
 
-`python benchmarks/chains.py --out chains.jsonl --seconds 600` appends a JSON line for each network and machine
-that the file lacks, and begins none after so many seconds.
+`python benchmarks/chains.py --out chains.jsonl --seconds 600` appends a JSON line for each network and
+machine that the file lacks, and begins none after so many seconds.
 """
 
 from __future__ import annotations

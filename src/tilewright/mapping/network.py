@@ -2,7 +2,8 @@
 
 Every sum of products in the nests of a graph's nodes (convolution, product, each half of attention) becomes a
 `Problem`. What is left (activations, pooling, norms, additions) is counted as if its operands streamed once
-past the outermost level; changes of shape and layout alone cost nothing. Operators are not fused.
+past the outermost level; changes of shape and layout alone cost nothing. Operators that are tiled
+together are in `chains/`.
 """
 
 from __future__ import annotations

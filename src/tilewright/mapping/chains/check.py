@@ -94,7 +94,7 @@ class _Walk:
             last.append(elements - later)
             later |= elements
         self.fresh.append(last[::-1])
-        self.written_words = len(frozenset().union(*parts))
+        self.written_words = len({element for elements in parts for element in elements})
         self.live.append(max(map(len, self._live(parts, 0))))
         return needs
 
@@ -132,8 +132,8 @@ class _Walk:
         for at, step in enumerate(self.steps):
             outer = step[:depth]
             alike = [i for i, other in enumerate(self.steps) if other[:depth] == outer]
-            made = set().union(*(needed[i] for i in alike if i <= at))
-            later = set().union(*(needed[i] for i in alike if i > at))
+            made = {element for i in alike if i <= at for element in needed[i]}
+            later = {element for i in alike if i > at for element in needed[i]}
             yield set(needed[at]) | (made & later if depth < len(step) else set())
 
 
