@@ -132,7 +132,9 @@ class Chain:
         return EMPTY if region is None else region[axis]
 
 
-def chain_of(nodes: Sequence[Node], results: frozenset[Value] = frozenset()) -> Chain:
+def chain_of(
+    nodes: Sequence[Node], results: frozenset[Value] = frozenset(), *, most_layers: int = MAX_LAYERS
+) -> Chain:
     """The chain of some nodes, given in order; `results` are values that must leave.
 
     Raises:
@@ -140,8 +142,8 @@ def chain_of(nodes: Sequence[Node], results: frozenset[Value] = frozenset()) -> 
     """
     anchor = next((node for node in reversed(nodes) if is_complex(node)), None)
     num_layers = sum(map(is_complex, nodes))
-    if anchor is None or num_layers > MAX_LAYERS:
-        raise CannotFuse(f"chain: {num_layers} operators sum products; a chain has 1 to {MAX_LAYERS}.")
+    if anchor is None or num_layers > most_layers:
+        raise CannotFuse(f"chain: {num_layers} operators sum products; a chain has 1 to {most_layers}.")
     before, after = tuple(nodes[: nodes.index(anchor)]), tuple(nodes[nodes.index(anchor) + 1 :])
     _check_values(nodes, results)
     _check_after(anchor, after)

@@ -224,7 +224,7 @@ def _written(nodes: Sequence[Node]) -> int:
 def _bound_words(nodes: Sequence[Node]) -> int:
     """What comes in and goes out, once; where all operators have no joint tiling, weights and the result."""
     try:
-        return compulsory_words(chain_of(nodes))
+        return compulsory_words(chain_of(nodes, most_layers=len(nodes)))
     except CannotFuse:
         constants = (value for value in _outside(nodes) if value.is_constant)
         return sum(min(value.num_elements, _touched(nodes, value)) for value in constants) + _written(nodes)
