@@ -75,6 +75,7 @@ def map_chain(
 
 
 def _named(graph: Graph, names: Sequence[str]) -> tuple[Node, ...]:
+    """The nodes of these names, in this order."""
     known = {node.name: node for node in graph.nodes}
     for name in names:
         if name not in known:

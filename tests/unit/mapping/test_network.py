@@ -149,6 +149,6 @@ def test_phases_of_a_transposed_convolution_that_read_the_same_inputs_are_one_pr
 
 
 def test_a_phase_of_a_transposed_convolution_has_only_what_it_writes() -> None:
-    found = problems(transposed(3, 1, 9))
-    assert len(found) == 4  # their windows differ
-    assert sum(problem.num_words(problem.output) for problem in found) == 6 * 81
+    phases = problems(transposed(3, 1, 9))
+    assert len(phases) == 4  # their windows differ
+    assert sum(phase.num_words(phase.output) for phase in phases) == 6 * 81

@@ -148,9 +148,9 @@ class _Search:
             for part, count in zip(self.chain.parts, counts, strict=True)
         ]
         moved = self.chain.parts[0].num_words
-        for part, count, own in zip(self.chain.parts, counts, least, strict=True):
+        for part, count, least_of_part in zip(self.chain.parts, counts, least, strict=True):
             if part.kind in ("input", "constant"):
-                free = self.limits.capacity_words - sum(least) + own
+                free = self.limits.capacity_words - sum(least) + least_of_part
                 words = [
                     o.fresh_words
                     for _, o in self._options(part, tiling, count.needed)

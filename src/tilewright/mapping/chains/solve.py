@@ -128,8 +128,8 @@ def fusing_level(machine: Machine) -> Level:
         if {TensorKind.INPUT, TensorKind.OUTPUT} <= set(level.holds) and machine.num_instances(level) == 1:
             return level
     raise MachineError(
-        f"machine {machine.name!r}: no level inside {machine.outermost.name} is the only one of its sort and "
-        "holds inputs and outputs; chains need one."
+        f"machine {machine.name!r}: inside {machine.outermost.name} no level of a single instance holds "
+        "inputs and outputs; chains need one."
     )
 
 
