@@ -21,7 +21,7 @@ from tilewright.mapping.chains.plan import (
     count_plan,
     least_macs,
 )
-from tilewright.mapping.chains.search import ChainLimits, best_plan
+from tilewright.mapping.chains.search import ChainLimits, rank_plans
 
 
 def conv(build: GraphBuilder, x: Value, channels: int, window: int, stride: int = 1, group: int = 1) -> Value:
@@ -117,12 +117,14 @@ def test_no_joint_tiling_there_is_moves_less_than_the_best(second_window: int, c
         limits = ChainLimits(capacity_words, recomputed=recomputed)
         most_macs = int(least_macs(chain) * (1 + recomputed))
         keys = [(moved, macs) for moved, macs, held in counts if held <= capacity_words and macs <= most_macs]
-        best = best_plan(chain, limits, deadline_s=60)
-        if best is None:
+        ranking = rank_plans(chain, limits, deadline_s=60)
+        assert ranking.is_whole
+        if not ranking.plans:
             assert not keys
             continue
-        assert best.is_whole
+        (best,) = ranking.plans
         assert not check_plan(chain, best.plan, best.count, capacity_words)
+        assert best.value == best.count.moved_words
         assert (best.count.moved_words, best.count.num_macs) == min(keys)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tilewright.api.models import Model, as_model
 from tilewright.arguments import checked
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from tilewright.ir.graph import Graph, Node
-    from tilewright.mapping.chains.results import ChainsResult
+    from tilewright.mapping.chains.results import ChainsResult, ChainTotal, MappedChain
+    from tilewright.mapping.chains.solve import ChainSolver
 
 _DEFAULT_DEADLINE_S = 10.0
 
@@ -29,27 +30,30 @@ def map_chain(
     machine: Machine | str = "simba-cosa-repo",
     *,
     nodes: Sequence[str] | None = None,
+    objective: Literal["traffic", "latency", "energy"] = "traffic",
     recomputed: float = 1.0,
     budget: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     progress: Progress | None = None,
 ) -> ChainsResult:
-    """Tile chains of operators jointly, so that least passes the machine's outermost level.
+    """Tile chains of operators jointly, so that what passes between them stays on chip.
 
-    `nodes` names the operators of one chain in order; left out, every chain of the model is tiled. A
-    value between operators stays on chip, whole, in rows or only while a step lasts; what is not retained is
-    computed again, at most `recomputed` times the chain's multiply-accumulates. `budget` is a time, of each
-    joint tiling that is searched (10s if left out).
+    `nodes` names the operators of one chain in order; left out, every chain of the model is tiled, and the
+    whole model adds up. `objective` is `traffic`, words past the machine's outermost level, or `latency` or
+    `energy`: then steps are mapped onto the levels further in. A value between operators stays on chip whole,
+    in rows, or only while a step lasts; what is not retained is computed again, at most `recomputed` times
+    the chain's multiply-accumulates. `budget` is a time, of each joint tiling that is searched, of mapping
+    its steps, and of each operator alone (10s if left out).
 
     Raises:
         UsageError: there is no chain, or no node of a name.
         MachineError: no level on chip can hold what passes between operators.
+        InfeasibleMapping: an operator does not fit the machine.
     """
     from tilewright.compiler import plan
-    from tilewright.hardware.operator_view import operator_view
     from tilewright.mapping.chains.results import ChainsResult, MappedChain
     from tilewright.mapping.chains.runs import runs_of
-    from tilewright.mapping.chains.solve import fusing_level, solve_chain
+    from tilewright.mapping.chains.solve import ChainSolver
     from tilewright.options import Options
 
     if recomputed < 0:
@@ -63,15 +67,34 @@ def map_chain(
     deadline_s = _DEFAULT_DEADLINE_S if budget is None else Budget.parse(budget).deadline_s
     if deadline_s is None:
         raise UsageError(f"budget {budget!r}: expected a time such as 10s.")
+    solver = ChainSolver(described, objective, recomputed=recomputed, deadline_s=deadline_s)
     leaving = frozenset(graph.outputs)
     update = progress or (lambda *_: None)
     chains = []
     for number, run in enumerate(runs):
         update(f"tiling {run[0].name}", number, len(runs))
-        solution = solve_chain(run, described, leaving, recomputed=recomputed, deadline_s=deadline_s)
-        chains.append(MappedChain(solution))
-    level = fusing_level(operator_view(described).machine)
-    return ChainsResult(loaded.name, described.name, level.name, tuple(chains))
+        chains.append(MappedChain(solver.solve(run, leaving)))
+    total = None
+    if nodes is None:
+        update("mapping the rest", len(runs), len(runs))
+        total = _total(graph, runs, solver, chains)
+    return ChainsResult(
+        loaded.name, described.name, solver.level.name, solver.objective, tuple(chains), total, solver.view
+    )
+
+
+def _total(
+    graph: Graph, runs: Sequence[Sequence[Node]], solver: ChainSolver, chains: Sequence[MappedChain]
+) -> ChainTotal:
+    """The chains with the operators that are in none of them."""
+    from tilewright.mapping.chains.results import ChainTotal, figures_of
+
+    in_chains = {node for run in runs for node in run}
+    rest = figures_of([solver.alone(node) for node in graph.nodes if node not in in_chains])
+    fused = separate = rest
+    for chain in chains:
+        fused, separate = fused.plus(chain.figures), separate.plus(chain.separate)
+    return ChainTotal(fused, separate)
 
 
 def _named(graph: Graph, names: Sequence[str]) -> tuple[Node, ...]:

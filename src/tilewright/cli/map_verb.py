@@ -124,7 +124,8 @@ def map_(
     fuse: bool = typer.Option(
         False,
         "--fuse",
-        help="Of a model, tile chains of operators jointly, so that what passes between them stays on chip.",
+        help="Of a model, tile chains of operators jointly, so that what passes between them stays on chip. "
+        "The objective may also be traffic, which it is if left out.",
         rich_help_panel=PLANS,
     ),
     shapes: str | None = SHAPES,
@@ -169,7 +170,8 @@ def map_(
 
     _check_flags(context)
     if fuse:
-        _print_chains(work or [], target, budget, shapes, as_json=as_json)
+        given = objective if _is_given(context, "objective") else "traffic"
+        _print_chains(work or [], target, given, budget, shapes, as_json=as_json)
         return
     request = MapRequest(
         work=tuple(work or ()),
@@ -208,8 +210,9 @@ def map_(
 
 
 def _print_chains(
-    work: list[str], target: str, budget: str | None, shapes: str | None, *, as_json: bool
+    work: list[str], target: str, objective: str, budget: str | None, shapes: str | None, *, as_json: bool
 ) -> None:
+    """Tile the chains of the model that is given, and print what comes of it."""
     from tilewright.api.chains import map_chain
     from tilewright.options import parse_shapes
 
@@ -219,6 +222,7 @@ def _print_chains(
         result = map_chain(
             work[0],
             target,
+            objective=objective,  # type: ignore[arg-type]  # checked there
             budget=budget,
             shapes=None if shapes is None else parse_shapes(shapes),
             progress=update,
@@ -231,11 +235,16 @@ def _print_chains(
 
 _WITHOUT_EFFECT = {
     "fuse": (
+        "more",
         "mapper",
-        "objective",
         "evaluate",
         "export_timeloop",
         "constrain",
+        "ignore_constraints",
+        "link_transfers",
+        "skip_pixels",
+        "double_buffered",
+        "elide_first_fills",
         "noc",
         "sweep",
         "plot",

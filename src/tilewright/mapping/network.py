@@ -91,7 +91,7 @@ def _phase(products: Products) -> tuple[object, ...]:
 
 def _together(node: Node, phases: Sequence[tuple[Nest, Products]]) -> Iterator[Layer]:
     """Phases with weights and outputs of their own as one problem, with a dim that leaves inputs be."""
-    problem = _with_dense_outputs(phases[0][1].problem)
+    problem = with_dense_outputs(phases[0][1].problem)
     places = [
         {(access.operand.key, access.index, access.view) for access in (p.accesses[name] for _, p in phases)}
         for name in ("Weights", "Outputs")
@@ -108,7 +108,7 @@ def _together(node: Node, phases: Sequence[tuple[Nest, Products]]) -> Iterator[L
     yield Layer(node.name, node.op_type, phases[0][0], Problem(problem.name, dims, operands))
 
 
-def _with_dense_outputs(problem: Problem) -> Problem:
+def with_dense_outputs(problem: Problem) -> Problem:
     """Without steps along outputs: what a phase steps over is written by others, and in none of its tiles."""
     operands = tuple(
         replace(o, axes=tuple(((axis[0][0], 1),) if len(axis) == 1 else axis for axis in o.axes))

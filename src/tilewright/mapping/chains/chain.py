@@ -19,7 +19,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.nest import Affine, Dim, Nest
 from tilewright.ir.region import Interval, Region, access_region, full_region, hull, volume
-from tilewright.mapping.chains.sides import EMPTY, Side, hull_of, side_of
+from tilewright.mapping.chains.sides import EMPTY, STILL, Reach, Side, hull_of
 
 PartKind = Literal["result", "intermediate", "input", "constant"]
 MAX_LAYERS = 6
@@ -92,6 +92,7 @@ class Chain:
     parts: tuple[Part, ...]
     maps: RegionMaps = field(repr=False)
     known: dict[tuple[object, ...], Side] = field(default_factory=dict, repr=False)
+    reaches: dict[tuple[Part, Reader, int], Reach] = field(default_factory=dict, repr=False)
 
     @property
     def num_macs(self) -> int:
@@ -104,8 +105,7 @@ class Chain:
         for reader, side in zip(part.readers, made, strict=True):
             key = part, reader, loop, side
             if key not in self.known:
-                needs = (self._needed(part, reader, loop, interval) for interval in side.intervals)
-                self.known[key] = side_of(tuple(needs))
+                self.known[key] = self._reach(part, reader, loop).of(side)
             sides.append(self.known[key])
         if len(sides) == 1:
             return sides[0]
@@ -114,22 +114,30 @@ class Chain:
             self.known[together] = hull_of(sides)
         return self.known[together]
 
-    def _needed(self, part: Part, reader: Reader, loop: int, interval: Interval) -> Interval:
-        if interval[0] >= interval[1]:
-            return EMPTY
-        if part.axis_of_loop[loop] is None:
-            return (0, 1)
-        computed = self.parts[reader.part]
-        moved = loop if reader.node is self.anchor else computed.axis_of_loop[loop]
+    def _reach(self, part: Part, reader: Reader, loop: int) -> Reach:
+        """What a reader needs of a part for each position along the axis that it computes in a loop."""
+        key = part, reader, loop
+        if key not in self.reaches:
+            self.reaches[key] = self._probed(part, reader, loop)
+        return self.reaches[key]
+
+    def _probed(self, part: Part, reader: Reader, loop: int) -> Reach:
+        computed, is_anchor = self.parts[reader.part], reader.node is self.anchor
+        moved = loop if is_anchor else computed.axis_of_loop[loop]
         axis = None if moved is None else reader.axes.get(moved)
-        if moved is None or axis is None:
-            return (0, 1)
-        if reader.node is self.anchor:
-            region = _anchor_region(self.nest, reader.position, {self.loops[loop].name: interval})
-        else:
-            wanted = (*computed.whole[:moved], interval, *computed.whole[moved + 1 :])
-            region = self.maps.inputs_of(reader.node, 0, wanted)[reader.position]
-        return EMPTY if region is None else region[axis]
+        if part.axis_of_loop[loop] is None or moved is None or axis is None:
+            return STILL
+        start, stop = (0, self.loops[loop].extent) if is_anchor else computed.whole[moved]
+        needs = []
+        for position in range(start, stop):
+            if is_anchor:
+                tiles = {self.loops[loop].name: (position, position + 1)}
+                region = _anchor_region(self.nest, reader.position, tiles)
+            else:
+                wanted = (*computed.whole[:moved], (position, position + 1), *computed.whole[moved + 1 :])
+                region = self.maps.inputs_of(reader.node, 0, wanted)[reader.position]
+            needs.append(EMPTY if region is None else region[axis])
+        return Reach(start, tuple(needs))
 
 
 def chain_of(
@@ -152,9 +160,12 @@ def chain_of(
         raise CannotFuse(
             f"chain: node {anchor.name!r} is more than one sum of products; end the chain before it."
         )
-    nest, maps = nests[0], RegionMaps()
-    loops = _loops(nest)
-    return Chain(tuple(nodes), anchor, nest, loops, _parts(anchor, nest, loops, before, after, maps), maps)
+    unfolding = _Unfolding(anchor, nests[0])
+    unfolding.add_result(after)
+    for node in reversed(before):
+        unfolding.add_intermediate(node)
+    unfolding.add_outside(after)
+    return Chain(tuple(nodes), anchor, nests[0], unfolding.loops, tuple(unfolding.parts), unfolding.maps)
 
 
 def _check_values(nodes: Sequence[Node], results: frozenset[Value]) -> None:
@@ -207,92 +218,103 @@ def _anchor_region(nest: Nest, position: int, tiles: dict[str, Interval]) -> Reg
     return hull(*touched) if touched else None
 
 
-def _parts(
-    anchor: Node,
-    nest: Nest,
-    loops: Sequence[Dim],
-    before: Sequence[Node],
-    after: Sequence[Node],
-    maps: RegionMaps,
-) -> tuple[Part, ...]:
-    """The parts from the anchor's result up to what comes from outside."""
-    result = next(anchor.results())
-    axes = [_written_axis(nest, loop) for loop in loops]
-    whole = full_region(result.shape)
-    parts = [Part(result, "result", whole, (), tuple(axes), macs_per_word=_macs_per_word(anchor))]
-    readers: dict[Value, list[Reader]] = {}
-    regions: dict[Value, Region] = {}
-    _add_readers(anchor, 0, _anchor_axes(anchor, nest, loops), _anchor_needs(anchor, nest), readers, regions)
-    made = {result, *(value for node in after for value in node.results())}
-    for node in after:
-        needs = [
-            need if value not in made else None
-            for value, need in zip(node.inputs, maps.inputs_of(node, 0, whole), strict=True)
-        ]
-        _add_readers(node, 0, _node_axes(node, whole, needs, maps), needs, readers, regions)
-    for node in reversed(before):
+class _Unfolding:
+    """The parts of a chain, from the anchor's result up to what comes from outside.
+
+    `readers` are those of values that are no parts yet, `regions` what they need of them.
+    """
+
+    def __init__(self, anchor: Node, nest: Nest) -> None:
+        self.anchor, self.nest, self.loops = anchor, nest, _loops(nest)
+        self.maps = RegionMaps()
+        self.parts: list[Part] = []
+        self.readers: dict[Value, list[Reader]] = {}
+        self.regions: dict[Value, Region] = {}
+
+    def add_result(self, after: Sequence[Node]) -> None:
+        """What the anchor computes, in whose place the operators after it write."""
+        result = next(self.anchor.results())
+        whole = full_region(result.shape)
+        axes = tuple(_written_axis(self.nest, loop) for loop in self.loops)
+        macs_per_word = _macs_per_word(self.anchor)
+        self.parts.append(Part(result, "result", whole, (), axes, macs_per_word=macs_per_word))
+        needs = [_anchor_region(self.nest, position, {}) for position in range(len(self.anchor.inputs))]
+        self._add_readers(self.anchor, _anchor_axes(self.anchor, self.nest, self.loops), needs)
+        made = {result, *(value for node in after for value in node.results())}
+        for node in after:
+            from_others = [
+                need if value not in made else None
+                for value, need in zip(node.inputs, self.maps.inputs_of(node, 0, whole), strict=True)
+            ]
+            self._add_readers(node, _node_axes(node, whole, from_others, self.maps), from_others)
+
+    def add_intermediate(self, node: Node) -> None:
+        """What an operator before the anchor computes.
+
+        Raises:
+            CannotFuse: nothing needs it, or its axes move in no single way.
+        """
         value = next(node.results())
-        if value not in readers:
+        if value not in self.readers:
             raise CannotFuse(f"chain: nothing in it needs {value.name!r}; leave node {node.name!r} out.")
-        part = _part(value, "intermediate", readers.pop(value), regions[value], parts, loops, anchor, node)
-        parts.append(part)
-        needs = maps.inputs_of(node, 0, part.whole)
-        _add_readers(node, len(parts) - 1, _node_axes(node, part.whole, needs, maps), needs, readers, regions)
-    for value, listed in readers.items():
-        kind: PartKind = "constant" if value.is_constant else "input"
-        part = _part(value, kind, listed, regions[value], parts, loops, anchor, None)
-        may_stream = value.is_constant or all(reader.node in after for reader in listed)
-        parts.append(replace(part, may_stream=may_stream))
-    return tuple(parts)
+        part = self._part(value, "intermediate", _macs_per_word(node))
+        self.parts.append(part)
+        needs = self.maps.inputs_of(node, 0, part.whole)
+        self._add_readers(node, _node_axes(node, part.whole, needs, self.maps), needs)
 
+    def add_outside(self, after: Sequence[Node]) -> None:
+        """What is left: values that none of the operators computes."""
+        for value in list(self.readers):
+            part = self._part(value, "constant" if value.is_constant else "input")
+            may_stream = value.is_constant or all(reader.node in after for reader in part.readers)
+            self.parts.append(replace(part, may_stream=may_stream))
 
-def _add_readers(
-    node: Node,
-    part: int,
-    axes: Sequence[dict[int, int]],
-    needs: Sequence[Region | None],
-    readers: dict[Value, list[Reader]],
-    regions: dict[Value, Region],
-) -> None:
-    for position, (value, need) in enumerate(zip(node.inputs, needs, strict=True)):
-        if value is not None and need is not None:
-            readers.setdefault(value, []).append(Reader(part, node, position, axes[position]))
-            regions[value] = hull(regions[value], need) if value in regions else need
+    def _add_readers(
+        self, node: Node, axes: Sequence[dict[int, int]], needs: Sequence[Region | None]
+    ) -> None:
+        """Note what a node that makes the last part, or writes in its place, needs of its operands."""
+        last = len(self.parts) - 1
+        for position, (value, need) in enumerate(zip(node.inputs, needs, strict=True)):
+            if value is not None and need is not None:
+                self.readers.setdefault(value, []).append(Reader(last, node, position, axes[position]))
+                self.regions[value] = hull(self.regions[value], need) if value in self.regions else need
 
+    def _part(self, value: Value, kind: PartKind, macs_per_word: int = 0) -> Part:
+        readers = tuple(self.readers.pop(value))
+        axes, whole = self._axis_of_loop(value, readers), self.regions[value]
+        is_held = (
+            kind != "intermediate" or len(readers) > 1 or not _is_in_place(value, readers[0], self.parts)
+        )
+        return Part(value, kind, whole, readers, axes, is_held, macs_per_word=macs_per_word)
 
-def _part(
-    value: Value,
-    kind: PartKind,
-    readers: Sequence[Reader],
-    whole: Region,
-    parts: Sequence[Part],
-    loops: Sequence[Dim],
-    anchor: Node,
-    node: Node | None,
-) -> Part:
-    axis_of_loop: list[int | None] = []
-    for loop, dim in enumerate(loops):
-        moved = {_moved(reader, loop, parts, anchor) for reader in readers}
-        if None in moved:
-            moved = {None}  # Who needs all of an axis in each step needs what the others do.
-        if len(moved) > 1:
-            raise CannotFuse(f"chain: {value.name!r} is read along different axes for tiles of {dim.name}.")
-        axis_of_loop += moved
-    used = [axis for axis in axis_of_loop if axis is not None]
-    if len(set(used)) < len(used):
-        raise CannotFuse(f"chain: an axis of {value.name!r} moves with two loops of {anchor.name!r}.")
-    in_place = kind == "intermediate" and len(readers) == 1 and _is_in_place(value, readers[0], parts)
-    macs_per_word = 0 if node is None else _macs_per_word(node)
-    return Part(
-        value, kind, whole, tuple(readers), tuple(axis_of_loop), not in_place, macs_per_word=macs_per_word
-    )
+    def _axis_of_loop(self, value: Value, readers: Sequence[Reader]) -> tuple[int | None, ...]:
+        """The axis of a value that each loop moves.
 
+        Raises:
+            CannotFuse: there are several, or two loops move one axis.
+        """
+        axis_of_loop: list[int | None] = []
+        for loop, dim in enumerate(self.loops):
+            moved = {self._moved(reader, loop) for reader in readers}
+            if None in moved:
+                moved = {None}  # Who needs all of an axis in each step needs what the others do.
+            if len(moved) > 1:
+                raise CannotFuse(
+                    f"chain: {value.name!r} is read along different axes for tiles of {dim.name}."
+                )
+            axis_of_loop += moved
+        used = [axis for axis in axis_of_loop if axis is not None]
+        if len(set(used)) < len(used):
+            raise CannotFuse(
+                f"chain: an axis of {value.name!r} moves with two loops of {self.anchor.name!r}."
+            )
+        return tuple(axis_of_loop)
 
-def _moved(reader: Reader, loop: int, parts: Sequence[Part], anchor: Node) -> int | None:
-    if reader.node is anchor:
-        return reader.axes.get(loop)
-    axis = parts[reader.part].axis_of_loop[loop]
-    return None if axis is None else reader.axes.get(axis)
+    def _moved(self, reader: Reader, loop: int) -> int | None:
+        if reader.node is self.anchor:
+            return reader.axes.get(loop)
+        axis = self.parts[reader.part].axis_of_loop[loop]
+        return None if axis is None else reader.axes.get(axis)
 
 
 def _is_in_place(value: Value, reader: Reader, parts: Sequence[Part]) -> bool:
@@ -315,10 +337,6 @@ def _written_axis(nest: Nest, loop: Dim) -> int | None:
         if isinstance(index, Affine) and loop.name in index.dims()
     ]
     return axes[0] if axes else None
-
-
-def _anchor_needs(anchor: Node, nest: Nest) -> list[Region | None]:
-    return [_anchor_region(nest, position, {}) for position in range(len(anchor.inputs))]
 
 
 def _anchor_axes(anchor: Node, nest: Nest, loops: Sequence[Dim]) -> list[dict[int, int]]:

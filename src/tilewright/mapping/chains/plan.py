@@ -74,7 +74,7 @@ class PartCount:
     held_words: int
 
 
-def needed_sides(chain: Chain, part: Part, tiling: Tiling, counts: Sequence[PartCount]) -> tuple[Side, ...]:
+def _needed(chain: Chain, part: Part, tiling: Tiling, counts: Sequence[PartCount]) -> tuple[Side, ...]:
     """What each step needs of a part, by what its readers make; `counts` are those of the parts before it."""
     made = [
         tiling.sides(chain) if reader.node is chain.anchor else counts[reader.part].fresh
@@ -85,7 +85,7 @@ def needed_sides(chain: Chain, part: Part, tiling: Tiling, counts: Sequence[Part
     )
 
 
-def count_part(part: Part, tiling: Tiling, needed: tuple[Side, ...], depth: int) -> PartCount:
+def _count_part(part: Part, tiling: Tiling, needed: tuple[Side, ...], depth: int) -> PartCount:
     """Fresh and held words of a part that is retained from a depth inwards; see the module's text."""
     still = part.num_still_words(tiling.order)
     is_retained = depth != STREAMED and part.is_held
@@ -100,43 +100,47 @@ def count_part(part: Part, tiling: Tiling, needed: tuple[Side, ...], depth: int)
     return PartCount(needed, fresh, still * prod(side.total for side in fresh), held)
 
 
-def count_plan(chain: Chain, plan: ChainPlan) -> ChainCount:
-    """Everything that a plan moves, computes and holds."""
+def count_parts(chain: Chain, plan: ChainPlan) -> list[PartCount]:
+    """Each part under a plan."""
     counts: list[PartCount] = []
     for part, depth in zip(chain.parts, plan.depths, strict=True):
         if part.kind == "result":
-            counts.append(count_result(chain, plan.tiling))
+            counts.append(_count_result(chain, plan.tiling))
         else:
-            counts.append(
-                count_part(part, plan.tiling, needed_sides(chain, part, plan.tiling, counts), depth)
-            )
-    return total_count(chain, counts)
+            counts.append(_count_part(part, plan.tiling, _needed(chain, part, plan.tiling, counts), depth))
+    return counts
 
 
-def count_result(chain: Chain, tiling: Tiling) -> PartCount:
+def written_side(chain: Chain, loop: int, tile: int) -> Side:
+    """What steps write along a loop of the anchor. Partial sums that several steps add to stand still."""
+    part, extent = chain.parts[0], chain.loops[loop].extent
+    axis = part.axis_of_loop[loop]
+    if axis is None:
+        return still_side(-(-extent // tile))
+    # Where a group's channels share an axis, a step has all channels of its groups.
+    start, stop = part.whole[axis]
+    return tiles_of(extent, tile, (stop - start) // extent)
+
+
+def made_side(part: Part, loop: int, side: Side, is_retained: bool) -> Side:
+    """What steps make of a part, by what they need of it: of the result when the last sum is done."""
+    if part.kind == "result":
+        return side if part.axis_of_loop[loop] is not None else side.last
+    return side.fresh if is_retained and part.is_held else side
+
+
+def _count_result(chain: Chain, tiling: Tiling) -> PartCount:
     """What the anchor computes: partial sums wait on chip until they are whole."""
     part = chain.parts[0]
-    sides = []
-    for loop, tile in zip(tiling.order, tiling.tiles, strict=True):
-        axis, extent = part.axis_of_loop[loop], chain.loops[loop].extent
-        if axis is None:
-            sides.append(still_side(-(-extent // tile)))
-        else:
-            # Where a group's channels share an axis, a step has all of its own.
-            start, stop = part.whole[axis]
-            sides.append(tiles_of(extent, tile, (stop - start) // extent))
-    count = count_part(part, tiling, tuple(sides), 0)
-    # A sum is there for others when the last of its steps is done.
-    fresh = tuple(
-        side if part.axis_of_loop[loop] is not None else side.last
-        for loop, side in zip(tiling.order, sides, strict=True)
-    )
-    return replace(count, fresh=fresh)
+    sides = [written_side(chain, loop, tile) for loop, tile in zip(tiling.order, tiling.tiles, strict=True)]
+    count = _count_part(part, tiling, tuple(sides), 0)
+    made = (made_side(part, loop, side, True) for loop, side in zip(tiling.order, sides, strict=True))
+    return replace(count, fresh=tuple(made))
 
 
-def total_count(chain: Chain, counts: Sequence[PartCount]) -> ChainCount:
-    """A chain's count from those of its parts."""
-    parts = list(zip(chain.parts, counts, strict=True))
+def count_plan(chain: Chain, plan: ChainPlan) -> ChainCount:
+    """Everything that a plan moves, computes and holds."""
+    parts = list(zip(chain.parts, count_parts(chain, plan), strict=True))
     outside = [count for part, count in parts if part.kind in ("input", "constant")]
     made = [(part, count) for part, count in parts if part.kind == "intermediate"]
     num_macs = chain.parts[0].macs_per_word * chain.parts[0].num_words

@@ -1,36 +1,39 @@
-"""The best joint tiling of a chain, by looking at all but those that cannot be better.
+"""The best joint tilings of a chain, by looking at all but those that cannot be among them.
 
-For each tiling and order of its loops, depths of the intermediate values are tried one after another, from
-the anchor up; what comes from outside then has a front of (held, read) each, and these are put together. A
-tiling is dropped where its smallest boxes do not fit, or where no part can read little enough.
+All tiles of all loops stand in arrays. For each order of the loops, depths of the intermediate values are
+tried one after another, from the anchor up: sides of boxes are independent, so what a tiling holds and
+computes is a product of numbers by loop. What comes from outside then has (held, read) for each depth, and
+these are put together for the tilings that could still be among the best.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import permutations, product
-from math import prod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tilewright.mapping.chains.chain import Chain, Part
 from tilewright.mapping.chains.plan import (
     STREAMED,
     ChainCount,
     ChainPlan,
-    PartCount,
     Tiling,
     compulsory_words,
-    count_part,
-    count_result,
+    count_plan,
     least_macs,
-    needed_sides,
-    total_count,
 )
-from tilewright.mapping.chains.sides import Side
-from tilewright.mapping.factors import divisors
+from tilewright.mapping.chains.tables import Counts, Grid, Retained, SideTables
 
-_ALL_TILES_UP_TO = 16  # of longer loops only tiles that divide them
+_MAX_TILINGS = 1 << 18
+
+Values = NDArray[np.float64]
+ValueOf = Callable[[Counts, Counts], Values]
+"""What plans are worth, the less the better, by the words they move and their multiply-accumulates."""
+Key = tuple[float, int, int, int]  # the value, words moved, multiply-accumulates, steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,173 +49,289 @@ class ChainLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class BestPlan:
-    """The best plan that a search met; `is_whole` if it looked at the whole space."""
+class RankedPlan:
+    """A plan with what it moves and computes, and the value by which it was ranked."""
 
     plan: ChainPlan
     count: ChainCount
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best plans, the best first, no two with the same tiles; none where nothing fits.
+
+    `is_whole` says that no plan that was left out could be among them.
+    """
+
+    plans: tuple[RankedPlan, ...]
     is_whole: bool
     num_tilings: int
 
 
-Key = tuple[int, int]  # words moved, multiply-accumulates
+def words_moved(moved_words: Counts, num_macs: Counts) -> Values:
+    """The value of plans where only traffic past the outermost level counts."""
+    del num_macs
+    return moved_words.astype(np.float64)
 
 
-def best_plan(chain: Chain, limits: ChainLimits, deadline_s: float = 10.0) -> BestPlan | None:
-    """The plan that moves least, of equal ones that which computes least; None where nothing fits."""
-    search = _Search(chain, limits)
-    end = time.monotonic() + deadline_s
-    is_whole, number = True, 0
-    for tiling in _tilings(search):
-        number += 1
-        search.look_at(tiling)
-        if search.is_least():
+def rank_plans(
+    chain: Chain,
+    limits: ChainLimits,
+    deadline_s: float = 10.0,
+    *,
+    value_of: ValueOf = words_moved,
+    num_plans: int = 1,
+) -> Ranking:
+    """The plans of least value; of equal ones those that move least, then those that compute least.
+
+    `value_of` must not fall where words or multiply-accumulates grow.
+    """
+    grid = Grid.of([loop.extent for loop in chain.loops], _MAX_TILINGS)
+    search = _Search(chain, limits, grid, value_of, num_plans, time.monotonic() + deadline_s)
+    for order in permutations(range(len(chain.loops))):
+        search.look_at(order)
+        if search.is_over():
             break
-        if time.monotonic() > end:
-            is_whole = False
-            break
-    if search.best is None:
-        return None
-    _, plan, count = search.best
-    return BestPlan(plan, count, is_whole, number)
+    return Ranking(search.ranked(), grid.is_whole and not search.is_cut_off, search.num_tilings)
 
 
-def tile_sizes(extent: int) -> list[int]:
-    """Tiles that are tried of a loop: all of a short one, of a long one those that divide it."""
-    return list(range(1, extent + 1)) if extent <= _ALL_TILES_UP_TO else divisors(extent)
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Tilings of the grid for which depths of the first parts are chosen.
+
+    `held` and `num_macs` are words on chip and multiply-accumulates of those, for each tiling.
+    """
+
+    at: Counts
+    held: Counts
+    num_macs: Counts
+    depths: tuple[int, ...]
+    retained: Retained
 
 
-def _tilings(search: _Search) -> Iterator[Tiling]:
-    """Those whose smallest boxes fit, with fewer steps first; then every order of the loops that step."""
-    extents = [loop.extent for loop in search.chain.loops]
-    choices = sorted(
-        product(*map(tile_sizes, extents)),
-        key=lambda tiles: prod(-(-e // t) for e, t in zip(extents, tiles, strict=True)),
-    )
-    for tiles in choices:
-        stepping = [i for i, extent in enumerate(extents) if tiles[i] < extent]
-        tiling = Tiling(tuple(stepping), tuple(tiles[i] for i in stepping))
-        if not search.may_fit(tiling):
-            continue
-        for order in permutations(stepping):
-            yield Tiling(order, tuple(tiles[i] for i in order))
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """A depth of a part from outside: words held and words read, for each tiling."""
+
+    depth: int
+    held: Counts
+    read: Counts
 
 
 class _Search:
-    """The best of the tilings that were looked at."""
+    """The best plans so far, by their tilings' places in the grid."""
 
-    def __init__(self, chain: Chain, limits: ChainLimits) -> None:
-        self.chain, self.limits = chain, limits
-        self.least = compulsory_words(chain), least_macs(chain)
-        self.most_macs = int(self.least[1] * (1 + limits.recomputed))
-        self.best: tuple[Key, ChainPlan, ChainCount] | None = None
-        kinds = [part.kind for part in chain.parts]
-        self.num_made = sum(kind in ("result", "intermediate") for kind in kinds)
+    def __init__(
+        self,
+        chain: Chain,
+        limits: ChainLimits,
+        grid: Grid,
+        value_of: ValueOf,
+        num_plans: int,
+        end_s: float,
+    ) -> None:
+        self.chain, self.limits, self.grid = chain, limits, grid
+        self.value_of, self.num_plans, self.end_s = value_of, num_plans, end_s
+        self.tables = SideTables(chain, grid)
+        self.most_macs = int(least_macs(chain) * (1 + limits.recomputed))
+        self.num_made = sum(part.kind in ("result", "intermediate") for part in chain.parts)
+        self.best: dict[int, tuple[Key, ChainPlan]] = {}
+        self.worst: Key | None = None  # of the best, once there are enough of them
+        self.least_key = self._key(compulsory_words(chain), least_macs(chain), 1)
+        self.is_proven = self.is_cut_off = False
+        self.num_tilings = 0
+        self.least_held = np.stack([self._least_box(p, place) for place, p in enumerate(chain.parts)])
+        # Of all parts from a place on.
+        self.least_after = self.least_held[::-1].cumsum(axis=0)[::-1]
+        self.fitting = np.flatnonzero(self.least_after[0] <= limits.capacity_words)
 
-    def is_least(self) -> bool:
-        """Whether nothing can be better: what must be moved is moved once, and nothing computed twice."""
-        return self.best is not None and self.best[0] <= self.least
+    def is_over(self) -> bool:
+        """Whether nothing can be better, or time is up."""
+        if not self.is_proven and time.monotonic() > self.end_s:
+            self.is_cut_off = True
+        return self.is_proven or self.is_cut_off
 
-    def may_fit(self, tiling: Tiling) -> bool:
-        """Whether the boxes of one step fit where everything is retained: no order has smaller ones."""
-        counts = self._all_retained(tiling)
-        held = sum(
-            self._least_held(part, tiling, count)
-            for part, count in zip(self.chain.parts, counts, strict=True)
-        )
-        return held <= self.limits.capacity_words
+    def ranked(self) -> tuple[RankedPlan, ...]:
+        """The best plans, the best first."""
+        listed = sorted(self.best.values(), key=lambda entry: entry[0])
+        return tuple(RankedPlan(plan, count_plan(self.chain, plan), key[0]) for key, plan in listed)
 
-    def look_at(self, tiling: Tiling) -> None:
-        """Try all depths of a tiling."""
-        if self.best is not None and self._least_moved(tiling) > self.best[0][0]:
-            return
-        self._choose(tiling, [count_result(self.chain, tiling)], [0])
+    def look_at(self, order: Sequence[int]) -> None:
+        """Try all tilings with their loops in this order."""
+        at = self.fitting[self.grid.is_in_order(order)[self.fitting]]
+        self.num_tilings += len(at)
+        if len(at) and self.worst is not None:
+            everything = Retained.everything(len(order), self.num_made)
+            free = self.limits.capacity_words - self.least_after[0, at] + self.least_after[self.num_made, at]
+            state = _State(at, free, free, (), everything)
+            moved = self._least_moved(state, self._options(order, state), free)
+            at = at[self.value_of(moved, np.full(len(at), self.least_key[2])) <= self.worst[0]]
+        if len(at):
+            nothing = Retained.nothing(len(order))
+            held = self._held(0, order, nothing, 0, at)
+            num_macs = self.chain.parts[0].macs_per_word * self.chain.parts[0].num_words
+            self._choose(order, _State(at, held, np.full(len(at), num_macs), (0,), nothing))
 
-    def _all_retained(self, tiling: Tiling) -> list[PartCount]:
-        counts = [count_result(self.chain, tiling)]
-        for part in self.chain.parts[1:]:
-            counts.append(count_part(part, tiling, needed_sides(self.chain, part, tiling, counts), 0))
-        return counts
-
-    def _least_held(self, part: Part, tiling: Tiling, count: PartCount) -> int:
+    def _least_box(self, part: Part, place: int) -> Counts:
+        """What steps hold of a part at least: their boxes where all is retained, or a word that streams."""
         if part.may_stream:
-            return int(part.kind != "constant" or self.limits.keeps_weights)
-        rows = prod(side.rows for side in count.needed)
-        return rows * part.num_still_words(tiling.order) if part.is_held else 0
+            return np.ones(self.grid.num_tilings, np.int64)
+        if not part.is_held:
+            return np.zeros(self.grid.num_tilings, np.int64)
+        num_loops = len(self.grid.extents)
+        everything = Retained.everything(num_loops, place)
+        rows = [self.tables.of(place, loop, everything).rows for loop in range(num_loops)]
+        return self.tables.still_words(place) * self.grid.product(rows)
 
-    def _least_moved(self, tiling: Tiling) -> int:
-        """No depths of a tiling move less: each part from outside with all that the others leave at least."""
-        counts = self._all_retained(tiling)
-        least = [
-            self._least_held(part, tiling, count)
-            for part, count in zip(self.chain.parts, counts, strict=True)
-        ]
-        moved = self.chain.parts[0].num_words
-        for part, count, least_of_part in zip(self.chain.parts, counts, least, strict=True):
-            if part.kind in ("input", "constant"):
-                free = self.limits.capacity_words - sum(least) + least_of_part
-                words = [
-                    o.fresh_words
-                    for _, o in self._options(part, tiling, count.needed)
-                    if o.held_words <= free
-                ]
-                moved += min(words, default=part.num_words)
-        return moved
+    def _held(self, place: int, order: Sequence[int], retained: Retained, depth: int, at: Counts) -> Counts:
+        """Words that wait on chip of a part that is retained from a depth inwards; see `count_parts`."""
+        held = span = np.full(len(at), self.tables.still_words(place))
+        for position in range(len(order) - 1, -1, -1):
+            table = self.tables.of(place, order[position], retained)
+            tile = self.grid.choice(order[position], at)
+            kept = table.kept[tile] * (span - held) if position >= depth else 0
+            held = table.rows[tile] * held + kept
+            span = span * table.span[tile]
+        return held
 
-    def _options(self, part: Part, tiling: Tiling, needed: tuple[Side, ...]) -> list[tuple[int, PartCount]]:
-        """Depths of a part that differ in what they hold or make, each with its count."""
-        depths: Sequence[int] = range(len(needed) + 1) if part.is_held else (len(needed),)
-        is_kept = part.kind != "constant" or self.limits.keeps_weights
-        if part.may_stream:
-            depths = (STREAMED, *depths) if is_kept else (STREAMED,)
-        options: dict[tuple[Side, ...], tuple[int, PartCount]] = {}
-        for depth in depths:
-            count = count_part(part, tiling, needed, depth)
-            if not is_kept:
-                count = replace(count, held_words=0)
-            known = options.get(count.fresh)
-            if known is None or count.held_words < known[1].held_words:
-                options[count.fresh] = depth, count
-        return list(options.values())
+    def _fresh(self, place: int, order: Sequence[int], retained: Retained, depth: int, at: Counts) -> Counts:
+        """Words of a part that all steps together make or read."""
+        words = np.full(len(at), self.tables.still_words(place))
+        for position, loop in enumerate(order):
+            table = self.tables.of(place, loop, retained)
+            numbers = table.fresh if position >= depth else table.total
+            words = words * numbers[self.grid.choice(loop, at)]
+        return words
 
-    def _choose(self, tiling: Tiling, counts: list[PartCount], depths: list[int]) -> None:
+    def _depths(self, place: int, order: Sequence[int], retained: Retained, at: Counts) -> list[int]:
+        """Depths of a part, but for those where the outermost loop of those that retain it saves nothing."""
+        depths = []
+        for depth, loop in enumerate(order):
+            table, tile = self.tables.of(place, loop, retained), self.grid.choice(loop, at)
+            if (table.fresh[tile] != table.total[tile]).any():
+                depths.append(depth)
+        return [*depths, len(order)]
+
+    def _choose(self, order: Sequence[int], state: _State) -> None:
         """Depths of the next part that is made, and of all after it."""
-        place = len(counts)
-        held = sum(count.held_words for count in counts)
-        if held > self.limits.capacity_words:
+        place = len(state.depths)
+        if not len(state.at) or self.is_over():
             return
         if place == self.num_made:
-            self._close(tiling, counts, depths, self.limits.capacity_words - held)
+            self._close(order, state)
             return
-        part = self.chain.parts[place]
-        for depth, count in self._options(part, tiling, needed_sides(self.chain, part, tiling, counts)):
-            self._choose(tiling, [*counts, count], [*depths, depth])
+        part, retained = self.chain.parts[place], state.retained
+        available = self.limits.capacity_words - state.held
+        if place + 1 < len(self.chain.parts):
+            available = available - self.least_after[place + 1, state.at]
+        depths = self._depths(place, order, retained, state.at) if part.is_held else [len(order)]
+        for depth in depths:
+            held = np.zeros(len(state.at), np.int64)
+            if part.is_held:
+                held = self._held(place, order, retained, depth, state.at)
+            made = self._fresh(place, order, retained, depth, state.at)
+            num_macs = state.num_macs + part.macs_per_word * made
+            fits = (held <= available) & (num_macs <= self.most_macs)
+            further = _State(
+                state.at[fits],
+                (state.held + held)[fits],
+                num_macs[fits],
+                (*state.depths, depth),
+                retained.joined_by(place, order[depth:]) if part.is_held else retained,
+            )
+            self._choose(order, further)
 
-    def _close(self, tiling: Tiling, counts: list[PartCount], depths: list[int], free_words: int) -> None:
-        """Depths of what comes from outside: a front of (held, read), put together part by part."""
-        front: list[tuple[int, int, tuple[tuple[int, PartCount], ...]]] = [(0, 0, ())]
-        for part in self.chain.parts[self.num_made :]:
-            needed = needed_sides(self.chain, part, tiling, counts)
-            options = self._options(part, tiling, needed)
+    def _options(self, order: Sequence[int], state: _State) -> list[list[_Option]]:
+        """The depths of each part from outside."""
+        listed = []
+        for place in range(self.num_made, len(self.chain.parts)):
+            part, at, retained = self.chain.parts[place], state.at, state.retained
+            options = []
+            if part.may_stream:
+                read = self._fresh(place, order, retained, len(order), at)
+                options.append(_Option(STREAMED, np.ones(len(at), np.int64), read))
+            if part.kind != "constant" or self.limits.keeps_weights:
+                for depth in self._depths(place, order, retained, at):
+                    held = self._held(place, order, retained, depth, at)
+                    options.append(_Option(depth, held, self._fresh(place, order, retained, depth, at)))
+            listed.append(options)
+        return listed
+
+    def _least_moved(self, state: _State, listed: Sequence[Sequence[_Option]], free: Counts) -> Counts:
+        """Words that tilings move at least where parts from outside have so many words on chip together.
+
+        Each has what the others leave at least; where that is too little, so many that none is chosen.
+        """
+        never = np.iinfo(np.int64).max >> 8
+        moved = np.full(len(state.at), self.chain.parts[0].num_words)
+        spare = free - self.least_after[self.num_made, state.at]
+        for place, options in enumerate(listed, self.num_made):
+            available = spare + self.least_held[place, state.at]
+            reads = [np.where(option.held <= available, option.read, never) for option in options]
+            moved = np.minimum(moved + np.min(reads, axis=0), never)
+        return moved
+
+    def _close(self, order: Sequence[int], state: _State) -> None:
+        """Depths of what comes from outside, for the tilings that can be among the best."""
+        listed = self._options(order, state)
+        free = self.limits.capacity_words - state.held
+        moved = self._least_moved(state, listed, free)
+        values, steps = self.value_of(moved, state.num_macs), self.grid.num_steps[state.at]
+        chosen = np.flatnonzero(values < np.inf if self.worst is None else values <= self.worst[0])
+        ranks = np.lexsort((steps[chosen], state.num_macs[chosen], moved[chosen], values[chosen]))
+        for number in chosen[ranks]:
+            least = float(values[number]), int(moved[number]), int(state.num_macs[number]), int(steps[number])
+            if self.is_over() or (self.worst is not None and least >= self.worst):
+                return
+            self._put_together(order, state, listed, int(number), int(free[number]))
+
+    def _put_together(
+        self,
+        order: Sequence[int],
+        state: _State,
+        listed: Sequence[Sequence[_Option]],
+        number: int,
+        free_words: int,
+    ) -> None:
+        """The least that one tiling reads: a front of (held, read, depths), part by part."""
+        front: list[tuple[int, int, tuple[int, ...]]] = [(0, 0, ())]
+        for options in listed:
             longer = sorted(
-                (
-                    (h + c.held_words, w + c.fresh_words, (*chosen, (d, c)))
-                    for h, w, chosen in front
-                    for d, c in options
-                ),
-                key=lambda entry: entry[:2],
+                (held + int(option.held[number]), read + int(option.read[number]), (*depths, option.depth))
+                for held, read, depths in front
+                for option in options
             )
             front = []
             for entry in longer:
                 if entry[0] <= free_words and (not front or entry[1] < front[-1][1]):
                     front.append(entry)
-        if not front:
-            return
-        chosen = front[-1][2]
-        count = total_count(self.chain, [*counts, *(c for _, c in chosen)])
-        key = count.moved_words, count.num_macs
-        if count.num_macs > self.most_macs:
-            return
-        if self.best is None or key < self.best[0]:
-            plan = ChainPlan(tiling, (*depths, *(d for d, _ in chosen)))
-            self.best = key, plan, count
+        if front:
+            _, read, depths = front[-1]
+            at, num_macs = int(state.at[number]), int(state.num_macs[number])
+            key = self._key(self.chain.parts[0].num_words + read, num_macs, int(self.grid.num_steps[at]))
+            self._take(at, key, self._plan(order, at, (*state.depths, *depths)))
+
+    def _key(self, moved_words: int, num_macs: int, num_steps: int) -> Key:
+        value = self.value_of(np.array([moved_words]), np.array([num_macs]))
+        return float(value[0]), moved_words, num_macs, num_steps
+
+    def _plan(self, order: Sequence[int], at: int, depths: Sequence[int]) -> ChainPlan:
+        """The plan without loops of one step, which are the outermost."""
+        tiles = self.grid.tiles(at)
+        stepping = tuple(loop for loop in order if tiles[loop] < self.grid.extents[loop])
+        others = len(order) - len(stepping)
+        tiling = Tiling(stepping, tuple(tiles[loop] for loop in stepping))
+        return ChainPlan(tiling, tuple(d if d == STREAMED else max(0, d - others) for d in depths))
+
+    def _take(self, at: int, key: Key, plan: ChainPlan) -> None:
+        if at in self.best:
+            if key < self.best[at][0]:
+                self.best[at] = key, plan
+        elif self.worst is None or key < self.worst:
+            self.best[at] = key, plan
+            if len(self.best) > self.num_plans:
+                del self.best[max(self.best, key=lambda place: self.best[place][0])]
+        if len(self.best) == self.num_plans:
+            self.worst = max(key for key, _ in self.best.values())
+            self.is_proven = self.worst[:3] <= self.least_key[:3]

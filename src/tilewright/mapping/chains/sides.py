@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import pairwise
 
 from tilewright.ir.region import Interval
 
@@ -65,6 +66,35 @@ def tiles_of(extent: int, tile: int, factor: int = 1) -> Side:
 def still_side(num_steps: int) -> Side:
     """A loop that moves no axis: each step has the same."""
     return side_of(((0, 1),) * num_steps)
+
+
+class Reach:
+    """What each position along an axis needs along another one; `start` is the first position."""
+
+    def __init__(self, start: int, needs: tuple[Interval, ...]) -> None:
+        self.start, self.needs = start, needs
+        self._is_rising = all(
+            first < last and before[0] <= first and before[1] <= last
+            for before, (first, last) in pairwise(((0, 0), *needs))
+        )
+
+    def of(self, side: Side) -> Side:
+        """What steps need that compute these intervals."""
+        return side_of(tuple(map(self._of_interval, side.intervals)))
+
+    def _of_interval(self, interval: Interval) -> Interval:
+        if interval[0] >= interval[1]:
+            return EMPTY
+        if not self.needs:
+            return (0, 1)
+        begin, end = interval[0] - self.start, interval[1] - self.start
+        if self._is_rising:
+            return self.needs[begin][0], self.needs[end - 1][1]
+        return _hull(self.needs[begin:end])
+
+
+STILL = Reach(0, ())
+"""Of an axis that a loop does not move."""
 
 
 def hull_of(sides: Sequence[Side]) -> Side:

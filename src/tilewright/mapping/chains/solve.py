@@ -1,59 +1,81 @@
 """The best way to run a chain: which stages are tiled together, and which run one by one.
 
 Of every run of neighbouring stages the best joint tiling is searched; the cuts between them follow by dynamic
-programming. Stages mapped one by one are among the answers, so no answer moves more than these.
+programming. Stages mapped one by one are among the answers, so no answer is worse than these.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
+import numpy as np
+
+from tilewright.cost.base import Objective
+from tilewright.cost.bound import transfer_cycles
+from tilewright.cost.objective import rank
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import InfeasibleMapping, MachineError
 from tilewright.hardware.machine import Level, Machine, TensorKind
 from tilewright.hardware.operator_view import operator_view
-from tilewright.ir.contraction import contractions
-from tilewright.ir.derive import is_complex, nests_of
+from tilewright.ir.derive import is_complex, macs, nest_flops, nests_of
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import full_region, input_regions, volume
-from tilewright.mapping.base import MappingProblem, MappingSolution
+from tilewright.mapping.base import MappingSolution
 from tilewright.mapping.chains.chain import MAX_LAYERS, CannotFuse, Chain, chain_of
-from tilewright.mapping.chains.plan import compulsory_words
-from tilewright.mapping.chains.runs import Stage, stages_of
-from tilewright.mapping.chains.search import BestPlan, ChainLimits, best_plan
-from tilewright.mapping.exact import Exact
-from tilewright.mapping.network import layers_in
-from tilewright.planning import UNLIMITED, Budget
+from tilewright.mapping.chains.plan import compulsory_words, least_macs
+from tilewright.mapping.chains.price import ChainCost, Pricer
+from tilewright.mapping.chains.runs import Stage, alike_key, stages_of
+from tilewright.mapping.chains.search import ChainLimits, RankedPlan, rank_plans, words_moved
+from tilewright.mapping.chains.separate import cost_of_stage, map_stage, outside, traffic_view
+
+ChainObjective = Literal["traffic", "latency", "energy"]
+"""What is minimised: words past the outermost level, cycles, or energy."""
+_NUM_PRICED = 12  # joint tilings of one run, the most promising ones
+_STEPS_IN_TIME = 4  # shares of steps that are mapped in the time of one joint tiling, where that ends them
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Stages that run together: under a joint tiling, or of a single stage also under mappings of its own.
 
-    A stage without either, which sums no products, streams what it reads and writes.
+    A stage without either, which sums no products, streams what it reads and writes. There is no cost where
+    only traffic counts.
     """
 
     nodes: tuple[Node, ...]
     num_stages: int
     moved_words: int
     num_macs: int
+    cost: ChainCost | None = None
     chain: Chain | None = None
-    tiling: BestPlan | None = None
+    tiling: RankedPlan | None = None
     mappings: tuple[MappingSolution, ...] = ()
+
+    def rank(self, objective: ChainObjective) -> tuple[float, float]:
+        """What is minimised, then what decides between equals."""
+        if objective == "traffic":
+            return float(self.moved_words), float(self.num_macs)
+        assert self.cost is not None
+        return rank(objective, self.cost.cycles, self.cost.energy_pj)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainSolution:
-    """How a chain runs: its segments, and what stages move that run one by one, past the outermost level.
+    """How a chain runs: its segments, and the stages as they run one by one.
 
-    Nothing that keeps to these tilings moves fewer than `bound_words`: what comes in and goes out, once.
-    `is_whole` says that all joint tilings were looked at.
+    Nothing that keeps to these tilings moves fewer than `bound_words`: what comes in and goes out, once. Nor
+    takes it less than `bound` in the objective's unit: words, cycles or pJ. `is_whole` says that all joint
+    tilings were looked at, of which the most promising ones were mapped where cycles or energy count.
     """
 
+    objective: ChainObjective
     segments: tuple[Segment, ...]
     separate: tuple[Segment, ...]
     bound_words: int
+    bound: float
     is_whole: bool
 
     @property
@@ -67,55 +89,202 @@ class ChainSolution:
         return sum(segment.moved_words for segment in self.separate)
 
     @property
-    def saved(self) -> float:
-        """The share of the separate stages' traffic that joint tilings save."""
-        return 1 - self.moved_words / self.separate_words
+    def value(self) -> float:
+        """Words, cycles or pJ of all segments."""
+        return sum(segment.rank(self.objective)[0] for segment in self.segments)
 
     @property
-    def gap(self) -> float:
-        """How much more is moved than the bound, as a share of it."""
-        return self.moved_words / self.bound_words - 1
+    def separate_value(self) -> float:
+        """Words, cycles or pJ of stages that run one by one."""
+        return sum(segment.rank(self.objective)[0] for segment in self.separate)
+
+    @property
+    def saved(self) -> float:
+        """The share that joint tilings save of what separate stages take."""
+        return 1 - self.value / self.separate_value if self.separate_value else 0.0
 
 
-def solve_chain(
-    nodes: Sequence[Node],
-    machine: Machine,
-    results: frozenset[Value] = frozenset(),
-    *,
-    recomputed: float = 1.0,
-    deadline_s: float = 10.0,
-    cost_options: CostOptions = TIMELOOP,
-) -> ChainSolution:
-    """The segments that move least; `deadline_s` is for each joint tiling that is searched.
+class _Answer(NamedTuple):
+    """The best segment of some stages, if there is one; whether all joint tilings were looked at."""
+
+    segment: Segment | None
+    is_whole: bool = True
+
+
+class ChainSolver:
+    """Solves chains on one machine; segments that are alike are searched once.
+
+    `deadline_s` is for each joint tiling that is searched, again for mapping its steps, and for each operator
+    that is mapped alone.
 
     Raises:
         MachineError: no level on chip can hold what passes between operators, or the machine has threads.
-        InfeasibleMapping: an operator does not fit the machine.
     """
-    if machine.threads is not None:
-        raise MachineError(
-            f"machine {machine.name!r}: chains on blocks of threads are not tiled; give one without threads."
+
+    def __init__(
+        self,
+        machine: Machine,
+        objective: ChainObjective = "traffic",
+        *,
+        recomputed: float = 1.0,
+        deadline_s: float = 10.0,
+        cost_options: CostOptions = TIMELOOP,
+    ) -> None:
+        if machine.threads is not None:
+            raise MachineError(
+                f"machine {machine.name!r}: chains on blocks of threads are not tiled; give one without "
+                "threads."
+            )
+        self.objective, self.deadline_s, self.cost_options = objective, deadline_s, cost_options
+        self.view = operator_view(machine).machine
+        self.level = fusing_level(self.view)
+        self.limits = ChainLimits(_words(self.level), TensorKind.WEIGHT in self.level.holds, recomputed)
+        self.pricer: Pricer | None = None
+        if objective != "traffic":
+            share_s = deadline_s / _STEPS_IN_TIME
+            self.pricer = Pricer(self.view, self.level, objective, cost_options, share_s)
+        self._known: dict[tuple[object, ...], _Answer] = {}
+
+    def solve(self, nodes: Sequence[Node], results: frozenset[Value] = frozenset()) -> ChainSolution:
+        """The best segments of a chain; `results` are values that must leave.
+
+        Raises:
+            InfeasibleMapping: an operator does not fit the machine.
+        """
+        stages = stages_of(nodes)
+        separate = [self._alike([stage], results).segment for stage in stages]
+        best: list[tuple[float, float, tuple[Segment, ...]]] = [(0.0, 0.0, ())]
+        is_whole = True
+        for end in range(1, len(stages) + 1):
+            ways = []
+            for start in range(end):
+                segment, was_whole = self._alike(stages[start:end], results)
+                is_whole = is_whole and was_whole
+                if segment is not None:
+                    value, second = segment.rank(self.objective)
+                    before = best[start]
+                    ways.append((before[0] + value, before[1] + second, (*before[2], segment)))
+            best.append(min(ways, key=lambda way: way[:2]))
+        alone = tuple(segment for segment in separate if segment is not None)
+        bound_words, bound = self._bounds(nodes)
+        return ChainSolution(self.objective, best[-1][2], alone, bound_words, bound, is_whole)
+
+    def alone(self, node: Node) -> Segment:
+        """An operator that is in no chain: the best mapping, or a stream; nothing of a change of layout.
+
+        Raises:
+            InfeasibleMapping: it does not fit the machine.
+        """
+        if not any(nest_flops(nest) > 0 for nest in nests_of(node)):
+            nothing = None if self.objective == "traffic" else ChainCost(0, 0.0, 0, 0)
+            return Segment((node,), 1, 0, 0, nothing)
+        segment, _ = self._alike([(node,)], frozenset(node.results()))
+        assert segment is not None
+        return segment
+
+    def _alike(self, stages: Sequence[Stage], results: frozenset[Value]) -> _Answer:
+        """The best segment of some stages, from memory where others were alike."""
+        nodes = tuple(node for stage in stages for node in stage)
+        key = alike_key(nodes, results)
+        if key not in self._known:
+            self._known[key] = self._segment(stages, nodes, results)
+        known, is_whole = self._known[key]
+        if known is None or known.nodes == nodes:
+            return _Answer(known, is_whole)
+        chain = None if known.chain is None else chain_of(nodes, results)
+        return _Answer(replace(known, nodes=nodes, chain=chain), is_whole)
+
+    def _segment(
+        self, stages: Sequence[Stage], nodes: tuple[Node, ...], results: frozenset[Value]
+    ) -> _Answer:
+        joint = self._joint(nodes, len(stages), results)
+        if len(stages) > 1:
+            return joint
+        listed = [way for way in (joint.segment, self._alone(stages[0])) if way is not None]
+        if not listed:
+            raise InfeasibleMapping(
+                f"node {nodes[0].name!r} has no mapping on {self.view.name}, alone or in a chain."
+            )
+        return _Answer(min(listed, key=lambda way: way.rank(self.objective)), joint.is_whole)
+
+    def _joint(self, nodes: tuple[Node, ...], num_stages: int, results: frozenset[Value]) -> _Answer:
+        """The best joint tiling of operators."""
+        if sum(map(is_complex, nodes)) > MAX_LAYERS:
+            return _Answer(None)
+        try:
+            chain = chain_of(nodes, results)
+        except CannotFuse:
+            return _Answer(None)
+        if self.pricer is not None:
+            return self._priced(chain, num_stages, self.pricer)
+        ranking = rank_plans(chain, self.limits, self.deadline_s)
+        if not ranking.plans:
+            return _Answer(None, ranking.is_whole)
+        (best,) = ranking.plans
+        moved, num_macs = best.count.moved_words, best.count.num_macs
+        return _Answer(Segment(nodes, num_stages, moved, num_macs, None, chain, best), ranking.is_whole)
+
+    def _priced(self, chain: Chain, num_stages: int, pricer: Pricer) -> _Answer:
+        """The best of the most promising tilings: no other is mapped that must take more than the best."""
+        ranking = rank_plans(
+            chain, self.limits, self.deadline_s, value_of=pricer.least(chain), num_plans=_NUM_PRICED
         )
-    view = operator_view(machine).machine
-    level = fusing_level(view)
-    limits = ChainLimits(_words(level), TensorKind.WEIGHT in level.holds, recomputed)
-    stages = stages_of(nodes)
-    separate = [_separate(stage, view, limits, results, deadline_s, cost_options) for stage in stages]
-    best: list[tuple[int, tuple[Segment, ...]]] = [(0, ())]
-    is_whole = True
-    for end in range(1, len(stages) + 1):
-        ways = []
-        for start in range(end):
-            if end - start == 1:
-                segment: Segment | None = separate[start]
-            else:
-                segment = _joint(stages[start:end], limits, results, deadline_s)
-            if segment is not None:
-                moved, before = best[start]
-                ways.append((moved + segment.moved_words, (*before, segment)))
-                is_whole &= segment.tiling is None or segment.tiling.is_whole
-        best.append(min(ways, key=lambda way: way[0]))
-    return ChainSolution(best[-1][1], tuple(separate), _bound_words(nodes), is_whole)
+        end_s = time.monotonic() + self.deadline_s
+        best: Segment | None = None
+        for ranked in ranking.plans:
+            if best is not None and (
+                ranked.value >= best.rank(self.objective)[0] or time.monotonic() > end_s
+            ):
+                break
+            cost = pricer.price(chain, ranked.plan)
+            if cost is None:
+                continue
+            segment = Segment(
+                chain.nodes,
+                num_stages,
+                cost.moved_words,
+                ranked.count.num_macs,
+                cost,
+                chain,
+                ranked,
+            )
+            if best is None or segment.rank(self.objective) < best.rank(self.objective):
+                best = segment
+        return _Answer(best, ranking.is_whole)
+
+    def _alone(self, stage: Stage) -> Segment | None:
+        """A stage whose operators are mapped onto the whole machine, or that streams."""
+        machine = traffic_view(self.view) if self.objective == "traffic" else self.view
+        mapper_objective: Objective = "latency" if self.objective == "latency" else "energy"
+        mappings = map_stage(stage, machine, mapper_objective, self.cost_options, self.deadline_s)
+        if mappings is None or (not mappings and any(map(is_complex, stage))):
+            return None
+        cost = cost_of_stage(stage, self.view, mappings)
+        num_macs = sum(map(macs, stage))
+        priced = None if self.objective == "traffic" else cost
+        return Segment(stage, 1, cost.moved_words, num_macs, priced, mappings=mappings)
+
+    def _bounds(self, nodes: Sequence[Node]) -> tuple[int, float]:
+        """(Words that must move, what the objective is at least)."""
+        outermost = self.view.outermost
+        try:
+            chain = chain_of(nodes, most_layers=len(nodes))
+        except CannotFuse:
+            # Not all operators have a joint tiling: weights and the result must pass.
+            written = sum(value.num_elements for value in nodes[-1].results())
+            constants = (value for value in outside(nodes) if value.is_constant)
+            read = sum(min(value.num_elements, _touched(nodes, value)) for value in constants)
+            match self.objective:
+                case "traffic":
+                    return read + written, float(read + written)
+                case "latency":
+                    return read + written, float(transfer_cycles(self.view, outermost, read, written))
+                case "energy":
+                    energy_pj = read * outermost.read_access_pj + written * outermost.write_access_pj
+                    return read + written, energy_pj / outermost.words_per_access
+        moved, computed = compulsory_words(chain), least_macs(chain)
+        value_of = words_moved if self.pricer is None else self.pricer.least(chain)
+        return moved, float(value_of(np.array([moved]), np.array([computed]))[0])
 
 
 def fusing_level(machine: Machine) -> Level:
@@ -137,97 +306,6 @@ def _words(level: Level) -> int:
     """Words that a level has. Its shares are for the tensors of one operator; a chain has all of it."""
     assert level.capacity_bytes is not None
     return level.capacity_bytes * 8 // level.word_bits
-
-
-def _joint(
-    stages: Sequence[Stage], limits: ChainLimits, results: frozenset[Value], deadline_s: float
-) -> Segment | None:
-    nodes = tuple(node for stage in stages for node in stage)
-    if sum(map(is_complex, nodes)) > MAX_LAYERS:
-        return None
-    try:
-        chain = chain_of(nodes, results)
-    except CannotFuse:
-        return None
-    best = best_plan(chain, limits, deadline_s)
-    if best is None:
-        return None
-    return Segment(nodes, len(stages), best.count.moved_words, best.count.num_macs, chain, best)
-
-
-def _separate(
-    stage: Stage,
-    view: Machine,
-    limits: ChainLimits,
-    results: frozenset[Value],
-    deadline_s: float,
-    cost_options: CostOptions,
-) -> Segment:
-    """A stage that runs alone, as well as it can: mapped exactly for traffic, or tiled as a chain of one."""
-    ways = [_joint([stage], limits, results, deadline_s), _mapped(stage, view, deadline_s, cost_options)]
-    listed = [way for way in ways if way is not None]
-    if listed:
-        return min(listed, key=lambda way: way.moved_words)
-    if any(map(is_complex, stage)):
-        raise InfeasibleMapping(f"node {stage[0].name!r} has no mapping on {view.name}, alone or in a chain.")
-    outside = _outside(stage)
-    moved = sum(value.num_elements for value in outside) + _written(stage)
-    return Segment(stage, 1, moved, 0)
-
-
-def _mapped(stage: Stage, view: Machine, deadline_s: float, cost_options: CostOptions) -> Segment | None:
-    """A stage's sums of products under the mappings that move least, with what its other operators read."""
-    problems = [layer.problem for layer in layers_in(stage[:1]) if layer.problem is not None]
-    if not problems:
-        return None
-    answers = []
-    for problem in problems:
-        task = MappingProblem(problem, traffic_view(view), "energy", cost_options)
-        answer = Exact().solve(task, Budget(UNLIMITED, deadline_s=deadline_s))
-        if not isinstance(answer, MappingSolution):
-            return None
-        answers.append(answer)
-    counts = (count for answer in answers for count in answer.cost.levels[0].tensors.values())
-    moved = sum((count.reads + count.updates + count.fills) * count.num_instances for count in counts)
-    multiplied = {
-        stage[0].inputs[access.operand.position]
-        for form in contractions(nests_of(stage[0]))
-        for access in form.accesses
-        if access.operand.kind == "input"
-    }
-    moved += sum(value.num_elements for value in _outside(stage) if value not in multiplied)
-    num_macs = sum(problem.num_macs for problem in problems)
-    return Segment(stage, 1, moved, num_macs, mappings=tuple(answers))
-
-
-def traffic_view(machine: Machine) -> Machine:
-    """A machine whose energy is the words that pass its outermost level, in pJ."""
-    free = {"read_pj": 0.0, "write_pj": 0.0}
-    outermost = machine.outermost
-    paid = {"read_pj": float(outermost.words_per_access), "write_pj": float(outermost.words_per_access)}
-    levels = (*(x.model_copy(update=free) for x in machine.levels[:-1]), outermost.model_copy(update=paid))
-    units = tuple(unit.model_copy(update={"mac_pj": None}) for unit in machine.units)
-    return machine.model_copy(update={"levels": levels, "units": units})
-
-
-def _outside(nodes: Sequence[Node]) -> list[Value]:
-    """What operators read that none of them makes."""
-    made = {value for node in nodes for value in node.results()}
-    read = (value for node in nodes for value in node.operands())
-    return [value for value in dict.fromkeys(read) if value not in made]
-
-
-def _written(nodes: Sequence[Node]) -> int:
-    return sum(value.num_elements for value in nodes[-1].results())
-
-
-def _bound_words(nodes: Sequence[Node]) -> int:
-    """What comes in and goes out, once; where all operators have no joint tiling, weights and the result."""
-    try:
-        return compulsory_words(chain_of(nodes, most_layers=len(nodes)))
-    except CannotFuse:
-        constants = (value for value in _outside(nodes) if value.is_constant)
-        return sum(min(value.num_elements, _touched(nodes, value)) for value in constants) + _written(nodes)
 
 
 def _touched(nodes: Sequence[Node], value: Value) -> int:

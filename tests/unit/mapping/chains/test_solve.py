@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 from tests.support.graphs import GraphBuilder
 
@@ -9,9 +11,12 @@ from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Value
+from tilewright.loops.problem import Problem
 from tilewright.mapping.chains.check import check_plan
 from tilewright.mapping.chains.runs import runs_of, stages_of
-from tilewright.mapping.chains.solve import fusing_level, solve_chain
+from tilewright.mapping.chains.solve import ChainSolver, fusing_level
+from tilewright.mapping.network import layers_of
+from tilewright.mapping.solve import MapItem, MapProblem, Workload, map_layers
 
 
 def conv(build: GraphBuilder, x: Value, channels: int, window: int, group: int = 1) -> Value:
@@ -50,7 +55,7 @@ def test_a_chain_moves_no_more_than_its_operators_one_by_one(capacity_bytes: int
     machine = with_buffer(load_preset("eyeriss"), capacity_bytes)
     level = fusing_level(machine)
     (run,) = runs_of(inverted_residual())
-    solution = solve_chain(run, machine, deadline_s=5)
+    solution = ChainSolver(machine, deadline_s=5).solve(run)
     assert solution.bound_words <= solution.moved_words <= solution.separate_words
     assert [node for segment in solution.segments for node in segment.nodes] == list(run)
     for segment in solution.segments:
@@ -62,7 +67,7 @@ def test_a_chain_moves_no_more_than_its_operators_one_by_one(capacity_bytes: int
 def test_what_fits_as_a_whole_moves_once() -> None:
     machine = with_buffer(load_preset("eyeriss"), 1 << 20)
     (run,) = runs_of(inverted_residual())
-    solution = solve_chain(run, machine, deadline_s=5)
+    solution = ChainSolver(machine, deadline_s=5).solve(run)
     assert len(solution.segments) == 1
     # The input and the result, and weights of 1x1, depthwise 3x3 and 1x1.
     assert solution.moved_words == solution.bound_words == 24 + 24 + 8 + 36 + 8
@@ -73,3 +78,43 @@ def test_a_machine_without_a_level_for_what_passes_between_operators_is_refused(
     alone = machine.model_copy(update={"levels": (machine.levels[0], machine.levels[-1])})
     with pytest.raises(MachineError, match="chains need one"):
         fusing_level(alone)
+
+
+@pytest.mark.parametrize("objective", ["latency", "energy"])
+@pytest.mark.parametrize("name", ["eyeriss", "simba-cosa-repo"])
+def test_a_chain_takes_no_more_than_its_operators_mapped_one_by_one(
+    name: str, objective: Literal["latency", "energy"]
+) -> None:
+    machine = with_buffer(load_preset(name), 128)
+    graph = inverted_residual()
+    (run,) = runs_of(graph)
+    solver = ChainSolver(machine, objective, deadline_s=5)
+    solution = solver.solve(run)
+    by_themselves = map_layers(
+        MapProblem(
+            machine=machine,
+            workloads=(Workload("block", tuple(MapItem(p) for p in problems_of(graph))),),
+            objective=objective,
+        ),
+        lambda *_: None,
+    )
+    value = by_themselves.total.cycles if objective == "latency" else by_themselves.total.energy_pj
+    # What the last operator adds to the result is read besides, whoever runs it.
+    added = 24 * solver.view.outermost.read_access_pj / solver.view.outermost.words_per_access
+    assert solution.value <= value + (24 if objective == "latency" else added)
+    assert solution.bound <= solution.value <= solution.separate_value
+    assert all(segment.cost is not None for segment in solution.segments)
+
+
+def problems_of(graph: Graph) -> list[Problem]:
+    return [layer.problem for layer in layers_of(graph) if layer.problem is not None]
+
+
+def test_chains_that_differ_in_names_and_weights_alone_are_solved_once() -> None:
+    solver = ChainSolver(load_preset("eyeriss"), deadline_s=5)
+    (first,), (second,) = runs_of(inverted_residual()), runs_of(inverted_residual())
+    one, other = solver.solve(first), solver.solve(second)
+    assert other.moved_words == one.moved_words
+    assert [node for segment in other.segments for node in segment.nodes] == list(second)
+    for segment, twin in zip(one.segments, other.segments, strict=True):
+        assert segment.tiling is twin.tiling

@@ -1,0 +1,89 @@
+"""What stages of a chain cost that run alone: each operator mapped onto the whole machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.cost.base import Objective
+from tilewright.cost.bound import transfer_cycles
+from tilewright.cost.options import CostOptions
+from tilewright.hardware.machine import Machine
+from tilewright.ir.contraction import contractions
+from tilewright.ir.derive import nest_flops, nests_of
+from tilewright.ir.graph import Node, Value
+from tilewright.mapping.base import MappingProblem, MappingSolution
+from tilewright.mapping.chains.price import ChainCost
+from tilewright.mapping.chains.runs import Stage
+from tilewright.mapping.exact import Exact
+from tilewright.mapping.network import layers_in, stream
+from tilewright.planning import UNLIMITED, Budget
+
+
+def map_stage(
+    stage: Stage, machine: Machine, objective: Objective, cost_options: CostOptions, deadline_s: float
+) -> tuple[MappingSolution, ...] | None:
+    """The best mappings of a stage's sums of products; none where it has none, None where one has none."""
+    answers = []
+    for layer in layers_in(stage[:1]):
+        if layer.problem is None:
+            continue
+        task = MappingProblem(layer.problem, machine, objective, cost_options)
+        answer = Exact().solve(task, Budget(UNLIMITED, deadline_s=deadline_s))
+        if not isinstance(answer, MappingSolution):
+            return None
+        answers.append(answer)
+    return tuple(answers)
+
+
+def cost_of_stage(stage: Stage, machine: Machine, mappings: Sequence[MappingSolution]) -> ChainCost:
+    """What a stage costs under mappings; what its other operators read passes the outermost level once.
+
+    A stage without mappings streams what it reads and writes.
+    """
+    outermost = machine.outermost
+    if mappings:
+        multiplied = _multiplied(stage[0])
+        read_words = sum(value.num_elements for value in outside(stage) if value not in multiplied)
+        cycles, energy_pj, written_words = 0, 0.0, 0
+        energy_pj = read_words * outermost.read_access_pj / outermost.words_per_access
+        for mapping in mappings:
+            cycles += mapping.cost.cycles
+            energy_pj += mapping.cost.energy_pj
+            for count in mapping.cost.levels[0].tensors.values():
+                read_words += count.reads * count.num_instances
+                written_words += (count.updates + count.fills) * count.num_instances
+    else:
+        read_words = sum(value.num_elements for value in outside(stage))
+        written_words = sum(value.num_elements for value in stage[-1].results())
+        passed = [stream(nest, machine) for nest in nests_of(stage[0]) if nest_flops(nest) > 0]
+        cycles = sum(part.cycles for part in passed)
+        energy_pj = sum(part.energy_pj for part in passed)
+    cycles = max(cycles, transfer_cycles(machine, outermost, read_words, written_words))
+    return ChainCost(cycles, energy_pj, read_words, written_words)
+
+
+def _multiplied(node: Node) -> set[Value | None]:
+    """Operands of a node's sums of products."""
+    return {
+        node.inputs[access.operand.position]
+        for form in contractions(nests_of(node))
+        for access in form.accesses
+        if access.operand.kind == "input"
+    }
+
+
+def outside(nodes: Sequence[Node]) -> list[Value]:
+    """What operators read that none of them makes."""
+    made = {value for node in nodes for value in node.results()}
+    read = (value for node in nodes for value in node.operands())
+    return [value for value in dict.fromkeys(read) if value not in made]
+
+
+def traffic_view(machine: Machine) -> Machine:
+    """A machine whose energy is the words that pass its outermost level, in pJ."""
+    free = {"read_pj": 0.0, "write_pj": 0.0}
+    outermost = machine.outermost
+    paid = {"read_pj": float(outermost.words_per_access), "write_pj": float(outermost.words_per_access)}
+    levels = (*(x.model_copy(update=free) for x in machine.levels[:-1]), outermost.model_copy(update=paid))
+    units = tuple(unit.model_copy(update={"mac_pj": None}) for unit in machine.units)
+    return machine.model_copy(update={"levels": levels, "units": units})
