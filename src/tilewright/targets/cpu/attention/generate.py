@@ -38,15 +38,17 @@ _UNROLLED_SUMS = 16
 _BLOCK_KEYS = 256
 
 
-def generate_attention(problem: AttentionProblem, plan: AttentionPlan, isa: Isa) -> Kernel:
-    """The kernel of a plan."""
+def generate_attention(
+    problem: AttentionProblem, plan: AttentionPlan, isa: Isa, heads: type[Heads] | None = None
+) -> Kernel:
+    """The kernel of a plan; `heads` emits what it does with a head, by default with packed operands."""
     walked = {"q": problem.query, "k": problem.key, "v": problem.value, "y": problem.result}
     walked |= {f"mask {read}": mask for read, mask in problem.masks.items()}
     e = Emitter(attributes=isa.function_attributes)
     params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
     with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
         pointers = {name: e.load(PTR, e.gep(block, 8 * i)) for i, name in enumerate(walked)}
-        _Heads(e, problem, plan, walked, pointers, scratch).chunk(chunk)
+        (heads or Heads)(e, problem, plan, walked, pointers, scratch).chunk(chunk)
     symbol, text = name_by_content(e.text(), TEMPLATE)
     keys, channels = plan.keys, plan.channels
     return Kernel(
@@ -65,7 +67,7 @@ def generate_attention(problem: AttentionProblem, plan: AttentionPlan, isa: Isa)
     )
 
 
-class _Heads:
+class Heads:
     """Emits the loops from a chunk down to its tiles; the attributes are fixed facts."""
 
     def __init__(
@@ -114,9 +116,8 @@ class _Heads:
             head = head if is_outermost else e.udiv(head, extent)
         at = {name: self._moved(name, self.pointers[name], w.start) for name, w in self.walked.items()}
         for loop, index in indices.items():
-            at = {name: self._along(name, at[name], loop, index) for name in at}
-        self.packer.pack_keys(at["k"])
-        self.packer.pack_values(at["v"])
+            at = {name: self.along(name, at[name], loop, index) for name in at}
+        self.prepare(at)
         first, last = self._part(part, plan.num_parts, plan.num_tiles)
         e.loop(first, last, 1, lambda tile, _: self._tile(tile, at, indices), nonempty=True)
 
@@ -124,7 +125,7 @@ class _Heads:
         element = STORAGE_ELEMENTS[self.walked[name].operand.dtype]
         return self.e.gep(pointer, elements, element)
 
-    def _along(self, name: str, pointer: Val, loop: str, index: Int) -> Val:
+    def along(self, name: str, pointer: Val, loop: str, index: Int) -> Val:
         """An operand's address moved along a loop."""
         return self._moved(name, pointer, self.e.mul(index, self.walked[name].step(loop)))
 
@@ -136,28 +137,41 @@ class _Heads:
         later = e.add(e.mul(e.sub(number, larger.count), smaller.rows), smaller.start)
         row = e.select_index(is_larger, e.add(e.mul(number, larger.rows), larger.start), later)
         num_rows = e.select_index(is_larger, larger.rows, smaller.rows)
-        at = {name: self._along(name, pointer, self.problem.row, row) for name, pointer in head.items()}
+        at = {name: self.along(name, pointer, self.problem.row, row) for name, pointer in head.items()}
         places = {**indices, self.problem.row: row}
 
         def scores(tile_rows: int) -> None:
-            self._panels(
-                self.plan.keys,
-                lambda index, vectors, active: self._scores(tile_rows, at, places, index, vectors, active),
-            )
-            for single in range(self.plan.num_singles):
-                self._single_scores(tile_rows, at, places, single)
+            self.emit_scores(tile_rows, at, places)
 
         def sums(tile_rows: int) -> None:
-            self._panels(
-                self.plan.channels,
-                lambda index, vectors, active: self._sums(tile_rows, at["y"], index, vectors, active),
-            )
+            self.emit_sums(tile_rows, at)
 
         e.if_(is_larger, lambda: scores(larger.rows), lambda: scores(smaller.rows))
         self._softmax(num_rows)
         e.if_(is_larger, lambda: sums(larger.rows), lambda: sums(smaller.rows))
 
-    def _panels(self, panels: Panels, panel: Callable[[Int, int, int], None]) -> None:
+    def prepare(self, at: Mapping[str, Val]) -> None:
+        """What a head needs before its tiles: keys and values, whose first elements are given, are packed."""
+        self.packer.pack_keys(at["k"])
+        self.packer.pack_values(at["v"])
+
+    def emit_scores(self, num_rows: int, at: Mapping[str, Val], places: Mapping[str, Int]) -> None:
+        """The scores of a tile that begins at these addresses and places, finished, in their rows."""
+        self.panels(
+            self.plan.keys,
+            lambda index, vectors, active: self._scores(num_rows, at, places, index, vectors, active),
+        )
+        for single in range(self.plan.num_singles):
+            self._single_scores(num_rows, at, places, single)
+
+    def emit_sums(self, num_rows: int, at: Mapping[str, Val]) -> None:
+        """The results of a tile of the powers in its rows."""
+        self.panels(
+            self.plan.channels,
+            lambda index, vectors, active: self._sums(num_rows, at["y"], index, vectors, active),
+        )
+
+    def panels(self, panels: Panels, panel: Callable[[Int, int, int], None]) -> None:
         """Each panel by its number, its vectors and the lanes of the last of them that exist."""
         lanes = panels.lanes
         self.e.loop(0, panels.num_full, 1, lambda index, _: panel(index, panels.num_vectors, lanes))
@@ -186,7 +200,7 @@ class _Heads:
             type, num_rows, num_vectors, (0, self.plan.depth), pitch * ELEMENT_BYTES, factors
         )
         column = e.mul(index, panels.width)
-        finish = self._finish(self.problem.column, at, {**places, self.problem.column: column})
+        finish = self.finish(self.problem.column, at, {**places, self.problem.column: column})
         target = e.gep(self.scores, e.mul(column, ELEMENT_BYTES))
         for number, value in enumerate(sums):
             r, v = divmod(number, num_vectors)
@@ -206,7 +220,7 @@ class _Heads:
         key = e.gep(at["k"], column * problem.key.step(problem.column) * ELEMENT_BYTES)
         steps = range(0, self.plan.depth, type.lanes)
         vectors = [e.load(type, e.gep(key, step * ELEMENT_BYTES)) for step in steps]
-        finish = self._finish(problem.row, at, {**places, problem.column: column})
+        finish = self.finish(problem.row, at, {**places, problem.column: column})
         for first in range(0, num_rows, type.lanes):
             count = min(type.lanes, num_rows - first)
             rows: list[Val] = []
@@ -220,7 +234,8 @@ class _Heads:
             value = combine_lanes(e, rows, e.fadd)
             e.store(finish.score(value, first, 0, count), self._single(single, first))
 
-    def _finish(self, along: str, at: Mapping[str, Val], places: Mapping[str, Int]) -> Finish:
+    def finish(self, along: str, at: Mapping[str, Val], places: Mapping[str, Int]) -> Finish:
+        """What makes scores of sums at these addresses and places."""
         masks = {read: at[f"mask {read}"] for read in self.problem.masks}
         return Finish(self.e, self.problem, self.plan.keys.lanes, along, masks, places)
 
@@ -229,7 +244,7 @@ class _Heads:
         return self.e.gep(self.singles, (single * self.plan.padded_rows + row) * ELEMENT_BYTES)
 
     def _sums(self, num_rows: int, result: Val, index: Int, num_vectors: int, active: int) -> None:
-        """The weighted sums of a panel of channels, over the sums of their weights."""
+        """The results of a panel of channels from packed values."""
         e, panels, num_keys = self.e, self.plan.channels, self.plan.keys.extent
         type = vec("float", panels.lanes)
         panel_bytes = panels.width * self.plan.num_keys * ELEMENT_BYTES
@@ -250,6 +265,14 @@ class _Heads:
             scalars = self._single(single, 0)
             at = e.gep(values, (num_keys + single) * num_vectors * type.size_bytes)
             sums = self._step(type, num_rows, (at, scalars), ELEMENT_BYTES, sums)
+        self.store_results(sums, num_rows, result, index, num_vectors, active)
+
+    def store_results(
+        self, sums: Sequence[Val], num_rows: int, result: Val, index: Int, num_vectors: int, active: int
+    ) -> None:
+        """The results of a panel of channels: its weighted sums over the sums of their weights."""
+        e, panels = self.e, self.plan.channels
+        type = vec("float", panels.lanes)
         first = e.gep(result, e.mul(index, panels.width * ELEMENT_BYTES))
         pitch = self.problem.result.step(self.problem.row)
         for r in range(num_rows):

@@ -216,7 +216,7 @@ def _classify(
     axes = [f"a{n}" for n in range(len(scores.write.shape) - 1)]
     looping = [a for a in axes if extents.get(a, 1) > 1]
     rows = [a for a in looping if query.step(a) and not key.step(a) and not value.step(a)]
-    if not rows:
+    if not rows and extents.get(axes[-1], 1) > 1:
         return Declined("no loop over queries of the same keys")
     if extents.get(DEPTH, 1) < 2 or extents.get(CHANNEL, 1) < 2:
         return Declined("heads of one element")
@@ -227,7 +227,8 @@ def _classify(
     shift, divisor = _of_call(nests[2].body, "exp_nonpositive", "sub"), _of_call(nests[4].body, "div")
     if shift is None or divisor is None:
         return Declined("no softmax between the products")
-    row = rows[-1]
+    row = rows[-1] if rows else axes[-1]
+    extents.setdefault(row, 1)
     outer = tuple(a for a in looping if a != row)
     return AttentionProblem(
         query,

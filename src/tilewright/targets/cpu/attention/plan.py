@@ -34,6 +34,10 @@ _ALIGNMENT_BYTES = 64
 _PACKED_SHARE = 0.5
 # Fewer rows that use them do not pay for packing keys and values.
 _MIN_ROWS = 4
+# More rows than this do not read keys and values where they lie: each row reads them again from the caches.
+_MAX_ROWS_IN_PLACE = 8
+# A key's vectors are multiplied with those of a query in straight code.
+_MAX_DEPTH_IN_PLACE = 256
 # More keys than this behind the last whole vector fill another.
 _MAX_SINGLES = 2
 # A head is cut into parts where heads are few; each part packs keys and values again.
@@ -44,6 +48,8 @@ _MAX_CHUNKS = 2 * TARGET_CHUNKS
 _POWER_CYCLES = 9.0
 _ROW_CYCLES = 14.0
 _PACK_CYCLES = 3.0
+# Cycles to add the lanes of one key's products up, among those of a vector of keys.
+_COMBINE_CYCLES = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,8 @@ class AttentionPlan:
     """How an attention is computed: panels of keys and of channels, tiles of queries, parts of each head.
 
     The last few keys may stand alone, behind the panels: their scores lie row by row in vectors.
-    Offsets are bytes in the scratch area; rows of scores are one vector longer than they need be, so that
+    Keys and values of few queries are read where they lie, once, unless it `packs`. Offsets are bytes in the
+    scratch area; rows of scores are one vector longer than they need be, so that
     those of a tile never share a set of the first cache.
     """
 
@@ -63,6 +70,7 @@ class AttentionPlan:
     num_chunks: int
     depth: int
     num_heads: int
+    packs: bool = True
 
     @property
     def most_rows(self) -> int:
@@ -87,12 +95,14 @@ class AttentionPlan:
     @property
     def values_offset(self) -> int:
         """Where the packed values begin, behind the keys."""
-        return _bytes(self.keys.padded_extent * self.depth)
+        return _bytes(self.keys.padded_extent * self.depth) if self.packs else 0
 
     @property
     def scores_offset(self) -> int:
         """Where the scores of a tile begin."""
-        return self.values_offset + _bytes(self.num_keys * self.channels.padded_extent)
+        return self.values_offset + (
+            _bytes(self.num_keys * self.channels.padded_extent) if self.packs else 0
+        )
 
     @property
     def padded_rows(self) -> int:
@@ -116,13 +126,14 @@ class AttentionPlan:
 
     @property
     def totals_offset(self) -> int:
-        """Where the sums of earlier keys begin, if they are many."""
+        """Where the sums of earlier keys begin, if they are many: of a panel, without packing of all."""
         return self.singles_offset + _bytes(self.padded_rows * self.num_singles)
 
     @property
     def scratch_bytes(self) -> int:
         """All of it."""
-        return self.totals_offset + _bytes(self.most_rows * self.channels.width)
+        channels = self.channels.width if self.packs else self.channels.padded_extent
+        return self.totals_offset + _bytes(self.most_rows * channels)
 
 
 def _bytes(num_elements: int) -> int:
@@ -133,11 +144,13 @@ def plan_attention(problem: AttentionProblem, isa: Isa, *, divides: bool) -> Att
     """The plan with the fewest estimated cycles, or why there is none."""
     rows, columns = problem.extents[problem.row], problem.extents[problem.column]
     depth, channels = problem.extents[DEPTH], problem.extents[CHANNEL]
+    if reads_in_place(problem, isa):
+        return _plan_in_place(problem, isa, divides=divides)
     if rows < _MIN_ROWS:
         return Declined(f"keys and values are packed for {rows} queries alone")
     if depth > MAX_CHAIN_STEPS:
         return Declined(f"scores are sums of {depth} products: they are cut into blocks")
-    packed_bytes = columns * (depth + channels) * ELEMENT_BYTES
+    packed_bytes = _head_bytes(problem)
     if packed_bytes > _PACKED_SHARE * isa.caches.l2_bytes:
         return Declined(f"keys and values of a head take {packed_bytes} bytes: they leave the second cache")
     stride_bytes = abs(problem.query.step(problem.row)) * ELEMENT_BYTES
@@ -148,11 +161,43 @@ def plan_attention(problem: AttentionProblem, isa: Isa, *, divides: bool) -> Att
     tiles = split_rows(rows, tile)
     parts = _num_parts(problem, sum(t.count for t in tiles)) if divides else 1
     units = problem.num_heads * parts
-    chunks = 1
-    if divides:
-        most = max(1, problem.num_macs // MIN_CHUNK_OPERATIONS)
-        chunks = min(most, units if units <= _MAX_CHUNKS else TARGET_CHUNKS)
+    chunks = _num_chunks(problem, units) if divides else 1
     return AttentionPlan(key_panels, singles, channel_panels, tiles, parts, chunks, depth, problem.num_heads)
+
+
+def _num_chunks(problem: AttentionProblem, units: int) -> int:
+    """Chunks of so many heads or parts of heads, each worth a thread's while."""
+    most = max(1, problem.num_macs // MIN_CHUNK_OPERATIONS)
+    return min(most, units if units <= _MAX_CHUNKS else TARGET_CHUNKS)
+
+
+def _head_bytes(problem: AttentionProblem) -> int:
+    """Keys and values of a head."""
+    num_keys = problem.extents[problem.column]
+    return num_keys * (problem.extents[DEPTH] + problem.extents[CHANNEL]) * ELEMENT_BYTES
+
+
+def reads_in_place(problem: AttentionProblem, isa: Isa) -> bool:
+    """Whether keys and values are read where they lie: few queries, and packing them would not pay."""
+    rows, depth = problem.extents[problem.row], problem.extents[DEPTH]
+    is_far = _head_bytes(problem) > _PACKED_SHARE * isa.caches.l2_bytes
+    most = _MAX_ROWS_IN_PLACE if is_far else _MIN_ROWS - 1
+    is_along = problem.query.step(DEPTH) == 1 and problem.key.step(DEPTH) == 1
+    return rows <= most and is_along and depth <= _MAX_DEPTH_IN_PLACE
+
+
+def _plan_in_place(problem: AttentionProblem, isa: Isa, *, divides: bool) -> AttentionPlan:
+    """One tile of all queries for each head."""
+    extents = problem.extents
+    rows, columns = extents[problem.row], extents[problem.column]
+    found = _best_panels(isa, rows, Rows(rows), extents[CHANNEL], columns)
+    assert found is not None, "tiles of one vector fit the registers"
+    keys = Panels(choose_lanes(columns, "float", isa), 1, columns)
+    chunks = _num_chunks(problem, problem.num_heads) if divides else 1
+    tiles = (RowTile(0, 1, rows),)
+    return AttentionPlan(
+        keys, 0, found[1], tiles, 1, chunks, extents[DEPTH], problem.num_heads, packs=False
+    )
 
 
 def _num_singles(problem: AttentionProblem, isa: Isa) -> int:
@@ -204,7 +249,12 @@ def attention_cycles(problem: AttentionProblem, isa: Isa) -> float:
     rows, columns = problem.extents[problem.row], problem.extents[problem.column]
     depth, channels = problem.extents[DEPTH], problem.extents[CHANNEL]
     stride_bytes = abs(problem.query.step(problem.row)) * ELEMENT_BYTES
-    lanes, singles = choose_lanes(columns, "float", isa), _num_singles(problem, isa)
+    lanes = choose_lanes(columns, "float", isa)
+    if reads_in_place(problem, isa):
+        vectors = columns * (-(-depth // lanes) + -(-channels // lanes))
+        softmax = -(-columns // lanes) * (_POWER_CYCLES + lanes * _COMBINE_CYCLES) + _ROW_CYCLES
+        return problem.num_heads * rows * (vectors + softmax)
+    singles = _num_singles(problem, isa)
     *_, products = _best_tile(isa, Rows(rows, stride_bytes), columns - singles, depth, channels)
     vectors = -(-(columns - singles) // lanes)
     products += singles * rows * (depth + channels) / lanes

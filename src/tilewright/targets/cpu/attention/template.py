@@ -7,9 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.nest import Nest, operands_of
-from tilewright.targets.cpu.attention.generate import generate_attention
+from tilewright.targets.cpu.attention.few import FewQueries
+from tilewright.targets.cpu.attention.generate import Heads, generate_attention
 from tilewright.targets.cpu.attention.match import NUM_NESTS, AttentionProblem, match_attention
-from tilewright.targets.cpu.attention.plan import attention_cycles, operand_sizes, plan_attention
+from tilewright.targets.cpu.attention.plan import (
+    attention_cycles,
+    operand_sizes,
+    plan_attention,
+    reads_in_place,
+)
 from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
@@ -32,7 +38,9 @@ class AttentionTemplate:
     Condition of use: float32, six nests in a row of which nobody else reads what lies between them, four
     queries or more of the same keys, keys and values of a head within half of the second cache, scores that
     are one chain of additions, no matrix unit that takes the products. It beats kernels of their own by what
-    these pay for each head and by scores that are written and read again. No parameters.
+    these pay for each head and by scores that are written and read again. Keys and values of fewer queries,
+    up to eight where they leave the second cache, are read where they lie, once and in order: channels of
+    keys side by side, at most 256. No parameters.
     """
 
     name: ClassVar[str] = "attention"
@@ -42,7 +50,9 @@ class AttentionTemplate:
         problem = match_attention(work, context.layouts)
         if isinstance(problem, Declined):
             return problem
-        for nest in (work[0], work[-1]):
+        # Products of few queries wait for memory: no unit is faster at that.
+        products = () if reads_in_place(problem, context.isa) else (work[0], work[-1])
+        for nest in products:
             way = product_way(nest, context)
             if way is not None and way[0] != CONTRACTION.name:
                 return Declined(f"its products are left to {way[0]}")
@@ -69,7 +79,10 @@ class AttentionTemplate:
     def lower(self, problem: AttentionProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
         plan = plan_attention(problem, context.isa, divides=context.divides)
-        return plan if isinstance(plan, Declined) else (generate_attention(problem, plan, context.isa),)
+        if isinstance(plan, Declined):
+            return plan
+        heads = Heads if plan.packs else FewQueries
+        return (generate_attention(problem, plan, context.isa, heads),)
 
 
 ATTENTION = AttentionTemplate()
