@@ -51,6 +51,9 @@ MASKED_ATTENTION = "MaskedAttention"
 # Values of qk_matmul_output_mode: what the fourth output shows.
 _RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)
 _QK_OUTPUT = 3
+# From new keys or values to those of the past, among the inputs; the first local after those of the scores.
+_PAST = 3
+_PAST_LOCAL = 4
 
 
 def _heads(x: Array, heads: int) -> Array:
@@ -243,8 +246,6 @@ def _layout(node: Node) -> _Layout:
 
 
 def _why_opaque(node: Node) -> str | None:
-    if node.input(4) is not None or any(v is not None for v in node.outputs[1:_QK_OUTPUT]):
-        return "Attention with a key and value cache"
     if node.input(6) is not None:
         return "Attention over sequences of different lengths"
     if node.int_attr("softmax_precision", 0) == DType.FLOAT64.value:
@@ -254,12 +255,17 @@ def _why_opaque(node: Node) -> str | None:
 
 @operator("Attention", reference=_attention_reference)
 def attention(node: Node) -> Description:
-    """Scores `scale * Q K^T` with softcap and masks, their softmax in four nests, times V."""
+    """Scores `scale * Q K^T` with softcap and masks, their softmax in four nests, times V.
+
+    Copies before them put past and new keys and values together, where there is a past or somebody asks.
+    """
     layout = _layout(node)
     reason = _why_opaque(node)
     if reason is not None:
         return Opaque(reason)
-    q, k, v, out = (*(input_operand(node, i) for i in range(3)), output_operand(node))
+    q, out = input_operand(node, 0), output_operand(node)
+    (k, grown_keys), (v, grown_values) = (_grown(node, layout, position) for position in (1, 2))
+    earlier = layout.columns - _length(node, 1)
     compute = out.dtype.compute
     dims = layout.scores
     shape = tuple(d.extent for d in dims)
@@ -283,12 +289,40 @@ def attention(node: Node) -> Description:
         value = value if mode == _CAPPED else _capped(node, value)
         scores: tuple[Nest, ...] = (
             Nest(loops, (query, key), first, product, "sum", None, visible),
-            Nest(dims, (first, *masks), biased, _allowed(node, value, masks, 1)),
+            Nest(dims, (first, *masks), biased, _allowed(node, value, masks, 1, earlier)),
         )
     else:
-        finish = _allowed(node, _capped(node, raw), masks, 2)
+        finish = _allowed(node, _capped(node, raw), masks, 2, earlier)
         scores = (Nest(loops, (query, key, *masks), biased, product, "sum", None, finish),)
-    return (*scores, *_weighted(layout, biased, probabilities, v, out, may_be_empty=_forbids(node)))
+    weighted = _weighted(layout, biased, probabilities, v, out, may_be_empty=_forbids(node))
+    return (*grown_keys, *grown_values, *scores, *weighted)
+
+
+def _length(node: Node, position: int) -> int:
+    """How many keys, or values, are new."""
+    shape = node.require(position).shape
+    return shape[2] if len(shape) == 4 else shape[1]
+
+
+def _grown(node: Node, layout: _Layout, position: int) -> tuple[Operand, list[Nest]]:
+    """Keys (position 1) or values (2) of all positions, and the copies that put them together."""
+    new, past = input_operand(node, position), node.input(position + _PAST)
+    shown = len(node.outputs) > position and node.outputs[position] is not None
+    if past is None and not shown:
+        return new, []
+    size = new.shape[-1] if len(new.shape) == 4 else new.shape[-1] // layout.groups
+    shape = (layout.batch, layout.groups, layout.columns, size)
+    whole = output_operand(node, position) if shown else local(_PAST_LOCAL + position, new.dtype, shape)
+    sources = [new] if past is None else [input_operand(node, position + _PAST), new]
+    heads, first, copies = layout.query_heads[0], 0, list[Nest]()
+    for source in sources:
+        length = _length(node, position) if source is new else source.shape[2]
+        dims = (Dim("b", layout.batch), heads, Dim("j", length), Dim("d", size))
+        target = Access(whole, (affine("b"), affine(heads.name), affine("j", first), affine("d")))
+        if length:
+            copies.append(copy_nest(dims, layout.tensor(source, "j", "d", shared=True), target))
+        first += length
+    return whole, copies
 
 
 def _weighted(
@@ -353,14 +387,19 @@ def _forbids(node: Node) -> bool:
     return node.input(3) is not None or bool(node.int_attr("is_causal", 0)) or max(windows) >= 0
 
 
-def _allowed(node: Node, scores: Expr, masks: Sequence[Access], position: int) -> Expr:
-    """Scores plus the mask, which is the `position`-th read, minus infinity where a key is forbidden."""
+def _allowed(node: Node, scores: Expr, masks: Sequence[Access], position: int, earlier: int) -> Expr:
+    """Scores plus the mask, which is the `position`-th read, minus infinity where a key is forbidden.
+
+    `earlier` keys come before that of the first query.
+    """
     compute = scores.result
     never = Const(-math.inf, compute)
     for mask in masks:
         value = read(position, mask)
         scores = select(value, scores, never) if value.result is DType.BOOL else scores + cast(value, compute)
     ahead = Iter("j") - Iter("i")
+    if earlier:
+        ahead = ahead - earlier
     if node.int_attr("is_causal", 0):
         scores = select(call("le", ahead, 0), scores, never)
     left, right = node.int_attr("left_window_size", -1), node.int_attr("right_window_size", -1)

@@ -341,7 +341,7 @@ class CpuCosts:
         for number, nest in enumerate(group.nests):
             if number < done or make_alias(nest, names, tensors):
                 continue
-            run = attention_run(group.nests, number)
+            run = attention_run(group.nests, number, grows=True)
             attention = None if run is None else self._attention(run, names)
             if attention is not None:
                 yield from loops()

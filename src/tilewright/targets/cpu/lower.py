@@ -346,7 +346,7 @@ class _Lowering:
             checkpoint()
             if number < done:
                 continue
-            run = attention_run(group.nests, number)
+            run = attention_run(group.nests, number, grows=True)
             attention = None if run is None else self._attention(run, names)
             if run is not None and attention is not None:
                 segments.append((run, attention))

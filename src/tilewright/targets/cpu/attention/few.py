@@ -4,19 +4,23 @@ A vector of keys at a time is multiplied with each query along the depth; lanes 
 in registers, so that scores lie as the softmax wants them. Values follow in blocks of keys that stay in the
 first cache for all panels of channels. Nothing is packed: with one to three queries memory sets the time.
 
+A cache that grows comes in parts: what it held, what is new. Vectors that products have in registers are
+stored on the way where somebody else reads the whole, so that growing takes no reads of its own.
+
 A head is never divided, so that the order of additions depends on nothing but the shapes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.attention.generate import Heads
-from tilewright.targets.cpu.attention.match import CHANNEL, DEPTH
+from tilewright.targets.cpu.attention.match import CHANNEL, Part
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES
-from tilewright.targets.cpu.contraction.lanes import load_lanes
+from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
 from tilewright.targets.cpu.values import Int, Val, vec
 
@@ -29,36 +33,67 @@ _MAX_BLOCK_KEYS = 256
 _UNROLLED_SUMS = 16
 
 
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Keys or values in memory: where the first of a block lies, and the bytes from one to the next.
+
+    `kept` and `kept_bytes` say where they go besides, if anywhere.
+    """
+
+    first: Val
+    step_bytes: int
+    kept: Val | None
+    kept_bytes: int = 0
+
+
 class FewQueries(Heads):
     """Emits heads of few queries, each as one tile."""
 
     def prepare(self, at: Mapping[str, Val]) -> None:
         """Nothing: operands are read where they lie."""
 
+    # Scores.
+
     def emit_scores(self, num_rows: int, at: Mapping[str, Val], places: Mapping[str, Int]) -> None:
         """Scores of all queries by vectors of keys, which later queries find in the first cache."""
-        e, panels = self.e, self.plan.keys
+        e, lanes = self.e, self.plan.keys.lanes
+        if self.problem.key_parts:
+            # Parts do not end with vectors: lanes behind the last key may be no part's.
+            never = e.constant(self.key_type, -math.inf)
+            for row in range(num_rows):
+                e.store(never, self._score(row, self.plan.keys.padded_extent - lanes))
 
-        def keys(index: Int, active: int) -> None:
-            column = e.mul(index, panels.lanes)
-            there = {**at, "k": self.along("k", at["k"], self.problem.column, column)}
-            e.loop(0, num_rows, 1, lambda row, _: self._row_scores(row, column, active, there, places))
+        def block(keys: _Rows, column: Int, active: int) -> None:
+            def row_scores(row: Int, source: _Rows) -> None:
+                self._row_scores(row, column, active, source, at, places)
 
-        e.loop(0, panels.num_full, 1, lambda index, _: keys(index, panels.lanes))
-        if panels.tail:
-            keys(panels.num_full, panels.tail)
+            row_scores(0, keys)
+            later = _Rows(keys.first, keys.step_bytes, None)
+            e.loop(1, num_rows, 1, lambda row, _: row_scores(row, later))
+
+        self._blocks("k", self.problem.key_parts, at, lanes, block)
+
+    def _score(self, row: Int, column: Int) -> Val:
+        elements = self.e.add(self.e.mul(row, self.plan.score_stride), column)
+        return self.e.gep(self.scores, self.e.mul(elements, ELEMENT_BYTES))
 
     def _row_scores(
-        self, row: Int, column: Int, active: int, at: Mapping[str, Val], places: Mapping[str, Int]
+        self,
+        row: Int,
+        column: Int,
+        active: int,
+        keys: _Rows,
+        at: Mapping[str, Val],
+        places: Mapping[str, Int],
     ) -> None:
         """The scores of one query and a vector of keys, of which `active` exist."""
-        e, type, problem = self.e, self.key_type, self.problem
-        query = self._depths(self.along("q", at["q"], problem.row, row))
+        e, type, problem, depth = self.e, self.key_type, self.problem, self.plan.depth
+        query = self._vectors(_Rows(self.along("q", at["q"], problem.row, row), 0, None), 0, depth)
         totals: list[Val] = []
         for key in range(active):
-            products = self._depths(self.along("k", at["k"], problem.column, key))
-            total = e.fmul(query[0], products[0])
-            for a, b in zip(query[1:], products[1:], strict=True):
+            vectors = self._vectors(keys, key, depth)
+            total = e.fmul(query[0], vectors[0])
+            for a, b in zip(query[1:], vectors[1:], strict=True):
                 total = e.fma(a, b, total)
             totals.append(total)
         totals += [totals[-1]] * (type.lanes - active)
@@ -68,104 +103,138 @@ class FewQueries(Heads):
         score = finish.score(combine_lanes(e, totals, e.fadd), 0, 0, active)
         if active < type.lanes:
             score = e.select(e.lane_mask(type.lanes, active), score, -math.inf)
-        elements = e.add(e.mul(row, self.plan.score_stride), column)
-        e.store(score, e.gep(self.scores, e.mul(elements, ELEMENT_BYTES)))
+        e.store(score, self._score(row, column))
 
-    def _depths(self, pointer: Val) -> list[Val]:
-        """A query or key in vectors; lanes behind its last element are zero."""
-        e, type, depth = self.e, self.key_type, self.plan.depth
-        return [
-            load_lanes(
-                e,
-                DType.FLOAT32,
-                e.gep(pointer, first * ELEMENT_BYTES),
-                type.lanes,
-                active=min(type.lanes, depth - first),
-            )
-            for first in range(0, depth, type.lanes)
-        ]
+    # Weighted sums.
 
     def emit_sums(self, num_rows: int, at: Mapping[str, Val]) -> None:
         """Weighted sums by blocks of keys, and in a block by panels of channels."""
-        e, plan, num_keys = self.e, self.plan, self.plan.num_keys
-        row_bytes = self.problem.extents[CHANNEL] * ELEMENT_BYTES
-        size = min(max(_BLOCK_BYTES // row_bytes, _MIN_BLOCK_KEYS), _MAX_BLOCK_KEYS, num_keys)
+        e, plan, problem = self.e, self.plan, self.problem
+        row_bytes = problem.extents[CHANNEL] * ELEMENT_BYTES
+        size = min(max(_BLOCK_BYTES // row_bytes, _MIN_BLOCK_KEYS), _MAX_BLOCK_KEYS)
         zero = e.zero(vec("float", plan.channels.lanes))
         num_vectors = num_rows * plan.channels.padded_extent // plan.channels.lanes
         e.loop(0, num_vectors, 1, lambda number, _: e.store(zero, self._total(0, number)))
 
-        def block(first: Int, count: int) -> None:
-            values = self.along("v", at["v"], self.problem.column, first)
+        def block(values: _Rows, first: Int, count: int) -> None:
             weights = e.gep(self.scores, e.mul(first, ELEMENT_BYTES))
-            self.panels(
-                plan.channels,
-                lambda index, vectors, active: self._add_block(
-                    num_rows, count, (values, weights), index, vectors, active
-                ),
-            )
 
-        e.loop(0, num_keys // size, 1, lambda number, _: block(e.mul(number, size), size))
-        if num_keys % size:
-            block(num_keys // size * size, num_keys % size)
+            def panel(index: Int, num_vectors: int, active: int) -> None:
+                offset = e.mul(index, plan.channels.width * ELEMENT_BYTES)
+                kept = None if values.kept is None else e.gep(values.kept, offset)
+                there = _Rows(e.gep(values.first, offset), values.step_bytes, kept, values.kept_bytes)
+                width = (num_vectors - 1) * plan.channels.lanes + active
+                sums = self._sums_of_block(there, weights, num_rows, count, width)
+                self._add_to_totals(sums, num_rows, index)
+
+            self.panels(plan.channels, panel)
+
+        self._blocks("v", problem.value_parts, at, size, block)
         self.panels(
             plan.channels,
             lambda index, vectors, active: self.store_results(
-                self._totals(num_rows, index, vectors), num_rows, at["y"], index, vectors, active
+                self._totals(num_rows, index, num_rows * vectors), num_rows, at["y"], index, vectors, active
             ),
         )
 
-    def _add_block(
-        self, num_rows: int, num_keys: int, at: tuple[Val, Val], index: Int, num_vectors: int, active: int
-    ) -> None:
-        """Add the products of a block of keys to the totals of a panel; `at` is where its values and weights
-        begin."""
-        e, panels, step = self.e, self.plan.channels, self.problem.value.step(self.problem.column)
-        type, count = vec("float", panels.lanes), num_rows * num_vectors
-        values = e.gep(at[0], e.mul(index, panels.width * ELEMENT_BYTES))
+    def _sums_of_block(
+        self, values: _Rows, weights: Val, num_rows: int, num_keys: int, width: int
+    ) -> Sequence[Val]:
+        """The sums of a block of values, `width` channels of them, in the weights of each row."""
+        e, lanes = self.e, self.plan.channels.lanes
+        type, num_vectors = vec("float", lanes), -(-width // lanes)
+        count = num_rows * num_vectors
         unroll = next((u for u in (4, 2) if count * u <= _UNROLLED_SUMS and num_keys % u == 0), 1)
 
-        def one(key: Int, sums: Sequence[Val]) -> list[Val]:
-            pointer = e.gep(values, e.mul(key, step * ELEMENT_BYTES))
-            weights = e.gep(at[1], e.mul(key, ELEMENT_BYTES))
-            vectors = [
-                load_lanes(
-                    e,
-                    DType.FLOAT32,
-                    e.gep(pointer, v * type.size_bytes),
-                    panels.lanes,
-                    active=active if v == num_vectors - 1 else panels.lanes,
-                )
-                for v in range(num_vectors)
-            ]
+        def add_key(key: Int, sums: Sequence[Val]) -> list[Val]:
+            vectors = self._vectors(values, key, width, lanes)
             made: list[Val] = []
             for row in range(num_rows):
-                weight = e.broadcast_load(type, e.gep(weights, row * self.row_bytes))
+                pointer = e.gep(weights, e.add(e.mul(key, ELEMENT_BYTES), row * self.row_bytes))
+                weight = e.broadcast_load(type, pointer)
                 of_row = sums[row * num_vectors : (row + 1) * num_vectors]
                 made += [e.fma(weight, v, total) for v, total in zip(vectors, of_row, strict=True)]
             return made
 
         def body(key: Int, sums: Sequence[Val]) -> Sequence[Val]:
             for further in range(unroll):
-                sums = one(e.add(key, further), sums)
+                sums = add_key(e.add(key, further), sums)
             return sums
 
-        sums = e.loop(0, num_keys, unroll, body, [(type, e.zero(type))] * count, nonempty=True)
+        return e.loop(0, num_keys, unroll, body, [(type, e.zero(type))] * count, nonempty=True)
+
+    def _add_to_totals(self, sums: Sequence[Val], num_rows: int, index: Int) -> None:
+        e, first = self.e, self._first_total(num_rows, index)
         for number, (total, value) in enumerate(
-            zip(self._totals(num_rows, index, num_vectors), sums, strict=True)
+            zip(self._totals(num_rows, index, len(sums)), sums, strict=True)
         ):
-            e.store(e.fadd(total, value), self._total(self._first_total(num_rows, index), number))
+            e.store(e.fadd(total, value), self._total(first, number))
+
+    def _totals(self, num_rows: int, index: Int, count: int) -> list[Val]:
+        """Sums so far of a panel."""
+        first, type = self._first_total(num_rows, index), vec("float", self.plan.channels.lanes)
+        return [self.e.load(type, self._total(first, number)) for number in range(count)]
 
     def _first_total(self, num_rows: int, index: Int) -> Int:
         """The number of a panel's first vector among the totals: panels follow each other, rows in each."""
         return self.e.mul(index, num_rows * self.plan.channels.num_vectors)
 
-    def _totals(self, num_rows: int, index: Int, num_vectors: int) -> list[Val]:
-        """Sums so far of a panel."""
-        e, first = self.e, self._first_total(num_rows, index)
-        type = vec("float", self.plan.channels.lanes)
-        return [e.load(type, self._total(first, number)) for number in range(num_rows * num_vectors)]
-
     def _total(self, first: Int, number: Int) -> Val:
         """Where a vector of totals lies."""
         vector_bytes = self.plan.channels.lanes * ELEMENT_BYTES
         return self.e.gep(self.totals, self.e.mul(self.e.add(first, number), vector_bytes))
+
+    # Keys and values in memory.
+
+    def _blocks(
+        self,
+        name: str,
+        parts: Sequence[Part],
+        at: Mapping[str, Val],
+        size: int,
+        block: Callable[[_Rows, Int, int], None],
+    ) -> None:
+        """`block` with the rows, the number and the count of each block of at most `size` keys of a part."""
+        if not parts:
+            self._blocks_of(name, None, Part(self.walked[name], 0, self.plan.num_keys), at, size, block)
+        for number, part in enumerate(parts):
+            self._blocks_of(f"{name} {number}", name if name in at else None, part, at, size, block)
+
+    def _blocks_of(
+        self,
+        source: str,
+        target: str | None,
+        part: Part,
+        at: Mapping[str, Val],
+        size: int,
+        block: Callable[[_Rows, Int, int], None],
+    ) -> None:
+        """The blocks of one part, which lies in `source` and goes to `target` besides."""
+        e, column = self.e, self.problem.column
+
+        def rows(start: Int, count: int) -> None:
+            first, step = e.add(part.first, start), part.walked.step(column)
+            keys = _Rows(self.along(source, at[source], column, start), step * ELEMENT_BYTES, None)
+            if target is not None:
+                kept = self.along(target, at[target], column, first)
+                keys = replace(keys, kept=kept, kept_bytes=self.walked[target].step(column) * ELEMENT_BYTES)
+            block(keys, first, count)
+
+        rest = part.count % size
+        e.loop(0, part.count // size, 1, lambda number, _: rows(e.mul(number, size), size))
+        if rest:
+            rows(part.count - rest, rest)
+
+    def _vectors(self, rows: _Rows, number: Int, width: int, lanes: int | None = None) -> list[Val]:
+        """A key, value or query in vectors, kept where it has to be; lanes behind its end are zero."""
+        e, lanes = self.e, lanes or self.key_type.lanes
+        pointer = e.gep(rows.first, e.mul(number, rows.step_bytes))
+        found: list[Val] = []
+        for first in range(0, width, lanes):
+            active, offset = min(lanes, width - first), first * ELEMENT_BYTES
+            value = load_lanes(e, DType.FLOAT32, e.gep(pointer, offset), lanes, active=active)
+            if rows.kept is not None:
+                kept = e.gep(e.gep(rows.kept, e.mul(number, rows.kept_bytes)), offset)
+                store_lanes(e, DType.FLOAT32, value, kept, active=active)
+            found.append(value)
+        return found

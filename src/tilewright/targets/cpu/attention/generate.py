@@ -43,6 +43,10 @@ def generate_attention(
 ) -> Kernel:
     """The kernel of a plan; `heads` emits what it does with a head, by default with packed operands."""
     walked = {"q": problem.query, "k": problem.key, "v": problem.value, "y": problem.result}
+    for name, parts in (("k", problem.key_parts), ("v", problem.value_parts)):
+        if parts and walked[name].operand.kind == "local":
+            del walked[name]  # nobody else reads it: see `attention_run`
+        walked |= {f"{name} {number}": part.walked for number, part in enumerate(parts)}
     walked |= {f"mask {read}": mask for read, mask in problem.masks.items()}
     e = Emitter(attributes=isa.function_attributes)
     params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))

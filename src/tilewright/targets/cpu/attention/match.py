@@ -7,7 +7,7 @@ the summed loop of the scores `d`, the channels of the result `e`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.contraction import ContractionForm, contraction_of
 from tilewright.ir.dtype import DType
@@ -38,8 +38,20 @@ class Walked:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Where the keys or values from number `first` on lie, `count` of them, before they are put together."""
+
+    walked: Walked
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class AttentionProblem:
     """An attention as the kernel sees it; `extents` are those of all loops.
+
+    Keys and values may come in parts, a cache and what is new, which the kernel puts together in `key` and
+    `value`; there they are of no use but to others.
 
     `finish` makes a score of a sum and of `masks`, which are given by the number of the read;
     `result_finish` an element of the result of a weighted sum. `shift` is what is taken off the scores of a
@@ -61,6 +73,8 @@ class AttentionProblem:
     column: str
     extents: Mapping[str, int]
     names: Mapping[str, str]
+    key_parts: tuple[Part, ...] = ()
+    value_parts: tuple[Part, ...] = ()
 
     @property
     def num_heads(self) -> int:
@@ -79,8 +93,9 @@ class AttentionProblem:
 
 def match_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionProblem | Declined:
     """The nests as one attention under the given memory layouts, or why they are none."""
-    if len(nests) != NUM_NESTS:
+    if len(nests) < NUM_NESTS:
         return Declined(f"{len(nests)} nests: attention has {NUM_NESTS}")
+    copies, nests = nests[:-NUM_NESTS], nests[-NUM_NESTS:]
     scores, *softmax, values = nests
     first, second = contraction_of(scores), contraction_of(values)
     if first is None or second is None or not (first.is_plain and second.is_plain):
@@ -96,7 +111,67 @@ def match_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionProblem
         return Declined("attention in another type than float32")
     if _axes_of(scores, scores.write) is None or _axes_of(values, values.reads[weights]) is None:
         return Declined("the scores are not written and read axis by axis")
-    return _classify(nests, first, second, weights, layouts)
+    problem = _classify(nests, first, second, weights, layouts)
+    if isinstance(problem, Declined) or not copies:
+        return problem
+    return _grown(problem, nests, copies, layouts)
+
+
+def _grown(
+    problem: AttentionProblem, nests: Sequence[Nest], copies: Sequence[Nest], layouts: Layouts
+) -> AttentionProblem | Declined:
+    """The problem with the parts of which copies before it make its keys and values."""
+    found: list[tuple[Part, ...]] = []
+    for nest, walked, other in ((nests[0], problem.key, DEPTH), (nests[-1], problem.value, CHANNEL)):
+        access = next(a for a in nest.reads if a.operand.key == walked.operand.key)
+        score = nest.write if other is DEPTH else next(a for a in nest.reads if a is not access)
+        table, axes = _named(nest, score, other), _axes_of(nest, access)
+        if table is None or axes is None:
+            return Declined("keys or values are not read axis by axis")
+        loops = [None if name is None else table[name] for name in axes]
+        parts: list[Part] = []
+        for copy in copies:
+            if _same(copy.write, access):
+                part = _part(problem, copy, loops, layouts)
+                if isinstance(part, Declined):
+                    return part
+                parts.append(part)
+        parts.sort(key=lambda part: part.first)
+        ends = [0, *(part.first + part.count for part in parts)]
+        if parts and [*(part.first for part in parts), problem.extents[problem.column]] != ends:
+            return Declined("copies do not put all keys together")
+        found.append(tuple(parts))
+    if sum(map(len, found)) != len(copies):
+        return Declined("a copy before the products makes something else")
+    return replace(problem, key_parts=found[0], value_parts=found[1])
+
+
+def _part(
+    problem: AttentionProblem, copy: Nest, loops: Sequence[str | None], layouts: Layouts
+) -> Part | Declined:
+    """Where a copy takes its keys or values from; `loops` are those along the axes of what it writes."""
+    access = copy.reads[0]
+    if access.fill is not None or access.operand.dtype is not DType.FLOAT32:
+        return Declined("a part of the keys is padded or of another type")
+    table: dict[str, str] = {}
+    first, count = 0, 1
+    for index, loop, extent in zip(copy.write.index, loops, copy.write.shape, strict=True):
+        if not isinstance(index, Affine) or len(index.terms) > 1:
+            return Declined("a copy does not write axis by axis")
+        ((name, step),) = index.terms or ((None, 1),)
+        length = 1 if name is None else copy.extents[name]
+        if name is not None and loop is not None:
+            table[name] = loop
+        if loop == problem.column:
+            first, count = index.offset, length
+        elif index.offset or length != extent:
+            return Declined("a copy writes a part of a head")
+        if step != 1:
+            return Declined("a copy leaves gaps")
+    found = access_walk(access, layouts)
+    if isinstance(found, Declined):
+        return found
+    return Part(_renamed(access.operand, found, table, problem.extents), first, count)
 
 
 def _same(a: Access, b: Access) -> bool:

@@ -182,7 +182,9 @@ def reads_in_place(problem: AttentionProblem, isa: Isa) -> bool:
     rows, depth = problem.extents[problem.row], problem.extents[DEPTH]
     is_far = _head_bytes(problem) > _PACKED_SHARE * isa.caches.l2_bytes
     most = _MAX_ROWS_IN_PLACE if is_far else _MIN_ROWS - 1
-    is_along = problem.query.step(DEPTH) == 1 and problem.key.step(DEPTH) == 1
+    keys = [problem.key, *(part.walked for part in problem.key_parts)]
+    is_along = all(walked.step(DEPTH) == 1 for walked in (problem.query, *keys))
+    is_along &= all(part.walked.step(CHANNEL) == 1 for part in problem.value_parts)
     return rows <= most and is_along and depth <= _MAX_DEPTH_IN_PLACE
 
 
@@ -265,5 +267,6 @@ def attention_cycles(problem: AttentionProblem, isa: Isa) -> float:
 
 def operand_sizes(problem: AttentionProblem) -> list[int]:
     """Bytes of what is read and written."""
-    walked = (problem.query, problem.key, problem.value, problem.result, *problem.masks.values())
+    parts = [part.walked for part in (*problem.key_parts, *problem.value_parts)]
+    walked = (problem.query, problem.key, problem.value, problem.result, *problem.masks.values(), *parts)
     return [prod(w.operand.shape) * w.operand.dtype.size_bytes for w in walked]

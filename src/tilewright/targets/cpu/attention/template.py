@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.ir.expr import Read
 from tilewright.ir.nest import Nest, operands_of
 from tilewright.targets.cpu.attention.few import FewQueries
 from tilewright.targets.cpu.attention.generate import Heads, generate_attention
@@ -30,6 +31,9 @@ from tilewright.targets.cpu.template import (
 )
 from tilewright.tuning import Choice
 
+# Parts of keys and of values: what a cache holds, what is new.
+_MAX_COPIES = 4
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionTemplate:
@@ -40,7 +44,8 @@ class AttentionTemplate:
     are one chain of additions, no matrix unit that takes the products. It beats kernels of their own by what
     these pay for each head and by scores that are written and read again. Keys and values of fewer queries,
     up to eight where they leave the second cache, are read where they lie, once and in order: channels of
-    keys side by side, at most 256. No parameters.
+    keys side by side, at most 256. Copies that put a cache and new keys together are part of that kernel.
+    No parameters.
     """
 
     name: ClassVar[str] = "attention"
@@ -50,6 +55,11 @@ class AttentionTemplate:
         problem = match_attention(work, context.layouts)
         if isinstance(problem, Declined):
             return problem
+        if problem.key_parts or problem.value_parts:
+            if not reads_in_place(problem, context.isa):
+                return Declined("keys and values of many queries are put together before")
+            if not all(problem.key.step(a) and problem.value.step(a) for a in problem.outer):
+                return Declined("heads share keys that are still to be put together")
         # Products of few queries wait for memory: no unit is faster at that.
         products = () if reads_in_place(problem, context.isa) else (work[0], work[-1])
         for nest in products:
@@ -88,20 +98,38 @@ class AttentionTemplate:
 ATTENTION = AttentionTemplate()
 
 
-def attention_run(nests: Sequence[Nest], first: int) -> tuple[Nest, ...] | None:
+def attention_run(nests: Sequence[Nest], first: int, *, grows: bool = False) -> tuple[Nest, ...] | None:
     """The nests from `first` on that may be one attention: nobody else touches what lies between them.
 
-    Cheap to ask of every nest: only the shape of six nests in a row is looked at.
+    If it `grows`, they may begin with copies that put keys and values together. Cheap to ask of every nest:
+    only the shape of six nests in a row is looked at.
     """
-    run = tuple(nests[first : first + NUM_NESTS])
+    num_copies = _num_copies(nests, first) if grows else 0
+    start, end = first + num_copies, first + num_copies + NUM_NESTS
+    run = tuple(nests[start:end])
     if [n.combine for n in run] != ["sum", "max", None, "sum", None, "sum"]:
         return None
     between = {n.write.operand.key for n in run[:-1]}
     if len(between) < NUM_NESTS - 1 or any(kind != "local" for kind, _ in between):
         return None
-    others = (*nests[:first], *nests[first + NUM_NESTS :])
+    copied = {n.write.operand.key for n in nests[first:start]}
+    if not copied <= {a.operand.key for n in (run[0], run[-1]) for a in n.reads}:
+        return None
+    between |= {key for key in copied if key[0] == "local"}
+    run = tuple(nests[first:end])
+    others = (*nests[:first], *nests[end:])
     touched = {a.operand.key for n in others for a in (*n.reads, n.write)}
     return None if touched & between else run
+
+
+def _num_copies(nests: Sequence[Nest], first: int) -> int:
+    """How many nests from `first` on move elements and do nothing else, as far as a cache may need them."""
+    count = 0
+    for nest in nests[first : first + _MAX_COPIES]:
+        if nest.combine is not None or not isinstance(nest.body, Read) or len(nest.reads) != 1:
+            break
+        count += 1
+    return count
 
 
 def attention_runs(nests: Sequence[Nest], isa: Isa) -> list[tuple[Nest, ...]]:

@@ -1,0 +1,130 @@
+"""Attention of few queries over a cache that grows: one kernel reads it where it lies and puts it together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from harness.kernel_runner import KernelRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.fuse import NestGroup, fuse_nodes
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.interpret import run_graph
+from tilewright.ir.nest import Operand
+from tilewright.targets.cpu.attention import attention_run, lower_attention
+from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
+from tilewright.targets.cpu.template import Context
+
+F32 = DType.FLOAT32
+RESULTS = ("y", "present_key", "present_value")
+
+
+def cached(
+    rows: int,
+    past: int,
+    size: int,
+    *,
+    heads: int = 2,
+    key_heads: int | None = None,
+    channels: int | None = None,
+    shown: tuple[bool, bool] = (True, True),
+    mask: tuple[int, ...] | None = None,
+    mask_dtype: DType = F32,
+    **attributes: int,
+) -> Graph:
+    """One attention whose keys and values are a cache and what is new; `shown` are the caches that it gives."""
+    graph = Graph("cached")
+    shapes = {"k": (1, key_heads or heads, rows, size), "v": (1, key_heads or heads, rows, channels or size)}
+    q = graph.add_input(Value("q", F32, (1, heads, rows, size)))
+    k, v = (graph.add_input(Value(name, F32, shape)) for name, shape in shapes.items())
+    pasts = [
+        graph.add_input(Value(f"past_{name}", F32, (*shape[:2], past, shape[3])))
+        for name, shape in shapes.items()
+    ]
+    added = None if mask is None else graph.add_input(Value("mask", mask_dtype, mask))
+    whole = [(*shape[:2], past + rows, shape[3]) for shape in shapes.values()]
+    out = graph.value("y", F32, (1, heads, rows, channels or size))
+    presents = [
+        graph.value(name, F32, shape) if asked else None
+        for name, shape, asked in zip(RESULTS[1:], whole, shown, strict=True)
+    ]
+    node = Node("Attention", [q, k, v, added, *pasts], [out, *presents], attributes, opset=23)
+    graph.append(node)
+    graph.outputs = [out, *(value for value in presents if value is not None)]
+    return graph
+
+
+def lowered(graph: Graph, isa: Isa) -> tuple[NestGroup, Any, Kernel | Declined]:
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    keys = [
+        *((("input", i), v) for i, v in enumerate(group.inputs)),
+        *((("output", i), v) for i, v in enumerate(group.outputs)),
+        *((o.key, o) for o in group.locals),
+    ]
+    layouts: dict[OperandKey, Layout] = {key: Layout.row_major(len(v.shape)) for key, v in keys}
+    run = attention_run(group.nests, 0, grows=True)
+    assert run is not None
+    assert len(run) == len(group.nests)
+    return group, layouts, lower_attention(run, Context(isa, layouts))
+
+
+def check(graph: Graph, isa: Isa) -> Kernel:
+    """The kernel of the graph, whose results are those of the operator; copies are exact."""
+    group, layouts, kernel = lowered(graph, isa)
+    assert isinstance(kernel, Kernel), kernel
+    rng = np.random.default_rng(0)
+    feed: dict[str, Any] = {}
+    for value in graph.inputs:
+        drawn = rng.standard_normal(value.shape).astype(np.float32)
+        feed[value.name] = drawn > -1 if value.dtype is DType.BOOL else drawn
+    operands: dict[OperandKey, Any] = {("input", i): feed[v.name] for i, v in enumerate(group.inputs)}
+    for number, value in enumerate(group.outputs):
+        operands["output", number] = np.full(value.shape, np.nan, np.float32)
+    runner = KernelRunner([kernel], operands, layouts, isa)
+    runner()
+    expected = run_graph(graph, feed, dtype=DType.FLOAT64)
+    for number, value in enumerate(group.outputs):
+        found, wanted = runner.result(("output", number)), expected[value.name]
+        if value.name == "y":
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6)
+        else:
+            np.testing.assert_array_equal(found, wanted.astype(np.float32))
+    return kernel
+
+
+@pytest.mark.parametrize("name", ["host", "avx2"])
+@settings(max_examples=15)
+@given(data=st.data())
+def test_any_size(name: str, data: st.DataObject) -> None:
+    isa = host_isa() if name == "host" else isa_by_name(name)
+    rows, past = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 300))
+    size, channels = data.draw(st.integers(2, 80)), data.draw(st.integers(2, 150))
+    shown = data.draw(st.tuples(st.booleans(), st.booleans()))
+    check(cached(rows, past, size, channels=channels, shown=shown), isa)
+
+
+def test_what_nobody_asks_for_is_not_put_together() -> None:
+    kernel = check(cached(1, 40, 16, shown=(False, False)), host_isa())
+    kinds = [a.kind for a in kernel.args if isinstance(a, Operand)]
+    assert set(kinds) == {"input", "output"}
+    assert kinds.count("output") == 1
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3, 33), (3, 33), (33,)])
+@pytest.mark.parametrize("dtype", [F32, DType.BOOL])
+def test_masks_go_along_all_keys(shape: tuple[int, ...], dtype: DType) -> None:
+    check(cached(3, 30, 24, mask=shape, mask_dtype=dtype), host_isa())
+
+
+def test_new_queries_do_not_see_later_ones() -> None:
+    check(cached(3, 30, 24, is_causal=1), host_isa())
+
+
+def test_queries_of_one_group_share_keys() -> None:
+    check(cached(1, 50, 24, heads=6, key_heads=2), host_isa())
