@@ -222,7 +222,8 @@ def test_scores_that_others_read_are_no_run() -> None:
 @pytest.mark.parametrize(
     ("graph", "orders", "reason"),
     [
-        (attention(2, 64, 16), {}, "packed for 2 queries alone"),
+        (attention(2, 64, 16), {"k": (0, 1, 3, 2)}, "packed for 2 queries alone"),
+        (attention(2, 64, 300), {}, "packed for 2 queries alone"),
         (attention(64, 1 << 16, 16), {}, "leave the second cache"),
         (attention(16, 16, 16), {"v": (0, 1, 3, 2)}, "not contiguous"),
         (attention(16, 16, 1, channels=8), {}, "more than one loop"),

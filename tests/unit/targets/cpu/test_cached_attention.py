@@ -1,4 +1,4 @@
-"""Attention of few queries over a cache that grows: one kernel reads it where it lies and puts it together."""
+"""Attention of few queries over a cache that grows: one kernel reads it in place and puts it together."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def cached(
     mask_dtype: DType = F32,
     **attributes: int,
 ) -> Graph:
-    """One attention whose keys and values are a cache and what is new; `shown` are the caches that it gives."""
+    """One attention whose keys and values are a cache and what is new; `shown` says which it gives back."""
     graph = Graph("cached")
     shapes = {"k": (1, key_heads or heads, rows, size), "v": (1, key_heads or heads, rows, channels or size)}
     q = graph.add_input(Value("q", F32, (1, heads, rows, size)))

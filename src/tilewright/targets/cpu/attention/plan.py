@@ -100,9 +100,7 @@ class AttentionPlan:
     @property
     def scores_offset(self) -> int:
         """Where the scores of a tile begin."""
-        return self.values_offset + (
-            _bytes(self.num_keys * self.channels.padded_extent) if self.packs else 0
-        )
+        return self.values_offset + (_bytes(self.num_keys * self.channels.padded_extent) if self.packs else 0)
 
     @property
     def padded_rows(self) -> int:
@@ -197,9 +195,7 @@ def _plan_in_place(problem: AttentionProblem, isa: Isa, *, divides: bool) -> Att
     keys = Panels(choose_lanes(columns, "float", isa), 1, columns)
     chunks = _num_chunks(problem, problem.num_heads) if divides else 1
     tiles = (RowTile(0, 1, rows),)
-    return AttentionPlan(
-        keys, 0, found[1], tiles, 1, chunks, extents[DEPTH], problem.num_heads, packs=False
-    )
+    return AttentionPlan(keys, 0, found[1], tiles, 1, chunks, extents[DEPTH], problem.num_heads, packs=False)
 
 
 def _num_singles(problem: AttentionProblem, isa: Isa) -> int:
