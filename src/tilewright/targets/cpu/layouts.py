@@ -20,6 +20,7 @@ from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Indirect, Lookup, Nest, Operand
 from tilewright.targets.cpu.addresses import walk
+from tilewright.targets.cpu.attention import NUM_NESTS, attention_run
 from tilewright.targets.cpu.kernel import Layout
 from tilewright.tuning import Choice
 
@@ -64,6 +65,7 @@ def assign_layouts(groups: Sequence[NestGroup], fixed: frozenset[Value]) -> dict
             is_constant = isinstance(tensor, Value) and tensor.is_constant
             if access.view is not None or is_constant or operand.num_elements == 0:
                 pinned.add(tensor)
+        pinned.update(_grown_caches(owner))
     components = _Components(ranks)
     wishes: dict[Tensor, Counter[int]] = {}
     copies: list[tuple[Tensor, Tensor, tuple[int, ...]]] = []
@@ -81,6 +83,20 @@ def assign_layouts(groups: Sequence[NestGroup], fixed: frozenset[Value]) -> dict
     _free_copies(copies, components, layouts, pinned)
     _free_reshaping(reshaping, components, layouts, pinned)
     return {t: layouts[r] for t in ranks if t not in pinned and (r := components.root(t)) in layouts}
+
+
+def _grown_caches(owner: GroupTensors) -> Iterator[Tensor]:
+    """Keys and values that an attention puts together: they lie as callers gave what they had before.
+
+    What little is new has a layout of its own, in which nothing moves it.
+    """
+    nests = owner.group.nests
+    for number in range(len(nests) - NUM_NESTS):
+        run = attention_run(nests, number, grows=True) if nests[number].combine is None else None
+        for copy in () if run is None else run[:-NUM_NESTS]:
+            tensor = owner.tensor(copy.write.operand)
+            if tensor is not None:
+                yield tensor
 
 
 class _Components:

@@ -9,12 +9,15 @@ import pytest
 from harness.kernel_runner import KernelRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.graphs import feed_of
 
+from tilewright.compiler import compile_graph
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.nest import Operand
+from tilewright.options import Options
 from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
@@ -128,3 +131,52 @@ def test_new_queries_do_not_see_later_ones() -> None:
 
 def test_queries_of_one_group_share_keys() -> None:
     check(cached(1, 50, 24, heads=6, key_heads=2), host_isa())
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_layer_moves_nothing_but_what_is_new(rows: int) -> None:
+    """Heads of new positions lie side by side: the cache stays as callers have it all the same."""
+    graph = Graph("layer")
+    x = graph.add_input(Value("x", F32, (1, rows, 32)))
+    pasts = [graph.add_input(Value(name, F32, (1, 2, 40, 16))) for name in ("past_key", "past_value")]
+
+    def op(name: str, shape: tuple[int, ...], *inputs: Value, **attributes: Any) -> Value:
+        out = graph.value(name.lower(), F32, shape)
+        return graph.append(Node(name, inputs, [out], attributes, opset=17)).output
+
+    def product(columns: int) -> Value:
+        weights = np.random.default_rng(columns).standard_normal((32, columns)).astype(np.float32)
+        return op("MatMul", (1, rows, columns), x, graph.constant(weights, "w"))
+
+    split = graph.constant(np.array([1, rows, 2, 16]), "split")
+    heads = [
+        op(
+            "Transpose",
+            (1, 2, rows, 16),
+            op("Reshape", (1, rows, 2, 16), product(32), split),
+            perm=(0, 2, 1, 3),
+        )
+        for _ in "qkv"
+    ]
+    key, value = (
+        op("Concat", (1, 2, 40 + rows, 16), past, new, axis=2)
+        for past, new in zip(pasts, heads[1:], strict=True)
+    )
+    turned = op("Transpose", (1, 2, 16, 40 + rows), key, perm=(0, 1, 3, 2))
+    soft = op("Softmax", (1, 2, rows, 40 + rows), op("MatMul", (1, 2, rows, 40 + rows), heads[0], turned))
+    y = op("MatMul", (1, 2, rows, 16), soft, value)
+    graph.outputs = [y, key, value]
+    feed = feed_of(graph)
+    expected = run_graph(graph, feed, dtype=DType.FLOAT64)
+    compiled = compile_graph(graph, Options(no_cache=True, threads=2))
+    kernels = [k for step in compiled.code.steps for k in step.kernels]
+    assert [k.template for k in kernels].count("attention") == 1
+    others = [k.argument_bytes for k in kernels if k.template == "loop-nest"]
+    assert max(others, default=0) < pasts[0].size_bytes
+    executable = compiled.code.load(2)
+    try:
+        results = executable.run(feed)
+    finally:
+        executable.close()
+    for name, wanted in expected.items():
+        np.testing.assert_allclose(results[name], wanted, rtol=0, atol=2e-5)

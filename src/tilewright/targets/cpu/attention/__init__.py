@@ -1,5 +1,6 @@
 """Attention in one kernel: products, masks and softmax of a tile of queries while it is in the cache."""
 
+from tilewright.targets.cpu.attention.match import NUM_NESTS
 from tilewright.targets.cpu.attention.template import (
     ATTENTION,
     attention_run,
@@ -7,4 +8,4 @@ from tilewright.targets.cpu.attention.template import (
     lower_attention,
 )
 
-__all__ = ["ATTENTION", "attention_run", "attention_runs", "lower_attention"]
+__all__ = ["ATTENTION", "NUM_NESTS", "attention_run", "attention_runs", "lower_attention"]
