@@ -171,8 +171,7 @@ def test_a_layer_moves_nothing_but_what_is_new(rows: int) -> None:
     compiled = compile_graph(graph, Options(no_cache=True, threads=2))
     kernels = [k for step in compiled.code.steps for k in step.kernels]
     assert [k.template for k in kernels].count("attention") == 1
-    others = [k.argument_bytes for k in kernels if k.template == "loop-nest"]
-    assert max(others, default=0) < pasts[0].size_bytes
+    assert "reorder" not in {k.template for k in kernels}
     executable = compiled.code.load(2)
     try:
         results = executable.run(feed)
