@@ -110,6 +110,7 @@ PASSES = _family(
         "recognise-hard-swish": "recognise_hard_swish:RecogniseHardSwish",
         "recognise-mish": "recognise_mish:RecogniseMish",
         "recognise-attention": "recognise_attention:RecogniseAttention",
+        "recognise-groups": "recognise_groups:RecogniseGroups",
         "recognise-cache": "recognise_cache:RecogniseCache",
         "dead-code": "dead_code:DeadCode",
     },

@@ -45,6 +45,7 @@ PIPELINE: tuple[str, ...] = (
     "recognise-hard-swish",
     "recognise-mish",
     "recognise-attention",
+    "recognise-groups",
     "recognise-cache",
     "dead-code",
 )
