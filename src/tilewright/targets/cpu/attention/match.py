@@ -158,16 +158,17 @@ def _part(
     for index, loop, extent in zip(copy.write.index, loops, copy.write.shape, strict=True):
         if not isinstance(index, Affine) or len(index.terms) > 1:
             return Declined("a copy does not write axis by axis")
-        ((name, step),) = index.terms or ((None, 1),)
-        length = 1 if name is None else copy.extents[name]
-        if name is not None and loop is not None:
-            table[name] = loop
+        length = 1
+        for name, step in index.terms:
+            if step != 1:
+                return Declined("a copy leaves gaps")
+            length = copy.extents[name]
+            if loop is not None:
+                table[name] = loop
         if loop == problem.column:
             first, count = index.offset, length
         elif index.offset or length != extent:
             return Declined("a copy writes a part of a head")
-        if step != 1:
-            return Declined("a copy leaves gaps")
     found = access_walk(access, layouts)
     if isinstance(found, Declined):
         return found
