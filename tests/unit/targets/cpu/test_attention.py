@@ -108,6 +108,18 @@ def test_any_shape(rows: int, columns: int, size: int, channels: int) -> None:
     assert kernel.macs == 2 * rows * columns * (size + channels)
 
 
+@pytest.mark.parametrize("name", ["host", "avx2"])
+@pytest.mark.parametrize(
+    ("rows", "columns", "size", "channels"),
+    [(1, 513, 64, 64), (3, 37, 20, 70), (2, 5, 9, 3), (1, 16, 8, 200), (8, 4400, 32, 32)],
+)
+def test_few_queries_read_keys_in_place(name: str, rows: int, columns: int, size: int, channels: int) -> None:
+    isa = host_isa() if name == "host" else isa_by_name(name)
+    kernel = check(attention(rows, columns, size, channels=channels), isa)
+    assert kernel.scratch_bytes < 2 * 4 * rows * (columns + channels) + 4096, "nothing is packed"
+    check(attention(rows, columns, size, channels=channels), isa, q=BY_POSITION, k=BY_POSITION, y=BY_POSITION)
+
+
 def test_heads_are_read_and_written_where_they_lie() -> None:
     check(attention(18, 20, 24, heads=3), q=BY_POSITION, k=BY_POSITION, v=BY_POSITION, y=BY_POSITION)
     check(attention(18, 20, 24, heads=3), k=(0, 1, 3, 2))
