@@ -133,6 +133,20 @@ def test_queries_of_one_group_share_keys() -> None:
     check(cached(1, 50, 24, heads=6, key_heads=2), host_isa())
 
 
+def test_bits_depend_on_no_thread() -> None:
+    graph = cached(2, 700, 40, heads=5)
+    feed = feed_of(graph)
+    results = []
+    for threads in (1, 2, 3):
+        executable = compile_graph(graph, Options(no_cache=True, threads=threads)).code.load(threads)
+        try:
+            results.append(executable.run(feed)["y"])
+        finally:
+            executable.close()
+    for other in results[1:]:
+        np.testing.assert_array_equal(other, results[0])
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_layer_moves_nothing_but_what_is_new(rows: int) -> None:
     """Heads of new positions lie side by side: the cache stays as callers have it all the same."""
