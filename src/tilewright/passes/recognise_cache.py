@@ -44,8 +44,7 @@ class _Grown:
 def _match(editor: Editor, node: Node) -> tuple[_Grown, _Grown] | Kept | None:
     if any(node.input(i) is not None for i in (4, 5, 6)) or len(node.outputs) > 1:
         return None
-    found = [_grown(editor, node, node.require(position)) for position in (1, 2)]
-    key, value = found
+    key, value = (_grown(node, node.require(position)) for position in (1, 2))
     if key is None or value is None:
         return None
     query, out = node.require(0), node.output
@@ -62,7 +61,7 @@ def _match(editor: Editor, node: Node) -> tuple[_Grown, _Grown] | Kept | None:
     return key, value
 
 
-def _grown(editor: Editor, node: Node, whole: Value) -> _Grown | Kept | None:
+def _grown(node: Node, whole: Value) -> _Grown | Kept | None:
     concat = made_by(whole, "Concat")
     if concat is None or len(whole.shape) != 4 or len(concat.inputs) != 2:
         return None
@@ -74,7 +73,7 @@ def _grown(editor: Editor, node: Node, whole: Value) -> _Grown | Kept | None:
     return _Grown(past, new, whole)
 
 
-def _build(editor: Editor, node: Node, found: tuple[_Grown, _Grown]) -> str | None:
+def _build(editor: Editor, node: Node, found: tuple[_Grown, _Grown]) -> str:
     graph, (key, value) = editor.graph, found
     presents = [graph.value(f"{g.whole.name}_grown", g.whole.dtype, g.whole.shape) for g in found]
     out = graph.value(f"{node.output.name}_grown", node.output.dtype, node.output.shape)

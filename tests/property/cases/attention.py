@@ -16,6 +16,7 @@ def attention(draw: Draw, op_type: str) -> Case:
     batch, key_heads, repeats = draw(st.integers(1, 2)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
     rows, columns = draw(st.integers(1, 5)), draw(st.integers(1, 5))
     size, value_size = draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    past = draw(st.sampled_from([0, 0, 1, 4]))
     heads = key_heads * repeats
     attributes: dict[str, Attribute] = {}
     q = reals(draw, (batch, heads, rows, size))
@@ -29,19 +30,23 @@ def attention(draw: Draw, op_type: str) -> Case:
     mask = draw(st.sampled_from(["none", "bool", "float"]))
     if mask != "none":
         lead = draw(st.sampled_from([(), (1, 1), (batch, 1), (1, heads), (batch, heads)]))
-        shape = (*lead, rows, columns)
+        shape = (*lead, rows, past + columns)
         inputs.append(integers(draw, shape, 0, 1, np.bool_) if mask == "bool" else reals(draw, shape))
         open_rows = mask == "float" or bool(np.asarray(inputs[-1])[..., 0].all())
+    if past:
+        inputs += [None] * (4 - len(inputs))
+        inputs += [reals(draw, (batch, key_heads, past, each)) for each in (size, value_size)]
     if draw(st.booleans()):
         attributes["is_causal"] = 1
     if draw(st.booleans()):
         attributes["scale"] = 0.3
     if draw(st.booleans()):
         attributes["softcap"] = 2.0
-    outputs: tuple[bool, ...] = (True,)
+    shows_present = past > 0 or draw(st.booleans())
+    outputs: tuple[bool, ...] = (True, *2 * (shows_present,))
     if draw(st.booleans()):
         attributes["qk_matmul_output_mode"] = draw(st.integers(0, 3))
-        outputs = (True, False, False, True)
+        outputs = (*outputs, True)
     # ONNX Runtime forbids keys with the lowest finite number, which mode 2 shows and which gives a query
     # without any key the mean of the values instead of zeros.
     forbids = mask == "bool" or "is_causal" in attributes

@@ -51,9 +51,11 @@ MASKED_ATTENTION = "MaskedAttention"
 # Values of qk_matmul_output_mode: what the fourth output shows.
 _RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)
 _QK_OUTPUT = 3
-# From new keys or values to those of the past, among the inputs; the first local after those of the scores.
+# New keys and values among the inputs; how much further those of the past are, and what is put together of
+# both is among the temporaries.
+_KEYS, _VALUES = 1, 2
 _PAST = 3
-_PAST_LOCAL = 4
+_WHOLE = 4
 
 
 def _heads(x: Array, heads: int) -> Array:
@@ -264,8 +266,8 @@ def attention(node: Node) -> Description:
     if reason is not None:
         return Opaque(reason)
     q, out = input_operand(node, 0), output_operand(node)
-    (k, grown_keys), (v, grown_values) = (_grown(node, layout, position) for position in (1, 2))
-    earlier = layout.columns - _length(node, 1)
+    (k, grown_keys), (v, grown_values) = (_grown(node, layout, position) for position in (_KEYS, _VALUES))
+    earlier = layout.columns - _length(node, _KEYS)
     compute = out.dtype.compute
     dims = layout.scores
     shape = tuple(d.extent for d in dims)
@@ -305,14 +307,14 @@ def _length(node: Node, position: int) -> int:
 
 
 def _grown(node: Node, layout: _Layout, position: int) -> tuple[Operand, list[Nest]]:
-    """Keys (position 1) or values (2) of all positions, and the copies that put them together."""
+    """Keys or values of all positions, by the input that has new ones, and the copies that make them."""
     new, past = input_operand(node, position), node.input(position + _PAST)
     shown = len(node.outputs) > position and node.outputs[position] is not None
     if past is None and not shown:
         return new, []
     size = new.shape[-1] if len(new.shape) == 4 else new.shape[-1] // layout.groups
     shape = (layout.batch, layout.groups, layout.columns, size)
-    whole = output_operand(node, position) if shown else local(_PAST_LOCAL + position, new.dtype, shape)
+    whole = output_operand(node, position) if shown else local(_WHOLE + position, new.dtype, shape)
     sources = [new] if past is None else [input_operand(node, position + _PAST), new]
     heads, first, copies = layout.query_heads[0], 0, list[Nest]()
     for source in sources:

@@ -93,10 +93,9 @@ def _grown_caches(owner: GroupTensors) -> Iterator[Tensor]:
     nests = owner.group.nests
     for number in range(len(nests) - NUM_NESTS):
         run = attention_run(nests, number, grows=True) if nests[number].combine is None else None
-        for copy in () if run is None else run[:-NUM_NESTS]:
-            tensor = owner.tensor(copy.write.operand)
-            if tensor is not None:
-                yield tensor
+        copies = () if run is None else run[:-NUM_NESTS]
+        num_parts = Counter(owner.tensor(copy.write.operand) for copy in copies)
+        yield from (tensor for tensor, count in num_parts.items() if tensor is not None and count > 1)
 
 
 class _Components:

@@ -147,39 +147,50 @@ def test_bits_depend_on_no_thread() -> None:
         np.testing.assert_array_equal(other, results[0])
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_a_layer_moves_nothing_but_what_is_new(rows: int) -> None:
-    """Heads of new positions lie side by side: the cache stays as callers have it all the same."""
+def layer(rows: int, repeats: int) -> Graph:
+    """Projections, a cache, and attention as exporters write it: two heads of keys, each for some of queries."""
     graph = Graph("layer")
     x = graph.add_input(Value("x", F32, (1, rows, 32)))
     pasts = [graph.add_input(Value(name, F32, (1, 2, 40, 16))) for name in ("past_key", "past_value")]
+    heads, length = 2 * repeats, 40 + rows
 
     def op(name: str, shape: tuple[int, ...], *inputs: Value, **attributes: Any) -> Value:
         out = graph.value(name.lower(), F32, shape)
         return graph.append(Node(name, inputs, [out], attributes, opset=17)).output
 
-    def product(columns: int) -> Value:
-        weights = np.random.default_rng(columns).standard_normal((32, columns)).astype(np.float32)
-        return op("MatMul", (1, rows, columns), x, graph.constant(weights, "w"))
+    def shaped(shape: tuple[int, ...]) -> Value:
+        return graph.constant(np.array(shape), "shape")
 
-    split = graph.constant(np.array([1, rows, 2, 16]), "split")
-    heads = [
-        op(
-            "Transpose",
-            (1, 2, rows, 16),
-            op("Reshape", (1, rows, 2, 16), product(32), split),
-            perm=(0, 2, 1, 3),
-        )
-        for _ in "qkv"
-    ]
+    def projected(count: int) -> Value:
+        weights = np.random.default_rng(count).standard_normal((32, 16 * count)).astype(np.float32)
+        product = op("MatMul", (1, rows, 16 * count), x, graph.constant(weights, "w"))
+        apart = op("Reshape", (1, rows, count, 16), product, shaped((1, rows, count, 16)))
+        return op("Transpose", (1, count, rows, 16), apart, perm=(0, 2, 1, 3))
+
+    def for_each_query(whole: Value) -> Value:
+        if repeats == 1:
+            return whole
+        copies = (1, 2, repeats, length, 16)
+        apart = op("Reshape", (1, 2, 1, length, 16), whole, shaped((1, 2, 1, length, 16)))
+        repeated = op("Expand", copies, apart, shaped(copies))
+        return op("Reshape", (1, heads, length, 16), repeated, shaped((1, heads, length, 16)))
+
+    query, *new = projected(heads), projected(2), projected(2)
     key, value = (
-        op("Concat", (1, 2, 40 + rows, 16), past, new, axis=2)
-        for past, new in zip(pasts, heads[1:], strict=True)
+        op("Concat", (1, 2, length, 16), past, added, axis=2) for past, added in zip(pasts, new, strict=True)
     )
-    turned = op("Transpose", (1, 2, 16, 40 + rows), key, perm=(0, 1, 3, 2))
-    soft = op("Softmax", (1, 2, rows, 40 + rows), op("MatMul", (1, 2, rows, 40 + rows), heads[0], turned))
-    y = op("MatMul", (1, 2, rows, 16), soft, value)
+    turned = op("Transpose", (1, heads, 16, length), for_each_query(key), perm=(0, 1, 3, 2))
+    scores = op("MatMul", (1, heads, rows, length), query, turned)
+    soft = op("Softmax", (1, heads, rows, length), scores)
+    y = op("MatMul", (1, heads, rows, 16), soft, for_each_query(value))
     graph.outputs = [y, key, value]
+    return graph
+
+
+@pytest.mark.parametrize(("rows", "repeats"), [(1, 1), (3, 1), (1, 3)])
+def test_a_layer_moves_nothing_but_what_is_new(rows: int, repeats: int) -> None:
+    """Heads of new positions lie side by side: the cache stays as callers have it all the same."""
+    graph = layer(rows, repeats)
     feed = feed_of(graph)
     expected = run_graph(graph, feed, dtype=DType.FLOAT64)
     compiled = compile_graph(graph, Options(no_cache=True, threads=2))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.attention.generate import Heads
-from tilewright.targets.cpu.attention.match import CHANNEL, Part
+from tilewright.targets.cpu.attention.match import CHANNEL, Part, mask_name, part_name
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES
 from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
@@ -97,7 +97,8 @@ class FewQueries(Heads):
                 total = e.fma(a, b, total)
             totals.append(total)
         totals += [totals[-1]] * (type.lanes - active)
-        masks = {name: self.along(name, at[name], problem.row, row) for name in at if name.startswith("mask")}
+        names = [mask_name(read) for read in problem.masks]
+        masks = {name: self.along(name, at[name], problem.row, row) for name in names}
         here = {**places, problem.row: e.add(places[problem.row], row), problem.column: column}
         finish = self.finish(problem.column, {**at, **masks}, here)
         score = finish.score(combine_lanes(e, totals, e.fadd), 0, 0, active)
@@ -198,7 +199,7 @@ class FewQueries(Heads):
         if not parts:
             self._blocks_of(name, None, Part(self.walked[name], 0, self.plan.num_keys), at, size, block)
         for number, part in enumerate(parts):
-            self._blocks_of(f"{name} {number}", name if name in at else None, part, at, size, block)
+            self._blocks_of(part_name(name, number), name if name in at else None, part, at, size, block)
 
     def _blocks_of(
         self,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.attention.finish import Finish
-from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, Walked
+from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, mask_name
 from tilewright.targets.cpu.attention.pack import Packer
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
 from tilewright.targets.cpu.contraction.choose import MAX_CHAIN_STEPS
@@ -39,20 +39,15 @@ _BLOCK_KEYS = 256
 
 
 def generate_attention(
-    problem: AttentionProblem, plan: AttentionPlan, isa: Isa, heads: type[Heads] | None = None
+    problem: AttentionProblem, plan: AttentionPlan, isa: Isa, heads: type[Heads]
 ) -> Kernel:
-    """The kernel of a plan; `heads` emits what it does with a head, by default with packed operands."""
-    walked = {"q": problem.query, "k": problem.key, "v": problem.value, "y": problem.result}
-    for name, parts in (("k", problem.key_parts), ("v", problem.value_parts)):
-        if parts and walked[name].operand.kind == "local":
-            del walked[name]  # nobody else reads it: see `attention_run`
-        walked |= {f"{name} {number}": part.walked for number, part in enumerate(parts)}
-    walked |= {f"mask {read}": mask for read, mask in problem.masks.items()}
+    """The kernel of a plan; `heads` emits what it does with a head."""
+    walked = problem.operands
     e = Emitter(attributes=isa.function_attributes)
     params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
     with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
         pointers = {name: e.load(PTR, e.gep(block, 8 * i)) for i, name in enumerate(walked)}
-        (heads or Heads)(e, problem, plan, walked, pointers, scratch).chunk(chunk)
+        heads(e, problem, plan, pointers, scratch).chunk(chunk)
     symbol, text = name_by_content(e.text(), TEMPLATE)
     keys, channels = plan.keys, plan.channels
     return Kernel(
@@ -72,19 +67,18 @@ def generate_attention(
 
 
 class Heads:
-    """Emits the loops from a chunk down to its tiles; the attributes are fixed facts."""
+    """Emits the loops from a chunk down to its tiles, by packed operands; the attributes are fixed facts."""
 
     def __init__(
         self,
         e: Emitter,
         problem: AttentionProblem,
         plan: AttentionPlan,
-        walked: Mapping[str, Walked],
         pointers: Mapping[str, Val],
         scratch: Val,
     ) -> None:
         self.e, self.problem, self.plan = e, problem, plan
-        self.walked, self.pointers = walked, pointers
+        self.walked, self.pointers = problem.operands, pointers
         self.packer = Packer(e, problem, plan, scratch)
         self.scores = e.gep(scratch, plan.scores_offset)
         self.shifts = e.gep(scratch, plan.rows_offset)
@@ -240,7 +234,7 @@ class Heads:
 
     def finish(self, along: str, at: Mapping[str, Val], places: Mapping[str, Int]) -> Finish:
         """What makes scores of sums at these addresses and places."""
-        masks = {read: at[f"mask {read}"] for read in self.problem.masks}
+        masks = {read: at[mask_name(read)] for read in self.problem.masks}
         return Finish(self.e, self.problem, self.plan.keys.lanes, along, masks, places)
 
     def _single(self, single: int, row: int) -> Val:

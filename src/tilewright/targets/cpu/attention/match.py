@@ -77,6 +77,24 @@ class AttentionProblem:
     value_parts: tuple[Part, ...] = ()
 
     @property
+    def grows(self) -> bool:
+        """Whether keys or values come in parts."""
+        return bool(self.key_parts or self.value_parts)
+
+    @property
+    def operands(self) -> Mapping[str, Walked]:
+        """All that is read and written, by the names that the kernel has for it.
+
+        Temporaries that parts make are left out: nobody else reads them.
+        """
+        named = {"q": self.query, "k": self.key, "v": self.value, "y": self.result}
+        for name, parts in (("k", self.key_parts), ("v", self.value_parts)):
+            if parts and named[name].operand.kind == "local":
+                del named[name]
+            named |= {part_name(name, number): part.walked for number, part in enumerate(parts)}
+        return named | {mask_name(read): mask for read, mask in self.masks.items()}
+
+    @property
     def num_heads(self) -> int:
         """Attentions that share nothing: combinations of the outer loops."""
         product = 1
@@ -89,6 +107,16 @@ class AttentionProblem:
         """Multiply-accumulates of both products."""
         rows, columns = self.extents[self.row], self.extents[self.column]
         return self.num_heads * rows * columns * (self.extents[DEPTH] + self.extents[CHANNEL])
+
+
+def part_name(whole: str, number: int) -> str:
+    """What the kernel calls a part of keys or values."""
+    return f"{whole} {number}"
+
+
+def mask_name(read: int) -> str:
+    """What the kernel calls the mask that is a read of this number."""
+    return f"mask {read}"
 
 
 def match_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionProblem | Declined:

@@ -179,7 +179,7 @@ def reads_in_place(problem: AttentionProblem, isa: Isa) -> bool:
     """Whether keys and values are read where they lie: few queries, and packing them would not pay."""
     rows, depth = problem.extents[problem.row], problem.extents[DEPTH]
     is_far = _head_bytes(problem) > _PACKED_SHARE * isa.caches.l2_bytes
-    most = _MAX_ROWS_IN_PLACE if is_far or problem.key_parts else _MIN_ROWS - 1
+    most = _MAX_ROWS_IN_PLACE if is_far or problem.grows else _MIN_ROWS - 1
     keys = [problem.key, *(part.walked for part in problem.key_parts)]
     is_along = all(walked.step(DEPTH) == 1 for walked in (problem.query, *keys))
     is_along &= all(part.walked.step(CHANNEL) == 1 for part in problem.value_parts)
@@ -263,6 +263,5 @@ def attention_cycles(problem: AttentionProblem, isa: Isa) -> float:
 
 def operand_sizes(problem: AttentionProblem) -> list[int]:
     """Bytes of what is read and written."""
-    parts = [part.walked for part in (*problem.key_parts, *problem.value_parts)]
-    walked = (problem.query, problem.key, problem.value, problem.result, *problem.masks.values(), *parts)
-    return [prod(w.operand.shape) * w.operand.dtype.size_bytes for w in walked]
+    operands = (walked.operand for walked in problem.operands.values())
+    return [prod(operand.shape) * operand.dtype.size_bytes for operand in operands]

@@ -55,7 +55,7 @@ class AttentionTemplate:
         problem = match_attention(work, context.layouts)
         if isinstance(problem, Declined):
             return problem
-        if problem.key_parts or problem.value_parts:
+        if problem.grows:
             if not reads_in_place(problem, context.isa):
                 return Declined("keys and values of many queries are put together before")
             if not all(problem.key.step(a) and problem.value.step(a) for a in problem.outer):
