@@ -21,13 +21,22 @@ class KernelRunner:
     """Compiled kernels with their buffers; call it to run every chunk of each once."""
 
     def __init__(
-        self, kernels: Sequence[Kernel], operands: Mapping[OperandKey, Array], layouts: Layouts, isa: Isa
+        self,
+        kernels: Sequence[Kernel],
+        operands: Mapping[OperandKey, Array],
+        layouts: Layouts,
+        isa: Isa,
+        *,
+        shift_bytes: int = 0,
     ) -> None:
-        """`operands` holds logical arrays for every input and output; locals are allocated here."""
+        """`operands` holds logical arrays for every input and output; locals are allocated here.
+
+        Inputs and outputs start `shift_bytes` behind multiples of 64.
+        """
         self.stored: dict[OperandKey, Array] = {}
         self.layouts = layouts
         for key, array in operands.items():
-            self.stored[key] = guarded(np.transpose(array, layouts[key].order))
+            self.stored[key] = _placed(np.transpose(array, layouts[key].order), shift_bytes)
         needed = {k.symbol: k for kernel in kernels for k in kernel.all_kernels()}
         images = {s: compile_object(k.text, isa, optimize=k.needs_optimizer) for s, k in needed.items()}
         self._library = JitLibrary(list(images.values()), exports=list(images))
@@ -64,3 +73,9 @@ class KernelRunner:
         """The logical array of an operand."""
         order = self.layouts[key].order
         return np.transpose(self.stored[key], np.argsort(order) if order else ())
+
+
+def _placed(array: Array, shift_bytes: int) -> Array:
+    data = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+    place = guarded(np.concatenate([np.zeros(shift_bytes, np.uint8), data]))
+    return place[shift_bytes:].view(array.dtype).reshape(array.shape)

@@ -265,11 +265,18 @@ class Emitter(LaneOps):
         """Aligned to one element unless `align_bytes` promises more."""
         return self.op(f"load {type.text}, ptr {pointer}, align {align_bytes or type.element_bytes}", type)
 
-    def store(self, value: Val, pointer: Val, *, align_bytes: int = 0) -> None:
-        """Aligned to one element unless `align_bytes` promises more."""
-        self._lines.append(
-            f"  store {value.typed}, ptr {pointer}, align {align_bytes or value.type.element_bytes}"
-        )
+    def store(self, value: Val, pointer: Val, *, align_bytes: int = 0, bypasses: bool = False) -> None:
+        """Aligned to one element unless `align_bytes` promises more.
+
+        What `bypasses` the caches is in memory for other threads only after a `store_fence`.
+        """
+        line = f"  store {value.typed}, ptr {pointer}, align {align_bytes or value.type.element_bytes}"
+        self._lines.append(line + (", !nontemporal !{i32 1}" if bypasses else ""))
+
+    def store_fence(self) -> None:
+        """Stores that bypass the caches come before all that follows; for x86."""
+        self.declare("declare void @llvm.x86.sse.sfence()")
+        self.line("call void @llvm.x86.sse.sfence()")
 
     def broadcast_load(self, type: Type, pointer: Val) -> Val:
         """One element from memory in every lane of `type`."""

@@ -385,7 +385,14 @@ class _Lowering:
     def _attention(self, run: tuple[Nest, ...], names: Names) -> tuple[Kernel, ...] | None:
         """The kernel of nests that may be one attention; None where they are not."""
         layouts = names.layouts(run)
-        context = Context(self.isa, layouts, self.accuracy, names.constants, next_local=names.num_locals)
+        context = Context(
+            self.isa,
+            layouts,
+            self.accuracy,
+            names.constants,
+            next_local=names.num_locals,
+            exceeds_caches=self.tensors.run_bytes > self.isa.caches.l3_bytes,
+        )
         made = self.repeats.run(run, layouts, partial(lower_attention, run, context))
         return None if isinstance(made, Declined) else (made,)
 

@@ -43,6 +43,7 @@ class Context:
     `constants` are operands whose data are known now, `cached` those of them that lie in a private cache when
     a kernel starts. Temporaries that kernels need besides are local operands numbered from `next_local` on.
     Unless it `divides`, work runs on one thread: chunks that repeat each other's work do not pay then.
+    A run `exceeds_caches` that touches more than the last of them holds: the next finds nothing of it there.
     """
 
     isa: Isa
@@ -52,6 +53,7 @@ class Context:
     cached: frozenset[OperandKey] = frozenset()
     next_local: int = 0
     divides: bool = True
+    exceeds_caches: bool = False
 
     def may_round(self, nest: Nest) -> bool:
         """Whether weights may be rounded to read fewer bits: of cached ones that would save nothing."""

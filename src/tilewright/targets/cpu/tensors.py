@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Graph, Value
@@ -35,6 +36,11 @@ class ModelTensors:
         self.locals: dict[Tensor, Operand] = {}
         self.relayouts: dict[Value, Tensor] = {}
         self._num_users: dict[Value, int] = {}
+
+    @cached_property
+    def run_bytes(self) -> int:
+        """Bytes of constants, inputs and outputs, which each run touches."""
+        return sum(v.size_bytes for v in {*self.graph.initializers, *self.graph.inputs, *self.graph.outputs})
 
     def root(self, tensor: Tensor) -> Tensor:
         """The tensor that owns the memory."""

@@ -62,7 +62,9 @@ def cached(
     return graph
 
 
-def lowered(graph: Graph, isa: Isa) -> tuple[NestGroup, Any, Kernel | Declined]:
+def lowered(
+    graph: Graph, isa: Isa, *, exceeds_caches: bool = False
+) -> tuple[NestGroup, Any, Kernel | Declined]:
     group = fuse_nodes(graph.nodes, graph.outputs)
     assert isinstance(group, NestGroup)
     keys = [
@@ -74,12 +76,12 @@ def lowered(graph: Graph, isa: Isa) -> tuple[NestGroup, Any, Kernel | Declined]:
     run = attention_run(group.nests, 0, grows=True)
     assert run is not None
     assert len(run) == len(group.nests)
-    return group, layouts, lower_attention(run, Context(isa, layouts))
+    return group, layouts, lower_attention(run, Context(isa, layouts, exceeds_caches=exceeds_caches))
 
 
-def check(graph: Graph, isa: Isa) -> Kernel:
+def check(graph: Graph, isa: Isa, *, exceeds_caches: bool = False, shift_bytes: int = 0) -> Kernel:
     """The kernel of the graph, whose results are those of the operator; copies are exact."""
-    group, layouts, kernel = lowered(graph, isa)
+    group, layouts, kernel = lowered(graph, isa, exceeds_caches=exceeds_caches)
     assert isinstance(kernel, Kernel), kernel
     rng = np.random.default_rng(0)
     feed: dict[str, Any] = {}
@@ -89,7 +91,7 @@ def check(graph: Graph, isa: Isa) -> Kernel:
     operands: dict[OperandKey, Any] = {("input", i): feed[v.name] for i, v in enumerate(group.inputs)}
     for number, value in enumerate(group.outputs):
         operands["output", number] = np.full(value.shape, np.nan, np.float32)
-    runner = KernelRunner([kernel], operands, layouts, isa)
+    runner = KernelRunner([kernel], operands, layouts, isa, shift_bytes=shift_bytes)
     runner()
     expected = run_graph(graph, feed, dtype=DType.FLOAT64)
     for number, value in enumerate(group.outputs):
@@ -117,6 +119,18 @@ def test_what_nobody_asks_for_is_not_put_together() -> None:
     kinds = [a.kind for a in kernel.args if isinstance(a, Operand)]
     assert set(kinds) == {"input", "output"}
     assert kinds.count("output") == 1
+
+
+@pytest.mark.parametrize("shift_bytes", [0, 4])
+@pytest.mark.parametrize("name", ["host", "avx2"])
+def test_what_no_cache_keeps_bypasses_them_where_it_is_aligned(name: str, shift_bytes: int) -> None:
+    isa = host_isa() if name == "host" else isa_by_name(name)
+    for size, channels in ((32, 64), (20, 36), (9, 32)):
+        graph = cached(2, 37, size, channels=channels)
+        kernel = check(graph, isa, exceeds_caches=True, shift_bytes=shift_bytes)
+        may_bypass = size % 4 == 0 and isa.triple.startswith("x86_64")
+        assert ("nontemporal" in kernel.text) == may_bypass
+    assert "nontemporal" not in check(cached(2, 37, 32), isa, shift_bytes=shift_bytes).text
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 3, 33), (3, 33), (33,)])
@@ -148,7 +162,7 @@ def test_bits_depend_on_no_thread() -> None:
 
 
 def layer(rows: int, repeats: int) -> Graph:
-    """Projections, a cache, and attention as exporters write it: two heads of keys, each for some of queries."""
+    """Projections, a cache, and attention as exporters write it: two heads of keys, some of queries each."""
     graph = Graph("layer")
     x = graph.add_input(Value("x", F32, (1, rows, 32)))
     pasts = [graph.add_input(Value(name, F32, (1, 2, 40, 16))) for name in ("past_key", "past_value")]

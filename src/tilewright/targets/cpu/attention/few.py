@@ -22,7 +22,7 @@ from tilewright.targets.cpu.attention.match import CHANNEL, Part, mask_name, par
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES
 from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
-from tilewright.targets.cpu.values import Int, Val, vec
+from tilewright.targets.cpu.values import I64, Bool, Int, Val, vec
 
 # Bytes of values that stay in the first cache while all panels of channels read them.
 _BLOCK_BYTES = 16 << 10
@@ -31,6 +31,8 @@ _MIN_BLOCK_KEYS = 8
 _MAX_BLOCK_KEYS = 256
 # Steps are unrolled until they add to so many sums.
 _UNROLLED_SUMS = 16
+# Stores that bypass the caches go to multiples of so many bytes: as allocators of arrays align at least.
+_BYPASS_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,38 @@ class _Rows:
 
 class FewQueries(Heads):
     """Emits heads of few queries, each as one tile."""
+
+    _bypasses = False
+    """Whether what is being emitted stores past the caches."""
+
+    def chunk(self, chunk: Val) -> None:
+        """All heads of a chunk, twice where the addresses decide whether what is kept bypasses the caches."""
+        e, is_aligned = self.e, self._is_aligned()
+        work = super().chunk
+
+        def past_caches() -> None:
+            self._bypasses = True
+            work(chunk)
+            e.store_fence()
+            self._bypasses = False
+
+        e.if_(is_aligned, past_caches, lambda: work(chunk))
+
+    def _is_aligned(self) -> Bool:
+        """Whether all vectors of what is put together may bypass the caches, and shall."""
+        e, elements = self.e, _BYPASS_BYTES // ELEMENT_BYTES
+        parts = {"k": self.problem.key_parts, "v": self.problem.value_parts}
+        kept = [name for name in parts if parts[name] and name in self.walked]
+        if not kept or not self.plan.bypasses:
+            return False
+        for walked in (self.walked[name] for name in kept):
+            apart = [step for step in (walked.start, *walked.steps.values()) if step != 1]
+            if any(step % elements for step in apart):
+                return False
+        addresses = [e.op(f"ptrtoint ptr {self.pointers[name]} to i64", I64) for name in kept]
+        rests: list[Int] = [e.urem(address, _BYPASS_BYTES) for address in addresses]
+        total = rests[0] if len(rests) == 1 else e.add(*rests)
+        return e.compare("eq", total, 0)
 
     def prepare(self, at: Mapping[str, Val]) -> None:
         """Nothing: operands are read where they lie."""
@@ -236,6 +270,9 @@ class FewQueries(Heads):
             value = load_lanes(e, DType.FLOAT32, e.gep(pointer, offset), lanes, active=active)
             if rows.kept is not None:
                 kept = e.gep(e.gep(rows.kept, e.mul(number, rows.kept_bytes)), offset)
-                store_lanes(e, DType.FLOAT32, value, kept, active=active)
+                if self._bypasses and active == lanes:
+                    e.store(value, kept, align_bytes=_BYPASS_BYTES, bypasses=True)
+                else:
+                    store_lanes(e, DType.FLOAT32, value, kept, active=active)
             found.append(value)
         return found

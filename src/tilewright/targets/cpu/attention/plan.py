@@ -57,9 +57,9 @@ class AttentionPlan:
     """How an attention is computed: panels of keys and of channels, tiles of queries, parts of each head.
 
     The last few keys may stand alone, behind the panels: their scores lie row by row in vectors.
-    Keys and values of few queries are read where they lie, once, unless it `packs`. Offsets are bytes in the
-    scratch area; rows of scores are one vector longer than they need be, so that
-    those of a tile never share a set of the first cache.
+    Keys and values of few queries are read where they lie, once, unless it `packs`; what is put together of
+    them `bypasses` the caches or not. Offsets are bytes in the scratch area; rows of scores are one vector
+    longer than they need be, so that those of a tile never share a set of the first cache.
     """
 
     keys: Panels
@@ -71,6 +71,7 @@ class AttentionPlan:
     depth: int
     num_heads: int
     packs: bool = True
+    bypasses: bool = False
 
     @property
     def most_rows(self) -> int:

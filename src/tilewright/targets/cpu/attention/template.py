@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.ir.expr import Read
@@ -91,8 +91,11 @@ class AttentionTemplate:
         plan = plan_attention(problem, context.isa, divides=context.divides)
         if isinstance(plan, Declined):
             return plan
-        heads = Heads if plan.packs else FewQueries
-        return (generate_attention(problem, plan, context.isa, heads),)
+        if plan.packs:
+            return (generate_attention(problem, plan, context.isa, Heads),)
+        # A plain store reads the line first, which only pays where the next run finds it in a cache.
+        bypasses = context.exceeds_caches and context.isa.triple.startswith("x86_64")
+        return (generate_attention(problem, replace(plan, bypasses=bypasses), context.isa, FewQueries),)
 
 
 ATTENTION = AttentionTemplate()
