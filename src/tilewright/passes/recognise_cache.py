@@ -50,8 +50,10 @@ def _match(editor: Editor, node: Node) -> tuple[_Grown, _Grown] | Kept | None:
     query, out = node.require(0), node.output
     if any(out in user.captures for user in out.users):
         return Kept("a control-flow body reads its result by name")
-    if isinstance(key, Kept) or isinstance(value, Kept):
-        return key if isinstance(key, Kept) else value
+    if isinstance(key, Kept):
+        return key
+    if isinstance(value, Kept):
+        return value
     if key.new.shape[2] != value.new.shape[2] or query.dtype is not DType.FLOAT32:
         return None
     if query.shape[2] > _MAX_QUERIES:

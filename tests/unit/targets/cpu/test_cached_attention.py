@@ -9,6 +9,7 @@ import pytest
 from harness.kernel_runner import KernelRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.checks import EXAMPLES
 from tests.support.graphs import feed_of
 
 from tilewright.compiler import compile_graph
@@ -104,7 +105,7 @@ def check(graph: Graph, isa: Isa, *, exceeds_caches: bool = False, shift_bytes: 
 
 
 @pytest.mark.parametrize("name", ["host", "avx2"])
-@settings(max_examples=15)
+@settings(EXAMPLES, max_examples=15)
 @given(data=st.data())
 def test_any_size(name: str, data: st.DataObject) -> None:
     isa = host_isa() if name == "host" else isa_by_name(name)
