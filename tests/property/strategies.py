@@ -112,8 +112,9 @@ def case(
         assert model is not None
         specs = [(model.dtype, model.shape)]
     elif by_data:
-        found = _run_reference(node, inputs)
-        specs = [(DType.from_numpy(np.asarray(array).dtype), np.asarray(array).shape) for array in found]
+        found = iter(_run_reference(node, inputs))
+        arrays = [np.zeros((), np.float32) if value is None else np.asarray(next(found)) for value in results]
+        specs = [(DType.from_numpy(array.dtype), array.shape) for array in arrays]
     else:
         specs = _infer(node, inputs, len(outputs))
     for value, (dtype, shape) in zip(results, specs, strict=True):

@@ -43,15 +43,17 @@ def attention(draw: Draw, op_type: str) -> Case:
     if draw(st.booleans()):
         attributes["softcap"] = 2.0
     shows_present = past > 0 or draw(st.booleans())
-    outputs: tuple[bool, ...] = (True, *2 * (shows_present,))
-    if draw(st.booleans()):
+    shows_scores = draw(st.booleans())
+    outputs = (True, *2 * (shows_present,), shows_scores)
+    if shows_scores:
         attributes["qk_matmul_output_mode"] = draw(st.integers(0, 3))
-        outputs = (*outputs, True)
     # ONNX Runtime forbids keys with the lowest finite number, which mode 2 shows and which gives a query
     # without any key the mean of the values instead of zeros.
     forbids = mask == "bool" or "is_causal" in attributes
     runtime = open_rows and not (forbids and attributes.get("qk_matmul_output_mode") == 2)
-    return case(op_type, inputs, attributes, opset=23, outputs=outputs, rtol=1e-4, runtime=runtime)
+    return case(
+        op_type, inputs, attributes, opset=23, outputs=outputs, rtol=1e-4, runtime=runtime, by_data=True
+    )
 
 
 @generator(MASKED_ATTENTION, domain=INTERNAL_DOMAIN)
