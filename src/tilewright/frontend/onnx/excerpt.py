@@ -30,11 +30,8 @@ class Excerpts:
                     embedded = numpy_helper.from_array(read_external(tensor, opened.origin), tensor.name)
                     tensor.CopyFrom(embedded)
         self._constants = {tensor.name: tensor for tensor in self._model.graph.initializer}
-
-    @property
-    def nodes(self) -> Sequence[NodeProto]:
+        self.nodes: Sequence[NodeProto] = tuple(self._model.graph.node)
         """The nodes of the whole model."""
-        return tuple(self._model.graph.node)
 
     def part(self, numbers: Sequence[int]) -> ModelProto:
         """The nodes of these numbers, which rise. Results that none of them reads are outputs, and outputs of
@@ -58,11 +55,12 @@ class Excerpts:
         given = [name for name in sorted(made) if name not in read or name in kept]
         outputs = [self._info(n) if n in self._values else ValueInfoProto(name=n) for n in given]
         graph = helper.make_graph(nodes, self._model.graph.name or "part", inputs, outputs, initializers)
-        part = ModelProto()
-        part.CopyFrom(helper.make_model(graph, opset_imports=self._model.opset_import))
-        part.ir_version = self._model.ir_version
-        part.functions.extend(self._model.functions)
-        return part
+        return helper.make_model(
+            graph,
+            opset_imports=self._model.opset_import,
+            ir_version=self._model.ir_version,
+            functions=self._model.functions,
+        )
 
     def _constant(self, name: str) -> TensorProto | None:
         """What a name stands for where that is a constant of the model."""

@@ -114,6 +114,18 @@ def _require_panels(lanes: int, width: int) -> None:
         raise FieldError(f"{width} in vectors of {lanes}", ".width")
 
 
+def _panel_by_panel(columns: Array, width: int) -> Array:
+    """What is `[outer, steps, columns, ...]`, panel after panel for each outer position.
+
+    A panel holds its columns for each step; the last one may be narrower.
+    """
+    num_outer, num_steps, extent, *inner = columns.shape
+    full = extent // width * width
+    whole = columns[:, :, :full].reshape(num_outer, num_steps, -1, width, *inner).swapaxes(1, 2)
+    rest = columns[:, :, full:]
+    return np.concatenate([whole.reshape(num_outer, -1), rest.reshape(num_outer, -1)], axis=1).reshape(-1)
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """Axes in another order, the last one contiguous."""
@@ -364,12 +376,9 @@ class IntegerWords:
         here, there = np.flatnonzero(packed >= 0), packed[packed >= 0]
         columns = np.zeros((num_outer, runs, per_run, padded), np.int8)
         columns[:, :, here, :extent] = given[:, :, there]
-        steps = runs * per_run // STEPS_PER_WORD
-        by_word = columns.reshape(num_outer, steps, STEPS_PER_WORD, padded).swapaxes(2, 3)
-        full = extent // self.width * self.width
-        whole = by_word[:, :, :full].reshape(num_outer, steps, -1, self.width, STEPS_PER_WORD).swapaxes(1, 2)
-        pieces = [whole.reshape(num_outer, -1), by_word[:, :, full:].reshape(num_outer, -1)]
-        return np.concatenate(pieces, axis=1).reshape(-1)
+        num_words = runs * per_run // STEPS_PER_WORD
+        words = columns.reshape(num_outer, num_words, STEPS_PER_WORD, padded).swapaxes(2, 3)
+        return _panel_by_panel(words, self.width)
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,8 +398,7 @@ class WidenedWords:
         num_outer, runs, _, extent = given.shape
         words = np.zeros((num_outer, runs, _padded(extent, self.lanes)), np.int32)
         words[:, :, :extent] = given[:, :, 0].astype(np.int32) - self.zero
-        panels_first = words.reshape(num_outer, runs, -1, self.width).swapaxes(1, 2)
-        return np.ascontiguousarray(panels_first).reshape(-1).view(np.int8)
+        return _panel_by_panel(words, self.width).view(np.int8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,15 @@ def test_panels_hold_consecutive_columns_for_each_step() -> None:
     assert packed.tolist() == expected
 
 
+def test_integer_panels_hold_all_steps_of_their_columns_and_the_last_is_narrower() -> None:
+    array = np.arange(54, dtype=np.uint8).reshape(9, 6)
+    source = SignedBytes(window((6, 9), (1, 6), 0), 1, 6, 1, False)
+    made = WidenedWords(source, Signed(3), 4, 8).arrange(array).view(np.int32)
+    columns = np.zeros((6, 12), np.int32)
+    columns[:, :9] = array.T.astype(np.int32) - 3
+    assert made.tolist() == [*columns[:, :8].reshape(-1), *columns[:, 8:].reshape(-1)]
+
+
 def test_windows_may_run_backwards() -> None:
     backwards = window((4, 3), (-1, 4), 3)
     assert backwards.of(np.arange(12)).tolist() == [[3, 7, 11], [2, 6, 10], [1, 5, 9], [0, 4, 8]]
