@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tilewright.api.models import Model, Shapes, as_model
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
-from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo, tensor_info
+from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo
 from tilewright.compiler import Compilation, compile_graph
 from tilewright.content_pool import ContentPool
 from tilewright.errors import UsageError
 from tilewright.explain import origins_of, with_loaded_nodes
 from tilewright.files import is_artifact
 from tilewright.frontend.onnx import PreparedModel, Source
-from tilewright.ir.graph import Graph, Shape
 from tilewright.options import Options, options_of, parse_open_shapes
 from tilewright.progress import Progress
-from tilewright.specialise.binding import Binding
-from tilewright.specialise.model import OpenCompiledModel
 from tilewright.steps import CostInfo
 from tilewright.targets import is_machine
 from tilewright.targets.base import SharingCode, SimulatedCode
@@ -54,7 +50,9 @@ def compile_model(
     """
     model, options = compilation_request(model, target, shapes, options, settings)
     if isinstance(model.source, PreparedModel):
-        return open_model(model, model.source, options, progress)
+        from tilewright.api.open_compilation import compile_open
+
+        return compile_open(model, model.source, options, progress)
     return compile_static(model, options, progress=progress)
 
 
@@ -67,43 +65,6 @@ def compile_static(
         for value in compilation.program.graph.initializers:
             value.data = None if value.data is None else pool.array(value.data)
     return compiled_model(model, options, compilation, pool)
-
-
-def open_model(
-    model: Model,
-    prepared: PreparedModel,
-    options: Options,
-    progress: Progress | None,
-    compile_whole: Callable[[Model, Options, ContentPool], CompiledModel] = compile_static,
-) -> OpenCompiledModel:
-    """What `tw.compile` gives of a model whose shapes are open; `compile_whole` gives it at some shapes."""
-    binding = Binding(prepared.inputs, prepared.defaulted, options.shapes)
-    outputs = {name: found for name, found in prepared.outputs.items() if found is not None}
-    facts = CompiledFacts(
-        target=options.target,
-        tool_version=__version__,
-        model_sha256=model.sha256,
-        options=options,
-        inputs=tuple(tensor_info(n, d.dtype, binding.shape_of(n)) for n, d in prepared.inputs.items()),
-        outputs=tuple(tensor_info(n, d.dtype, d.dims or ()) for n, d in outputs.items()),
-        steps=(),
-        memory=None,
-        origins=(),
-        metadata=model.metadata,
-    )
-
-    pool = ContentPool()
-
-    def compile_part(
-        graph: Graph, shapes: Mapping[str, Shape], time_left_s: float | None, is_whole: bool
-    ) -> CompiledModel:
-        chosen = dataclasses.replace(options, shapes=dict(shapes), timeout_s=time_left_s)
-        part = dataclasses.replace(model, source=graph, shapes=dict(shapes))
-        return (compile_whole if is_whole else compile_static)(part, chosen, pool)
-
-    compiled = OpenCompiledModel(prepared, binding, facts, compile_part)
-    compiled.prepare(progress)
-    return compiled
 
 
 def compilation_request(

@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api.compilation import compilation_request, compile_static, open_model
+from tilewright.api.compilation import compilation_request, compile_static
 from tilewright.api.models import Model
+from tilewright.api.open_compilation import compile_open
 from tilewright.artifact import read_kept, verify_artifact
 from tilewright.artifact.write import save_artifact
 from tilewright.compiled import CompiledModel
@@ -62,7 +63,7 @@ def compile_or_reuse(model: Model, options: Options, progress: Progress | None =
     """
     model, options = compilation_request(model, None, None, options, {})
     if isinstance(model.source, PreparedModel):
-        return open_model(model, model.source, options, progress, _compiled_or_reused)
+        return compile_open(model, model.source, options, progress, _compiled_or_reused)
     return _compiled_or_reused(model, options, progress=progress)
 
 

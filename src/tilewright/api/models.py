@@ -32,7 +32,6 @@ from tilewright.ir.graph import Graph
 from tilewright.parallel import beside
 from tilewright.printable import printable
 from tilewright.results import Result, Table, in_json
-from tilewright.specialise.binding import Binding
 
 Shapes = Mapping[str, Sequence[Axis]]
 """Of inputs: a number for each axis, or what it may be, as `tilewright.extents` reads it."""
@@ -115,9 +114,9 @@ class Model:
         if isinstance(self.source, Graph):
             return as_model(self, shapes)
         fixed = {**self.shapes, **_canonical(shapes)}
-        open_model = dataclasses.replace(self, shapes=fixed)
-        graph = self.source.static_graph(open_model._fixed())
-        return open_model if graph is None else dataclasses.replace(open_model, source=graph)
+        model = dataclasses.replace(self, shapes=fixed)
+        graph = self.source.static_graph(model._fixed())
+        return model if graph is None else dataclasses.replace(model, source=graph)
 
     def _fixed(self) -> dict[str, tuple[int, ...]]:
         """Shapes of which every axis is a number."""
@@ -173,6 +172,8 @@ def load(source: Any, example_inputs: Any = None, *, shapes: Shapes | None = Non
         source = onnx_of_torch(source, example_inputs)
     model, _ = _loaded(source, given, lambda opened: (import_open_model(opened, fixed), ()))
     if isinstance(model.source, PreparedModel):
+        from tilewright.specialise.binding import Binding
+
         Binding(model.source.inputs, model.source.defaulted, given)  # refuses shapes that do not fit
     return dataclasses.replace(model, name=name) if is_of_torch else model
 

@@ -24,7 +24,6 @@ from tilewright.frontend.onnx.initializers import Initializers
 from tilewright.frontend.onnx.inputs import BoundInputs, Declaration, completed, declaration, resolve
 from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES, MAX_NODES, MAX_UNROLLED_NODES_IN_ALL
 from tilewright.frontend.onnx.loops import ResultType, loop_types
-from tilewright.frontend.onnx.microsoft import definition_of
 from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import all_nodes, node_label
 from tilewright.frontend.onnx.ranges import check_ranges
@@ -150,6 +149,8 @@ class Importer:
         while inputs and inputs[-1] is None:
             inputs.pop()
         if proto.domain not in ("", "ai.onnx"):
+            from tilewright.frontend.onnx.microsoft.catalog import definition_of
+
             body = definition_of(proto, inputs)
             self._folded_bytes += body.ByteSize()
             if self._folded_bytes > MAX_FOLDED_BYTES:

@@ -1,0 +1,56 @@
+"""`tw.compile` of a model whose shapes are open."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+from tilewright.api.compilation import compile_static
+from tilewright.api.models import Model
+from tilewright.compiled import CompiledModel
+from tilewright.compiled_facts import CompiledFacts, tensor_info
+from tilewright.content_pool import ContentPool
+from tilewright.frontend.onnx import PreparedModel
+from tilewright.ir.graph import Graph, Shape
+from tilewright.options import Options
+from tilewright.progress import Progress
+from tilewright.specialise.binding import Binding
+from tilewright.specialise.model import OpenCompiledModel
+from tilewright.version import __version__
+
+
+def compile_open(
+    model: Model,
+    prepared: PreparedModel,
+    options: Options,
+    progress: Progress | None,
+    compile_whole: Callable[[Model, Options, ContentPool], CompiledModel] = compile_static,
+) -> OpenCompiledModel:
+    """What `tw.compile` gives of a model whose shapes are open; `compile_whole` gives it at some shapes."""
+    binding = Binding(prepared.inputs, prepared.defaulted, options.shapes)
+    outputs = {name: found for name, found in prepared.outputs.items() if found is not None}
+    facts = CompiledFacts(
+        target=options.target,
+        tool_version=__version__,
+        model_sha256=model.sha256,
+        options=options,
+        inputs=tuple(tensor_info(n, d.dtype, binding.shape_of(n)) for n, d in prepared.inputs.items()),
+        outputs=tuple(tensor_info(n, d.dtype, d.dims or ()) for n, d in outputs.items()),
+        steps=(),
+        memory=None,
+        origins=(),
+        metadata=model.metadata,
+    )
+
+    pool = ContentPool()
+
+    def compile_part(
+        graph: Graph, shapes: Mapping[str, Shape], time_left_s: float | None, is_whole: bool
+    ) -> CompiledModel:
+        chosen = dataclasses.replace(options, shapes=dict(shapes), timeout_s=time_left_s)
+        part = dataclasses.replace(model, source=graph, shapes=dict(shapes))
+        return (compile_whole if is_whole else compile_static)(part, chosen, pool)
+
+    compiled = OpenCompiledModel(prepared, binding, facts, compile_part)
+    compiled.prepare(progress)
+    return compiled
