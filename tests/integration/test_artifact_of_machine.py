@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hostile.artifacts import Parts
+from tests.support.artifacts import Parts
 from tests.support.models import feed_for, small_net
 
 import tilewright as tw

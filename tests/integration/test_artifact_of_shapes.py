@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from onnx.parser import parse_model
+from tests.support.artifacts import rewritten
 from tests.support.cli import tilewright
 
 import tilewright as tw
-from tilewright.artifact.container import Member, write_archive
 from tilewright.errors import ArtifactCorrupt, BudgetExceeded, ModelClosed, UsageError
 from tilewright.specialise.model import OpenCompiledModel
 from tilewright.specialise.opened import SavedShapes
@@ -139,10 +138,6 @@ def test_memory_is_asked_of_the_sets_that_may_run(path: Path) -> None:
 
 
 def test_a_set_that_is_not_what_the_file_says_is_damage(path: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(path) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    manifest = json.loads(parts.pop("manifest.json"))
-    del manifest["members"]
     forged = tmp_path / "forged.tw"
     for change, message in (
         ({"shapes": []}, "there are none"),
@@ -150,8 +145,7 @@ def test_a_set_that_is_not_what_the_file_says_is_damage(path: Path, tmp_path: Pa
         ({"shapes": [{"x": [2, 256], "s": [2]}]}, "other inputs than the file says"),
         ({"shapes": [{"x": [-1, 256], "s": [2]}]}, "expected a whole number"),
     ):
-        members = [Member(name, (data,)) for name, data in parts.items()]
-        write_archive(forged, {**manifest, **change}, members)
+        rewritten(path, forged, lambda manifest, _, change=change: manifest.update(change))
         with pytest.raises(ArtifactCorrupt, match=message):
             tw.open(forged, trust=True).run(None, feed(2))
 

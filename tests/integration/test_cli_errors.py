@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from tests.support.artifacts import rewritten
 from tests.support.cli import tilewright
 from tests.support.models import F32, feed_for, model, small_net
 
@@ -309,12 +310,9 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_a_newer_artifact_names_the_version_it_needs(shelf: Path, tmp_path: Path) -> None:
     from tilewright.artifact import FORMAT_VERSION
-    from tilewright.artifact.container import Archive, Member, write_archive
 
-    archive = Archive(shelf / "good.tw")
-    manifest = {k: v for k, v in archive.manifest.items() if k != "members"}
-    members = [Member(n, (archive.read(n),)) for n in archive.names if n != "manifest.json"]
-    write_archive(tmp_path / "newer.tw", {**manifest, "format_version": FORMAT_VERSION + 1}, members)
+    newer = {"format_version": FORMAT_VERSION + 1}
+    rewritten(shelf / "good.tw", tmp_path / "newer.tw", lambda manifest, _: manifest.update(newer))
     result = tilewright("inspect", tmp_path / "newer.tw")
     assert result.code == REFUSED
     assert "newer.tw" in result.complaint
