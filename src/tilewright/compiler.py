@@ -156,7 +156,7 @@ def plan_optimised(
     asked = Recipe(options.partition, options.schedule, options.memory)
     with collected_rarely():
         planner = Planner(graph, target, backend, options, clock, only_better=asked == LEFT_OPEN)
-    best = planner.best(asked, portfolio)
+        best = planner.best(asked, portfolio)
     return Planned(
         target,
         best.plan,

@@ -11,6 +11,7 @@ Axis = int | str
 """A number, or the text of `Extents`."""
 
 ANY = "?"
+_MAX_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Extents:
         """Read an axis.
 
         Raises:
-            UsageError: any other text, a negative number, or a range that ends before it begins.
+            UsageError: any other text, a negative or huge number, or a range that ends before it begins.
 
         >>> Extents.of("1..4|8")
         Extents(ranges=((1, 4), (8, 8)))
@@ -35,7 +36,7 @@ class Extents:
         for part in str(axis).split("|"):
             first, dots, last = part.strip().partition("..")
             ends = (first, last) if dots else (first, first)
-            if not all(end.isascii() and end.isdigit() for end in ends) or int(ends[0]) > int(ends[1]):
+            if not all(map(_is_number, ends)) or int(ends[0]) > int(ends[1]):
                 raise UsageError(
                     f"shapes {axis!r}: expected a number, 1..8, 128|256|512, or ? for any extent."
                 )
@@ -84,6 +85,10 @@ class Extents:
         if self.is_any:
             return ANY
         return "|".join(str(first) if first == last else f"{first}..{last}" for first, last in self.ranges)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
 def canonical_axis(axis: Axis) -> Axis:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
+from tests.support.integer_networks import integer_network
 
+from tilewright.compiler import plan_optimised
 from tilewright.garbage import collected_rarely
+from tilewright.options import Options
 
 
 @pytest.fixture(autouse=True)
@@ -35,3 +39,19 @@ def test_who_wants_fewer_collections_or_none_is_let_alone(chosen: tuple[int, int
     with collected_rarely():
         assert gc.get_threshold() == chosen
     assert gc.get_threshold() == chosen
+
+
+def test_planning_hardly_collects() -> None:
+    gc.set_threshold(700, 10, 10)
+    collections: list[Mapping[str, Any]] = []
+
+    def note(phase: str, info: Mapping[str, Any]) -> None:
+        if phase == "start":
+            collections.append(info)
+
+    gc.callbacks.append(note)
+    try:
+        plan_optimised(integer_network(3), Options(target="stcp920"))
+    finally:
+        gc.callbacks.remove(note)
+    assert len(collections) < 10

@@ -93,7 +93,9 @@ def test_planners_spend_what_the_effort_says_whatever_the_budget_of_measuring() 
     assert Options(effort=1, budget=Budget.parse("9h")).search_budget == Budget(EFFORT_EVALUATIONS[1])
 
 
-@pytest.mark.parametrize("text", ["", "x", "x:", ":1", "x:1x", "x:axb", "x:1,", "x:-1", "x:1,x:2", "x:1.5"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "x:", ":1", "x:1x", "x:axb", "x:1,", "x:-1", "x:1,x:2", "x:1.5", f"x:{10**20}"]
+)
 def test_bad_shapes_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="shapes"):
         parse_shapes(text)

@@ -171,14 +171,15 @@ def _changes(left: CompiledModel, right: CompiledModel) -> tuple[KernelChange, .
     """Groups of nodes, the smallest that are whole in both, whose kernels differ."""
     groups = _groups([kernel.nodes for side in (left, right) for kernel in side.kernels])
     a, b = (_by_group(side.kernels, groups) for side in (left, right))
+    nodes_of: dict[int, list[str]] = {}
+    for node, number in groups.items():
+        nodes_of.setdefault(number, []).append(node)
     changes = []
     for group in dict.fromkeys((*a, *b)):
         mine, theirs = a.get(group, []), b.get(group, [])
         if [_identity(kernel) for kernel in mine] != [_identity(kernel) for kernel in theirs]:
-            nodes = tuple(node for node, number in groups.items() if number == group)
-            changes.append(
-                KernelChange(nodes, _texts(mine), _texts(theirs), _estimate(mine), _estimate(theirs))
-            )
+            estimates = _estimate(mine), _estimate(theirs)
+            changes.append(KernelChange(tuple(nodes_of[group]), _texts(mine), _texts(theirs), *estimates))
     return tuple(changes)
 
 
