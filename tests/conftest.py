@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+
+import pytest
 
 
 def pytest_configure() -> None:
@@ -16,3 +19,19 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests stay to the end: collections of garbage need not walk through them each time."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements in turns that end at once, where figures are not the point."""
+    from tilewright.benchmark import session
+
+    monkeypatch.setattr(session, "BURST_S", 0.005)
+    monkeypatch.setattr(session, "STREAMS_BURST_S", 0.01)
+    monkeypatch.setattr(session, "SETTLE_S", 0.0)

@@ -195,6 +195,7 @@ def test_random_inputs_repeat_with_their_seed() -> None:
     assert ranges[0] == ranges[1] != ranges[2]
 
 
+@pytest.mark.usefixtures("short_bursts")
 def test_bench_measures_engines_in_turns() -> None:
     pytest.importorskip("onnxruntime")
     command = "bench small.onnx --vs onnxruntime --duration 0.3 --threads 1"
@@ -215,6 +216,7 @@ def test_bench_measures_engines_in_turns() -> None:
     assert any(line.startswith("bound by ") for line in document["advice"])
 
 
+@pytest.mark.usefixtures("short_bursts")
 def test_bench_takes_an_artifact() -> None:
     document = report("bench small.tw --duration 0.2 --threads 1 --no-advice")
     assert document["bound"] is None
@@ -222,6 +224,7 @@ def test_bench_takes_an_artifact() -> None:
     assert document["contestants"][0]["ratio"] is None
 
 
+@pytest.mark.usefixtures("short_bursts")
 def test_bench_keeps_streams_of_runs_in_flight() -> None:
     document = report("bench small.tw --streams 2 --threads 2 --duration 0.2 --no-advice")
     assert (document["num_streams"], document["num_threads"]) == (2, 2)
@@ -466,6 +469,7 @@ def test_schemas_are_listed() -> None:
     assert set(json.loads(done("schema --json").out)) == set(SCHEMAS)
 
 
+@pytest.mark.usefixtures("short_bursts")
 def test_the_demo_shows_the_whole_way() -> None:
     command = "demo squeezenet1_1 --image 64 --duration 0.2 --threads 1"
     document = report(command)

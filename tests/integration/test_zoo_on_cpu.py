@@ -47,6 +47,12 @@ ERROR_FLOOR = 8 * float(np.finfo(np.float32).eps)
 RELAXED_ERROR = 1e-4
 
 
+@pytest.fixture(scope="module")
+def options(tmp_path_factory: pytest.TempPathFactory) -> Options:
+    """Equal kernels, of several accuracies and networks, are compiled once."""
+    return Options(cache_dir=tmp_path_factory.mktemp("cache"), threads=2)
+
+
 def check(name: str, *, smallest: bool, options: Options, relaxed: bool = False) -> None:
     network = NETWORKS[name]
     image = network.image.smallest if smallest and network.image else None
@@ -84,14 +90,14 @@ def run(graph: Graph, feed: Arrays, expected: Arrays, bounds: dict[str, float], 
 
 
 @pytest.mark.parametrize("name", [n for n in zoo.names() if n not in LARGE])
-def test_network_at_its_smallest(name: str) -> None:
-    check(name, smallest=True, options=Options(no_cache=True, threads=2))
+def test_network_at_its_smallest(name: str, options: Options) -> None:
+    check(name, smallest=True, options=options)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", zoo.names())
-def test_network_at_its_published_size(name: str) -> None:
-    check(name, smallest=False, options=Options(no_cache=True, threads=2), relaxed=True)
+def test_network_at_its_published_size(name: str, options: Options) -> None:
+    check(name, smallest=False, options=options, relaxed=True)
 
 
 needs_emulation = pytest.mark.skipif(
@@ -102,22 +108,24 @@ needs_emulation = pytest.mark.skipif(
 
 @needs_emulation
 @pytest.mark.parametrize("name", ["resnet18", "bert_tiny", "shufflenet_v2_x1_0"])
-def test_network_on_the_matrix_unit_at_its_smallest(name: str) -> None:
+def test_network_on_the_matrix_unit_at_its_smallest(name: str, options: Options) -> None:
     with emulated_matrix_unit():
-        check(name, smallest=True, options=Options(no_cache=True, threads=2), relaxed=True)
+        check(name, smallest=True, options=options, relaxed=True)
 
 
 @pytest.mark.slow
 @needs_emulation
 @pytest.mark.parametrize("name", zoo.names())
-def test_network_on_the_matrix_unit_at_its_published_size(name: str) -> None:
+def test_network_on_the_matrix_unit_at_its_published_size(name: str, options: Options) -> None:
     with emulated_matrix_unit():
-        check(name, smallest=False, options=Options(no_cache=True, threads=2), relaxed=True)
+        check(name, smallest=False, options=options, relaxed=True)
 
 
 @pytest.mark.parametrize("schedule", ["greedy", "random"])
 @pytest.mark.parametrize("partition", ["none", "random"])
 @pytest.mark.parametrize("name", ["shufflenet_v2_x1_0", "bert_tiny", "dlrm_s"])
-def test_any_partition_and_schedule_give_the_network(name: str, partition: str, schedule: str) -> None:
-    options = Options(no_cache=True, partition=partition, schedule=schedule)
-    check(name, smallest=True, options=options, relaxed=True)
+def test_any_partition_and_schedule_give_the_network(
+    name: str, partition: str, schedule: str, options: Options
+) -> None:
+    asked = replace(options, threads=None, partition=partition, schedule=schedule)
+    check(name, smallest=True, options=asked, relaxed=True)

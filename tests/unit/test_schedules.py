@@ -8,6 +8,7 @@ from tests.support.models import small_net
 import tilewright as tw
 
 
+@pytest.mark.usefixtures("short_bursts")
 def test_schedulers_are_compared_by_estimate_and_measured_in_turns() -> None:
     found = tw.compare_schedules(small_net(), "sequential,greedy", duration_s=0.05, threads=1)
     first, second = found.schedules

@@ -23,12 +23,6 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tw.compile(small_net(), threads=1).save(tmp_path_factory.mktemp("bench") / "m.tw")
 
 
-@pytest.fixture
-def short_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "BURST_S", 0.005)
-    monkeypatch.setattr(session_module, "STREAMS_BURST_S", 0.01)
-
-
 @pytest.mark.usefixtures("short_bursts")
 def test_everybody_gets_the_same_number_of_rounds(artifact: Path) -> None:
     entrants = [Entrant(label, "tilewright", artifact, 1.5) for label in "ab"]
