@@ -7,10 +7,11 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NoReturn, cast
 
 import typer
+import typer.core
 
 from tilewright.cli import interrupts
 from tilewright.cli.flags import help_all
@@ -20,17 +21,6 @@ from tilewright.families import FAMILIES
 from tilewright.version import __version__
 
 PROGRAM = "tilewright"
-
-app = typer.Typer(
-    name=PROGRAM,
-    help="Compile a neural network for a machine: ONNX in, a schedule that runs out. "
-    "Start with `tilewright demo`.",
-    no_args_is_help=True,
-    add_completion=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 
 # The panel of `tilewright --help` in which each verb stands; its module is `<verb>_verb`, with _ for -.
 VERBS: dict[str, str] = {
@@ -63,6 +53,57 @@ VERBS: dict[str, str] = {
     "bisect": "Debug",
     "reduce": "Debug",
 }
+
+_MARKUP: Literal["markdown"] = "markdown"
+
+
+class _Commands(Mapping[str, Any]):
+    """The command of each verb, made when it is asked for: none needs the modules of the others."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, verb: str) -> Any:
+        if verb not in self._made:
+            self._made[verb] = _command(verb, VERBS[verb])
+        return self._made[verb]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(VERBS)
+
+    def __len__(self) -> int:
+        return len(VERBS)
+
+
+def _command(verb: str, panel: str) -> Any:
+    alone = typer.Typer(rich_markup_mode=_MARKUP)
+    importlib.import_module(f"tilewright.cli.{verb.replace('-', '_')}_verb").register(alone, panel)
+    return typer.main.get_group(alone).commands[verb]
+
+
+class _Verbs(typer.core.TyperGroup):
+    """What `tilewright` is to the parser."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = cast(Any, _Commands())
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, for which none is made."""
+        return list(self.commands)
+
+
+app = typer.Typer(
+    name=PROGRAM,
+    cls=_Verbs,
+    help="Compile a neural network for a machine: ONNX in, a schedule that runs out. "
+    "Start with `tilewright demo`.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=_MARKUP,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 EXIT_INTERNAL = 1
 EXIT_USAGE = 2
@@ -97,10 +138,6 @@ def _root(
     all_flags: bool = help_all(hidden=True),
 ) -> None:
     pass
-
-
-for _verb, _panel in VERBS.items():
-    importlib.import_module(f"tilewright.cli.{_verb.replace('-', '_')}_verb").register(app, _panel)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
