@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from tilewright.errors import UsageError
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -48,6 +50,18 @@ def write_atomically(path: Path | str, data: Bytes | Iterable[Bytes]) -> None:
             _replace(target, pieces)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def write_output(path: Path | str, data: Bytes | Iterable[Bytes]) -> None:
+    """`write_atomically` of a file that a user asked for.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror or error}).") from error
 
 
 def _replace(target: Path, pieces: Iterable[Bytes]) -> None:

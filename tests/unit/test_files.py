@@ -10,7 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright.files import npz_bytes, read_npz, write_atomically
+from tilewright.errors import UsageError
+from tilewright.files import npz_bytes, read_npz, write_atomically, write_output
 
 
 def test_a_file_is_replaced_whole_with_the_permissions_of_the_user(tmp_path: Path) -> None:
@@ -80,6 +81,11 @@ def test_an_error_names_the_file(name: str, error: type[OSError], tmp_path: Path
     with pytest.raises(error) as caught:
         write_atomically(tmp_path / name, b"")
     assert caught.value.filename == str(tmp_path / name)
+
+
+def test_a_file_that_a_user_named_and_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"none/x: cannot be written \(No such file or directory\)\.$"):
+        write_output(tmp_path / "none" / "x", b"data")
 
 
 def test_equal_arrays_give_equal_bytes() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.errors import InputError, UsageError
-from tilewright.files import npz_bytes, read_npz, write_atomically
+from tilewright.files import npz_bytes, read_npz, write_output
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,4 +85,4 @@ def random_feed(inputs: Sequence[TensorInfo], seed: int) -> dict[str, Array]:
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays as one .npz file, whole or not at all."""
-    write_atomically(path, npz_bytes(arrays))
+    write_output(path, npz_bytes(arrays))

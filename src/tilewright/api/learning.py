@@ -13,7 +13,7 @@ from tilewright.cost.features import identity_of
 from tilewright.cost.learned.model import HeldOut, LearnedModel, Quantity
 from tilewright.cost.learned.training import METHODS, Effort, Method, require_trainer
 from tilewright.errors import UsageError
-from tilewright.files import write_atomically
+from tilewright.files import write_output
 from tilewright.frontend.onnx import Source
 from tilewright.learning.collect import Collection, Network, machine_of
 from tilewright.learning.samples import SampleFile
@@ -111,7 +111,7 @@ def learn_costs(
 
     Raises:
         UsageError: scikit-learn is missing, a target where nothing is measured or simulated, files that
-            do not fit, too few kernels.
+            do not fit or cannot be written, too few kernels.
     """
     if method not in get_args(Method):
         raise UsageError(f"method {method!r}: expected one of {', '.join(METHODS)}.")
@@ -147,7 +147,7 @@ def learn_costs(
         threads=sorted({s.num_threads for s in collection.samples.samples}) if is_measured else (),
         start=before,
     )
-    write_atomically(output, model.text().encode())
+    write_output(output, model.text().encode())
     return LearnResult(
         name,
         target,

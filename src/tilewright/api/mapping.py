@@ -154,7 +154,7 @@ def map_operators(
     sum of products is mapped, equal ones once; its other operators are counted as streams.
 
     Raises:
-        UsageError: nothing to map, or a setting that makes no sense.
+        UsageError: nothing to map, a setting that makes no sense, or a page that cannot be written.
         MachineError: a machine or a file of Timeloop's that is not what it should be.
         InfeasibleMapping: a layer does not fit the machine.
 
@@ -212,10 +212,10 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
 
 
 def _plot(request: MapRequest, page: Callable[[], str]) -> None:
-    from tilewright.files import write_atomically
+    from tilewright.files import write_output
 
     if request.plot is not None:
-        write_atomically(request.plot, page().encode())
+        write_output(request.plot, page().encode())
 
 
 def _check_export(request: MapRequest, machine: Machine) -> None:

@@ -22,7 +22,7 @@ from tilewright.api.models import Shapes, load, survey
 from tilewright.arguments import checked
 from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.files import is_artifact, write_atomically
+from tilewright.files import is_artifact, write_output
 from tilewright.frontend.onnx import Source
 from tilewright.frontend.onnx.excerpt import Excerpts
 from tilewright.ir.dtype import DType
@@ -114,7 +114,7 @@ def reduce_model(
     with the arrays beside it as .npz.
 
     Raises:
-        UsageError: the model does not fail, or is an artifact.
+        UsageError: the model does not fail or is an artifact, or a file cannot be written.
         ModelRejected: the file is malformed, so that nothing can be cut out of it.
     """
     if isinstance(model, str | os.PathLike) and is_artifact(Path(model)):
@@ -139,7 +139,7 @@ def reduce_model(
     nodes = [excerpts.nodes[number] for number in left]
     path = None if output is None else Path(output)
     if path is not None:
-        write_atomically(path, proto.SerializeToString())
+        write_output(path, proto.SerializeToString())
         write_arrays(path.with_suffix(".npz"), inputs)
     return ReduceResult(
         model=known.name,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tilewright.arguments import checked
 from tilewright.errors import UsageError
-from tilewright.files import write_atomically
+from tilewright.files import write_output
 from tilewright.hardware.probe import affinity_cores
 from tilewright.planning import Budget
 from tilewright.progress import Progress
@@ -39,7 +39,7 @@ def reproduce_paper(
 
     Raises:
         UsageError: an unknown paper or exhibit, a share, number or time that makes no sense, or a file of
-            something else.
+            something else, or one that cannot be written.
     """
     reproduction = REPRODUCTIONS.get(paper)
     if resume is not None and not reproduction.resumes:
@@ -63,5 +63,5 @@ def reproduce_paper(
         f"{reproduction.title}. Figures of ours are estimates by cost models and simulators, or measured "
         f"where an exhibit says so; {layers}."
     )
-    write_atomically(path, report_page(f"Reproducing {paper}", exhibits, conditions).encode())
+    write_output(path, report_page(f"Reproducing {paper}", exhibits, conditions).encode())
     return ReproducedPaper(paper, path, exhibits)

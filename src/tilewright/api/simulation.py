@@ -24,7 +24,7 @@ from tilewright.arguments import argument, checked
 from tilewright.compiler import WHOLE_PORTFOLIO, plan_optimised
 from tilewright.cost.base import UNITS, Objective
 from tilewright.errors import NumericMismatch, UsageError
-from tilewright.files import write_atomically
+from tilewright.files import write_output
 from tilewright.formatting import format_bytes
 from tilewright.frontend.onnx import Source
 from tilewright.options import AUTO, Options, Shapes, parse_shapes
@@ -472,5 +472,5 @@ def _check(code: SimulatedCode) -> None:
 
 def _written(path: str | os.PathLike[str], text: str) -> Path:
     written = Path(path)
-    write_atomically(written, text.encode())
+    write_output(written, text.encode())
     return written

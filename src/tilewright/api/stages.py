@@ -15,7 +15,7 @@ from tilewright.arguments import checked
 from tilewright.compiler import plan
 from tilewright.errors import ModelRejected
 from tilewright.explain import OnnxNode
-from tilewright.files import write_atomically
+from tilewright.files import write_output
 from tilewright.frontend.onnx import Source
 from tilewright.ir.graph import Node
 from tilewright.options import Options
@@ -74,6 +74,7 @@ def export_stages(
 
     Raises:
         ModelRejected: nodes of the file have no names, which `ort-partition` needs.
+        UsageError: the file cannot be written.
     """
     model, options = compilation_request(model, target, shapes, options, settings)
     if to == "ort-partition":
@@ -85,7 +86,7 @@ def export_stages(
         if to == "stages"
         else _partition(model.graph.nodes, model.listed, schedule)
     )
-    write_atomically(Path(path), (json.dumps(document, indent=1) + "\n").encode())
+    write_output(Path(path), (json.dumps(document, indent=1) + "\n").encode())
     return ExportedStages(
         Path(path),
         to,

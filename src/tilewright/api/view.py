@@ -14,7 +14,7 @@ from tilewright.api.profiling import profile_model
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
 from tilewright.errors import UsageError
-from tilewright.files import write_atomically
+from tilewright.files import write_output
 from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.report.figure import folded, page
@@ -74,10 +74,7 @@ def view_model(
     graph = graph_section(compiled.program, compiled.kernels, compiled.explain().edges, measured)
     tables = [folded(table.title, [table.html()]) for table in report.tables]
     text = page(f"{name} on {compiled.target}", [graph, *tables], follows_system=True)
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error}).") from error
+    write_output(path, text.encode())
     return ModelView(
         page=path,
         num_nodes=len(compiled.program.graph.nodes),

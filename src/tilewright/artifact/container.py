@@ -30,7 +30,7 @@ from typing import Any
 from tilewright.artifact.signature import Signature
 from tilewright.errors import ArtifactCorrupt, BudgetExceeded, UnsupportedOp, UsageError
 from tilewright.fields import MAX_DOCUMENT_BYTES, FieldError, field_of, parsed_json
-from tilewright.files import Bytes, NotRegularFile, open_regular, write_atomically
+from tilewright.files import Bytes, NotRegularFile, open_regular, write_output
 from tilewright.parallel import map_on_cores
 
 MANIFEST = "manifest.json"
@@ -135,10 +135,7 @@ def write_archive(
     digest = hashlib.sha256(text).hexdigest()
     signature = None if sign is None else sign(digest)
     places, tail = _layout((_entry(first), *entries), digest, signature)
-    try:
-        write_atomically(path, _pieces(places, (first, *ordered), tail))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error}).") from error
+    write_output(path, _pieces(places, (first, *ordered), tail))
 
 
 class Archive:

@@ -11,8 +11,8 @@ from typing import Any
 
 from tilewright.arguments import checked
 from tilewright.compiled_facts import CompiledFacts, MeasuredError, TensorInfo
-from tilewright.errors import UsageError
 from tilewright.explain import Explanation
+from tilewright.files import write_output
 from tilewright.formatting import format_ms
 from tilewright.printable import html_text, json_text
 from tilewright.results import Result, about
@@ -149,10 +149,7 @@ class CompilationReport:
         text = (
             json_text(json.dumps(self.document, indent=1, sort_keys=True)) + "\n" if is_json else self.html()
         )
-        try:
-            path.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"{path}: cannot be written ({error.strerror or error}).") from error
+        write_output(path, text.encode())
         return path
 
     def _repr_html_(self) -> str:
