@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tests.support.accelerator import with_local_bytes
 from tests.support.graphs import GraphBuilder, feed_of, random_graph
 from tests.support.integer_networks import integer_feed, integer_network
 
@@ -39,17 +40,6 @@ from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.plan import SimulatedPlan, simulated
 
 MACHINES = [load_preset(name) for name in ("stcp920", "ipu-mk1")]
-
-
-def small(machine: Machine, data_bytes: int) -> Machine:
-    """The same machine with so little room for data in its cores that most of it lies elsewhere."""
-    local = machine.local
-    assert local is not None
-    levels = tuple(
-        x.model_copy(update={"capacity_bytes": data_bytes, "shares": ()}) if x is local else x
-        for x in machine.levels
-    )
-    return machine.model_copy(update={"levels": levels})
 
 
 @cache
@@ -93,7 +83,7 @@ def right(schedule: Schedule, feed: dict[str, np.ndarray], machine: Machine, mem
 @pytest.mark.parametrize("partitioner", PARTITIONERS.names())
 def test_whatever_is_registered_runs(partitioner: str, scheduler: str, memory: str) -> None:
     for number, (graph, feed) in enumerate(networks()):
-        machine = small(MACHINES[number % 2], 64)
+        machine = with_local_bytes(MACHINES[number % 2], 64)
         for partition in partitions(partitioner, graph):
             for allows_slices in (False, True) if partition.is_split else (False,):
                 problem = ScheduleProblem(partition, limits=Limits(3), allows_slices=allows_slices)
@@ -108,7 +98,7 @@ def test_whatever_is_registered_runs(partitioner: str, scheduler: str, memory: s
 @pytest.mark.parametrize("memory", MEMORY_PLANNERS.names())
 def test_whatever_places_buffers_runs(memory: str) -> None:
     for number, (graph, feed) in enumerate(networks()):
-        machine = small(MACHINES[number % 2], 64)
+        machine = with_local_bytes(MACHINES[number % 2], 64)
         for partition in partitions("graphturbo", graph):
             schedule = SCHEDULERS.get("depth-first").solve(ScheduleProblem(partition), Budget())
             assert isinstance(schedule, Schedule)

@@ -21,6 +21,23 @@ from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, Baseline
 from tilewright.targets.npu.target import NpuTarget
 
 
+def with_capacities(machine: Machine, capacity_bytes: Mapping[str, int]) -> Machine:
+    """The same machine with other capacities of levels, by their names; all of them for any tensor."""
+    levels = tuple(
+        level.model_copy(update={"capacity_bytes": capacity_bytes[level.name], "shares": ()})
+        if level.name in capacity_bytes
+        else level
+        for level in machine.levels
+    )
+    return machine.model_copy(update={"levels": levels})
+
+
+def with_local_bytes(machine: Machine, local_bytes: int) -> Machine:
+    """The same machine with cores that hold so much."""
+    assert machine.local is not None
+    return with_capacities(machine, {machine.local.name: local_bytes})
+
+
 def graphturbo(partitioner: GraphTurbo, order: str = "depth-first") -> Recipe:
     """GraphTurbo's recipe with a partitioner of some options."""
     return Recipe(str(PARTITIONERS.spec_of("graphturbo", partitioner)), order, MEMORY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.support.accelerator import best_plan, compiled, plan
+from tests.support.accelerator import best_plan, compiled, plan, with_capacities
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_network
 
@@ -20,14 +20,7 @@ MACHINE = load_preset("stcp920")
 
 def small(machine: Machine, local_bytes: int, shared_bytes: int) -> Machine:
     """The same machine with other buffers."""
-    sizes = {"L1": local_bytes, "LLB": shared_bytes}
-    levels = tuple(
-        level.model_copy(update={"capacity_bytes": sizes[level.name], "shares": ()})
-        if level.name in sizes
-        else level
-        for level in machine.levels
-    )
-    return machine.model_copy(update={"levels": levels})
+    return with_capacities(machine, {"L1": local_bytes, "LLB": shared_bytes})
 
 
 MACHINES = {"whole": MACHINE, "small": small(MACHINE, 512, 2048), "kernels": load_preset("a310")}

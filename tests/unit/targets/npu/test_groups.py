@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.support.accelerator import best_plan, checked, compiled, plan
+from tests.support.accelerator import best_plan, checked, compiled, plan, with_capacities
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_network
 
@@ -31,14 +31,7 @@ ORDERS = ("core-groups{number=4}", "core-groups{number=2, order=depth-first}", "
 
 def machine(local_kib: int, shared_kib: int) -> Machine:
     """The STCP920 with other buffers."""
-    sizes = {"L1": local_kib << 10, "LLB": shared_kib << 10}
-    levels = (
-        level.model_copy(update={"capacity_bytes": sizes[level.name], "shares": ()})
-        if level.name in sizes
-        else level
-        for level in STCP920.levels
-    )
-    return STCP920.model_copy(update={"levels": tuple(levels)})
+    return with_capacities(STCP920, {"L1": local_kib << 10, "LLB": shared_kib << 10})
 
 
 def chain(rows: int, width: int, depth: int) -> Graph:

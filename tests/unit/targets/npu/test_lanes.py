@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.support.accelerator import checked, compiled
+from tests.support.accelerator import checked, compiled, with_capacities
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
 
@@ -223,15 +223,7 @@ def all_sections(partition: Partition, num_cores: int) -> Sections:
 
 def small(num_cores: int, local_kib: int, shared_kib: int) -> Machine:
     """An A310 with other cores and buffers."""
-    found = machine(num_cores)
-    sizes = {"L1": local_kib << 10, "LLC": shared_kib << 10}
-    levels = (
-        level.model_copy(update={"capacity_bytes": sizes[level.name], "shares": ()})
-        if level.name in sizes
-        else level
-        for level in found.levels
-    )
-    return found.model_copy(update={"levels": tuple(levels)})
+    return with_capacities(machine(num_cores), {"L1": local_kib << 10, "LLC": shared_kib << 10})
 
 
 def without_shared(found: Machine) -> Machine:

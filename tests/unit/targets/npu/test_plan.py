@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.support.accelerator import best_plan, graphturbo, plan
+from tests.support.accelerator import best_plan, graphturbo, plan, with_local_bytes
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
 
@@ -153,7 +153,7 @@ def test_each_technique_helps_resnet50() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS[:6])
 def test_the_papers_plan_is_the_faster_of_both_orders(seed: int) -> None:
-    machine, graph = small(MACHINE, 64), integer_network(seed)
+    machine, graph = with_local_bytes(MACHINE, 64), integer_network(seed)
     times = {
         order: plan(graph, machine, replace(GRAPHTURBO, schedule=order)).simulation.time_s
         for order in ("depth-first", "breadth-first")
@@ -161,20 +161,9 @@ def test_the_papers_plan_is_the_faster_of_both_orders(seed: int) -> None:
     assert plan(graph, machine).simulation.time_s == min(times.values())
 
 
-def small(machine: Machine, local_bytes: int) -> Machine:
-    """The same machine with so little for activations in each core."""
-    levels = tuple(
-        level.model_copy(update={"capacity_bytes": local_bytes, "shares": ()})
-        if level.per == "core"
-        else level
-        for level in machine.levels
-    )
-    return machine.model_copy(update={"levels": levels})
-
-
 @pytest.mark.parametrize("local_bytes", [1 << 20, 64])
 def test_the_portfolio_is_never_slower_than_the_papers_plan(local_bytes: int) -> None:
-    machine = small(MACHINE, local_bytes)
+    machine = with_local_bytes(MACHINE, local_bytes)
     for seed in SEEDS[:5]:
         best = best_plan(integer_network(seed), machine)
         found = best.planned
@@ -188,7 +177,7 @@ def test_the_portfolio_is_never_slower_than_the_papers_plan(local_bytes: int) ->
 def test_the_portfolio_is_never_slower_on_networks(name: str) -> None:
     graph = load_onnx(zoo.build(name))
     run_passes(graph)
-    best = best_plan(graph, small(MACHINE, 64 << 10))
+    best = best_plan(graph, with_local_bytes(MACHINE, 64 << 10))
     assert best.planned.simulation.time_s <= best.tried[str(GRAPHTURBO)] * (1 + 1e-12)
 
 
@@ -259,7 +248,7 @@ def test_the_same_network_gets_the_same_plan() -> None:
 def test_where_nothing_fits_everything_is_elsewhere_and_right(seed: int) -> None:
     graph = integer_network(seed)
     feed = integer_feed(graph)
-    planned = plan(graph, small(MACHINE, 16))
+    planned = plan(graph, with_local_bytes(MACHINE, 16))
     big = [p for p in planned.scopes.buffers if p.size_bytes > 16 * 8]
     assert all(p.scope is not Scope.LOCAL for p in big)
     expected = run_graph(graph, feed)
@@ -273,7 +262,7 @@ def test_cores_that_hold_no_element_of_each_operand_run_nothing() -> None:
     with pytest.raises(
         InfeasibleMapping, match=r"one element of every operand needs 20 bytes .*, 8 are free"
     ):
-        plan(graph, small(MACHINE, 1))
+        plan(graph, with_local_bytes(MACHINE, 1))
 
 
 def test_the_sort_of_work_follows_from_the_nests() -> None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.accelerator import checked, graphturbo, plan
+from tests.support.accelerator import checked, graphturbo, plan, with_capacities
 from tests.support.graphs import GraphBuilder
 
 from tilewright.compiler import plan_optimised
@@ -84,9 +84,5 @@ def test_parts_of_operands_keep_to_small_buffers(
     assert machine.local is not None
     assert machine.shared is not None
     sizes = {machine.local.name: local_bytes, machine.shared.name: shared_bytes}
-    levels = tuple(
-        level.model_copy(update={"capacity_bytes": sizes.get(level.name, level.capacity_bytes), "shares": ()})
-        for level in machine.levels
-    )
     recipe = graphturbo(GraphTurbo(capacity_bytes=slice_bytes, rows="keep"), order)
-    plan(graph, machine.model_copy(update={"levels": levels}), recipe)
+    plan(graph, with_capacities(machine, sizes), recipe)

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.support.accelerator import best_plan
+from tests.support.accelerator import best_plan, with_local_bytes
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
 
@@ -31,12 +31,7 @@ from tilewright.targets.npu.search import moves
 @cache
 def small_machine() -> Machine:
     """So little room in the cores that networks of a few rows are cut."""
-    machine = load_preset("stcp920")
-    levels = tuple(
-        level.model_copy(update={"capacity_bytes": 64, "shares": ()}) if level.per == "core" else level
-        for level in machine.levels
-    )
-    return machine.model_copy(update={"levels": levels})
+    return with_local_bytes(load_preset("stcp920"), 64)
 
 
 def regrouper_of(graph: Graph) -> tuple[Regrouper, Partition]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.accelerator import best_plan, graphturbo, plan
+from tests.support.accelerator import best_plan, graphturbo, plan, with_local_bytes
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed
 
 from tilewright import zoo
 from tilewright.frontend.onnx import load_onnx
-from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.interpret import run_graph
@@ -22,17 +21,6 @@ from tilewright.schedule.check_instances import check_instances
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.plan import SimulatedPlan
-
-
-def with_room(local_bytes: int) -> Machine:
-    machine = load_preset("stcp920")
-    levels = tuple(
-        level.model_copy(update={"capacity_bytes": local_bytes, "shares": ()})
-        if level.per == "core"
-        else level
-        for level in machine.levels
-    )
-    return machine.model_copy(update={"levels": levels})
 
 
 class Images(GraphBuilder):
@@ -87,7 +75,7 @@ def assert_valid(planned: SimulatedPlan, graph: Graph) -> None:
 @pytest.mark.parametrize("local_bytes", [512, 4096])
 def test_a_decoder_computes_its_values_however_it_is_cut(batch: int, local_bytes: int) -> None:
     graph = decoder(batch)
-    machine = with_room(local_bytes)
+    machine = with_local_bytes(load_preset("stcp920"), local_bytes)
     assert_valid(plan(graph, machine), graph)
     assert_valid(best_plan(graph, machine).planned, graph)
 
@@ -110,7 +98,7 @@ def test_a_coarse_piece_feeds_several_fine_ones_without_a_copy() -> None:
 def test_a_neck_of_yolo_computes_its_values() -> None:
     graph = load_onnx(zoo.build("yolov4_tiny", batch=2, image=64))
     run_passes(graph)
-    planned = plan(graph, with_room(16 << 10))
+    planned = plan(graph, with_local_bytes(load_preset("stcp920"), 16 << 10))
     enlarging = {s.id for s in planned.partition.subgraphs for n in s.nodes if n.op_type == "Resize"}
     assert enlarging
     assert max(s.num_instances for s in planned.partition.splits) > 1
