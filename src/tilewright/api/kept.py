@@ -22,9 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api.compilation import compilation_request, compile_static
+from tilewright.api.compilation import compilation_request
 from tilewright.api.models import Model
 from tilewright.api.open_compilation import compile_open
+from tilewright.api.static_compilation import compile_static
 from tilewright.artifact import read_kept, verify_artifact
 from tilewright.artifact.write import save_artifact
 from tilewright.compiled import CompiledModel

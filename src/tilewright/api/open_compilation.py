@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from tilewright.api.compilation import compile_static
 from tilewright.api.models import Model
+from tilewright.api.static_compilation import compile_static
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import CompiledFacts, tensor_info
 from tilewright.content_pool import ContentPool

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from tilewright.api.compilation import artifact_path, compilation_request, compiled_model
+from tilewright.api.compilation import artifact_path, compilation_request
 from tilewright.api.models import Model, Shapes
+from tilewright.api.static_compilation import compiled_model
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
 from tilewright.compiler import compile_graph
