@@ -51,3 +51,19 @@ def smooth(extent: int) -> int:
     while extent > 1 and max(prime for prime, _ in prime_factors(extent)) > _LARGE_PRIME:
         extent += 1
     return extent
+
+
+def useful_factors(extent: int, most: int) -> list[int]:
+    """For every number of steps that an extent can take, the least spatial factor; the smallest first.
+
+    >>> useful_factors(7, 5)  # 7, 4, 3 and 2 steps
+    [1, 2, 3, 4]
+    """
+    factors, factor = [], 1
+    while factor <= min(extent, most):
+        factors.append(factor)
+        steps = -(-extent // factor)
+        if steps == 1:
+            break
+        factor = -(-extent // (steps - 1))
+    return factors

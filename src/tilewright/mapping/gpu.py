@@ -8,12 +8,13 @@ counted with the warps that they use. What divides badly over the multiprocessor
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from math import prod
+from math import inf, prod
 
 from tilewright.cost.base import Objective
 from tilewright.cost.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles
@@ -30,6 +31,8 @@ from tilewright.loops.problem import Problem
 from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Sampler
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
+from tilewright.mapping.exact.padding import bound_padded, least_compute_cycles
+from tilewright.mapping.exact.ports import least_port_cycles
 from tilewright.mapping.launch import Launch, in_whole_warps, launch_of
 from tilewright.planning import Budget, Infeasible, Quality, Status
 
@@ -108,10 +111,6 @@ def solve_blocks(
             return tried.answer(mapper, started)
         # What it answers does not fit in whole warps.
     views = _views(problem, machine, cost_options)
-    if isinstance(mapper, Exact) and objective != "energy":
-        # Its proofs are about a layer as it is: of the padded ones it has what CoSA says, if that has time.
-        with suppress(InfeasibleMapping):
-            _take_cosa(tried, Cosa("paper"), budget, started)
     for number, view in enumerate(views):
         searcher = mapper
         if num_trials is not None and isinstance(mapper, Sampler):
@@ -119,6 +118,8 @@ def solve_blocks(
             if of_view < 1:  # fewer trials than sizes: the last ones have them
                 continue
             searcher = mapper.limited(of_view)
+        if isinstance(mapper, Exact) and tried.is_hopeless(view):
+            continue
         left_s = _left_s(budget, started)
         if left_s is not None:
             if left_s <= 0 and tried.best is not None:
@@ -128,6 +129,12 @@ def solve_blocks(
         answer = searcher.solve(tried.task(view, problem), _within(budget, left_s))
         tried.prove(view, answer)
         tried.take(view, answer)
+    left_s = _left_s(budget, started)
+    has_time = left_s is None or left_s > 0
+    if isinstance(mapper, Exact) and objective != "energy" and has_time and not tried.is_near():
+        # Blocks of other sizes, and layers padded otherwise, are CoSA's to know.
+        with suppress(InfeasibleMapping):
+            _take_cosa(tried, Cosa("paper"), budget, started)
     return tried.answer(mapper, started)
 
 
@@ -179,6 +186,7 @@ def spread_evenly(problem: Problem, machine: Machine, count: int) -> Iterator[Pr
 
 _MOST_PADDING = 1.25
 _CLEARLY = 0.98
+_NEARLY = 1.015
 _ROUNDING = 1e-9
 _MOST_PADDED = 6
 
@@ -191,7 +199,7 @@ def _within(budget: Budget, left_s: float | None) -> Budget:
     return budget if left_s is None else replace(budget, deadline_s=max(left_s, 0.01))
 
 
-@dataclass(slots=True)
+@dataclass
 class _Tried:
     """The best of the answers so far, counted on the GPU itself."""
 
@@ -230,6 +238,39 @@ class _Tried:
         self.is_cut_off |= answer.quality.status is Status.CUT_OFF
         if self.cost is None or self._rank(cost) < self._rank(self.cost):
             self.best, self.cost, self.launch = answer, cost, launch
+
+    @property
+    def value(self) -> float:
+        """Of the best answer so far."""
+        return inf if self.cost is None else measure(self.objective, self.cost.cycles, self.cost.energy_pj)
+
+    @functools.cached_property
+    def bounds_of_all(self) -> tuple[int, float]:
+        """(Cycles, energy) that no block of any size beats, whatever is padded."""
+        view = block_view(self.machine, block_limits(self.machine).max_per_block)
+        task = self.task(view, self.problem)
+        on_cores = replace(task, machine=operator_view(self.machine).machine)
+        cycles = max(
+            latency_bound_cycles(self.problem, on_cores.machine),
+            least_compute_cycles(on_cores),
+            int(least_port_cycles(task, view.num_at_once)),
+        )
+        return cycles, energy_bound_pj(self.problem, view.machine, self.cost_options)
+
+    def is_near(self) -> bool:
+        """Whether no block of any size is better than the best answer by 1.5 %."""
+        return self.value <= measure(self.objective, *self.bounds_of_all) * _NEARLY
+
+    def is_hopeless(self, view: BlockView) -> bool:
+        """Whether no block of a size is better than the best answer by 1.5 %."""
+        if self.cost is None:
+            return False
+        length = 1.0 if self.objective == "energy" else view.cycle_length
+        bound = bound_padded(self.task(view, self.problem), self.value / _NEARLY / length) * length
+        if bound < self.value / _NEARLY:
+            return False
+        self.bounds[view.num_threads] = bound
+        return True
 
     def prove(self, view: BlockView, answer: MappingSolution | Infeasible) -> None:
         """Note what an answer to the layer as it is proves of blocks of a size.
@@ -274,9 +315,7 @@ class _Tried:
         if best is None or cost is None or launch is None:
             name = block_limits(self.machine).registers
             return self.refused or Infeasible(f"level {name}", 0, 0, (self.problem.name,))
-        largest = block_view(self.machine, block_limits(self.machine).max_per_block).machine
-        bound_cycles = latency_bound_cycles(self.problem, operator_view(self.machine).machine)
-        bound_energy_pj = energy_bound_pj(self.problem, largest, self.cost_options)
+        bound_cycles, bound_energy_pj = self.bounds_of_all
         value = measure(self.objective, cost.cycles, cost.energy_pj)
         bound = measure(self.objective, bound_cycles, bound_energy_pj)
         num_sizes = len(self.sizes)

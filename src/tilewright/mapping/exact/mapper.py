@@ -31,7 +31,7 @@ from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import search_states
 from tilewright.mapping.exact.lattice import Lattice, num_points
-from tilewright.mapping.exact.padding import least_compute_cycles, padded_problems
+from tilewright.mapping.exact.padding import bound_padded, padded_problems
 from tilewright.mapping.exact.search_pass import ALL, Found, Question, search
 from tilewright.mapping.exact.space import Space
 from tilewright.mapping.paper import Paper
@@ -100,7 +100,7 @@ class Exact:
             best = replace(best, energy_bound_pj=0.0)
         bound = bound_unpadded
         if self.pads:
-            bound = min(bound_unpadded, self._bound_padded(problem))
+            bound = min(bound_unpadded, bound_padded(problem))
             if self._value(problem, best) > bound:
                 best, note = self._padded(problem, best, note, end_s)
         if best.mapping is None and problem.constraints:
@@ -138,7 +138,8 @@ class Exact:
         for candidate in padded_problems(problem):
             if best.is_cut_off or (end_s is not None and time.monotonic() > end_s):
                 return replace(best, is_cut_off=True), note
-            if self._bound_padded(candidate) * _NEARLY >= self._value(problem, best):
+            enough = self._value(problem, best) / _NEARLY
+            if bound_padded(candidate, enough) >= enough:
                 continue
             try:
                 other = _Search(candidate, self, end_s).run(best)
@@ -149,14 +150,6 @@ class Exact:
             else:  # what was proven of its energy is about mappings without padding
                 best, note = replace(other, energy_bound_pj=0.0), f"{other.note}, padded"
         return best, note
-
-    def _bound_padded(self, task: MappingProblem) -> float:
-        """What no mapping beats, whatever it pads."""
-        if task.objective == "energy":
-            return self._bound(task)
-        cycles = max(latency_bound_cycles(task.problem, task.machine), least_compute_cycles(task))
-        energy_pj = energy_bound_pj(task.problem, task.machine, task.cost_options)
-        return measure(task.objective, cycles, energy_pj)
 
     @staticmethod
     def _bound(task: MappingProblem) -> float:

@@ -2,7 +2,7 @@
 
 Spatial factors need not divide an extent if the rest is padding: a dim of which `s` iterations run at the
 same time takes the extent over `s`, rounded up, one after another. So the least cycles of computing over all
-mappings, padded or not, follow from the spatial factors alone.
+mappings, padded or not, follow from the spatial factors alone, and so does what ports must move (`ports.py`).
 """
 
 from __future__ import annotations
@@ -10,19 +10,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
+from tilewright.cost.bound import energy_bound_pj, latency_bound_cycles
+from tilewright.cost.objective import measure
 from tilewright.loops.problem import Problem
 from tilewright.mapping.base import MappingProblem
-from tilewright.mapping.factors import smooth
+from tilewright.mapping.exact.ports import least_port_cycles
+from tilewright.mapping.factors import smooth, useful_factors
 
 _MOST_PADDING = 1.5
 _MOST_PADDED = 24
 _MOST_SPREAD = 8
 _WIDTH = 8  # ways that are followed, of those that leave equally many units
 _MOST_FACTORS = 64  # of one dim at one level
+
+
+def bound_padded(task: MappingProblem, enough: float = inf) -> float:
+    """What no mapping beats, whatever it pads: cycles, pJ, or pJ * cycles.
+
+    Limits of bandwidth inside the machine are left out where it is `enough` without them.
+    """
+    energy_pj = energy_bound_pj(task.problem, task.machine, task.cost_options)
+    cycles = max(latency_bound_cycles(task.problem, task.machine), least_compute_cycles(task))
+    bound = measure(task.objective, cycles, energy_pj)
+    if task.objective == "energy" or bound >= enough:
+        return bound
+    return measure(task.objective, max(cycles, least_port_cycles(task)), energy_pj)
 
 
 def least_compute_cycles(task: MappingProblem) -> int:
@@ -34,7 +50,7 @@ def least_compute_cycles(task: MappingProblem) -> int:
     spread, left = np.ones(1, np.int64), np.ones(1, np.int64)
     for dim, extent in task.problem.dims:
         may_spread = any(task.may_spread(dim, n) for n in range(len(task.machine.levels)))
-        factors = _useful(extent, units) if may_spread else [1]
+        factors = useful_factors(extent, units) if may_spread else [1]
         steps = np.array([-(-extent // f) for f in factors], np.int64)
         spread = np.multiply.outer(spread, np.array(factors, np.int64)).reshape(-1)
         left = np.multiply.outer(left, steps).reshape(-1)
@@ -44,18 +60,6 @@ def least_compute_cycles(task: MappingProblem) -> int:
         is_better = np.r_[True, left[1:] < np.minimum.accumulate(left)[:-1]] & (spread <= units)
         spread, left = spread[is_better], left[is_better]
     return int(left[-1])
-
-
-def _useful(extent: int, most: int) -> list[int]:
-    """For every number of steps that an extent can take, the least spatial factor; the smallest first."""
-    factors, factor = [], 1
-    while factor <= min(extent, most):
-        factors.append(factor)
-        steps = -(-extent // factor)
-        if steps == 1:
-            break
-        factor = -(-extent // (steps - 1))
-    return factors
 
 
 def padded_problems(task: MappingProblem) -> Iterator[MappingProblem]:
@@ -99,7 +103,7 @@ def _spread_evenly(task: MappingProblem) -> list[tuple[int, ...]]:
 
 
 def _after(way: _Spread, place: int) -> Iterator[_Spread]:
-    for factor in _useful(way.left[place], way.free)[:_MOST_FACTORS]:
+    for factor in useful_factors(way.left[place], way.free)[:_MOST_FACTORS]:
         left = (*way.left[:place], -(-way.left[place] // factor), *way.left[place + 1 :])
         spread = (*way.spread[:place], way.spread[place] * factor, *way.spread[place + 1 :])
         yield _Spread(left, spread, way.free // factor)

@@ -25,8 +25,9 @@ class Entry:
     (-1: the compute units), in energy and in cycles of each port (of reading, of writing).
 
     `fill` is for each word that enters, `serve` for each that is taken (of outputs: given), `reduce` for each
-    output that is read to be added to. An access serves `num_served` at most; `num_outer` is how many
-    instances the outer level has.
+    output that is read to be added to: of energy for those of all instances, of cycles for those of one. An
+    access serves `num_served` at most; `num_outer` and `num_inner` are how many instances the levels have.
+    `stays[dim]`: no loop of the dim may be spread over instances of the inner level.
     """
 
     operand: int
@@ -34,18 +35,28 @@ class Entry:
     outer: int
     num_served: int
     num_outer: int
+    num_inner: int
+    stays: Array
     fill: Array
     serve: Array
     reduce: Array
 
-    def cost(self, words: Array | float, served: Array | float, touched: float) -> Array:
-        """So many words that enter and are served; first sums of outputs are not read."""
+    def cost(
+        self, words: Array | float, served: Array | float, touched: float, of_one: Array | float = 0.0
+    ) -> Array:
+        """So many words that enter and are served, `of_one` of them by each instance at least; first sums of
+        outputs are not read."""
         added = np.maximum(0.0, np.asarray(served) - touched * self.num_outer)
-        return (
-            np.multiply.outer(self.fill, words)
-            + np.multiply.outer(self.serve, served)
-            + np.multiply.outer(self.reduce, added)
+        words, served, added = np.broadcast_arrays(words, served, added)
+        energy = self.fill[0] * words + self.serve[0] * served + self.reduce[0] * added
+        entering = np.maximum(words / self.num_inner, of_one)
+        leaving = np.maximum(served / self.num_outer, of_one)
+        cycles = (
+            np.multiply.outer(self.fill[1:], entering)
+            + np.multiply.outer(self.serve[1:], leaving)
+            + np.multiply.outer(self.reduce[1:], added / self.num_outer)
         )
+        return np.concatenate([energy[None], cycles])
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +120,18 @@ def _least_entering(space: View, entries: Sequence[Entry], num_costs: int) -> Ar
 
 
 def _cost(space: View, entry: Entry, words: Array) -> Array:
-    touched = float(space.lattice.touched[entry.operand])
+    lattice = space.lattice
+    touched, volumes = float(lattice.touched[entry.operand]), lattice.volumes[entry.operand]
+    # The first tile of an instance enters whole, and so does each along a dim that slides no window.
+    windowed = space.windows[space.windows[:, 0] == entry.operand][:, (1, 3)]
+    apart = entry.stays & space.depends[entry.operand]
+    apart[windowed.reshape(-1)] = False
+    of_one = volumes * (lattice.tiles[-1, apart] / lattice.tiles[:, apart]).prod(axis=1)
     together = np.full(len(words), float(entry.num_served))
     if entry.operand not in space.windows[:, 0]:
         # Equal tiles differ in dims that the operand does not depend on.
-        together = np.minimum(together, space.lattice.copies[entry.operand])
-    return entry.cost(words, np.maximum(words / together, touched), touched)
+        together = np.minimum(together, lattice.copies[entry.operand])
+    return entry.cost(words, np.maximum(words / together, touched), touched, of_one)
 
 
 def _least_words(space: View, operand: int) -> Array:

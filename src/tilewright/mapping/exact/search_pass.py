@@ -16,6 +16,7 @@ Array = np.ndarray[Any, Any]
 ALL = 2**62
 """As many search states of a point as there are."""
 _NUM_BEST = 256
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,19 @@ class _Pass:
         counts_cycles = question.objective != search_states.ENERGY_WITHIN or question.cap_cycles < np.inf
         self.tables = space.tables(counts_cycles=counts_cycles)
         self.num_ports = len(self.tables[0].tail) // 2
+        self.spatial = [spatial.within(self._most_cycles()) for spatial in space.spatial]
         self.lost = np.full(1, np.inf)
+
+    def _most_cycles(self) -> float:
+        """What takes longer is not looked for."""
+        limit, most = self.question.limit, self.question.cap_cycles
+        match self.question.objective:
+            case search_states.LATENCY:
+                most = min(most, limit)
+            case search_states.EDP:
+                energy_pj = self.space.least(search_states.ENERGY_WITHIN)
+                most = min(most, limit / energy_pj) if energy_pj > 0 else most
+        return most * (1 + _ROUNDING)
 
     def run(self) -> Found:
         space, lattice = self.space, self.space.lattice
@@ -161,7 +174,7 @@ class _Pass:
 
     def _spatial(self, outer: _Pool, inner: _Pool, number: int) -> None:
         space, lattice, tables, question = self.space, self.space.lattice, self.tables, self.question
-        spatial, at_level, next_level = space.spatial[number], tables[number], tables[number - 1]
+        spatial, at_level, next_level = self.spatial[number], tables[number], tables[number - 1]
         inner.clear()
         todo = np.zeros(3, np.int64)
         while todo[search_states.AT] < outer.count:
@@ -182,7 +195,7 @@ class _Pass:
 
     def _finish(self, pool: _Pool, best: Array, best_of: Array) -> int:
         space, lattice, tables, question = self.space, self.space.lattice, self.tables[0], self.question
-        spatial = space.spatial[0]
+        spatial = self.spatial[0]
         todo = np.zeros(3, np.int64)
         num_found = 0
         while todo[search_states.AT] < pool.count:
@@ -203,10 +216,10 @@ class _Pass:
         names = list(space.task.problem.extents)
 
         def spatial_loops(number: int, chosen: int) -> tuple[Loop, ...]:
-            factors = space.spatial[number].factors[chosen]
+            factors = self.spatial[number].factors[chosen]
             return tuple(Loop(n, int(f)) for n, f in zip(names, factors, strict=True) if f > 1)
 
-        inside = int(last.points[state] - space.spatial[0].weights[choice])
+        inside = int(last.points[state] - self.spatial[0].weights[choice])
         tile = dict(zip(names, map(int, space.lattice.tiles[inside]), strict=True))
         phases = space.task.constraints.phases_at(space.levels[0].name, space.task.problem)
         rest = tuple(Loop(n, tile[n]) for dims in phases for n in dims if tile[n] > 1)

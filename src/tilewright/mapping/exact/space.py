@@ -16,6 +16,7 @@ from tilewright.hardware.machine import Level, TensorKind
 from tilewright.mapping.base import MappingProblem
 from tilewright.mapping.exact import search_states, windows
 from tilewright.mapping.exact.lattice import Lattice, LatticeStep
+from tilewright.mapping.exact.ports import Port, PortBound, limited_ports
 from tilewright.mapping.exact.rest import Entry, View, least_rest
 from tilewright.mapping.launch import has_shape
 
@@ -30,21 +31,14 @@ class Spatial:
     products: Array  # int64 [choices], the largest first
     weights: Array  # int64 [choices]: what they take from a point's number
     packed: Array  # int64 [choices]: exponents of the steps, as `Lattice.packed`
+    cycles: Array  # float64 [choices]: what mappings with a choice take at least
 
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """The bandwidth of a level: cycles in which one instance reads a word, and writes one."""
-
-    level: int
-    read_cycles: float
-    write_cycles: float
-    takes_turns: bool
-
-    def cycles(self, reads: float, writes: float) -> tuple[float, float]:
-        """Cycles of so many words: of reading and of writing, together where they take turns."""
-        read, written = reads * self.read_cycles, writes * self.write_cycles
-        return (read + written, 0.0) if self.takes_turns else (read, written)
+    def within(self, most_cycles: float) -> Spatial:
+        """Those choices with which a mapping may take no longer."""
+        fits = self.cycles <= most_cycles
+        if fits.all():
+            return self
+        return Spatial(*(getattr(self, name)[fits] for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +80,7 @@ class Space:
     phases: list[list[Array]] = field(init=False)  # of each level, exponents [points, steps] of its loops
     left_inside: Array = field(init=False)  # bool [points]: tiles that the innermost level's loops may cut
     spatial: list[Spatial] = field(init=False)
+    least_cycles: float = field(init=False)  # of any mapping, by what the levels' ports and choices allow
     _tables: dict[bool, tuple[Tables, ...]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -113,6 +108,7 @@ class Space:
         has_no_loop = [dim for dim, is_there in enumerate(self._has_loops(0)) if not is_there]
         self.left_inside = np.all(self.lattice.tiles[:, has_no_loop] == 1, axis=1)
         self.spatial = [self._spatial(number) for number in range(len(self.levels))]
+        self.least_cycles = self._take_cycles_of_choices()
 
     @property
     def output(self) -> int:
@@ -214,31 +210,49 @@ class Space:
         for column, step in enumerate(steps):
             factors[:, step.dim] *= np.int64(step.factor) ** exponents[:, column]
         weights = exponents.astype(np.int64) @ np.array([s.weight for s in steps], np.int64)
-        return Spatial(factors, products[order], weights, self.lattice.pack(exponents))
+        return Spatial(
+            factors, products[order], weights, self.lattice.pack(exponents), np.zeros(len(products))
+        )
 
     # --- bandwidth ---
 
-    def ports(self, *, counts_cycles: bool) -> tuple[Port, ...]:
-        """The levels whose bandwidth is limited; none where cycles do not matter."""
-        if not counts_cycles:
-            return ()
-        machine = self.task.machine
-        ports = []
-        for number, level in enumerate(self.levels):
-            rates = machine.read_bytes_per_cycle(level), machine.write_bytes_per_cycle(level)
-            if any(rate is not None for rate in rates):
-                read, written = (0.0 if rate is None else level.word_bits / 8 / rate for rate in rates)
-                ports.append(Port(number, read, written, level.has_shared_port))
-        return tuple(ports)
+    def _take_cycles_of_choices(self) -> float:
+        """Note what mappings with each choice of spatial loops take at least; gives the least of all.
+
+        Where one level alone spreads loops outside a port, and one inside it.
+        """
+        least = 0.0
+        for port in limited_ports(self.task.machine):
+            if port.level == len(self.levels) - 1:
+                continue  # the whole problem is what it moves, whatever is spread
+            bound = PortBound(self.task, port)
+            beside = [
+                [n for n in levels if len(self.spatial[n].factors) > 1]
+                for levels in (bound.levels_outside, bound.levels_inside)
+            ]
+            if any(len(numbers) > 1 for numbers in beside):
+                continue
+            alone = np.ones((1, len(self.task.problem.dims)), np.int64)
+            cycles = bound.of_choices(
+                *(self.spatial[numbers[0]].factors if numbers else alone for numbers in beside)
+            )
+            if cycles is None:
+                continue
+            for axis, numbers in enumerate(beside):
+                for number in numbers:
+                    of_choices = self.spatial[number].cycles
+                    np.maximum(of_choices, cycles.min(axis=1 - axis), out=of_choices)
+            least = max(least, float(cycles.min()))
+        return least
 
     # --- tables ---
 
     def tables(self, *, counts_cycles: bool) -> tuple[Tables, ...]:
         """Of every level. Where cycles do not matter, partial mappings that differ in them only are equal."""
-        ports = self.ports(counts_cycles=counts_cycles)
-        counts_cycles = bool(ports)  # without limits of bandwidth both are the same
+        limited = limited_ports(self.task.machine) if counts_cycles else ()
+        counts_cycles = bool(limited)  # without limits of bandwidth both are the same
         if counts_cycles not in self._tables:
-            entries = self._entries(ports)
+            entries = self._entries(limited)
             view = View(
                 self.lattice,
                 self.depends,
@@ -247,15 +261,15 @@ class Space:
                 self.task.problem.num_macs,
                 self.task.cost_options.skips_pixels,
             )
-            rests = least_rest(view, entries, 1 + 2 * len(ports))
+            rests = least_rest(view, entries, 1 + 2 * len(limited))
             self._tables[counts_cycles] = tuple(
                 Tables(
-                    self._facts(number, ports),
+                    self._facts(number, limited),
                     self._totals(number),
-                    self._tail(number, entries, ports),
+                    self._tail(number, entries, limited),
                     rests[number],
                     self._entering(number),
-                    self._closing(number - 1, ports),
+                    self._closing(number - 1, limited),
                     self._rounding_pj(number),
                 )
                 for number in range(len(self.levels))
@@ -326,23 +340,31 @@ class Space:
                 fill = [self._access_pj(inner)[1] * self._share(inner) if inner >= 0 else 0.0]
                 serve, reduce = [write_pj if is_output else read_pj], [read_pj if is_output else 0.0]
                 for port in ports:
-                    num = self.task.machine.num_instances(self.levels[port.level])
                     filled = port.cycles(0, 1) if port.level == inner else (0.0, 0.0)
                     served = (
                         port.cycles(*((0, 1) if is_output else (1, 0))) if port.level == outer else (0.0, 0.0)
                     )
                     added = port.read_cycles if is_output and port.level == outer else 0.0
-                    fill += [cycles / num for cycles in filled]
-                    serve += [cycles / num for cycles in served]
-                    reduce += [added / num, 0.0]
-                num_outer = self.task.machine.num_instances(self.levels[outer])
+                    fill += filled
+                    serve += served
+                    reduce += [added, 0.0]
+                num_outer, num_inner = (
+                    1 if n < 0 else self.task.machine.num_instances(self.levels[n]) for n in (outer, inner)
+                )
                 entries.append(
                     Entry(
-                        t, inner, outer, self.num_served(t, outer, inner), num_outer,
-                        np.array(fill), np.array(serve), np.array(reduce),
+                        t, inner, outer, self.num_served(t, outer, inner), num_outer, num_inner,
+                        self._stays(inner), np.array(fill), np.array(serve), np.array(reduce),
                     )
                 )  # fmt: skip
         return entries
+
+    def _stays(self, inner: int) -> Array:
+        """Of each dim, whether none of its loops may be spread over instances of a level."""
+        outside = [n for n in range(inner + 1, len(self.levels)) if self.fan_out(n) > 1]
+        return np.array(
+            [not any(self.task.may_spread(dim, n) for n in outside) for dim in self.task.problem.extents]
+        )
 
     def _tail(self, number: int, entries: list[Entry], ports: tuple[Port, ...]) -> Array:
         """Cycles of each port that what lies inside the next level of each operand takes at least."""
@@ -435,4 +457,5 @@ class Space:
             tables.rest,
             np.empty(len(tables.tail)),
         )
+        cycles = max(cycles, self.least_cycles)
         return float(search_states.value(objective, energy, cycles, cap_cycles))

@@ -1,0 +1,268 @@
+"""Levels whose bandwidth is limited, and cycles that no mapping beats there, whatever it pads.
+
+Spatial loops outside a level leave each of its instances a part of every dim, which is at least the extent
+over their factors. All that these iterations touch enters the instance once at least, and is read from it:
+by several instances of the next level at once only where spatial loops between the two do not move the
+operand. So a bound follows from spatial factors alone: those outside the level, and those inside it. Of all
+factors the best ones bound every mapping; those of one choice of spatial loops, the mappings that have it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd, inf, prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.hardware.machine import Machine, TensorKind
+from tilewright.loops.problem import Operand
+from tilewright.mapping.base import MappingProblem
+from tilewright.mapping.factors import useful_factors
+
+Array = np.ndarray[Any, Any]
+_MOST_WAYS = 20_000
+_MOST_SEEN = 200_000
+_MOST_PAIRS = 1_000_000
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """The bandwidth of a level: cycles in which one instance reads a word, and writes one."""
+
+    level: int
+    read_cycles: float
+    write_cycles: float
+    takes_turns: bool
+
+    def cycles(self, reads: Any, writes: Any) -> tuple[Any, Any]:
+        """Cycles of so many words: of reading and of writing, together where they take turns."""
+        read, written = reads * self.read_cycles, writes * self.write_cycles
+        return (read + written, 0.0) if self.takes_turns else (read, written)
+
+
+def limited_ports(machine: Machine) -> tuple[Port, ...]:
+    """The levels whose bandwidth is limited, the innermost first."""
+    limited = []
+    for number, level in enumerate(machine.levels):
+        rates = machine.read_bytes_per_cycle(level), machine.write_bytes_per_cycle(level)
+        if any(rate is not None for rate in rates):
+            read, written = (0.0 if rate is None else level.word_bits / 8 / rate for rate in rates)
+            limited.append(Port(number, read, written, level.has_shared_port))
+    return tuple(limited)
+
+
+def least_port_cycles(task: MappingProblem, num_at_once: int | None = None) -> float:
+    """Cycles that no mapping beats, as limits of bandwidth inside the machine have it, whatever it pads.
+
+    With `num_at_once` the machine is the view of a GPU's largest block, of whose threads so many work in a
+    cycle, and the cycles are the GPU's, whatever the size of a block is.
+    """
+    limited = limited_ports(task.machine)
+    outermost = len(task.machine.levels) - 1
+    return max(
+        (PortBound(task, port, num_at_once).least() for port in limited if port.level < outermost),
+        default=0.0,
+    )
+
+
+@dataclass(frozen=True)
+class PortBound:
+    """Cycles that the instances of one level take at least; it is not the outermost."""
+
+    task: MappingProblem
+    port: Port
+    num_at_once: int | None = None
+
+    @cached_property
+    def served(self) -> tuple[tuple[int, int], ...]:
+        """Of what the level holds: operand, next level inside that holds it (-1: the compute units)."""
+        levels = self.task.machine.levels
+        return tuple(
+            (t, max((n for n in range(self.port.level) if o.kind in levels[n].holds), default=-1))
+            for t, o in enumerate(self.task.problem.operands)
+            if o.kind in levels[self.port.level].holds
+        )
+
+    @cached_property
+    def next_level(self) -> int:
+        """The outermost of the levels that are served; -1: the compute units."""
+        return max((inner for _, inner in self.served), default=-1)
+
+    @property
+    def levels_outside(self) -> range:
+        """The levels whose spatial loops spread over instances of this one."""
+        return range(self.port.level + 1, len(self.task.machine.levels))
+
+    @property
+    def levels_inside(self) -> range:
+        """The levels whose spatial loops spread over the instances that one of this serves."""
+        return range(self.next_level + 1, self.port.level + 1)
+
+    @cached_property
+    def _extents(self) -> Array:
+        return np.array([extent for _, extent in self.task.problem.dims], np.int64)
+
+    def _num(self, levels: range) -> int:
+        return prod(map(self.task.machine.fan_out, levels))
+
+    def least(self) -> float:
+        """Cycles that no mapping beats, padded or not."""
+        outside = spatial_factors(self.task, self.levels_outside, self._extents)
+        if outside is None:
+            return 0.0
+        floors = self.cycles(outside)
+        best, num_seen = inf, 0
+        for place in np.argsort(floors, kind="stable"):
+            if floors[place] >= best:
+                break
+            left = -(-self._extents // outside[place])
+            inside = None if num_seen > _MOST_SEEN else spatial_factors(self.task, self.levels_inside, left)
+            if inside is None:
+                best = min(best, float(floors[place]))
+                break  # what follows is no less
+            num_seen += len(inside)
+            best = min(best, float(self.cycles(outside[place], inside).min()))
+        return float(np.ceil(best * (1 - _ROUNDING)))
+
+    def of_choices(self, outside: Array, inside: Array) -> Array | None:
+        """Least cycles `[outside, inside]` of factors that divide the extents; None for too many of them."""
+        if len(outside) * len(inside) > _MOST_PAIRS:
+            return None
+        cycles = self.cycles(outside[:, None], inside[None])
+        divides = np.ones(cycles.shape, np.bool_)
+        for place, extent in enumerate(self._extents):
+            divides &= extent % np.multiply.outer(outside[:, place], inside[:, place]) == 0
+        return np.where(divides, cycles, inf)
+
+    def cycles(self, outside: Array, inside: Array | None = None) -> Array:
+        """Least cycles of spatial factors `[..., dim]` outside the level, and between it and the next."""
+        in_level = -(-self._extents // outside)
+        num_fed, lanes = self._num(self.levels_inside), float(self._num(range(self.next_level + 1)))
+        length, at_once = 1.0, num_fed
+        if self.num_at_once is not None:  # in a view's cycle the threads of its largest block take turns
+            num_threads = self.task.machine.fan_out(1)
+            length = max(1.0, num_threads / self.num_at_once)
+            if self.next_level == 0:
+                at_once = min(num_threads, self.num_at_once)
+            else:
+                lanes /= length
+        if inside is None:
+            computing = in_level.prod(axis=-1, dtype=np.float64) / (lanes * at_once)
+        else:
+            num_used = inside.prod(axis=-1, dtype=np.float64)
+            steps = (-(-in_level // inside)).prod(axis=-1, dtype=np.float64)
+            computing = steps / lanes * np.maximum(1.0, num_used / at_once)
+        moving = self.port.cycles(*self._words(in_level, inside))
+        return np.maximum(computing, np.maximum(*moving) * length)
+
+    def _words(self, in_level: Array, inside: Array | None) -> tuple[Any, Any]:
+        """Words that one instance reads and writes at least, for what it has of each dim."""
+        task = self.task
+        outer = task.machine.levels[self.port.level + 1 :]
+        reads: Any = 0.0
+        writes: Any = 0.0
+        for t, inner in self.served:
+            operand = task.problem.operands[t]
+            is_output = operand.kind is TensorKind.OUTPUT
+            touched = self._touched(operand, in_level)
+            is_filled = any(operand.kind in level.holds for level in outer)
+            if is_filled and not (is_output and task.cost_options.elides_first_fills):
+                writes = writes + touched
+            served = touched
+            if inside is not None:
+                served = np.maximum(touched, self._served_words(operand, inner, in_level, inside))
+            if is_output:
+                writes = writes + served
+            else:
+                reads = reads + served
+        return reads, writes
+
+    def _served_words(self, operand: Operand, inner: int, in_level: Array, inside: Array) -> Array | float:
+        """Words of an operand that go in, as equal tiles alone are read together."""
+        in_next = -(-in_level // inside)
+        places = self._num_places(operand, inside)
+        if inner < 0 and self.next_level < 0:  # nothing is kept from one iteration to the next
+            return np.asarray(in_next.prod(axis=-1, dtype=np.float64) * places)
+        if inner < self.next_level and any(len(axis) > 1 for axis in operand.axes):
+            return 0.0  # further inside windows may meet by chance
+        return np.asarray(self._touched(operand, in_next) * places)
+
+    def _touched(self, operand: Operand, counts: Array) -> Array:
+        """Elements that so many indices of each dim touch at least.
+
+        Sums of two sets of numbers are as many as both together but one, of each remainder by itself.
+        """
+        names = list(self.task.problem.extents)
+        factors: list[tuple[set[str], Array]] = []
+        for axis in operand.axes:
+            columns = [counts[..., names.index(dim)].astype(np.float64) for dim, _ in axis]
+            number = np.add.reduce(columns) - (len(axis) - 1)
+            if len(axis) == 2:
+                for (a, step), (b, other) in (axis, axis[::-1]):
+                    number = np.maximum(number, self._with_whole(counts, names, (a, step), (b, other)))
+            factors.append(({dim for dim, _ in axis}, number))
+        return _product(factors)
+
+    def _with_whole(
+        self, counts: Array, names: list[str], moved: tuple[str, int], whole: tuple[str, int]
+    ) -> Array:
+        """Positions along an axis where all of one dim is there: its remainders by the other's step meet
+        nowhere."""
+        (a, step), (b, other) = moved, whole
+        of_a, of_b = counts[..., names.index(a)], counts[..., names.index(b)]
+        remainders = np.minimum(of_b, step // gcd(step, other))
+        is_whole = of_b == self.task.problem.extents[b]
+        return np.where(is_whole, remainders * (of_a - 1) + of_b, 0).astype(np.float64)
+
+    def _num_places(self, operand: Operand, inside: Array) -> Array:
+        """Different tiles at least that instances beside each other have of an operand."""
+        names = list(self.task.problem.extents)
+        return _product(
+            [
+                (
+                    {dim for dim, _ in axis},
+                    np.add.reduce([inside[..., names.index(dim)].astype(np.float64) for dim, _ in axis])
+                    - (len(axis) - 1),
+                )
+                for axis in operand.axes
+            ]
+        )
+
+
+def _product(factors: list[tuple[set[str], Array]]) -> Array:
+    """The product over axes; of those that share a dim, as on a diagonal, only the largest counts."""
+    groups: list[tuple[set[str], Array]] = []
+    for dims, number in factors:
+        for group in [group for group in groups if group[0] & dims]:
+            groups.remove(group)
+            dims, number = dims | group[0], np.maximum(number, group[1])
+        groups.append((dims, number))
+    total: Array = np.ones(())
+    for _, number in groups:
+        total = total * number
+    return total
+
+
+def spatial_factors(task: MappingProblem, levels: range, extents: Array) -> Array | None:
+    """Factors `[way, dim]` that may be spread over the instances of some levels; None if they are too many.
+
+    Of those that leave equally many steps of a dim the least is enough.
+    """
+    most = prod(map(task.machine.fan_out, levels))
+    ways = np.ones((1, len(extents)), np.int64)
+    products = np.ones(1, np.int64)
+    for place, (dim, extent) in enumerate(zip(task.problem.extents, map(int, extents), strict=True)):
+        if extent == 1 or not any(task.may_spread(dim, n) for n in levels):
+            continue
+        factors = np.array(useful_factors(extent, most), np.int64)
+        together = np.multiply.outer(products, factors)
+        way, chosen = np.nonzero(together <= most)
+        if len(way) > _MOST_WAYS:
+            return None
+        ways = ways[way]
+        ways[:, place] = factors[chosen]
+        products = together[way, chosen]
+    return ways
