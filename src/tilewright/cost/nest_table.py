@@ -174,23 +174,30 @@ def new_positions(
         return min(float(shift), extent), extent
     if count_a < count_b:
         count_a, move_a, count_b, move_b = count_b, move_b, count_a, move_a
-    # Rows of positions a step of the longer index apart: those of either tile, by remainder and place.
-    rows = np.empty((2 * count_b, 3), np.int64)
+    # Rows of positions a step of the longer index apart, of either tile: remainder, place, and which tile in
+    # one number. Inserted in order, as a sort is slow to compile.
+    most = ((count_b - 1) * move_b + shift) // move_a + 1
+    rows = np.empty(2 * count_b, np.int64)
     for index in range(count_b):
         for moved in range(2):
             offset = index * move_b + moved * shift
-            rows[2 * index + moved] = offset % move_a, offset // move_a, moved
+            row = 2 * ((offset % move_a) * most + offset // move_a) + moved
+            at = 2 * index + moved
+            while at > 0 and rows[at - 1] > row:
+                rows[at] = rows[at - 1]
+                at -= 1
+            rows[at] = row
     new, together = 0.0, 0.0
-    order = np.argsort(rows[:, 0] * (rows[:, 1].max() + 1) + rows[:, 1])
     remainder, end_own, end_both = -1, 0, 0
-    for number in order:
-        if rows[number, 0] != remainder:
-            remainder, end_own, end_both = rows[number, 0], -1, -1
-        start = rows[number, 1]
+    for at in range(rows.size):
+        place, moved = rows[at] // 2, rows[at] % 2
+        if place // most != remainder:
+            remainder, end_own, end_both = place // most, -1, -1
+        start = place % most
         stop = start + count_a
         together += stop - max(start, end_both)
         end_both = max(end_both, stop)
-        if rows[number, 2] == 0:
+        if moved == 0:
             new += stop - max(start, end_own)
             end_own = max(end_own, stop)
     return together - new, new

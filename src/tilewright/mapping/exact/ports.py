@@ -167,7 +167,7 @@ class PortBound:
         for t, inner in self.served:
             operand = task.problem.operands[t]
             is_output = operand.kind is TensorKind.OUTPUT
-            touched = self._touched(operand, in_level)
+            touched = self.touched(operand, in_level)
             is_filled = any(operand.kind in level.holds for level in outer)
             if is_filled and not (is_output and task.cost_options.elides_first_fills):
                 writes = writes + touched
@@ -188,9 +188,9 @@ class PortBound:
             return np.asarray(in_next.prod(axis=-1, dtype=np.float64) * places)
         if inner < self.next_level and any(len(axis) > 1 for axis in operand.axes):
             return 0.0  # further inside windows may meet by chance
-        return np.asarray(self._touched(operand, in_next) * places)
+        return np.asarray(self.touched(operand, in_next) * places)
 
-    def _touched(self, operand: Operand, counts: Array) -> Array:
+    def touched(self, operand: Operand, counts: Array) -> Array:
         """Elements that so many indices of each dim touch at least.
 
         Sums of two sets of numbers are as many as both together but one, of each remainder by itself.

@@ -45,6 +45,7 @@ ENERGY, USED, REDUCTIONS, FIRST_SUMS, CYCLES, FIRST = range(6)
 ) = range(18)  # fmt: skip
 NUM_FACTS = 18
 LATENCY, ENERGY_WITHIN, EDP = 0, 1, 2
+NEITHER, KEEPS, TAKES = 0, 1, 2  # of a state there and a new one, which dominates the other
 _SLACK = 1e-12
 # Where a call goes on: a point or a search state, a state of the point (of a choice), and the work done.
 AT, WITHIN, WORK = range(3)
@@ -59,36 +60,55 @@ def num_columns(num_operands: int, num_windowed: int, num_ports: int) -> int:
 
 
 @compiled
-def dominates(
-    a: Array, b: Array, run_dim_a: int, run_dim_b: int, num_operands: int, first_port: int, rounding_pj: float
-) -> bool:
-    """Whether whatever goes on from `b` goes on from `a` at no higher cost.
+def compared(
+    pool: Array, at: int, run_dim_at: int, row: Array, run_dim: int, num_operands: int, first_port: int,
+    rounding_pj: float,
+) -> int:  # fmt: skip
+    """Which of a state of the pool and a new one dominates the other: whatever goes on from that one goes on
+    from it at no higher cost.
 
     Accesses are whole for each instance, so that more instances may cost more: `rounding_pj` at most.
     """
-    if a[ENERGY] > b[ENERGY] + _SLACK * abs(b[ENERGY]) or a[USED] < b[USED]:
-        return False
-    more_instances = a[USED] > b[USED]
-    if a[CYCLES] > b[CYCLES] * (1 + _SLACK):
-        return False
-    for column in range(first_port, a.size):
-        if a[column] > b[column] * (1 + _SLACK):
-            return False
-    if a[REDUCTIONS] < b[REDUCTIONS] or a[FIRST_SUMS] < b[FIRST_SUMS]:
-        return False
+    energy, new_energy = pool[at, ENERGY], row[ENERGY]
+    keeps = energy <= new_energy + _SLACK * abs(new_energy)
+    takes = new_energy <= energy + _SLACK * abs(energy)
+    has_more, new_has_more = pool[at, USED] > row[USED], row[USED] > pool[at, USED]
+    keeps &= not new_has_more
+    takes &= not has_more
+    keeps &= pool[at, REDUCTIONS] >= row[REDUCTIONS] and pool[at, FIRST_SUMS] >= row[FIRST_SUMS]
+    takes &= row[REDUCTIONS] >= pool[at, REDUCTIONS] and row[FIRST_SUMS] >= pool[at, FIRST_SUMS]
+    keeps &= pool[at, CYCLES] <= row[CYCLES] * (1 + _SLACK)
+    takes &= row[CYCLES] <= pool[at, CYCLES] * (1 + _SLACK)
+    if not (keeps or takes):
+        return NEITHER
     first_window = FIRST + 3 * num_operands
     for column in range(FIRST, first_window, 3):
-        if a[column] < b[column] * (1 - _SLACK) or a[column + 1] < b[column + 1] * (1 - _SLACK):
-            return False
-        if a[column + 2] < b[column + 2]:
-            return False
-        more_instances |= a[column + 2] > b[column + 2]
-    if more_instances and a[ENERGY] + rounding_pj > b[ENERGY]:
-        return False
-    for at in range(first_window, first_port, sliding.NUM_COLUMNS):
-        if not is_covered(a, b, at, run_dim_a == run_dim_b):
-            return False
-    return True
+        left, new_left = pool[at, column], row[column]
+        keeps &= left >= new_left * (1 - _SLACK)
+        takes &= new_left >= left * (1 - _SLACK)
+        together, new_together = pool[at, column + 1], row[column + 1]
+        keeps &= together >= new_together * (1 - _SLACK)
+        takes &= new_together >= together * (1 - _SLACK)
+        serving, new_serving = pool[at, column + 2], row[column + 2]
+        keeps &= serving >= new_serving
+        takes &= new_serving >= serving
+        if not (keeps or takes):
+            return NEITHER
+        has_more |= serving > new_serving
+        new_has_more |= new_serving > serving
+    for column in range(first_port, row.size):
+        keeps &= pool[at, column] <= row[column] * (1 + _SLACK)
+        takes &= row[column] <= pool[at, column] * (1 + _SLACK)
+    keeps &= not (has_more and energy + rounding_pj > new_energy)
+    takes &= not (new_has_more and new_energy + rounding_pj > energy)
+    if not (keeps or takes):
+        return NEITHER
+    for slot in range(first_window, first_port, sliding.NUM_COLUMNS):
+        keeps = keeps and is_covered(pool[at], row, slot, run_dim_at == run_dim)
+        takes = takes and is_covered(row, pool[at], slot, run_dim_at == run_dim)
+    if keeps:
+        return KEEPS
+    return TAKES if takes else NEITHER
 
 
 @compiled
@@ -192,10 +212,11 @@ def insert(
     num_there = 0
     while at >= 0:
         todo[WORK] += 1
-        if dominates(pool[at], row, run_dims[at], run_dim, num_operands, first_port, rounding_pj):
+        better = compared(pool, at, run_dims[at], row, run_dim, num_operands, first_port, rounding_pj)
+        if better == KEEPS:
             return False
         after = following[at]
-        if dominates(row, pool[at], run_dim, run_dims[at], num_operands, first_port, rounding_pj):
+        if better == TAKES:
             points[at] = -1
             if before < 0:
                 heads[point] = after
@@ -221,7 +242,8 @@ def insert(
             heads[point] = following[worst]
         else:
             following[worst_before] = following[worst]
-    pool[count] = row
+    for column in range(row.size):
+        pool[count, column] = row[column]
     run_dims[count] = run_dim
     points[count] = point
     values[count] = least_value
@@ -261,7 +283,8 @@ def put_temporal_loops(
                     continue
                 dim, factor, weight = steps[step, 0], steps[step, 1], steps[step, 2]
                 todo[WORK] += _EXPANSION
-                row[:] = pool[at]
+                for column in range(row.size):
+                    row[column] = pool[at, column]
                 for t in range(num_operands):
                     if depends[t, dim]:
                         row[FIRST + 3 * t] = 1.0
@@ -372,10 +395,10 @@ def enter(
 
 
 @compiled
-def least_units(totals: Array, objective: int, limit: float, cap_cycles: float) -> float:
-    """Units that must be in use further out: with fewer it takes too long, whatever comes further in."""
+def least_units(macs: float, units: float, objective: int, limit: float, cap_cycles: float) -> float:
+    """Units that must be in use further out, if so many are inside: with fewer it takes too long."""
     most_cycles = min(cap_cycles, limit) if objective == LATENCY else cap_cycles
-    return float(totals[0] / (most_cycles * totals[2]) * (1 - 1e-9))
+    return float(macs / (most_cycles * units) * (1 - 1e-9))
 
 
 @compiled
@@ -399,7 +422,7 @@ def put_spatial_loops(
     num_operands = facts.shape[0]
     first_port = pool.shape[1] - tail.size
     row, busy = np.empty(pool.shape[1]), np.empty(tail.size)
-    least_used = least_units(totals, objective, limit, cap_cycles)
+    least_used = least_units(totals[0], totals[2], objective, limit, cap_cycles)
     for at in range(todo[AT], count):
         if todo[WORK] > _MOST_WORK:
             todo[AT] = at
@@ -417,7 +440,8 @@ def put_spatial_loops(
             if not has_factors(packed[point], choice_packed[choice], guards):
                 continue
             todo[WORK] += _EXPANSION
-            row[:] = pool[at]
+            for column in range(row.size):
+                row[column] = pool[at, column]
             spread(row, choices[choice], tiles[inside], depends, windows, output)
             enter(
                 row, inside, tiles[inside], entering, facts, closing, volumes, num_tiles, windows, windowed,
@@ -464,16 +488,15 @@ def finish(
     first_port = pool.shape[1] - num_ports
     busy = np.empty(num_ports)
     # Every unit has the same tile of one iteration, so what an access serves is a matter of the choice alone.
-    together = np.ones((choices.shape[0], num_operands))
+    together = np.empty((choices.shape[0], num_operands))
     row = np.empty(pool.shape[1])
     for choice in range(choices.shape[0]):
-        row[:] = 1.0
+        for column in range(row.size):
+            row[column] = 1.0
         spread(row, choices[choice], tiles[0], depends, windows, output)
         for t in range(num_operands):
             together[choice, t] = row[FIRST + 3 * t + 1]
-    one_inside = totals.copy()
-    one_inside[2] = 1.0
-    least_used = least_units(one_inside, objective, limit, cap_cycles)
+    least_used = least_units(totals[0], 1.0, objective, limit, cap_cycles)
     for at in range(todo[AT], count):
         if todo[WORK] > _MOST_WORK:
             todo[AT] = at
@@ -481,8 +504,10 @@ def finish(
         point = points[at]
         if point < 0 or (num_found == best.size and values[at] >= best[num_found - 1]):
             continue
+        for column in range(row.size):
+            row[column] = pool[at, column]
         for choice in range(choices.shape[0]):
-            if pool[at, USED] * products[choice] < least_used:
+            if row[USED] * products[choice] < least_used:
                 break
             todo[WORK] += 1
             inside = point - choice_weights[choice]
@@ -491,13 +516,14 @@ def finish(
             if not has_factors(packed[point], choice_packed[choice], guards):
                 continue
             todo[WORK] += _EXPANSION // 2
-            energy = pool[at, ENERGY] + totals[1]
-            busy[:] = pool[at, first_port:]
+            energy = row[ENERGY] + totals[1]
+            for port in range(num_ports):
+                busy[port] = row[first_port + port]
             for t in range(num_operands):
-                served = totals[0] / (pool[at, FIRST + 3 * t + 1] * together[choice, t])
-                energy += serving_pj(pool[at], facts, t, served)
-                add_serving(busy, 0, pool[at], facts, t, served)
-            cycles = max(totals[0] / (pool[at, USED] * products[choice]), pool[at, CYCLES])
+                served = totals[0] / (row[FIRST + 3 * t + 1] * together[choice, t])
+                energy += serving_pj(row, facts, t, served)
+                add_serving(busy, 0, row, facts, t, served)
+            cycles = max(totals[0] / (row[USED] * products[choice]), row[CYCLES])
             for port in range(num_ports):
                 cycles = max(cycles, busy[port])
             least_value = value(objective, energy, cycles, cap_cycles)
@@ -506,7 +532,7 @@ def finish(
             place = min(num_found, best.size - 1)
             while place > 0 and best[place - 1] > least_value:
                 best[place] = best[place - 1]
-                best_of[place] = best_of[place - 1]
+                best_of[place, 0], best_of[place, 1] = best_of[place - 1, 0], best_of[place - 1, 1]
                 place -= 1
             best[place] = least_value
             best_of[place, 0] = at

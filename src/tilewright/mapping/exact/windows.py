@@ -34,7 +34,8 @@ NUM_COLUMNS = WAY + 2 * _NUM_SLOTS
 @compiled
 def forget(row: Array, at: int) -> None:
     """No loop moves the operand along a window; `at` is the first of its columns."""
-    row[at : at + NUM_COLUMNS] = 0.0
+    for column in range(at, at + NUM_COLUMNS):
+        row[column] = 0.0
     row[at + FACTOR] = 1.0
 
 
@@ -85,7 +86,8 @@ def add_loop(
     row[at + MOVE] = move
     if axis > 0 and row[at + AXIS] != axis:
         row[at + GRANTED] = 0.0
-        row[at + WAY : at + NUM_COLUMNS] = 0.0
+        for column in range(at + WAY, at + NUM_COLUMNS):
+            row[column] = 0.0
         row[at + AXIS] = axis
     row[at + GRANTED] /= factor
     for slot in range(at + WAY, at + NUM_COLUMNS, 2):
