@@ -126,6 +126,9 @@ def solve_blocks(
                 tried.is_cut_off = True
                 break
             left_s = max(left_s, 0.01) / (len(views) - number)
+        if isinstance(mapper, Exact) and tried.best is not None:
+            tried.improve(view, mapper, _within(budget, left_s))
+            continue
         answer = searcher.solve(tried.task(view, problem), _within(budget, left_s))
         tried.prove(view, answer)
         tried.take(view, answer)
@@ -262,15 +265,32 @@ class _Tried:
         return self.value <= measure(self.objective, *self.bounds_of_all) * _NEARLY
 
     def is_hopeless(self, view: BlockView) -> bool:
-        """Whether no block of a size is better than the best answer by 1.5 %."""
+        """Whether no block of a size is as good as the best answer."""
         if self.cost is None:
             return False
-        length = 1.0 if self.objective == "energy" else view.cycle_length
-        bound = bound_padded(self.task(view, self.problem), self.value / _NEARLY / length) * length
-        if bound < self.value / _NEARLY:
+        length = self._cycle_length(view)
+        bound = bound_padded(self.task(view, self.problem)) * length
+        if bound <= self.value:
             return False
         self.bounds[view.num_threads] = bound
         return True
+
+    def improve(self, view: BlockView, mapper: Exact, budget: Budget) -> None:
+        """Look among blocks of a size for what is better than the best answer."""
+        if self.best is None or self.cost is None:
+            return
+        in_view = replace(self.cost, cycles=int(self.cost.cycles / view.cycle_length))
+        better = mapper.improve(self.task(view, self.problem), budget, self.best.mapping, in_view)
+        if better.answer is not None:
+            self.prove(view, better.answer)
+            self.take(view, better.answer)
+            return
+        self.bounds[view.num_threads] = better.bound_unpadded * self._cycle_length(view)
+        self.sizes.add(view.num_threads)
+        self.is_cut_off |= better.is_cut_off
+
+    def _cycle_length(self, view: BlockView) -> float:
+        return 1.0 if self.objective == "energy" else view.cycle_length
 
     def prove(self, view: BlockView, answer: MappingSolution | Infeasible) -> None:
         """Note what an answer to the layer as it is proves of blocks of a size.
@@ -281,7 +301,7 @@ class _Tried:
         if isinstance(answer, Infeasible):
             return
         bound = max(answer.quality.bound, answer.details.get("bound_unpadded", 0.0))
-        bound *= 1.0 if self.objective == "energy" else view.cycle_length
+        bound *= self._cycle_length(view)
         self.bounds[view.num_threads] = bound
         try:
             cost, launch = evaluate_blocks(self.problem, self.machine, answer.mapping, self.cost_options)

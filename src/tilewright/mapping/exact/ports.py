@@ -60,6 +60,8 @@ def least_port_cycles(task: MappingProblem, num_at_once: int | None = None) -> f
     With `num_at_once` the machine is the view of a GPU's largest block, of whose threads so many work in a
     cycle, and the cycles are the GPU's, whatever the size of a block is.
     """
+    if task.cost_options.link_transfers:  # words may come from beside
+        return 0.0
     limited = limited_ports(task.machine)
     outermost = len(task.machine.levels) - 1
     return max(
