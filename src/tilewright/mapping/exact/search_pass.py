@@ -104,7 +104,8 @@ class _Pass:
     def __init__(self, space: Space, question: Question, is_over: Callable[[], bool]) -> None:
         self.space, self.question, self.is_over = space, question, is_over
         counts_cycles = question.objective != search_states.ENERGY_WITHIN or question.cap_cycles < np.inf
-        self.tables = space.tables(counts_cycles=counts_cycles)
+        counts_energy = question.objective != search_states.LATENCY
+        self.tables = space.tables(counts_cycles=counts_cycles, counts_energy=counts_energy)
         self.num_ports = len(self.tables[0].tail) // 2
         self.spatial = [spatial.within(self._most_cycles()) for spatial in space.spatial]
         self.lost = np.full(1, np.inf)

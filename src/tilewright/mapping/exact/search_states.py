@@ -188,10 +188,10 @@ def least(
 
 @compiled
 def value(objective: int, energy: float, cycles: float, cap_cycles: float) -> float:
-    """What is minimised; infinite beyond the cap. Cycles are whole."""
+    """What is minimised; infinite beyond the cap, and where no tiles fit. Cycles are whole."""
     cycles = np.ceil(cycles * (1 - _SLACK))
     if objective == LATENCY:
-        return cycles
+        return cycles if energy < np.inf else np.inf
     if cycles > cap_cycles:
         return np.inf
     return energy * cycles if objective == EDP else energy

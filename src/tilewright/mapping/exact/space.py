@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -53,6 +53,22 @@ class Tables:
     closing: Array
     rounding_pj: float
 
+    def without_energy(self) -> Tables:
+        """The same where energy does not matter: partial mappings that differ in it only are equal."""
+        facts, totals, entering = self.facts.copy(), self.totals.copy(), self.entering.copy()
+        energies = (
+            search_states.FILL_PJ,
+            search_states.SERVE_PJ,
+            search_states.REDUCE_PJ,
+            search_states.TAIL_PJ,
+        )
+        facts[:, energies] = 0.0
+        totals[1] = 0.0
+        entering[:, 1] = 0.0
+        rest = self.rest.copy()
+        rest[0] = np.where(np.isfinite(rest[0]), 0.0, np.inf)
+        return replace(self, facts=facts, totals=totals, entering=entering, rest=rest, rounding_pj=0.0)
+
 
 def _has(
     steps: tuple[LatticeStep, ...], names: list[str], counts: tuple[int, ...], fixed: dict[str, int]
@@ -81,7 +97,7 @@ class Space:
     left_inside: Array = field(init=False)  # bool [points]: tiles that the innermost level's loops may cut
     spatial: list[Spatial] = field(init=False)
     least_cycles: float = field(init=False)  # of any mapping, by what the levels' ports and choices allow
-    _tables: dict[bool, tuple[Tables, ...]] = field(init=False, default_factory=dict)
+    _tables: dict[tuple[bool, bool], tuple[Tables, ...]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = self.task.problem
@@ -247,34 +263,42 @@ class Space:
 
     # --- tables ---
 
-    def tables(self, *, counts_cycles: bool) -> tuple[Tables, ...]:
-        """Of every level. Where cycles do not matter, partial mappings that differ in them only are equal."""
+    def tables(self, *, counts_cycles: bool, counts_energy: bool = True) -> tuple[Tables, ...]:
+        """Of every level. Where cycles or energy do not matter, partial mappings that differ in them only are
+        equal."""
         limited = limited_ports(self.task.machine) if counts_cycles else ()
-        counts_cycles = bool(limited)  # without limits of bandwidth both are the same
-        if counts_cycles not in self._tables:
-            entries = self._entries(limited)
-            view = View(
-                self.lattice,
-                self.depends,
-                self.windows,
-                self.fits,
-                self.task.problem.num_macs,
-                self.task.cost_options.skips_pixels,
+        key = bool(limited), counts_energy  # without limits of bandwidth cycles are those of computing
+        if key not in self._tables:
+            if counts_energy:
+                self._tables[key] = self._tables_of(limited)
+            else:
+                with_energy = self.tables(counts_cycles=counts_cycles)
+                self._tables[key] = tuple(table.without_energy() for table in with_energy)
+        return self._tables[key]
+
+    def _tables_of(self, limited: tuple[Port, ...]) -> tuple[Tables, ...]:
+        entries = self._entries(limited)
+        view = View(
+            self.lattice,
+            self.depends,
+            self.windows,
+            self.fits,
+            self.task.problem.num_macs,
+            self.task.cost_options.skips_pixels,
+        )
+        rests = least_rest(view, entries, 1 + 2 * len(limited))
+        return tuple(
+            Tables(
+                self._facts(number, limited),
+                self._totals(number),
+                self._tail(number, entries, limited),
+                rests[number],
+                self._entering(number),
+                self._closing(number - 1, limited),
+                self._rounding_pj(number),
             )
-            rests = least_rest(view, entries, 1 + 2 * len(limited))
-            self._tables[counts_cycles] = tuple(
-                Tables(
-                    self._facts(number, limited),
-                    self._totals(number),
-                    self._tail(number, entries, limited),
-                    rests[number],
-                    self._entering(number),
-                    self._closing(number - 1, limited),
-                    self._rounding_pj(number),
-                )
-                for number in range(len(self.levels))
-            )
-        return self._tables[counts_cycles]
+            for number in range(len(self.levels))
+        )
 
     def _facts(self, number: int, ports: tuple[Port, ...]) -> Array:
         """What a search state on this level knows of each operand; columns as `search_states` names them."""
