@@ -30,7 +30,7 @@ def kept(function: Any) -> Any:
 
     Divisions are numpy's: none of the loops divides by zero, so none checks for it.
     """
-    found = numba.njit(nogil=True, error_model="numpy")(function)
+    found = numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
     # Its code holds that of the functions it calls, which may lie in other files: an update of those must
     # not run old code.
     names = function.__code__.co_names

@@ -31,7 +31,7 @@ from tilewright.loops.problem import Problem
 from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Sampler
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
-from tilewright.mapping.exact.padding import bound_padded, least_compute_cycles
+from tilewright.mapping.exact.padding import bound_padded
 from tilewright.mapping.exact.ports import least_port_cycles
 from tilewright.mapping.launch import Launch, in_whole_warps, launch_of
 from tilewright.planning import Budget, Infeasible, Quality, Status
@@ -252,12 +252,8 @@ class _Tried:
         """(Cycles, energy) that no block of any size beats, whatever is padded."""
         view = block_view(self.machine, block_limits(self.machine).max_per_block)
         task = self.task(view, self.problem)
-        on_cores = replace(task, machine=operator_view(self.machine).machine)
-        cycles = max(
-            latency_bound_cycles(self.problem, on_cores.machine),
-            least_compute_cycles(on_cores),
-            int(least_port_cycles(task, view.num_at_once)),
-        )
+        roofline_cycles = latency_bound_cycles(self.problem, operator_view(self.machine).machine)
+        cycles = max(roofline_cycles, int(least_port_cycles(task, view.num_at_once)))
         return cycles, energy_bound_pj(self.problem, view.machine, self.cost_options)
 
     def is_near(self) -> bool:

@@ -50,6 +50,7 @@ _SLACK = 1e-12
 # Where a call goes on: a point or a search state, a state of the point (of a choice), and the work done.
 AT, WITHIN, WORK = range(3)
 BEGIN = -2  # the first state of a point
+_START = np.int64(0)  # an argument that is written as a number is compiled for that number
 _MOST_WORK = 1 << 19  # comparisons, about a hundredth of a second
 _EXPANSION = 12  # comparisons' time that a new state takes
 
@@ -173,13 +174,13 @@ def least(
             served = max(words / row[at + 1], facts[t, TOUCHED])
             energy += max(words, row[USED] * facts[t, FILL_BLOCK]) * facts[t, FILL_PJ] + facts[t, TAIL_PJ]
             energy += serving_pj(row, facts, t, served)
-            add_filling(busy, 0, facts, t, words / (row[USED] * facts[t, FILL_SPREAD]))
+            add_filling(busy, _START, facts, t, words / (row[USED] * facts[t, FILL_SPREAD]))
         else:
             served = macs / (row[at + 1] * facts[t, FED])
             serving = serving_pj(row, facts, t, served)
             energy += serving
             with_tiles += serving
-        add_serving(busy, 0, row, facts, t, served)
+        add_serving(busy, _START, row, facts, t, served)
     cycles = max(macs / (row[USED] * left), row[CYCLES])
     for port in range(tail.size):
         cycles = max(cycles, busy[port], row[first + port] + rest[1 + port, point])
@@ -422,6 +423,7 @@ def put_spatial_loops(
     num_operands = facts.shape[0]
     first_port = pool.shape[1] - tail.size
     row, busy = np.empty(pool.shape[1]), np.empty(tail.size)
+    no_run = _START - 1
     least_used = least_units(totals[0], totals[2], objective, limit, cap_cycles)
     for at in range(todo[AT], count):
         if todo[WORK] > _MOST_WORK:
@@ -462,7 +464,7 @@ def put_spatial_loops(
                 continue
             if insert(
                 inner, inner_run_dims, inner_points, inner_following, inner_heads, inner_values, made, row,
-                -1, inside, least_value, num_operands, first_port, rounding_pj, width, lost, todo,
+                no_run, inside, least_value, num_operands, first_port, rounding_pj, width, lost, todo,
             ):  # fmt: skip
                 inner_parents[made] = at
                 inner_made_by[made] = choice
@@ -522,7 +524,7 @@ def finish(
             for t in range(num_operands):
                 served = totals[0] / (row[FIRST + 3 * t + 1] * together[choice, t])
                 energy += serving_pj(row, facts, t, served)
-                add_serving(busy, 0, row, facts, t, served)
+                add_serving(busy, _START, row, facts, t, served)
             cycles = max(totals[0] / (row[USED] * products[choice]), row[CYCLES])
             for port in range(num_ports):
                 cycles = max(cycles, busy[port])
