@@ -158,7 +158,7 @@ class PortBound:
             steps = (-(-in_level // inside)).prod(axis=-1, dtype=np.float64)
             computing = steps / lanes * np.maximum(1.0, num_used / at_once)
         moving = self.port.cycles(*self._words(in_level, inside))
-        return np.maximum(computing, np.maximum(*moving) * length)
+        return np.asarray(np.maximum(computing, np.maximum(*moving) * length))
 
     def _words(self, in_level: Array, inside: Array | None) -> tuple[Any, Any]:
         """Words that one instance reads and writes at least, for what it has of each dim."""
