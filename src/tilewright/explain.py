@@ -113,14 +113,9 @@ class Explanation(Result):
             title = f"{len(changed)} of {len(self.nodes)} nodes have no kernel under their own name"
             heads = ("node", "operator", "became", "kernel", "why")
             tables.append(Table(heads, changed, title, less=(2, 1)))
-        reasons = Counter((edge.is_fused, Reason(edge.code)) for edge in self.edges)
-        if reasons:
-            edges = tuple(
-                (count, "fused" if is_fused else "cut", str(reason), reason.text)
-                for (is_fused, reason), count in sorted(reasons.items(), key=lambda item: -item[1])
-            )
+        if self.edges:
             title = f"{len(self.edges)} edges between nodes"
-            tables.append(Table(("edges", "", "reason", "why"), edges, title, (0,)))
+            tables.append(Table(("edges", "", "reason", "why"), self.edge_counts(), title, (0,)))
         if self.schedule:
             tables.append(Table(("schedule",), ((self.schedule,),), "how kernels were put in order"))
         if self.tuned:
@@ -128,6 +123,14 @@ class Explanation(Result):
                 Table(("tuned",), tuple((line,) for line in self.tuned), "forms that were searched")
             )
         return tuple(tables)
+
+    def edge_counts(self) -> tuple[tuple[int, str, str, str], ...]:
+        """How many edges were fused or cut for each reason, the most first: number, verdict, code, why."""
+        reasons = Counter((edge.is_fused, Reason(edge.code)) for edge in self.edges)
+        return tuple(
+            (count, "fused" if is_fused else "cut", str(reason), reason.text)
+            for (is_fused, reason), count in sorted(reasons.items(), key=lambda item: -item[1])
+        )
 
     def lines(self) -> tuple[str, ...]:
         """What a person reads: kernels with the nodes in them, nodes, edges."""

@@ -14,16 +14,10 @@ from tilewright.compiled_facts import CompiledFacts, MeasuredError, TensorInfo
 from tilewright.explain import Explanation
 from tilewright.files import write_output
 from tilewright.formatting import format_ms
-from tilewright.printable import html_text, json_text
+from tilewright.printable import json_text
+from tilewright.report.figure import heading, html_table, page
 from tilewright.results import Result, about
 from tilewright.steps import CostInfo, MemoryInfo, StepInfo, TuningInfo
-
-_STYLE = (
-    "body{font:14px/1.4 system-ui,sans-serif;margin:2em;max-width:100em}"
-    "table{border-collapse:collapse;margin:1em 0}"
-    "th,td{border-bottom:1px solid #ddd;padding:.2em .8em;text-align:left;vertical-align:top}"
-    "th{background:#f4f4f4}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +30,11 @@ class Table:
 
     def html(self) -> str:
         """The table with its heading."""
-        head = "".join(f"<th>{html_text(c)}</th>" for c in self.columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html_text(cell)}</td>" for cell in row) + "</tr>" for row in self.rows
-        )
-        return f"<h2>{html_text(self.title)}</h2><table><tr>{head}</tr>{body}</table>"
+        return heading(self.title) + self.rows_html()
+
+    def rows_html(self) -> str:
+        """The table alone."""
+        return html_table(self.columns, self.rows, is_words=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +125,7 @@ class CompilationReport:
 
     def html(self) -> str:
         """The whole report as one page."""
-        parts = "".join(table.html() for table in self.tables)
-        return (
-            '<!doctype html><html lang="en"><meta charset="utf-8"><title>tilewright report</title>'
-            f"<style>{_STYLE}</style><h1>tilewright report</h1>{parts}</html>\n"
-        )
+        return page("tilewright report", [table.html() for table in self.tables], follows_system=True)
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:

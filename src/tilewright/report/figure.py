@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.printable import html_text
@@ -12,9 +12,16 @@ WIDTH, HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 34, 52
 _COLOURS = ("#3366aa", "#cc6633", "#449955", "#aa3377", "#777777", "#c9a227", "#55aacc")
 _STYLE = (
-    "body{font-family:sans-serif;margin:2em auto;max-width:62em;padding:0 1em}"
-    "table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;text-align:right;"
-    "border-bottom:1px solid #8886}td:first-child,th:first-child{text-align:left}"
+    "body{font-family:sans-serif;margin:2em auto;max-width:62em;padding:0 1em;overflow-wrap:anywhere}"
+    # Tables and pictures that are wider than the page scroll in their place, so that the page does not.
+    "table{border-collapse:collapse;margin:1em 0;display:block;overflow-x:auto;overflow-wrap:normal}"
+    "td,th{padding:.25em .8em;text-align:right;vertical-align:top;border-bottom:1px solid #8886}"
+    "td:first-child,th:first-child,.words td,.words th{text-align:left}"
+    ".drawn{overflow-x:auto;margin:1em 0}.drawn svg{min-width:38em}"
+    ".facts{display:flex;flex-wrap:wrap;gap:.5em 2.4em;margin:1em 0}.facts div{font-size:13px}"
+    ".facts b{display:block;font-weight:normal;opacity:.7;font-size:11px}"
+    ".key{font-size:12px;margin:.4em 0;line-height:1.7}.key span{display:inline-block;margin-right:1.1em}"
+    ".key i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;vertical-align:-.1em}"
     "svg{max-width:100%;height:auto}svg text{font-family:sans-serif;font-size:12px;fill:currentColor}"
     "svg a text{text-decoration:underline}p.note{opacity:.75;max-width:46em}"
     "summary{cursor:pointer;margin:.4em 0}pre{overflow-x:auto;line-height:1.35}"
@@ -23,13 +30,18 @@ _STYLE = (
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A dot of a scatter plot; `label` is shown when pointed at. `anchor` is what it leads to on its page."""
+    """A dot of a scatter plot; `label` is shown when pointed at. `anchor` is what it leads to on its page.
+
+    `colour` is the number of one; those that are marked are large, in a colour of their own.
+    """
 
     x: float
     y: float
     label: str
     is_marked: bool = False
     anchor: str = ""
+    colour: int = 0
+    radius: float = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +85,30 @@ def line_chart(title: str, x_name: str, y_name: str, lines: Sequence[Line]) -> s
     return _svg(body)
 
 
-def scatter(title: str, x_name: str, y_name: str, points: Sequence[Point]) -> str:
-    """Dots on logarithmic axes; marked ones are large.
+def scatter(title: str, x_name: str, y_name: str, points: Sequence[Point], lines: Sequence[Line] = ()) -> str:
+    """Dots on logarithmic axes; marked ones are large. `lines` are drawn behind them.
 
-    Those that no other dot is below and left of are joined by a line from left to right.
+    Marked dots that no other marked one is below and left of are joined by a line from left to right.
     """
-    xs, ys = _Scale.of([p.x for p in points]), _Scale.of([p.y for p in points])
+    ends = [end for line in lines for end in line.points]
+    xs = _Scale.of([*(p.x for p in points), *(x for x, _ in ends)])
+    ys = _Scale.of([*(p.y for p in points), *(y for _, y in ends)])
     body = [_frame(title, x_name, y_name), *_x_ticks(xs), *_y_ticks(ys)]
+    for number, line in enumerate(lines):
+        path = " ".join(f"{_x(xs, x):.1f},{_y(ys, y):.1f}" for x, y in line.points)
+        body.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour(number)}" stroke-width="1.5" '
+            f'stroke-dasharray="6 4"><title>{html_text(line.name)}</title></polyline>'
+        )
     marked = sorted((p for p in points if p.is_marked), key=lambda p: (p.x, p.y))
     front = [p for n, p in enumerate(marked) if all(before.y > p.y for before in marked[:n])]
     if len(front) > 1:
         path = " ".join(f"{_x(xs, p.x):.1f},{_y(ys, p.y):.1f}" for p in front)
         body.append(f'<polyline points="{path}" fill="none" stroke="{_COLOURS[1]}"/>')
     for p in points:
-        radius, fill = (6, _COLOURS[1]) if p.is_marked else (4, _COLOURS[0])
+        radius, fill = (6.0, _COLOURS[1]) if p.is_marked else (p.radius, colour(p.colour))
         dot = (
-            f'<circle cx="{_x(xs, p.x):.1f}" cy="{_y(ys, p.y):.1f}" r="{radius}" fill="{fill}" '
+            f'<circle cx="{_x(xs, p.x):.1f}" cy="{_y(ys, p.y):.1f}" r="{radius:g}" fill="{fill}" '
             f'fill-opacity="0.8"><title>{html_text(p.label)}</title></circle>'
         )
         body.append(f'<a href="#{html_text(p.anchor)}">{dot}</a>' if p.anchor else dot)
@@ -129,17 +149,35 @@ def bar_chart(
     return _svg(body)
 
 
+def curves(
+    title: str, x_name: str, y_name: str, lines: Sequence[Line], *, is_logarithmic: bool = True
+) -> str:
+    """Lines from left to right over an axis that may be logarithmic, upwards from 0; x is positive there."""
+    places = [place for line in lines for place in line.points]
+    across = [x for x, _ in places]
+    xs = _Scale.of(across) if is_logarithmic else _Scale(0.0, max([*across, 1e-12]), False)
+    ys = _Scale(0.0, max([*(y for _, y in places), 1e-12]) * 1.05, False)
+    body = [_frame(title, x_name, y_name), *_x_ticks(xs), *_y_ticks(ys)]
+    for number, line in enumerate(lines):
+        path = " ".join(f"{_x(xs, x):.1f},{_y(ys, y):.1f}" for x, y in line.points)
+        body.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour(number)}" stroke-width="1.8" '
+            f'stroke-linejoin="round"><title>{html_text(line.name)}</title></polyline>'
+        )
+    return _svg(body)
+
+
 def page(title: str, parts: Sequence[str], *, follows_system: bool = False) -> str:
     """An HTML page of parts that are HTML already.
 
-    One that follows the reader's system is light or dark; its parts set no colour of text or background that
-    is not half transparent.
+    One that follows the reader's system is light or dark; its parts set no colour of text or background but
+    half transparent ones, the system's, and both together.
     """
     inside = "\n".join(parts)
     scheme = f":root{{color-scheme:light{' dark' if follows_system else ''}}}"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html_text(title)}</title><style>{scheme}{_STYLE}</style></head>"
         f"<body>\n<h1>{html_text(title)}</h1>\n{inside}\n</body></html>\n"
     )
@@ -155,11 +193,29 @@ def note(text: str) -> str:
     return f'<p class="note">{html_text(text)}</p>'
 
 
-def html_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+def html_table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, is_words: bool = False) -> str:
     """A table of a page; cells are shown as their text."""
-    lines = ["<table><tr>" + "".join(f"<th>{html_text(h)}</th>" for h in heads) + "</tr>"]
+    kind = ' class="words"' if is_words else ""
+    lines = [f"<table{kind}><tr>" + "".join(f"<th>{html_text(h)}</th>" for h in heads) + "</tr>"]
     lines += ["<tr>" + "".join(f"<td>{html_text(str(c))}</td>" for c in row) + "</tr>" for row in rows]
     return "\n".join([*lines, "</table>"])
+
+
+def drawn(svg: str) -> str:
+    """A picture that keeps a size at which it can be read, and scrolls where the page is narrower."""
+    return f'<div class="drawn">{svg}</div>'
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> str:
+    """Names with what they are, side by side."""
+    told = "".join(f"<div><b>{html_text(name)}</b>{html_text(value)}</div>" for name, value in rows)
+    return f'<div class="facts">{told}</div>'
+
+
+def key(entries: Iterable[tuple[str, str]]) -> str:
+    """What colours mean: pairs of colour and name."""
+    told = (f'<span><i style="background:{c}"></i>{html_text(name)}</span>' for c, name in entries)
+    return f'<p class="key">{"".join(told)}</p>'
 
 
 def folded(title: str, parts: Sequence[str], *, anchor: str = "", is_open: bool = False) -> str:

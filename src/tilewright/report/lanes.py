@@ -22,25 +22,21 @@ _NAMES_PX = 196
 _SHADES = 8
 
 STYLE = (
-    "body{max-width:112em}.facts{display:flex;flex-wrap:wrap;gap:.5em 2.4em;margin:1em 0}"
-    ".facts div{font-size:13px}"
-    ".facts b{display:block;font-weight:normal;color:#777;font-size:11px}"
-    f".lanes{{display:flex;border:1px solid #ccc;background:#fff}}.names{{flex:0 0 {_NAMES_PX}px;"
-    "border-right:1px solid #ccc;font-size:11px}.names>div{position:relative;padding:0 6px;"
+    "body{max-width:112em}"
+    f".lanes{{display:flex;border:1px solid #8886}}.names{{flex:0 0 min({_NAMES_PX}px,40%);"
+    "border-right:1px solid #8886;font-size:11px}.names>div{position:relative;padding:0 6px;"
     "box-sizing:border-box;overflow:hidden;text-align:right;white-space:nowrap}"
-    ".names b{font-size:12px}.names i{position:absolute;right:6px;font-style:normal;color:#666;"
-    "transform:translateY(-50%);font-size:10px;background:#fff;padding-left:3px}"
+    ".names b{font-size:12px}.names i{position:absolute;right:6px;font-style:normal;"
+    "transform:translateY(-50%);font-size:10px;background:Canvas;color:CanvasText;padding-left:3px}"
     ".names .top{position:absolute;left:6px;top:2px;text-align:left;line-height:1.35}"
     ".scroll{flex:1;overflow-x:auto;overflow-y:hidden}.wide{position:relative;width:100%}"
-    ".lane{position:relative;box-sizing:border-box;border-bottom:1px solid #e4e4e4;overflow:hidden}"
-    ".names>div{border-bottom:1px solid #e4e4e4}"
+    ".lane{position:relative;box-sizing:border-box;border-bottom:1px solid #8883;overflow:hidden}"
+    ".names>div{border-bottom:1px solid #8883}"
     ".lane svg{position:absolute;left:0;top:0;width:100%;height:100%;max-width:none}"
     ".lane span{position:absolute;top:0;height:100%;overflow:hidden;white-space:nowrap;font-size:10px;"
-    "box-sizing:border-box;padding:2px 0 0 3px;color:#222;border-left:1px solid #fff}"
-    ".axis span{border-left:1px solid #888;color:#444;padding-top:3px}"
-    ".grid{position:absolute;top:0;bottom:0;width:0;border-left:1px solid #0001;pointer-events:none}"
-    ".key{font-size:12px;margin:.4em 0;line-height:1.7}.key span{display:inline-block;margin-right:1.1em}"
-    ".key i{display:inline-block;width:.9em;height:.9em;margin-right:.35em;vertical-align:-.1em}"
+    "box-sizing:border-box;padding:2px 0 0 3px;color:#222;border-left:1px solid #fff8}"
+    ".axis span{border-left:1px solid #888;color:CanvasText;padding-top:3px}"
+    ".grid{position:absolute;top:0;bottom:0;width:0;border-left:1px solid #8883;pointer-events:none}"
     + "".join(f".t{zoom}{{display:none}}" for zoom in ZOOMS[1:])
     + "".join(
         f"#z{zoom}:checked~.lanes .wide{{width:{100 * zoom}%}}"
@@ -98,9 +94,14 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """The axis of all lanes, from 0 to `end_s`."""
+    """The axis of all lanes, from 0 to `end_s`, with ticks in `unit`s, of which a second has `per_s`.
+
+    Where no time is known, steps stand for seconds.
+    """
 
     end_s: float
+    unit: str = "ms"
+    per_s: float = 1e3
 
     def place(self, at_s: float) -> int:
         """Where a moment lies, in units of the lane."""
@@ -114,24 +115,24 @@ class Time:
         """Round moments, and from which zoom on each is shown."""
         ticks: dict[float, int] = {}
         for zoom in ZOOMS:
-            step = _round_up(self.end_s * 1e3 / (10 * zoom)) if self.end_s else 1.0
-            for number in range(int(self.end_s * 1e3 / step) + 1):
+            step = _round_up(self.end_s * self.per_s / (10 * zoom)) if self.end_s else 1.0
+            for number in range(int(self.end_s * self.per_s / step) + 1):
                 ticks.setdefault(float(f"{number * step:.9g}"), zoom)
         return sorted(ticks.items())
 
     def lane(self) -> Lane:
         """The ticks with their times."""
         body = "".join(
-            f'<span class="t{zoom}" style="left:{self.percent(ms * 1e-3)};width:7em">{ms:g}</span>'
-            for ms, zoom in self._ticks()
+            f'<span class="t{zoom}" style="left:{self.percent(tick / self.per_s)};width:7em">{tick:g}</span>'
+            for tick, zoom in self._ticks()
         )
-        return Lane('<div class="top">ms</div>', body, 18, "lane axis")
+        return Lane(f'<div class="top">{html_text(self.unit)}</div>', body, 18, "lane axis")
 
     def grid(self) -> str:
         """Lines through all lanes at the ticks."""
         return "".join(
-            f'<div class="grid t{zoom}" style="left:{self.percent(ms * 1e-3)}"></div>'
-            for ms, zoom in self._ticks()
+            f'<div class="grid t{zoom}" style="left:{self.percent(tick / self.per_s)}"></div>'
+            for tick, zoom in self._ticks()
         )
 
 
@@ -214,7 +215,7 @@ def stack_lane(
         return round(height * (1 - size_bytes / top))
 
     ticks = _byte_ticks(top)
-    shapes = [f'<path d="M0 {y(t)}H{SPAN}" stroke="#ddd" {_FINE}/>' for t in ticks]
+    shapes = [f'<path d="M0 {y(t)}H{SPAN}" stroke="#8886" {_FINE}/>' for t in ticks]
     for kind in range(len(colours) - 1, -1, -1):
         path = [f"M0 {height}"]
         level = height
@@ -247,7 +248,7 @@ def map_lane(title: str, time: Time, rectangles: Sequence[Rectangle], height: in
             f'fill="{r.colour}">{label}</rect>'
         )
     body = (
-        f'<svg viewBox="0 0 {SPAN} {height * 10}" preserveAspectRatio="none"><g stroke="#fff" '
+        f'<svg viewBox="0 0 {SPAN} {height * 10}" preserveAspectRatio="none"><g stroke="#fff8" '
         f'stroke-width="0.6" vector-effect="non-scaling-stroke">{"".join(shapes)}</g></svg>'
     )
     name = "<br>".join(map(html_text, title.split("\n")))
@@ -268,21 +269,6 @@ def picture(time: Time, lanes: Sequence[Lane]) -> str:
     return (
         f'<div class="zoomed">{choices}<div class="lanes"><div class="names">{names}</div>'
         f'<div class="scroll"><div class="wide">{bodies}{time.grid()}</div></div></div></div>'
-    )
-
-
-def facts(rows: Iterable[tuple[str, str]]) -> str:
-    """Names with what they are, side by side."""
-    told = "".join(f"<div><b>{html_text(name)}</b>{html_text(value)}</div>" for name, value in rows)
-    return f'<div class="facts">{told}</div>'
-
-
-def key(entries: Iterable[tuple[str, str]]) -> str:
-    """What colours mean: pairs of colour and name."""
-    return (
-        '<p class="key">'
-        + "".join(f'<span><i style="background:{c}"></i>{html_text(name)}</span>' for c, name in entries)
-        + "</p>"
     )
 
 

@@ -17,8 +17,6 @@ from tilewright.report.lanes import (
     Time,
     band_lane,
     block_lanes,
-    facts,
-    key,
     map_lane,
     picture,
     stack_lane,
@@ -66,9 +64,11 @@ def run_page(timeline: Timeline, cost: SimulatedCost, said: Sequence[tuple[str, 
     pictured = _Run(timeline, time)
     parts = [
         f"<style>{STYLE}</style>",
-        facts(said),
-        key([entry for kind, entry in _HELD.items() if any(kind in x.held for x in timeline.levels)]),
-        key([entry for what, entry in _DOES.items() if any(run.what == what for run in timeline.runs)]),
+        figure.facts(said),
+        figure.key([entry for kind, entry in _HELD.items() if any(kind in x.held for x in timeline.levels)]),
+        figure.key(
+            [entry for what, entry in _DOES.items() if any(run.what == what for run in timeline.runs)]
+        ),
         picture(time, list(pictured.lanes(cost))),
         figure.note(
             "One batch on one cluster, as simulated. Dashed: the whole capacity of the level. Slices are "
@@ -76,7 +76,7 @@ def run_page(timeline: Timeline, cost: SimulatedCost, said: Sequence[tuple[str, 
         ),
         pictured.subgraph_table(),
     ]
-    return figure.page(f"{timeline.network} on {timeline.machine}", parts)
+    return figure.page(f"{timeline.network} on {timeline.machine}", parts, follows_system=True)
 
 
 class _Run:

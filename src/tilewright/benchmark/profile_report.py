@@ -1,0 +1,60 @@
+"""A profile as the times of a report's page: each step with its limit, the machine's peaks."""
+
+from __future__ import annotations
+
+from tilewright.benchmark.profile import KernelTime, Profile
+from tilewright.formatting import format_ms
+from tilewright.report.limits import TimedKernel
+from tilewright.report.model_page import RunTimes
+
+_EXPLAINED = (
+    "Roofs are what this machine did at best just before, with as many threads: operations of its units, and "
+    "bytes from the places where weights and activations lie. Bytes of a kernel are those that it touches, "
+    "each once."
+)
+
+
+def run_times(profile: Profile) -> RunTimes:
+    """The measured times of a run."""
+    limits = profile.limits
+    flop_per_s = {"vectors": limits.fma_flop_per_s}
+    if limits.tile_flop_per_s is not None:
+        flop_per_s["bfloat16 tiles"] = limits.tile_flop_per_s
+    return RunTimes(
+        kernels=tuple(map(_timed, profile.kernels)),
+        is_measured=True,
+        said=_said(profile),
+        flop_per_s=flop_per_s,
+        bytes_per_s={
+            "memory": limits.memory_bytes_per_s,
+            "caches": limits.cache_bytes_per_s,
+            "smallest caches": limits.small_bytes_per_s,
+        },
+        explained=_EXPLAINED,
+    )
+
+
+def _timed(kernel: KernelTime) -> TimedKernel:
+    return TimedKernel(
+        id=kernel.id,
+        name=f"{kernel.template} {', '.join(kernel.nodes)}".strip(),
+        time_ns=kernel.median_ns,
+        low_ns=kernel.low_ns,
+        high_ns=kernel.high_ns,
+        limit_ns=None if kernel.bound == "host" else kernel.limit_ns,
+        bound=kernel.bound,
+        flop=kernel.flop,
+        size_bytes=kernel.constant_bytes + kernel.activation_bytes,
+    )
+
+
+def _said(profile: Profile) -> tuple[tuple[str, str], ...]:
+    threads = profile.limits.num_threads
+    return (
+        ("a run, the median", f"{format_ms(profile.run_ns / 1e6)} of {profile.num_runs} runs"),
+        ("threads", str(threads)),
+        ("limits add up to", format_ms(profile.limit_ns / 1e6)),
+        ("between kernels", format_ms(profile.between_ns / 1e6)),
+        ("energy of a run", str(profile.energy)),
+        ("what holds it back", profile.verdict),
+    )
