@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from tilewright.api.artifacts import asked_of_artifacts, for_models
 from tilewright.api.compilation import compile_model
 from tilewright.api.inputs import feed_of
 from tilewright.api.models import load
+from tilewright.api.pages import page_path, write_page
 from tilewright.arguments import checked
 from tilewright.benchmark import BenchPlan, BoundSplit, Comparison, Contestant, Entrant, compare_engines
 from tilewright.benchmark.engines import PEERS, is_installed, peer_precision
@@ -104,6 +106,19 @@ class BenchResult(Comparison):
         behind = len(figures) + 2  # the columns behind those of the percentiles
         less = (behind + 1, 1, behind, *range(behind - 2, 2, -1))
         return (Table(heads, rows, title, tuple(range(2, len(figures) + 4)), less),)
+
+    @checked
+    def save_page(self, path: str | os.PathLike[str]) -> Path:
+        """Write distributions of latency, percentiles and rounds as one HTML page.
+
+        Raises:
+            UsageError: the name does not end in .html, or the file cannot be written.
+        """
+        from tilewright.benchmark.latency_page import latency_page
+
+        page = page_path(os.fspath(path))
+        write_page(page, latency_page(self, self.tables(), (*self.lines(), *self.advice)))
+        return page
 
     def lines(self) -> Sequence[str]:
         """Who is another model, and the machine's state."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from tilewright.api.artifacts import open_or_compile
 from tilewright.api.inputs import feed_of, running_on
+from tilewright.api.pages import model_report, page_path, write_page
 from tilewright.arguments import checked
 from tilewright.benchmark.machine_state import busy_share
 from tilewright.benchmark.profile import KernelTime, Profile, profile_program
@@ -106,11 +107,13 @@ def profile_model(
     duration_s: float = 2.0,
     threads: int | None = None,
     options: Options | None = None,
+    report: str | Path | None = None,
     progress: Progress | None = None,
 ) -> ModelProfile:
     """Time every kernel in the running model, and compare it with what this machine could do.
 
-    A `feed` are arrays or an .npz file; without one inputs are random, by the seed of the options.
+    A `feed` are arrays or an .npz file; without one inputs are random, by the seed of the options. A `report`
+    is a page to write: the model's graph, kernels beside their limits, memory over time.
 
     Raises:
         UsageError: a model that is made for another target than cpu, or a duration that makes no sense.
@@ -118,6 +121,7 @@ def profile_model(
     options = options or Options()
     if not 0 < duration_s <= 3600:
         raise UsageError(f"duration {duration_s:g}: give seconds, more than 0 and at most 3600.")
+    page = None if report is None else page_path(report)
     if isinstance(model, CompiledModel):
         name, compiled = "model", model
     else:
@@ -134,6 +138,8 @@ def profile_model(
             duration_s=duration_s,
             progress=progress or (lambda *_: None),
         )
+    if page is not None:
+        write_page(page, model_report(compiled, name, profiled))
     return ModelProfile(
         **{name: getattr(profiled, name) for name in Profile.__dataclass_fields__},
         model=name,

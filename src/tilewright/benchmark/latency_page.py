@@ -31,7 +31,7 @@ _UNTIL = 0.995
 
 
 def latency_page(comparison: Comparison, tables: Sequence[Table], lines: Sequence[str]) -> str:
-    """One HTML page without scripts or network; `tables` and `lines` are what the comparison says of itself."""
+    """One HTML page without scripts or network; `tables` and `lines` are what is said of all in words."""
     timed = [(c.label, c.timing) for c in comparison.contestants if c.timing is not None]
     streams = "" if comparison.num_streams == 1 else f", {comparison.num_streams} runs at a time"
     threads = f"{comparison.num_threads} thread{'s' if comparison.num_threads > 1 else ''}"
@@ -73,7 +73,6 @@ def _distributions(timed: Sequence[tuple[str, Timing]], names: str) -> list[str]
                 "latency, ms",
                 "% of runs in a bin",
                 [_histogram(label, timing.runs_ms, pooled) for label, timing in timed],
-                is_logarithmic=False,
             )
         ),
     ]
@@ -89,8 +88,9 @@ def _cumulative(label: str, timing: Timing) -> Line:
 
 def _histogram(label: str, runs_ms: Sequence[float], pooled: Sequence[float]) -> Line:
     """A line along the tops of bins, which all engines share; it begins and ends on the ground."""
-    low, high = min(pooled), quantile(pooled, _UNTIL)
-    width = (high - low) / _BINS or max(high, 1e-9) / _BINS
+    low = max(min(pooled), 1e-9)
+    high = max(quantile(pooled, _UNTIL), 1.001 * low)
+    width = (high - low) / _BINS
     edges = [low + width * number for number in range(_BINS + 1)]
     ordered = sorted(runs_ms)
     below = [bisect.bisect_left(ordered, edge) for edge in edges]

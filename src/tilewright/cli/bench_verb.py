@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import INPUTS, CompileFlags, add_verb, checked_threads
+from tilewright.cli.flags import FILES, INPUTS, CompileFlags, add_verb, checked_threads
 from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
 from tilewright.errors import BudgetExceeded, UsageError
 
@@ -54,6 +54,12 @@ def bench(
     inputs: Path | None = INPUTS,
     error: bool = typer.Option(True, help="Measure each engine's error against the reference in float64."),
     advice: bool = typer.Option(True, help="Measure A's kernels and this machine, and say what binds A."),
+    report: Path | None = typer.Option(
+        None,
+        "--report",
+        help="Also write a page: how latencies are distributed, and how they went from round to round.",
+        rich_help_panel=FILES,
+    ),
     fail_if_slower: bool = typer.Option(
         False, "--fail-if-slower", help="Exit code 5 if A is slower than any."
     ),
@@ -65,6 +71,7 @@ def bench(
     """
     from tilewright.api.artifacts import require_asked_of_all
     from tilewright.api.benchmark import BenchOptions, bench
+    from tilewright.api.pages import page_path
     from tilewright.benchmark import Verdict
     from tilewright.targets import is_cpu
 
@@ -82,11 +89,15 @@ def bench(
         streams=streams,
     )
     require_asked_of_all(models, options, flags.asked)
+    page = None if report is None else page_path(report)
     first = models[0]
     with progress(f"loading {first.name}") as update:
         found = bench(
             *models, *_peers(versus), feed=inputs, measure=measure, options=options, progress=update
         )
+    if page is not None:
+        found.save_page(page)
+        hint(f"written to {page}")
     if as_json:
         print_model_document("bench", found.model_sha256, found.target, found)
     else:

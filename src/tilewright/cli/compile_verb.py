@@ -43,6 +43,9 @@ def compile_(
     flags: CompileFlags,
     model: Path = MODEL,
     output: Path | None = typer.Option(None, "--output", "-o", help="Artifact to write; default MODEL.tw."),
+    report: Path | None = typer.Option(
+        None, "--report", help="Also write a page with the graph, times by estimate, and memory over time."
+    ),
     dump_after: list[str] = flag("dump_after"),
     error: bool = typer.Option(
         False, help="Measure the model's error against the reference in float64; the artifact keeps it."
@@ -60,16 +63,18 @@ def compile_(
     import tilewright as tw
     from tilewright.api.compilation import artifact_path
     from tilewright.api.kept import compile_or_reuse
+    from tilewright.api.pages import model_report, page_path, write_page
     from tilewright.specialise.model import OpenCompiledModel
 
     options = flags.options(dump_after=dump_after)
     path = artifact_path(model, output)
+    page = None if report is None else page_path(report)
     if inputs is not None and not error:
         raise UsageError(f"{inputs}: inputs are for --error; add it, or leave them out.")
     with progress(f"compiling {model.name}") as update:
         started = time.perf_counter()
         loaded = tw.load(model, shapes=options.shapes)
-        if loaded.is_open and (error or dump_after):
+        if loaded.is_open and (error or dump_after or page is not None):
             loaded.graph  # noqa: B018  # there is none: says which sizes are open
         load_s = time.perf_counter() - started
         compiled = compile_or_reuse(loaded, options, update)
@@ -80,6 +85,9 @@ def compile_(
         started = time.perf_counter()
         path = compiled.save(path)
         phase_s = {"load": load_s, **compiled.phase_s, "save": time.perf_counter() - started}
+        if page is not None and not isinstance(compiled, OpenCompiledModel):
+            update("writing the report")
+            write_page(page, model_report(compiled, model.name))
     if isinstance(compiled, OpenCompiledModel):
         _show_shapes(compiled, path, phase_s, as_json=as_json)
         return
@@ -105,6 +113,8 @@ def compile_(
             hint(f"on the host, slowly: {', '.join(kernel.nodes)}")
     for remark in compiled.remarks:
         hint(remark)
+    if page is not None:
+        hint(f"written to {page}")
     use = "run --random" if compiled.facts.machine is not None else "bench"
     hint(f"next: tilewright {use} {path}, tilewright explain {path}")
     end_if_interrupted(compiled)

@@ -153,6 +153,7 @@ def map_(
     plot: Path | None = typer.Option(
         None,
         "--plot",
+        "--report",
         metavar="FILE",
         help="Draw the mappings as an HTML page; with --sweep also latency, energy and area and their front.",
         rich_help_panel=FILES,

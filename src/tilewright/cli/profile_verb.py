@@ -20,9 +20,10 @@ def register(app: typer.Typer, panel: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class WrittenTrace(Result):
-    """Where the trace was written, if it was asked for."""
+    """Where the trace and the report were written, if they were asked for."""
 
     trace: Path | None
+    report: Path | None
 
 
 def profile(
@@ -32,6 +33,11 @@ def profile(
     inputs: Path | None = INPUTS,
     every: bool = typer.Option(False, "--all", help="Every kernel, in the order they run."),
     trace: Path | None = typer.Option(None, "--trace", help="Also write a trace for Perfetto, as .json."),
+    report: Path | None = typer.Option(
+        None,
+        "--report",
+        help="Also write a page with the graph, kernels beside limits, and memory over time.",
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Time every kernel in the running model, and compare it with what this machine could do.
@@ -57,12 +63,13 @@ def profile(
             duration_s=duration,
             threads=checked_threads(options.threads),
             options=options,
+            report=report,
             progress=update,
         )
     if trace is not None:
         write_atomically(trace, found.chrome_trace(model.name).encode())
     if as_json:
-        print_model_document("profile", found.model_sha256, "cpu", found, WrittenTrace(trace))
+        print_model_document("profile", found.model_sha256, "cpu", found, WrittenTrace(trace, report))
         return
     print_tables(found.tables(every=every))
     for line in found.lines():
@@ -72,3 +79,5 @@ def profile(
         hint(f"others used {others} of the cores: times, limits and the verdict may be off")
     if trace is not None:
         hint(f"written to {trace}; open it at ui.perfetto.dev")
+    if report is not None:
+        hint(f"written to {report}")

@@ -105,6 +105,7 @@ def simulate(
     page: Path | None = typer.Option(
         None,
         "--html",
+        "--report",
         help="Draw what the buffers hold and what the units do, over time, as an HTML file.",
         rich_help_panel=FILES,
     ),

@@ -131,7 +131,9 @@
   };
   canvas.addEventListener("pointerup", lift);
   canvas.addEventListener("pointercancel", lift);
+  // Until the picture is chosen the wheel scrolls the page, which would else end here.
   canvas.addEventListener("wheel", (event) => {
+    if (document.activeElement !== canvas && !event.ctrlKey) return;
     event.preventDefault();
     zoom(Math.exp(-event.deltaY / 400), event.clientX, event.clientY);
   }, { passive: false });

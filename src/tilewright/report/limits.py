@@ -158,7 +158,7 @@ def _roofs(
         lines.append(Line(f"{name}, {roof:,.0f} GFLOP/s", ((start, roof), (high, roof))))
     for name, rate in bytes_per_s.items():
         speed = rate / 1e9
-        # Where the data flow faster than any unit computes from the first dot on, no part of the line is seen.
+        # Of a place that feeds every unit from the first dot on nothing is seen.
         end = max(min(high, peak / speed), low)
         lines.append(Line(f"{name}, {speed:,.0f} GB/s", ((low, low * speed), (end, end * speed))))
     return lines

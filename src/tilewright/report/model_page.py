@@ -106,8 +106,8 @@ def _edges_section(explanation: Explanation) -> list[str]:
     num_fused = sum(count for count, verdict, *_ in counts if verdict == "fused")
     num_cut = len(explanation.edges) - num_fused
     said = (
-        f"{len(explanation.edges):,} edges between nodes: {num_fused:,} fused into one kernel, {num_cut:,} cut. "
-        "The reason of each is in the graph, where a box is chosen, and in the table of edges below."
+        f"{len(explanation.edges):,} edges between nodes: {num_fused:,} fused into one kernel, {num_cut:,} "
+        "cut. The reason of each is in the graph, where a box is chosen, and in the table of edges below."
     )
     rows = [(f"{count:,}", verdict, code, why) for count, verdict, code, why in counts]
     heads = ("edges", "verdict", "reason", "why")

@@ -28,7 +28,7 @@ const frame = {
   querySelector: (what) => ({ canvas, ".graph-about": about })[what], previousElementSibling: tools,
 };
 const source = { textContent: fs.readFileSync(dataFile, "utf8"), previousElementSibling: frame };
-global.document = { currentScript: { previousElementSibling: source } };
+global.document = { currentScript: { previousElementSibling: source }, activeElement: canvas };
 global.window = { matchMedia: () => element({ matches: false }), devicePixelRatio: 2 };
 global.requestAnimationFrame = (draw) => draw();
 global.ResizeObserver = class { observe() {} };

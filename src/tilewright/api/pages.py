@@ -1,0 +1,54 @@
+"""Reports as pages: where they are written, and what the page of a model is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilewright.errors import UsageError
+from tilewright.files import write_atomically
+
+if TYPE_CHECKING:
+    from tilewright.benchmark.profile import Profile
+    from tilewright.compiled import CompiledModel
+
+
+def page_path(path: str | Path) -> Path:
+    """Where a page is to be written, checked before the work that it shows.
+
+    Raises:
+        UsageError: the name is not that of a page.
+    """
+    path = Path(path)
+    if path.suffix != ".html":
+        raise UsageError(f"{path}: give a name that ends in .html.")
+    return path
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page as a whole or not at all.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written ({error.strerror or error}).") from error
+
+
+def model_report(compiled: CompiledModel, name: str, profile: Profile | None = None) -> str:
+    """The report of a compiled model as a page, with the times of a profile or else with estimates."""
+    from tilewright.benchmark.profile_report import run_times
+    from tilewright.report.model_page import RunTimes, model_page
+
+    times = RunTimes.estimated(compiled.steps) if profile is None else run_times(profile)
+    return model_page(
+        f"{name} on {compiled.target}",
+        compiled.program,
+        compiled.report(),
+        compiled.explain(),
+        compiled.steps,
+        compiled.memory,
+        times,
+    )
