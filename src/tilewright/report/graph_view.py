@@ -65,15 +65,19 @@ def graph_section(
         ],
         "arcs": [[*arc, _reasons(values, why)] for arc, values in arcs.items()],
     }
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
     source = "measured" if measured_ns else "by estimate"
+    return graph_frame(data, f"{source}, {format_ms(total_ns / 1e6)} in all")
+
+
+def graph_frame(data: Mapping[str, Any], said: str) -> str:
+    """The picture of boxes and arcs that are placed already; `said` is what is said of their times."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
     return (
         f"<style>{_STYLE}</style>"
         f'<div class="graph-tools"><input type="search" placeholder="find a node, operator or kernel" '
         f'aria-label="find in the graph"><span class="graph-count"></span>'
         f'<button type="button">whole graph</button>'
-        f"<span>{len(drawn)} boxes; the redder, the longer ({html_text(source)}, "
-        f"{format_ms(total_ns / 1e6)} in all)</span></div>"
+        f"<span>{len(data['boxes'])} boxes; the redder, the longer ({html_text(said)})</span></div>"
         f'<div class="graph"><canvas tabindex="0" role="img" aria-label="the model\'s graph"></canvas>'
         f'<div class="graph-about" aria-live="polite"></div></div>'
         f'<script type="application/json" class="graph-data">{text}</script>'

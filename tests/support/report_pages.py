@@ -1,0 +1,113 @@
+"""Reports to test: a profile and a comparison with figures that are written here, pages of small networks."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from tests.support.models import small_net
+
+import tilewright as tw
+from tilewright.api.pages import model_report
+from tilewright.benchmark import Comparison, Contestant
+from tilewright.benchmark.latency_page import latency_page
+from tilewright.benchmark.limits import MachineLimits
+from tilewright.benchmark.machine_state import MachineState
+from tilewright.benchmark.profile import Bound, KernelTime, Profile
+from tilewright.benchmark.statistics import Timing
+from tilewright.report.graph_layout import Box, layered
+
+LIMITS = MachineLimits(2, 100e9, 800e9, 10e9, 100e9, 200e9, 32_000, 50e9)
+MACHINE = MachineState("a processor", 2, None, 0.1, 0.2, 0.0, 0.0, None, None, None)
+
+
+def profile_of(compiled: tw.CompiledModel) -> Profile:
+    """Kernels that take 1, 2, 3, ... µs and are held back by each of the reasons in turn."""
+    bounds: tuple[Bound, ...] = ("compute", "memory", "overhead", "host")
+    kernels = tuple(
+        KernelTime(
+            id=step.kernels[0].id,
+            template=step.kernels[0].template,
+            nodes=step.kernels[0].nodes,
+            operators=("Conv",),
+            median_ns=1e3 * n,
+            low_ns=0.9e3 * n,
+            high_ns=1.2e3 * n,
+            share=0.1,
+            flop=10_000 * n**3,
+            product_flop=9_000 * n**3,
+            constant_bytes=500,
+            activation_bytes=3_000,
+            limit_ns=400.0 * n,
+            bound=bounds[(n - 1) % 4],
+            notes=(),
+        )
+        for n, step in enumerate(compiled.steps, 1)
+    )
+    run_ns = sum(k.median_ns for k in kernels) + 100.0
+    return Profile(kernels, run_ns, 100.0, 10, LIMITS, {"Conv": 1.0}, {"compute": 0.5, "memory": 0.5})
+
+
+def comparison() -> Comparison:
+    """Two engines with a tail, and one that did not run."""
+    contestants = (
+        Contestant("tilewright", "tilewright", timing=_timing(10.0, 0)),
+        Contestant("onnxruntime", "onnxruntime", timing=_timing(12.0, 1)),
+        Contestant("openvino", "openvino", error="openvino: <broken> model"),
+    )
+    return Comparison("net.onnx", 2, contestants, MACHINE, 30, 1)
+
+
+def _timing(least_ms: float, seed: int) -> Timing:
+    rng = random.Random(seed)
+    rounds = [[least_ms * (1 + rng.expovariate(8)) for _ in range(51)] for _ in range(30)]
+    return Timing(tuple(sorted(r)[25] for r in rounds), tuple(ms for r in rounds for ms in r))
+
+
+def many_boxes(number: int) -> dict[str, Any]:
+    """A graph of so many boxes, placed, as its picture takes it."""
+    rng = random.Random(0)
+    boxes = [Box(200, 40)] * number
+    arcs = [(rng.randrange(max(0, i - 8), i), i) for i in range(1, number)]
+    layout = layered(boxes, arcs)
+    described = [
+        {
+            "x": x,
+            "y": y,
+            "w": 200,
+            "h": 40,
+            "lines": [f"k{n} loops", f"Relu  relu{n}"],
+            "share": n / number**2,
+            "about": [f"k{n} loops", f"Relu relu{n} -> v{n}"],
+            "find": f"relu relu{n} k{n}",
+        }
+        for n, (x, y) in enumerate(layout.corners)
+    ]
+    return {
+        "width": layout.width,
+        "height": layout.height,
+        "boxes": described,
+        "arcs": [[source, sink, [f"v{source}: cut"]] for source, sink in arcs],
+    }
+
+
+def write_pages(folder: Path) -> dict[str, Path]:
+    """Every kind of report, by the verb that writes it."""
+    compiled = tw.compile(small_net(), threads=1)
+    texts = {
+        "compile": model_report(compiled, "small"),
+        "profile": model_report(compiled, "small", profile_of(compiled)),
+        "explain": compiled.report().html(),
+        "bench": latency_page(comparison(), (), ("nothing else ran",)),
+    }
+    pages = {}
+    for name, text in texts.items():
+        pages[name] = folder / f"{name}.html"
+        pages[name].write_text(text, encoding="utf-8")
+    pages["simulate"] = tw.simulate(small_net(), recipe="graphturbo").save_page(folder / "simulate.html")
+    pages["map"], pages["sweep"] = folder / "map.html", folder / "sweep.html"
+    layer = "3_14_256_256_1"
+    tw.map(layer, mapper="cosa", plot=pages["map"])
+    tw.map(layer, "eyeriss", mapper="cosa", sweep=["clock_hz=1GHz,2GHz"], plot=pages["sweep"])
+    return pages
