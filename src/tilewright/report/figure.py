@@ -86,7 +86,8 @@ def line_chart(title: str, x_name: str, y_name: str, lines: Sequence[Line]) -> s
 
 
 def scatter(title: str, x_name: str, y_name: str, points: Sequence[Point], lines: Sequence[Line] = ()) -> str:
-    """Dots on logarithmic axes; marked ones are large. `lines` are drawn behind them.
+    """Dots on logarithmic axes; marked ones are large. `lines` are drawn behind them, with their names
+    along them.
 
     Marked dots that no other marked one is below and left of are joined by a line from left to right.
     """
@@ -94,12 +95,8 @@ def scatter(title: str, x_name: str, y_name: str, points: Sequence[Point], lines
     xs = _Scale.of([*(p.x for p in points), *(x for x, _ in ends)])
     ys = _Scale.of([*(p.y for p in points), *(y for _, y in ends)])
     body = [_frame(title, x_name, y_name), *_x_ticks(xs), *_y_ticks(ys)]
-    for number, line in enumerate(lines):
-        path = " ".join(f"{_x(xs, x):.1f},{_y(ys, y):.1f}" for x, y in line.points)
-        body.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour(number)}" stroke-width="1.5" '
-            f'stroke-dasharray="6 4"><title>{html_text(line.name)}</title></polyline>'
-        )
+    for line in lines:
+        body += _named_line(line.name, [(_x(xs, x), _y(ys, y)) for x, y in line.points])
     marked = sorted((p for p in points if p.is_marked), key=lambda p: (p.x, p.y))
     front = [p for n, p in enumerate(marked) if all(before.y > p.y for before in marked[:n])]
     if len(front) > 1:
@@ -267,7 +264,10 @@ class _Scale:
             for digit in (1, 2, 5)
         ]
         inside = [value for value in found if self.low <= value <= self.high]
-        return inside if len(inside) > 1 else [self.low, self.high]
+        if len(inside) < 4:  # less than about a decade
+            step = _round_down((self.high - self.low) / 4)
+            inside = [step * n for n in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        return inside
 
 
 def _round_down(value: float) -> float:
@@ -303,6 +303,24 @@ def _y_ticks(scale: _Scale) -> list[str]:
         f"{_tick(t)}</text>"
         for t in scale.ticks()
     ]
+
+
+def _named_line(name: str, places: Sequence[tuple[float, float]]) -> list[str]:
+    """A dashed line with its name along it: at its end if it is level, else at its beginning."""
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    body = [
+        f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-opacity="0.55" '
+        f'stroke-width="1.5" stroke-dasharray="6 4"><title>{html_text(name)}</title></polyline>'
+    ]
+    (x1, y1), (x2, y2) = places[0], places[-1]
+    if math.hypot(x2 - x1, y2 - y1) >= 6 * len(name):
+        x, y, anchor = (x2, y2, "end") if y1 == y2 else (x1, y1, "start")
+        turn = math.degrees(math.atan2(y2 - y1, x2 - x1))
+        body.append(
+            f'<text x="{x:.1f}" y="{y:.1f}" dx="{-4 if anchor == "end" else 4}" dy="-4" '
+            f'text-anchor="{anchor}" transform="rotate({turn:.1f} {x:.1f} {y:.1f})">{html_text(name)}</text>'
+        )
+    return body
 
 
 def _group_name(name: str, x: float, floor: float, room: float) -> str:

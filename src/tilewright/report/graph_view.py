@@ -22,7 +22,7 @@ SHOWN_NODES = 8
 _LINE, _PAD, _CHAR = 16.0, 8.0, 7.0
 _SCRIPT = Path(__file__).with_suffix(".js")
 _STYLE = (
-    ".graph{position:relative;height:75vh;border:1px solid #8886;border-radius:4px;overflow:hidden}"
+    ".graph{position:relative;border:1px solid #8886;border-radius:4px;overflow:hidden}"
     ".graph canvas{width:100%;height:100%;display:block;touch-action:none;cursor:grab}"
     ".graph-tools{display:flex;flex-wrap:wrap;gap:.5em;align-items:center;margin:.5em 0}"
     ".graph-tools input{flex:1;min-width:9em;font:inherit}.graph-tools button{font:inherit}"
@@ -78,7 +78,8 @@ def graph_frame(data: Mapping[str, Any], said: str) -> str:
         f'aria-label="find in the graph"><span class="graph-count"></span>'
         f'<button type="button">whole graph</button>'
         f"<span>{len(data['boxes'])} boxes; the redder, the longer ({html_text(said)})</span></div>"
-        f'<div class="graph"><canvas tabindex="0" role="img" aria-label="the model\'s graph"></canvas>'
+        f'<div class="graph" style="height:min(75vh,{data["height"] + 80:.0f}px)">'
+        f'<canvas tabindex="0" role="img" aria-label="the model\'s graph"></canvas>'
         f'<div class="graph-about" aria-live="polite"></div></div>'
         f'<script type="application/json" class="graph-data">{text}</script>'
         f"<script>{_SCRIPT.read_text(encoding='utf-8')}</script>"

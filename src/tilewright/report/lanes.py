@@ -29,7 +29,7 @@ STYLE = (
     ".names b{font-size:12px}.names i{position:absolute;right:6px;font-style:normal;"
     "transform:translateY(-50%);font-size:10px;background:Canvas;color:CanvasText;padding-left:3px}"
     ".names .top{position:absolute;left:6px;top:2px;text-align:left;line-height:1.35}"
-    ".scroll{flex:1;overflow-x:auto;overflow-y:hidden}.wide{position:relative;width:100%}"
+    ".scroll{flex:1;overflow-x:auto;overflow-y:hidden}.wide{position:relative;width:100%;min-width:44em}"
     ".lane{position:relative;box-sizing:border-box;border-bottom:1px solid #8883;overflow:hidden}"
     ".names>div{border-bottom:1px solid #8883}"
     ".lane svg{position:absolute;left:0;top:0;width:100%;height:100%;max-width:none}"

@@ -131,14 +131,10 @@ def roofline_section(
         for k in counted
     ]
     roofs = _roofs(dots, flop_per_s, bytes_per_s)
-    names = [(colour(number), roof.name) for number, roof in enumerate(roofs)]
     return [
         heading("Roofline"),
         note(f"{explained} The larger a dot, the longer its kernel."),
-        "<p>Kernels</p>",
         bound_key([k.bound for k in counted]),
-        "<p>Roofs</p>",
-        key(names),
         drawn(scatter("kernels under the machine's roofs", "operations per byte", "GFLOP/s", dots, roofs)),
     ]
 
