@@ -1,0 +1,187 @@
+"""Pages of models and of comparisons: every figure is where it belongs, names stay text."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.cli import tilewright
+from tests.support.models import host_net, small_net
+from tests.support.report_pages import comparison, profile_of
+
+import tilewright as tw
+from tilewright.api.pages import model_report
+from tilewright.benchmark.latency_page import latency_page
+from tilewright.benchmark.profile_report import run_times
+from tilewright.benchmark.statistics import Timing
+from tilewright.report.figure import Line, curves
+from tilewright.report.lanes import SPAN
+from tilewright.report.limits import TimedKernel, roofline_section, times_section
+from tilewright.report.memory_over_time import Clock, TimedStep, run_section
+from tilewright.steps import BufferInfo, MemoryInfo
+
+EVIL = '<script>alert("x")</script>&\x1b[2J'
+TIMES = st.floats(1.0, 1e12)
+
+
+def pictures(parts: list[str]) -> list[ET.Element]:
+    found = re.findall(r"<svg.*?</svg>", "".join(parts), re.DOTALL)
+    return [ET.fromstring(re.sub(r' xmlns="[^"]*"', "", text)) for text in found]
+
+
+def kernel(number: int, time_ns: float, limit_ns: float | None, *, flop: int = 0) -> TimedKernel:
+    return TimedKernel(f"k{number}", "loops", time_ns, time_ns, time_ns, limit_ns, "memory", flop, 100)
+
+
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=1, max_size=80))
+def test_bars_are_as_long_as_times_and_marks_lie_at_limits(times: list[tuple[float, float]]) -> None:
+    kernels = [kernel(n, time_ns, limit_ns) for n, (time_ns, limit_ns) in enumerate(times)]
+    parts = times_section(kernels)
+    (drawn,) = pictures(parts)
+    bars = [float(r.get("width", "")) for r in drawn.iter("rect")]
+    marks = [float(x.get("x1", "")) for x in drawn.iter("line") if x.get("stroke-width") == "3"]
+    longest = sorted(kernels, key=lambda k: -k.time_ns)[:60]
+    assert len(bars) == len(marks) == len(longest)
+    most = max(max(k.high_ns, k.limit_ns or 0.0) for k in longest)
+    for k, bar, mark in zip(longest, bars, marks, strict=True):
+        assert bar == pytest.approx(max(1.0, 420 * k.time_ns / most), abs=0.06)
+        assert mark == pytest.approx(300 + 420 * (k.limit_ns or 0.0) / most, abs=0.06)
+    if len(kernels) > 60:
+        assert "the 60 longest" in "".join(parts)
+
+
+def test_kernels_without_a_limit_have_no_mark() -> None:
+    (drawn,) = pictures(times_section([kernel(0, 5.0, None)]))
+    assert [x.get("stroke-width") for x in drawn.iter("line")] == ["1"]
+    assert times_section([]) == []
+    assert times_section([kernel(0, 0.0, None)]) == []
+
+
+@given(st.lists(st.tuples(TIMES, st.integers(1, 10**12)), min_size=1, max_size=20))
+def test_roofs_bound_each_other(kernels: list[tuple[float, int]]) -> None:
+    timed = [kernel(n, time_ns, 1.0, flop=flop) for n, (time_ns, flop) in enumerate(kernels)]
+    flop_per_s, bytes_per_s = {"vectors": 1e11, "tiles": 8e11}, {"memory": 1e10, "caches": 1e11}
+    (drawn,) = pictures(roofline_section(timed, flop_per_s, bytes_per_s, "measured."))
+    assert len(list(drawn.iter("circle"))) == len(timed)
+    assert len(list(drawn.iter("polyline"))) == 4
+    for line in drawn.iter("polyline"):
+        for place in line.get("points", "").split():
+            x, y = map(float, place.split(","))
+            assert 0 <= x <= 760
+            assert 0 <= y <= 420
+
+
+def test_the_memory_of_a_step_is_that_of_its_buffers() -> None:
+    steps = [TimedStep("a", 1000.0, "compute"), TimedStep("b", 3000.0, "memory")]
+    buffers = (BufferInfo("x", 0, 64, -1, 0), BufferInfo("y", 64, 32, 0, 1))
+    parts = run_section(steps, MemoryInfo(96, 96, 0, 0, buffers))
+    text = "".join(parts)
+    assert "<b>arena</b>" in text
+    assert "x: 64 B at 0" in text
+    places = list(pictures(parts)[-1].iter("rect"))
+    assert [(r.get("x"), r.get("width")) for r in places] == [("0", str(SPAN // 4)), ("0", str(SPAN))]
+
+
+def test_steps_without_times_are_all_alike() -> None:
+    clock = Clock([TimedStep("a", None, "estimate"), TimedStep("b", 5.0, "estimate")])
+    assert (clock.axis.unit, clock.start(-1), clock.start(1), clock.end(1), clock.end(9)) == (
+        "step",
+        0,
+        1,
+        2,
+        2,
+    )
+    assert run_section([], None) == []
+
+
+def test_a_plan_with_more_places_than_kernels_is_drawn_over_its_own() -> None:
+    buffers = (BufferInfo("x", 0, 64, 0, 7),)
+    text = "".join(run_section([TimedStep("a", 5.0, "estimate")], MemoryInfo(64, 64, 0, 0, buffers)))
+    assert "What the plan runs, one after another" in text
+    assert 'class="top">step</div>' in text
+
+
+@pytest.mark.parametrize(("make", "target"), [(small_net, "cpu"), (host_net, "cpu"), (small_net, "null")])
+def test_the_report_of_a_model_has_its_parts(make, target: str) -> None:  # type: ignore[no-untyped-def]
+    compiled = tw.compile(make(), target, threads=1)
+    text = model_report(compiled, "net")
+    heads = re.findall(r"<h2>(.*?)</h2>", text)
+    assert heads[0] == "Graph"
+    assert heads[-2:] == ["Edges: fused or cut", "Tables"]
+    assert ("Time of kernels" in heads) == any(k.estimate_ns for k in compiled.kernels)
+    fused = sum(edge.is_fused for edge in compiled.explain().edges)
+    assert f"{fused:,} fused into one kernel" in text
+    for step in compiled.steps:
+        assert f"<td>{step.kernels[0].id}</td>" in text
+
+
+def test_measured_times_stand_beside_their_limits() -> None:
+    compiled = tw.compile(small_net(), threads=1)
+    profile = profile_of(compiled)
+    times = run_times(profile)
+    assert [k.limit_ns is None for k in times.kernels] == [k.bound == "host" for k in profile.kernels]
+    text = model_report(compiled, "net", profile)
+    assert "<h2>Roofline</h2>" in text
+    assert "vectors, 100 GFLOP/s" in text
+    assert "memory, 10 GB/s" in text
+    assert profile.verdict.replace("'", "&#x27;") in text
+
+
+def test_names_are_text_on_every_page() -> None:
+    model = small_net()
+    model.graph.node[0].name = EVIL
+    compiled = tw.compile(model, threads=1)
+    for text in (
+        model_report(compiled, EVIL, profile_of(compiled)),
+        latency_page(replace(comparison(), model=EVIL), (), (EVIL,)),
+    ):
+        assert "<script>alert" not in text
+        assert "&lt;script&gt;alert(" in text
+        assert "\x1b" not in text
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|url\(|@import", text)
+
+
+def test_distributions_hold_every_run() -> None:
+    text = latency_page(comparison(), (), ("quiet",))
+    assert "1,530 of tilewright, 1,530 of onnxruntime" in text
+    assert "openvino: &lt;broken&gt; model" in text
+    assert text.count("<polyline") == 6
+    assert "quiet" in text
+
+
+@pytest.mark.parametrize("runs_ms", [(5.0,), (5.0, 5.0, 5.0), (1e-6, 1e6), (0.0, 1.0)])
+def test_odd_samples_are_drawn(runs_ms: tuple[float, ...]) -> None:
+    first = replace(comparison().contestants[0], timing=Timing(runs_ms, runs_ms))
+    text = latency_page(replace(comparison(), contestants=(first,)), (), ())
+    assert not re.search(r"\bnan\b|\binf\b", text)
+    for drawn in pictures([text]):
+        for line in drawn.iter("polyline"):
+            for place in line.get("points", "").split():
+                assert all(0 <= float(value) <= 760 for value in place.split(","))
+
+
+@given(st.lists(st.tuples(st.floats(1e-6, 1e6), st.floats(0, 1e6)), min_size=1, max_size=30), st.booleans())
+def test_curves_rise_with_their_values(places: list[tuple[float, float]], is_logarithmic: bool) -> None:
+    lines = [Line("a", tuple(sorted(places)))]
+    drawn = ET.fromstring(curves("t", "x", "y", lines, is_logarithmic=is_logarithmic))
+    (line,) = [e for e in drawn.iter() if e.tag.endswith("polyline")]
+    drawn_places = [tuple(map(float, place.split(","))) for place in line.get("points", "").split()]
+    assert [x for x, _ in drawn_places] == sorted(x for x, _ in drawn_places)
+    for (_, y1), (_, drawn1) in zip(sorted(places), drawn_places, strict=True):
+        for (_, y2), (_, drawn2) in zip(sorted(places), drawn_places, strict=True):
+            assert y1 > y2 or drawn1 >= drawn2 - 0.11
+
+
+def test_verbs_write_their_reports(tmp_path: Path) -> None:
+    path = tw.compile(small_net(), threads=1).save(tmp_path / "net.tw")
+    done = tilewright("profile", path, "--duration", "0.01", "--report", tmp_path / "profile.html")
+    assert done.code == 0
+    assert "<h2>Roofline</h2>" in (tmp_path / "profile.html").read_text()
+    for verb in ("profile", "compile", "bench"):
+        told = tilewright(verb, path, "--report", tmp_path / "net.pdf")
+        assert told.complaint.endswith("net.pdf: give a name that ends in .html.")
