@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -182,6 +183,10 @@ def test_verbs_write_their_reports(tmp_path: Path) -> None:
     done = tilewright("profile", path, "--duration", "0.01", "--report", tmp_path / "profile.html")
     assert done.code == 0
     assert "<h2>Roofline</h2>" in (tmp_path / "profile.html").read_text()
+    model = tmp_path / "net.onnx"
+    onnx.save(small_net(), model)
+    assert tilewright("compile", model, "--report", tmp_path / "compile.html").code == 0
+    assert "<h2>Time of kernels</h2>" in (tmp_path / "compile.html").read_text()
     for verb in ("profile", "compile", "bench"):
-        told = tilewright(verb, path, "--report", tmp_path / "net.pdf")
+        told = tilewright(verb, model, "--report", tmp_path / "net.pdf")
         assert told.complaint.endswith("net.pdf: give a name that ends in .html.")
