@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright.formatting import format_bytes
+from tilewright.printable import html_text
 from tilewright.report.figure import colour, heading, note
 from tilewright.report.lanes import (
     STYLE,
@@ -59,13 +60,12 @@ def run_section(steps: Sequence[TimedStep], memory: MemoryInfo | None) -> list[s
     if not steps:
         return []
     num_places = 0 if memory is None else max((b.last_step + 1 for b in memory.buffers), default=0)
-    if num_places > len(steps):  # a plan that counts slices and transfers, not kernels
-        steps = [TimedStep("", None, "")] * num_places
-        clock, step_lanes, said = Clock(steps), [], "What the plan runs, one after another"
-    else:
-        clock = Clock(steps)
-        step_lanes = _step_lanes(steps, clock)
-        said = "Steps one after another" + (", as long as they take" if clock.is_timed else "")
+    is_of_kernels = num_places <= len(steps)  # else of slices and transfers, which the plan counts
+    drawn_steps: Sequence[TimedStep] = steps if is_of_kernels else ()
+    clock = Clock(steps if is_of_kernels else [TimedStep("", None, "")] * num_places)
+    said = "Steps one after another" if is_of_kernels else "What the plan runs, one after another"
+    said += ", as long as they take" if clock.is_timed else ""
+    step_lanes = _step_lanes(drawn_steps, clock)
     lanes = [clock.axis.lane(), *step_lanes, *_memory_lanes(memory, clock), clock.axis.lane()]
     if memory is not None:
         said += f"; constants, {format_bytes(memory.constant_bytes)}, are there all the time and not drawn"
@@ -75,7 +75,7 @@ def run_section(steps: Sequence[TimedStep], memory: MemoryInfo | None) -> list[s
         heading("Steps and memory over time"),
         note(f"{said}. Point at a step or a buffer for its name and size."),
         f"<style>{STYLE}</style>",
-        bound_key([step.bound for step in steps]),
+        bound_key([step.bound for step in drawn_steps]),
         picture(clock.axis, lanes),
     ]
 
@@ -87,7 +87,9 @@ def _step_lanes(steps: Sequence[TimedStep], clock: Clock) -> list[Lane]:
         label = f"step {number}: {step.name}\n{bound_name(step.bound)}"
         block = Block(clock.start(number), clock.end(number), bound_colour(step.bound), label)
         rows.setdefault(step.bound, []).append(block)
-    return block_lanes(clock.axis, [(f"<b>{bound_name(bound)}</b>", row) for bound, row in rows.items()])
+    return block_lanes(
+        clock.axis, [(f"<b>{html_text(bound_name(bound))}</b>", row) for bound, row in rows.items()]
+    )
 
 
 def _memory_lanes(memory: MemoryInfo | None, clock: Clock) -> Iterator[Lane]:
