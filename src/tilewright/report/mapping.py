@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.hardware.machine import TensorKind
 from tilewright.printable import html_text
-from tilewright.report.figure import colour, folded, html_table, note, page, preformatted
+from tilewright.report.figure import colour, drawn, folded, html_table, note, page, preformatted
 
 if TYPE_CHECKING:
     from tilewright.mapping.drawing import DrawnLevel, DrawnMapping, DrawnTensor
@@ -59,7 +59,7 @@ def mapping_parts(drawing: DrawnMapping) -> list[str]:
     table = drawing.table()
     return [
         note(said),
-        mapping_figure(drawing),
+        drawn(mapping_figure(drawing)),
         folded("loops and words", [preformatted(list(drawing.lines())), html_table(table.heads, table.rows)]),
     ]
 

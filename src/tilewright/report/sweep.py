@@ -9,6 +9,7 @@ from tilewright.report.figure import (
     Bars,
     Point,
     bar_chart,
+    drawn,
     folded,
     heading,
     html_table,
@@ -74,7 +75,8 @@ def _pictures(sweep: MapSweep, mapped: list[tuple[int, SweptMachine]]) -> list[s
             if values[x] > 0 and values[y] > 0
         ]
         if points:
-            pictures.append(scatter(f"{y.split(' in ')[0]} over {x.split(' in ')[0]}", x, y, points))
+            title = f"{y.split(' in ')[0]} over {x.split(' in ')[0]}"
+            pictures.append(drawn(scatter(title, x, y, points)))
     return pictures
 
 
@@ -100,8 +102,8 @@ def _front(sweep: MapSweep) -> list[str]:
         return [table]
     return [
         table,
-        bar_chart("Area by part", _AREA, groups, [b for b in areas if any(b.values)]),
-        bar_chart("Energy by part, of all layers", _ENERGY, groups, energies),
+        drawn(bar_chart("Area by part", _AREA, groups, [b for b in areas if any(b.values)])),
+        drawn(bar_chart("Energy by part, of all layers", _ENERGY, groups, energies)),
     ]
 
 

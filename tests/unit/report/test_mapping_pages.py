@@ -19,7 +19,7 @@ LAYERS = ["1_1_4_4_1", "3_4_8_8_1"]
 def elements(page: str) -> ElementTree.Element:
     """A page as a tree, which only a well-formed one is."""
     assert page.startswith("<!DOCTYPE html>\n")
-    return ElementTree.fromstring(page.split("\n", 1)[1].replace('<meta charset="utf-8">', ""))
+    return ElementTree.fromstring(re.sub("<meta [^>]*>", "", page.split("\n", 1)[1]))
 
 
 def alone(page: str) -> bool:
