@@ -14,9 +14,6 @@ from tilewright.report.limits import TimedKernel, roofline_section, times_sectio
 from tilewright.report.memory_over_time import TimedStep, run_section
 from tilewright.steps import MemoryInfo, StepInfo
 
-_SECTION_GRAPH = "Graph"
-_SECTION_EDGES = "Edges: fused or cut"
-
 
 @dataclass(frozen=True, slots=True)
 class RunTimes:
@@ -65,8 +62,9 @@ def model_page(
     """One HTML page that needs no network; its script draws the graph."""
     kernels = [kernel for step in steps for kernel in step.kernels]
     measured_ns = times.by_id() if times.is_measured else None
-    parts = [facts(times.said)] if times.said else []
-    parts += [heading(_SECTION_GRAPH), graph_section(program, kernels, explanation.edges, measured_ns)]
+    summary = report.tables[0].rows
+    parts = [facts(times.said or [(name, value) for name, value, *_ in summary])]
+    parts += [heading("Graph"), graph_section(program, kernels, explanation.edges, measured_ns)]
     if not times.kernels:
         parts.append(note("The cost model of this target says nothing of single kernels."))
     parts += times_section(times.kernels)
@@ -111,4 +109,4 @@ def _edges_section(explanation: Explanation) -> list[str]:
     )
     rows = [(f"{count:,}", verdict, code, why) for count, verdict, code, why in counts]
     heads = ("edges", "verdict", "reason", "why")
-    return [heading(_SECTION_EDGES), note(said), html_table(heads, rows, is_words=True)]
+    return [heading("Edges: fused or cut"), note(said), html_table(heads, rows, is_words=True)]
