@@ -1,4 +1,4 @@
-"""Reports in a real browser: every section is there, nothing complains, nothing is wider than the page."""
+"""Reports in a real browser: every section is there, no diagnostics, nothing is wider than the page."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tilewright.report.graph_view import graph_frame
 pytestmark = needs_browser
 
 PHONE, DESKTOP = 390, 1280
-RUN = ("Steps and memory over time", "Edges: fused or cut", "Tables")
+END = ("Edges: fused or cut", "Tables")
 SECTIONS = {
-    "compile": ("Graph", "Time of kernels", *RUN),
-    "profile": ("Graph", "Time of kernels", "Roofline", *RUN),
+    "compile": ("Graph", "Time of kernels", "Steps and memory over time", *END),
+    "profile": ("Graph", "Time of kernels", "Roofline", "Steps, workers and memory over time", *END),
     "explain": ("Summary", "Kernels", "Nodes of the model", "Edges"),
     "bench": ("Distribution of latency", "Percentiles", "Rounds", "Did not run", "The machine meanwhile"),
     "simulate": (),
@@ -54,7 +54,7 @@ def test_a_page_has_its_sections_and_fits(
             assert set(SECTIONS[name]) <= set(shown.headings())
             assert shown.overflowing() == []
             assert is_on(shown, is_dark)
-            assert shown.complaints() == []
+            assert shown.diagnostics() == []
             picture = shown.screenshot(tmp_path / f"{name}-{width}-{is_dark}.png").read_bytes()
             assert picture[:8] == b"\x89PNG\r\n\x1a\n"
             assert int.from_bytes(picture[16:20], "big") == width
@@ -103,7 +103,7 @@ def test_the_graph_is_drawn_and_searched(browser: Browser, pages: dict[str, Path
         told = find(shown, "conv2 conv")
         assert "Conv conv2 -> " in told
         assert "reads r1 float32" in told
-        assert shown.complaints() == []
+        assert shown.diagnostics() == []
 
 
 def test_the_wheel_scrolls_the_page_until_the_graph_is_chosen(
@@ -128,7 +128,7 @@ def test_ten_thousand_boxes_are_drawn_and_searched(browser: Browser, tmp_path: P
         zoom_out(shown)
         assert is_drawn(shown)
         assert shown.overflowing() == []
-        assert shown.complaints() == []
+        assert shown.diagnostics() == []
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_the_report_of_ten_thousand_nodes(browser: Browser, tmp_path: Path) -> N
             assert "neg7777" in find(shown, "neg7777")
             assert {"Graph", "Edges: fused or cut", "Tables"} <= set(shown.headings())
             assert shown.overflowing() == []
-            assert shown.complaints() == []
+            assert shown.diagnostics() == []
 
 
 def chain(num_nodes: int) -> onnx.ModelProto:
@@ -167,6 +167,6 @@ def test_a_page_that_is_wider_than_the_screen_or_throws_is_told(browser: Browser
     path.write_text(page("bad", [wide], follows_system=True), encoding="utf-8")
     with browser.page(path, PHONE) as shown:
         assert any("DIV wide to 20" in line for line in shown.overflowing())
-        complaints = " ".join(shown.complaints())
-        assert "TypeError" in complaints
-        assert "b.png" in complaints or "ERR_" in complaints
+        diagnostics = " ".join(shown.diagnostics())
+        assert "TypeError" in diagnostics
+        assert "b.png" in diagnostics or "ERR_" in diagnostics

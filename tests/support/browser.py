@@ -44,7 +44,7 @@ _LAUNCH = (
 
 _OVERFLOWING = """
 (() => {
-  const width = %d, found = [];
+  const width = %d, wider = [];
   const ways = ["auto", "scroll", "hidden"];
   const scrolls = (e) => e !== document.body && ways.includes(getComputedStyle(e).overflowX);
   const isScrolled = (element) => {
@@ -54,18 +54,18 @@ _OVERFLOWING = """
   for (const element of document.body.querySelectorAll("*")) {
     const area = element.getBoundingClientRect();
     if (area.width && area.right > width + 0.5 && !isScrolled(element))
-      found.push(`${element.tagName} ${element.getAttribute("class")} to ${Math.round(area.right)}`);
+      wider.push(`${element.tagName} ${element.getAttribute("class")} to ${Math.round(area.right)}`);
   }
   const whole = document.documentElement.scrollWidth;
-  if (whole > width) found.push(`page ${whole}`);
-  return found.slice(0, 10);
+  if (whole > width) wider.push(`page ${whole}`);
+  return wider.slice(0, 10);
 })()
 """
 
 
 def browser_path() -> str | None:
     """The browser that there is."""
-    return next((found for name in NAMES if (found := shutil.which(name))), None)
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 needs_browser = pytest.mark.skipif(browser_path() is None, reason=f"there is no browser: {', '.join(NAMES)}")
@@ -159,26 +159,26 @@ class Page:
 
     def headings(self) -> list[str]:
         """The page's sections."""
-        found: list[str] = self.value("[...document.querySelectorAll('h2')].map((h) => h.textContent)")
-        return found
+        texts: list[str] = self.value("[...document.querySelectorAll('h2')].map((h) => h.textContent)")
+        return texts
 
     def overflowing(self) -> list[str]:
         """What is wider than the page, and does not scroll in its place."""
-        found: list[str] = self.value(_OVERFLOWING % self.width)
-        return found
+        elements: list[str] = self.value(_OVERFLOWING % self.width)
+        return elements
 
-    def complaints(self) -> list[str]:
+    def diagnostics(self) -> list[str]:
         """Errors and warnings on the console, and what could not be loaded."""
-        found = []
+        told = []
         for event in self._browser.events(self._session):
             params = event.get("params", {})
             if event["method"] == "Runtime.exceptionThrown":
-                found.append(str(params["exceptionDetails"]))
+                told.append(str(params["exceptionDetails"]))
             elif event["method"] == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
-                found.append(str(params["args"]))
+                told.append(str(params["args"]))
             elif event["method"] == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-                found.append(str(params["entry"]))
-        return found
+                told.append(str(params["entry"]))
+        return told
 
     def screenshot(self, path: Path) -> Path:
         """What is seen, as a PNG."""

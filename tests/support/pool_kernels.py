@@ -182,13 +182,14 @@ def executor(
     num_threads: int,
     *,
     profile: bool = False,
+    trace: bool = False,
     arena_bytes: int = 0,
     scratch_bytes: int = 0,
     callbacks: Sequence[HostCallback] = (),
     max_contexts: int | None = None,
 ) -> Executor:
     isa = host_isa()
-    main = build_main(steps, isa, profile=profile)
+    main = build_main(steps, isa, profile=profile or trace, trace=trace)
     objects = [compile_object(KERNELS[symbol], isa) for symbol in main.kernel_symbols]
     return Executor(
         main,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tilewright.benchmark.machine_state import MachineState
 from tilewright.benchmark.profile import Bound, KernelTime, Profile
 from tilewright.benchmark.statistics import Timing
 from tilewright.report.graph_layout import Box, layered
+from tilewright.report.workers import RecordedChunk, RecordedRun
 
 LIMITS = MachineLimits(2, 100e9, 800e9, 10e9, 100e9, 200e9, 32_000, 50e9)
 MACHINE = MachineState("a processor", 2, None, 0.1, 0.2, 0.0, 0.0, None, None, None)
@@ -46,7 +48,20 @@ def profile_of(compiled: tw.CompiledModel) -> Profile:
         for n, step in enumerate(compiled.steps, 1)
     )
     run_ns = sum(k.median_ns for k in kernels) + 100.0
-    return Profile(kernels, run_ns, 100.0, 10, LIMITS, {"Conv": 1.0}, {"compute": 0.5, "memory": 0.5})
+    shares = {"compute": 0.5, "memory": 0.5}
+    return Profile(kernels, run_ns, 100.0, 10, LIMITS, {"Conv": 1.0}, shares, recorded_of(kernels))
+
+
+def recorded_of(kernels: Sequence[KernelTime]) -> RecordedRun:
+    """Two threads: each kernel in two chunks, of which the second takes half as long."""
+    steps, chunks, start_ns = [], [], 0.0
+    for step, kernel in enumerate(kernels):
+        end_ns = start_ns + kernel.median_ns
+        steps.append((start_ns, end_ns))
+        ends = (end_ns, (start_ns + end_ns) / 2)
+        chunks += [RecordedChunk(kernel.id, step, n, 2, n, start_ns, end) for n, end in enumerate(ends)]
+        start_ns = end_ns + 10.0
+    return RecordedRun(2, tuple(steps), tuple(chunks))
 
 
 def comparison() -> Comparison:

@@ -11,6 +11,7 @@ from tilewright.files import write_atomically
 if TYPE_CHECKING:
     from tilewright.benchmark.profile import Profile
     from tilewright.compiled import CompiledModel
+    from tilewright.specialise.model import OpenCompiledModel
 
 
 def page_path(path: str | Path) -> Path:
@@ -52,3 +53,17 @@ def model_report(compiled: CompiledModel, name: str, profile: Profile | None = N
         compiled.memory,
         times,
     )
+
+
+def shapes_report(compiled: OpenCompiledModel, name: str) -> str:
+    """The report of a model whose shapes are open as a page: what it is at those that it was compiled for."""
+    from tilewright.report.model_page import RunTimes, shapes_page
+
+    made = compiled.specialisations
+    sections = []
+    for kept in made.kept:
+        if kept.follows_data or kept.by_code_for:
+            continue  # it is no model with code of its own
+        whole = compiled.at(kept.shapes)
+        sections.append((kept.shapes_text, whole.report(), RunTimes.estimated(whole.steps)))
+    return shapes_page(f"{name} on {compiled.target}", str(made), made.tables()[0], sections)

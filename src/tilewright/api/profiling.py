@@ -22,6 +22,7 @@ from tilewright.hardware.probe import num_threads_default
 from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.results import Table, about
+from tilewright.specialise.model import OpenCompiledModel
 from tilewright.targets import is_cpu
 
 Array = np.ndarray[Any, Any]
@@ -112,11 +113,13 @@ def profile_model(
 ) -> ModelProfile:
     """Time every kernel in the running model, and compare it with what this machine could do.
 
-    A `feed` are arrays or an .npz file; without one inputs are random, by the seed of the options. A `report`
-    is a page to write: the model's graph, kernels beside their limits, memory over time.
+    A `feed` are arrays or an .npz file; without one inputs are random, by the seed of the options. A model
+    whose shapes are open is measured at those of the feed. A `report` is a page to write: the model's graph,
+    kernels beside their limits, threads and memory over time.
 
     Raises:
-        UsageError: a model that is made for another target than cpu, or a duration that makes no sense.
+        UsageError: a model that is made for another target than cpu, or a duration that makes no sense; or
+            shapes stay open.
     """
     options = options or Options()
     if not 0 < duration_s <= 3600:
@@ -129,6 +132,8 @@ def profile_model(
     if not is_cpu(compiled.target):
         raise UsageError(f"{name}: is made for {compiled.target}; profile measures the cpu target.")
     arrays = feed_of(feed, compiled.get_inputs(), options.seed)
+    if isinstance(compiled, OpenCompiledModel):
+        compiled = compiled.at({name: np.shape(array) for name, array in arrays.items()})
     busy = busy_share()
     with running_on(feed):
         profiled = profile_program(

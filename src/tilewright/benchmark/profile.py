@@ -1,10 +1,11 @@
 """Where the time of a run goes: each kernel in context, beside what this machine could do.
 
 The generated main stores a time stamp before and after each step, so a kernel is measured as it runs: with
-the caches as the kernels before it left them. Kernels of one stage run side by side and share one row;
-operators that run on the host have rows of their own, and no limit. A kernel's limit is the longer of two
-times: its arithmetic at the peak of the unit that computes it, and its bytes at the speed of where they lie:
-constants where so many of them stay from one run to the next, activations in the caches.
+the caches as the kernels before it left them. It also notes when and on which thread each chunk of a kernel
+runs; a run that takes about the median is kept as it went. Kernels of one stage run side by side and share
+one row; operators that run on the host have rows of their own, and no limit. A kernel's limit is the longer
+of two times: its arithmetic at the peak of the unit that computes it, and its bytes at the speed of where
+they lie: constants where so many of them stay from one run to the next, activations in the caches.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from tilewright.cost.energy import Energy, RaplMeter, unavailable
 from tilewright.printable import json_text
 from tilewright.program import Program
 from tilewright.progress import Progress
+from tilewright.report.workers import RecordedChunk, RecordedRun, trace_events
 from tilewright.results import Result, about, in_json
 from tilewright.steps import KernelInfo, StepInfo
+from tilewright.targets.cpu.code import CpuCode
 from tilewright.targets.cpu.lowered import HostOperator, LoweredStep
+from tilewright.targets.cpu.runtime import RunTrace, StepTime
 from tilewright.targets.cpu.target import CpuTarget
 
 Array = np.ndarray[Any, Any]
@@ -41,6 +45,8 @@ _SHORT_NS = 1000.0
 _LEAST_RUNS = 5
 NOT_METERED = unavailable("no counter was read")
 _WARMUP_RUNS = 3
+_TRACED_RUNS = 9
+"""Of which the one nearest the median is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,7 @@ class Profile(Result):
     limits: MachineLimits
     operator_share: Mapping[str, float]
     bound_share: Mapping[str, float]
+    recorded: RecordedRun = field(metadata=about(hidden=True))
     energy: Energy = field(
         default=NOT_METERED, metadata=about("Of a run, all that the processor takes meanwhile, idle or not.")
     )
@@ -121,36 +128,12 @@ class Profile(Result):
         )
 
     def chrome_trace(self, model: str) -> str:
-        """The steps of a median run as a trace that chrome://tracing and Perfetto open; times are in µs."""
-        events: list[dict[str, Any]] = [
-            {"name": "process_name", "ph": "M", "pid": 1, "args": {"name": model}},
-            {"name": "thread_name", "ph": "M", "pid": 1, "tid": 1, "args": {"name": "steps"}},
-        ]
-        start_ns = 0.0
-        for kernel in self.kernels:
-            arguments = {
-                "made by": kernel.template,
-                "GFLOP/s": round(kernel.gflop_per_s, 1),
-                "bytes": kernel.constant_bytes + kernel.activation_bytes,
-                "of the machine's limit": f"{100 * kernel.of_limit:.0f} %",
-                "bound by": kernel.bound,
-                "nodes": ", ".join(kernel.nodes),
-                "how": ", ".join(kernel.notes),
-            }
-            events.append(
-                {
-                    "name": _label(kernel),
-                    "cat": kernel.template,
-                    "ph": "X",
-                    "pid": 1,
-                    "tid": 1,
-                    "ts": round(start_ns / 1e3, 3),
-                    "dur": round(kernel.median_ns / 1e3, 3),
-                    "args": arguments,
-                }
-            )
-            start_ns += kernel.median_ns
-        return json_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+        """The recorded run as a trace that chrome://tracing and Perfetto open: a track of its steps, with
+        what the medians say of them, and one of each thread with the chunks of kernels that it ran.
+        """
+        labels = [_label(kernel) for kernel in self.kernels]
+        events = trace_events(model, self.recorded, labels, [_detail(kernel) for kernel in self.kernels])
+        return json_text(json.dumps({"traceEvents": list(events), "displayTimeUnit": "ns"}))
 
 
 _WORDS = {
@@ -163,6 +146,21 @@ _WORDS = {
 
 def _label(kernel: KernelTime) -> str:
     return " + ".join(kernel.operators) or kernel.template
+
+
+def _detail(kernel: KernelTime) -> dict[str, Any]:
+    """What a trace says of a step beside when it ran."""
+    return {
+        "kernel": kernel.id,
+        "made by": kernel.template,
+        "median in µs": kernel.median_ns / 1e3,
+        "GFLOP/s": round(kernel.gflop_per_s, 1),
+        "bytes": kernel.constant_bytes + kernel.activation_bytes,
+        "of the machine's limit": f"{100 * kernel.of_limit:.0f} %",
+        "bound by": kernel.bound,
+        "nodes": ", ".join(kernel.nodes),
+        "how": ", ".join(kernel.notes),
+    }
 
 
 def profile_program(
@@ -179,10 +177,11 @@ def profile_program(
     `limits` gives those of a model whose runs read so many bytes of constants; by default they are measured.
     """
     progress("generating code with time stamps", 0, 1)
-    code = CpuTarget.named(program.options.target).generate(program, profile=True)
+    code = CpuTarget.named(program.options.target).generate(program, profile=True, trace=True)
     executable = code.load(num_threads)
     try:
         samples, runs_ns, energy = _measure(executable, feed, duration_s, progress)
+        traces = [executable.run_traced(feed)[1] for _ in range(_TRACED_RUNS)]
     finally:
         executable.close()
     progress("measuring this machine", 0, 1)
@@ -216,8 +215,35 @@ def profile_program(
         limits=machine,
         operator_share=dict(sorted(by_operator.items(), key=lambda item: -item[1])),
         bound_share=dict(sorted(by_bound.items())),
+        recorded=_recorded(min(traces, key=lambda t: abs(_run_ns(t.steps) - run_ns)), code, num_threads),
         energy=energy,
     )
+
+
+def _run_ns(steps: Sequence[StepTime]) -> float:
+    """From the beginning of the first step to the end of the last."""
+    return steps[-1].start_ns + steps[-1].duration_ns - steps[0].start_ns if steps else 0.0
+
+
+def _recorded(trace: RunTrace, code: CpuCode, num_threads: int) -> RecordedRun:
+    """A traced run, chunks by the ids of their kernels; what runs on the host is a chunk of the caller."""
+    spans = tuple((step.start_ns, step.start_ns + step.duration_ns) for step in trace.steps)
+    chunks = []
+    launched: list[list[KernelInfo]] = []
+    for info, step, (start_ns, end_ns) in zip(code.steps, code.lowered.steps, spans, strict=True):
+        if isinstance(step, HostOperator):
+            launched.append([])
+            chunks.append(RecordedChunk(info.kernels[0].id, info.index, 0, 1, 0, start_ns, end_ns))
+            continue
+        kernel_of = dict(zip(step.launches, info.kernels, strict=True))
+        launched.append([kernel_of[x] for group in step.longest_first for x in group.launches])
+    for t in trace.chunks:
+        kernel = launched[t.step_index][t.launch_index]
+        end_ns = t.start_ns + t.duration_ns
+        chunks.append(
+            RecordedChunk(kernel.id, t.step_index, t.chunk, kernel.num_chunks, t.thread, t.start_ns, end_ns)
+        )
+    return RecordedRun(num_threads, spans, tuple(chunks))
 
 
 def _kernel_time(
@@ -292,10 +318,7 @@ def _measure(
         samples = samples or [[] for _ in times]
         for found, one in zip(samples, times, strict=True):
             found.append(one.duration_ns)
-        if times:
-            runs_ns.append(times[-1].start_ns + times[-1].duration_ns - times[0].start_ns)
-        else:
-            runs_ns.append(0.0)
+        runs_ns.append(_run_ns(times))
         elapsed = time.perf_counter() - started
         progress("running with time stamps", min(100, int(100 * elapsed / max(duration_s, 1e-9))), 100)
     energy = meter.stop().per_run(len(runs_ns)) if isinstance(meter, RaplMeter) else meter

@@ -31,6 +31,7 @@ def run_times(profile: Profile) -> RunTimes:
             "smallest caches": limits.small_bytes_per_s,
         },
         explained=_EXPLAINED,
+        recorded=profile.recorded,
     )
 
 

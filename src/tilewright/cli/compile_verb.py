@@ -63,7 +63,7 @@ def compile_(
     import tilewright as tw
     from tilewright.api.compilation import artifact_path
     from tilewright.api.kept import compile_or_reuse
-    from tilewright.api.pages import model_report, page_path, write_page
+    from tilewright.api.pages import model_report, page_path, shapes_report, write_page
     from tilewright.specialise.model import OpenCompiledModel
 
     options = flags.options(dump_after=dump_after)
@@ -74,7 +74,7 @@ def compile_(
     with progress(f"compiling {model.name}") as update:
         started = time.perf_counter()
         loaded = tw.load(model, shapes=options.shapes)
-        if loaded.is_open and (error or dump_after or page is not None):
+        if loaded.is_open and (error or dump_after):
             loaded.graph  # noqa: B018  # there is none: says which sizes are open
         load_s = time.perf_counter() - started
         compiled = compile_or_reuse(loaded, options, update)
@@ -85,11 +85,14 @@ def compile_(
         started = time.perf_counter()
         path = compiled.save(path)
         phase_s = {"load": load_s, **compiled.phase_s, "save": time.perf_counter() - started}
-        if page is not None and not isinstance(compiled, OpenCompiledModel):
+        if page is not None:
             update("writing the report")
-            write_page(page, model_report(compiled, model.name))
+            if isinstance(compiled, OpenCompiledModel):
+                write_page(page, shapes_report(compiled, model.name))
+            else:
+                write_page(page, model_report(compiled, model.name))
     if isinstance(compiled, OpenCompiledModel):
-        _show_shapes(compiled, path, phase_s, as_json=as_json)
+        _show_shapes(compiled, path, page, phase_s, as_json=as_json)
         return
     dumps = _dumps(loaded, options)
     if as_json:
@@ -121,7 +124,7 @@ def compile_(
 
 
 def _show_shapes(
-    compiled: OpenCompiledModel, path: Path, phase_s: Mapping[str, float], *, as_json: bool
+    compiled: OpenCompiledModel, path: Path, page: Path | None, phase_s: Mapping[str, float], *, as_json: bool
 ) -> None:
     """Say what an artifact for several sets of shapes has, and what it took."""
     made = compiled.specialisations
@@ -139,6 +142,8 @@ def _show_shapes(
         *((f"time: {phase}", format_ms(1000 * seconds)) for phase, seconds in phase_s.items()),
     ]
     print_table(("", ""), rows)
+    if page is not None:
+        hint(f"written to {page}")
     hint(f"next: tilewright run {path} -i FILE.npz, tilewright bench {path} --shapes SHAPES")
 
 

@@ -32,11 +32,13 @@ def profile(
     duration: float = typer.Option(2.0, "--duration", help="Seconds to run."),
     inputs: Path | None = INPUTS,
     every: bool = typer.Option(False, "--all", help="Every kernel, in the order they run."),
-    trace: Path | None = typer.Option(None, "--trace", help="Also write a trace for Perfetto, as .json."),
+    trace: Path | None = typer.Option(
+        None, "--trace", help="Also write a trace for Perfetto, with a track of each thread, as .json."
+    ),
     report: Path | None = typer.Option(
         None,
         "--report",
-        help="Also write a page with the graph, kernels beside limits, and memory over time.",
+        help="Also write a page with the graph, kernels beside limits, threads and memory over time.",
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:

@@ -1,10 +1,11 @@
-"""A run over time: what holds its steps back, what each level of memory holds and where buffers lie in it."""
+"""A run over time: what holds its steps back, what threads do, what levels of memory hold and where."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from tilewright.formatting import format_bytes
 from tilewright.printable import html_text
@@ -21,9 +22,11 @@ from tilewright.report.lanes import (
     stack_lane,
 )
 from tilewright.report.limits import bound_colour, bound_key, bound_name
+from tilewright.report.workers import RecordedRun, worker_rows
 from tilewright.steps import BufferInfo, MemoryInfo
 
 _MAX_BUFFERS = 5_000
+_NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +39,18 @@ class TimedStep:
 
 
 class Clock:
-    """When steps begin and end, one after another: by their times, or all alike where some have none."""
+    """When steps begin and end: as they were recorded, else one after another by their times, or all alike
+    where some have none."""
 
-    def __init__(self, steps: Sequence[TimedStep]) -> None:
-        times_ns = [step.time_ns for step in steps]
-        self.is_timed = bool(steps) and all(ns is not None for ns in times_ns) and any(times_ns)
-        lengths = [(ns or 0.0) / 1e9 if self.is_timed else 1.0 for ns in times_ns]
-        self._moments = list(itertools.accumulate(lengths, initial=0.0))
+    def __init__(self, steps: Sequence[TimedStep], recorded: RecordedRun | None = None) -> None:
+        if recorded is not None:
+            self.is_timed = True
+            self._moments = [*(start_ns / 1e9 for start_ns, _ in recorded.steps), recorded.run_ns / 1e9]
+        else:
+            times_ns = [step.time_ns for step in steps]
+            self.is_timed = bool(steps) and all(ns is not None for ns in times_ns) and any(times_ns)
+            lengths = [(ns or 0.0) / 1e9 if self.is_timed else 1.0 for ns in times_ns]
+            self._moments = list(itertools.accumulate(lengths, initial=0.0))
         end = self._moments[-1]
         self.axis = Time(end) if self.is_timed else Time(end, "step", 1.0)
 
@@ -55,25 +63,37 @@ class Clock:
         return self.start(step + 1)
 
 
-def run_section(steps: Sequence[TimedStep], memory: MemoryInfo | None) -> list[str]:
-    """Lanes of steps by what holds them back, and of each level of memory, over the same time."""
+def run_section(
+    steps: Sequence[TimedStep],
+    memory: MemoryInfo | None,
+    recorded: RecordedRun | None = None,
+    kernel_names: Mapping[str, str] = _NO_NAMES,
+) -> list[str]:
+    """Lanes of steps by what holds them back, of threads and of each level of memory, over the same time.
+
+    A `recorded` run of these very steps says what threads do; `kernel_names` are those of kernels by id.
+    """
     if not steps:
         return []
     num_places = 0 if memory is None else max((b.last_step + 1 for b in memory.buffers), default=0)
     is_of_kernels = num_places <= len(steps)  # else of slices and transfers, which the plan counts
     drawn_steps: Sequence[TimedStep] = steps if is_of_kernels else ()
-    clock = Clock(steps if is_of_kernels else [TimedStep("", None, "")] * num_places)
+    clock = Clock(steps if is_of_kernels else [TimedStep("", None, "")] * num_places, recorded)
     said = "Steps one after another" if is_of_kernels else "What the plan runs, one after another"
     said += ", as long as they take" if clock.is_timed else ""
-    step_lanes = _step_lanes(drawn_steps, clock)
-    lanes = [clock.axis.lane(), *step_lanes, *_memory_lanes(memory, clock), clock.axis.lane()]
+    lanes = [clock.axis.lane(), *_step_lanes(drawn_steps, clock)]
+    if recorded is not None:
+        said = "One run, of those that take about the median: its steps, the chunks of kernels on each thread"
+        rows = worker_rows(recorded, [bound_colour(step.bound) for step in steps], kernel_names)
+        lanes += block_lanes(clock.axis, rows)
+    lanes += [*_memory_lanes(memory, clock), clock.axis.lane()]
     if memory is not None:
         said += f"; constants, {format_bytes(memory.constant_bytes)}, are there all the time and not drawn"
         if len(memory.buffers) > _MAX_BUFFERS:
             said += f"; of {len(memory.buffers):,} buffers the places of the largest {_MAX_BUFFERS:,}"
     return [
-        heading("Steps and memory over time"),
-        note(f"{said}. Point at a step or a buffer for its name and size."),
+        heading("Steps and memory over time" if recorded is None else "Steps, workers and memory over time"),
+        note(f"{said}. Point at a step, a chunk or a buffer for its name and size."),
         f"<style>{STYLE}</style>",
         bound_key([step.bound for step in drawn_steps]),
         picture(clock.axis, lanes),

@@ -12,7 +12,9 @@ from tilewright.report.figure import facts, folded, heading, html_table, note, p
 from tilewright.report.graph_view import graph_section
 from tilewright.report.limits import TimedKernel, roofline_section, times_section
 from tilewright.report.memory_over_time import TimedStep, run_section
-from tilewright.steps import MemoryInfo, StepInfo
+from tilewright.report.workers import RecordedRun
+from tilewright.results import Table
+from tilewright.steps import KernelInfo, MemoryInfo, StepInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +22,8 @@ class RunTimes:
     """What the kernels of a run take, measured or by estimate, beside what the machine allows.
 
     `kernels` has one for each step, with the id of its first kernel, or without those whose time is not
-    known. `flop_per_s` and `bytes_per_s` are the machine's peaks by name; `explained` says where they are
-    from.
+    known; `recorded` is one run of them as it went. `flop_per_s` and `bytes_per_s` are the machine's peaks by
+    name; `explained` says where they are from.
     """
 
     kernels: tuple[TimedKernel, ...]
@@ -30,6 +32,7 @@ class RunTimes:
     flop_per_s: Mapping[str, float] = field(default_factory=dict)
     bytes_per_s: Mapping[str, float] = field(default_factory=dict)
     explained: str = ""
+    recorded: RecordedRun | None = None
 
     @classmethod
     def estimated(cls, steps: Sequence[StepInfo]) -> RunTimes:
@@ -39,7 +42,7 @@ class RunTimes:
             times = [k.estimate_ns for k in step.kernels if k.estimate_ns is not None]
             if len(times) == len(step.kernels):
                 time_ns = sum(times)
-                name = _name(step)
+                name = _name(step.kernels)
                 kernels.append(
                     TimedKernel(step.kernels[0].id, name, time_ns, time_ns, time_ns, None, "estimate")
                 )
@@ -70,10 +73,32 @@ def model_page(
     parts += times_section(times.kernels)
     if times.flop_per_s and times.bytes_per_s:
         parts += roofline_section(times.kernels, times.flop_per_s, times.bytes_per_s, times.explained)
-    parts += run_section(_timed_steps(steps, times), memory)
+    recorded = times.recorded
+    if recorded is not None and len(recorded.steps) != len(steps):
+        recorded = None  # what was measured was made anew, and the model by a version that makes other steps
+    names = {kernel.id: _name((kernel,)) for kernel in kernels}
+    parts += run_section(_timed_steps(steps, times), memory, recorded, names)
     parts += _edges_section(explanation)
     parts += [heading("Tables"), *(folded(table.title, [table.rows_html()]) for table in report.tables)]
     return page(title, parts, follows_system=True)
+
+
+def shapes_page(
+    title: str, said: str, table: Table, sections: Sequence[tuple[str, CompilationReport, RunTimes]]
+) -> str:
+    """One HTML page of a model that was compiled for several sets of shapes: `table` lists them, and each has
+    a section with its name, times of kernels and tables."""
+    parts = [note(f"{said}. {_OF_SHAPES}"), html_table(table.heads, table.rows)]
+    for name, report, times in sections:
+        tables = [folded(inner.title, [inner.rows_html()]) for inner in report.tables]
+        parts.append(folded(name, [*times_section(times.kernels), *tables]))
+    return page(title, parts, follows_system=True)
+
+
+_OF_SHAPES = (
+    "The graph, and memory over time, are on the page of a single set of shapes: compile with --shapes that "
+    "gives one size to each dimension."
+)
 
 
 def _timed_steps(steps: Sequence[StepInfo], times: RunTimes) -> list[TimedStep]:
@@ -83,17 +108,17 @@ def _timed_steps(steps: Sequence[StepInfo], times: RunTimes) -> list[TimedStep]:
         kernel = by_id.get(step.kernels[0].id)
         bound = "host" if kernel is None and step.kernels[0].is_host else "estimate"
         timed.append(
-            TimedStep(_name(step), None, bound)
+            TimedStep(_name(step.kernels), None, bound)
             if kernel is None
             else TimedStep(f"{kernel.id} {kernel.name}", kernel.time_ns, kernel.bound)
         )
     return timed
 
 
-def _name(step: StepInfo) -> str:
-    """Templates of its kernels, and the nodes they serve."""
-    templates = " | ".join(dict.fromkeys(kernel.template for kernel in step.kernels))
-    nodes = [name for kernel in step.kernels for name in kernel.nodes]
+def _name(kernels: Sequence[KernelInfo]) -> str:
+    """Templates of kernels, and the nodes they serve."""
+    templates = " | ".join(dict.fromkeys(kernel.template for kernel in kernels))
+    nodes = [name for kernel in kernels for name in kernel.nodes]
     return f"{templates} {', '.join(dict.fromkeys(nodes))}".strip()
 
 

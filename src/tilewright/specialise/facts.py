@@ -25,6 +25,11 @@ class Specialisation:
     follows_data: bool
     by_code_for: tuple[int, ...] = ()
 
+    @property
+    def shapes_text(self) -> str:
+        """The shapes for people."""
+        return ", ".join(f"{name}: {format_shape(shape)}" for name, shape in self.shapes.items())
+
 
 @dataclass(frozen=True, slots=True)
 class Specialisations(Result):
@@ -40,7 +45,7 @@ class Specialisations(Result):
         """A row for each set of shapes that is kept."""
         rows = tuple(
             (
-                ", ".join(f"{name}: {format_shape(shape)}" for name, shape in s.shapes.items()),
+                s.shapes_text,
                 str(s.num_kernels),
                 f"{s.seconds:.2f} s",
                 str(s.num_runs),

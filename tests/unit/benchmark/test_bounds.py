@@ -7,6 +7,7 @@ import pytest
 from tilewright.benchmark.bounds import BoundSplit
 from tilewright.benchmark.limits import MachineLimits
 from tilewright.benchmark.profile import Bound, KernelTime, Profile
+from tilewright.report.workers import RecordedRun
 
 LIMITS = MachineLimits(1, 100e9, None, 10e9, 100e9, 200e9, 1000, 50e9)
 
@@ -21,7 +22,7 @@ def profile(*kernels: tuple[Bound, float, float], between_ns: float = 0.0) -> Pr
     shares: dict[str, float] = {}
     for row in rows:
         shares[row.bound] = shares.get(row.bound, 0.0) + row.share
-    return Profile(rows, run_ns, between_ns, 10, LIMITS, {}, shares)
+    return Profile(rows, run_ns, between_ns, 10, LIMITS, {}, shares, RecordedRun(1, (), ()))
 
 
 def test_shares_are_those_of_the_call_and_add_up() -> None:

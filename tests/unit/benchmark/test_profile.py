@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,9 +94,32 @@ def test_shares_and_limits_are_consistent(squeezenet: Profile) -> None:
         assert (kernel.bound == "overhead") == (kernel.median_ns > 4 * kernel.limit_ns)
 
 
-def test_a_trace_has_each_kernel_once(squeezenet: Profile) -> None:
-    events = json.loads(squeezenet.chrome_trace("s"))["traceEvents"]
-    assert len([e for e in events if e["ph"] == "X"]) == len(squeezenet.kernels)
+def test_a_trace_has_a_track_of_steps_and_one_of_each_thread() -> None:
+    model = zoo.build("squeezenet1_1", image=64)
+    program = plan(load_onnx(model), Options(no_cache=True)).program
+    feed = zoo.example_inputs(model, 0)
+    found = profile_program(program, feed, num_threads=2, duration_s=0.05, limits=lambda _: LIMITS)
+    events = json.loads(found.chrome_trace("<s>"))["traceEvents"]
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert tracks == {0: "steps", 1: "worker 0 (caller)", 2: "worker 1"}
+    assert [e["args"]["name"] for e in events if e["name"] == "process_name"] == ["<s>"]
+    by_track = {t: [e for e in events if e["ph"] == "X" and e["tid"] == t] for t in tracks}
+    assert [e["args"]["kernel"] for e in by_track[0]] == [k.id for k in found.kernels]
+    ran = [e["args"] for t in (1, 2) for e in by_track[t]]
+    kernels = {a["kernel"]: a["of"] for a in ran}
+    assert kernels.keys() == {k.id for k in found.kernels}
+    assert sorted((a["kernel"], a["chunk"]) for a in ran) == sorted(
+        (kernel, chunk) for kernel, number in kernels.items() for chunk in range(number)
+    )
+    steps = {e["args"]["kernel"]: e for e in by_track[0]}
+    for events_of_track in by_track.values():
+        ordered = sorted(events_of_track, key=lambda e: (e["ts"], e["dur"]))
+        for event, following in itertools.pairwise(ordered):
+            assert event["ts"] + event["dur"] <= following["ts"] + 1e-6  # of floats: whole ns
+    for event in (*by_track[1], *by_track[2]):
+        step = steps[event["args"]["kernel"]]
+        assert event["name"] == step["name"]
+        assert step["ts"] - 5 <= event["ts"] <= event["ts"] + event["dur"] <= step["ts"] + step["dur"] + 5
 
 
 def test_operators_on_the_host_have_rows_with_their_time() -> None:

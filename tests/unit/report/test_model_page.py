@@ -7,7 +7,9 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,8 +24,9 @@ from tilewright.benchmark.profile_report import run_times
 from tilewright.benchmark.statistics import Timing
 from tilewright.report.figure import Line, curves
 from tilewright.report.lanes import SPAN
-from tilewright.report.limits import TimedKernel, roofline_section, times_section
+from tilewright.report.limits import TimedKernel, bound_colour, roofline_section, times_section
 from tilewright.report.memory_over_time import Clock, TimedStep, run_section
+from tilewright.report.workers import RecordedChunk, RecordedRun
 from tilewright.steps import BufferInfo, MemoryInfo
 
 EVIL = '<script>alert("x")</script>&\x1b[2J'
@@ -86,6 +89,41 @@ def test_the_memory_of_a_step_is_that_of_its_buffers() -> None:
     assert "x: 64 B at 0" in text
     places = list(pictures(parts)[-1].iter("rect"))
     assert [(r.get("x"), r.get("width")) for r in places] == [("0", str(SPAN // 4)), ("0", str(SPAN))]
+
+
+def test_each_thread_has_a_lane_of_what_it_ran() -> None:
+    steps = [TimedStep("a", 1000.0, "compute"), TimedStep("b", 3000.0, "memory")]
+    chunks = (
+        RecordedChunk("k0", 0, 0, 1, 0, 0.0, 1000.0),
+        RecordedChunk("k1", 1, 0, 2, 1, 2000.0, 4000.0),
+        RecordedChunk("k1", 1, 1, 2, 0, 2000.0, 3000.0),
+    )
+    run = RecordedRun(3, ((0.0, 1000.0), (2000.0, 4000.0)), chunks)
+    parts = run_section(steps, None, run, {"k0": "copy <a>", "k1": "sum b"})
+    text = "".join(parts)
+    assert re.findall(r"<b>(worker.*?) ?</div>", text) == [
+        "worker 0 (caller)</b> 50 %",
+        "worker 1</b> 50 %",
+        "worker 2</b> 0 %",
+    ]
+    lanes = [
+        [(r.get("x"), r.get("width"), r.get("fill"), r.findtext("title")) for r in lane.iter("rect")]
+        for lane in pictures(parts)
+    ]
+    quarter, arithmetic, memory = SPAN // 4, bound_colour("compute"), bound_colour("memory")
+    # Steps reach until the next one begins.
+    assert [rect[:3] for lane in lanes[:2] for rect in lane] == [
+        ("0", str(2 * quarter), arithmetic),
+        (str(2 * quarter), str(2 * quarter), memory),
+    ]
+    assert lanes[2:] == [
+        [
+            ("0", str(quarter), arithmetic, "k0 copy <a>\n1.0 µs from 0 ms on"),
+            (str(2 * quarter), str(quarter), memory, "k1 sum b, chunk 2 of 2\n1.0 µs from 0.002 ms on"),
+        ],
+        [(str(2 * quarter), str(2 * quarter), memory, "k1 sum b, chunk 1 of 2\n2.0 µs from 0.002 ms on")],
+        [],
+    ]
 
 
 def test_steps_without_times_are_all_alike() -> None:
@@ -190,3 +228,21 @@ def test_verbs_write_their_reports(tmp_path: Path) -> None:
     for verb in ("profile", "compile", "bench"):
         told = tilewright(verb, model, "--report", tmp_path / "net.pdf")
         assert told.complaint.endswith("net.pdf: give a name that ends in .html.")
+
+
+def test_open_models_are_shown_at_their_shapes(tmp_path: Path) -> None:
+    model, page, feed = (tmp_path / name for name in ("open.onnx", "open.html", "feed.npz"))
+    text = '<ir_version: 8, opset_import: ["": 17]> m (float[N, 8] x) => (float[N, 8] y) {'
+    onnx.save(onnx.parser.parse_model(text + "a = Softmax(x) y = Neg(a)}"), model)
+    assert tilewright("compile", model, "--shapes", "x:3|5x8", "--report", page).code == 0
+    written = page.read_text()
+    assert "compiled for 2 sets of shapes" in written
+    assert "<summary>x: 3x8</summary>" in written
+    assert "<summary>x: 5x8</summary>" in written
+    assert written.count("<h2>Time of kernels</h2>") == 2
+    told = tilewright("profile", model, "--duration", "0.01", "--report", page)
+    assert told.code == 2
+    assert "input 'x' leaves dimension 0 (N) open; fix it with --shapes x:?x8" in told.complaint
+    np.savez(feed, x=np.ones((7, 8), np.float32))
+    assert tilewright("profile", model, "-i", feed, "--duration", "0.01", "--report", page).code == 0
+    assert "Steps, workers and memory over time" in page.read_text()

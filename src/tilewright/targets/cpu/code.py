@@ -149,8 +149,7 @@ def main_steps(lowered: LoweredModel, placement: Placement) -> tuple[list[MainSt
             continue
         groups = tuple(
             LaunchGroup(tuple(_launch(launch, placement) for launch in group.launches), group.num_cores)
-            # Threads begin with the groups in order: the longest first ends the stage soonest.
-            for group in sorted(step.groups, key=lambda group: -group.estimate_cycles)
+            for group in step.longest_first
         )
         is_plain = len(step.launches) == 1 and groups[0].max_threads is None
         steps.append(groups[0].launches[0] if is_plain else Stage(groups))

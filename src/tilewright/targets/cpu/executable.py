@@ -18,7 +18,7 @@ from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.output_memory import OutputMemory
 from tilewright.targets.cpu.pool import AlignedBuffer, not_enough_memory
-from tilewright.targets.cpu.runtime import CheckedIndex, Executor, HostCallback, StepTime
+from tilewright.targets.cpu.runtime import CheckedIndex, Executor, HostCallback, RunTrace, StepTime
 
 Array = np.ndarray[Any, Any]
 
@@ -152,6 +152,13 @@ class CpuExecutable:
         arrays = self._checked(feed)
         results = self._new_results(NOWHERE)
         return self._executor.run_profiled(self._bases(arrays, results))
+
+    def run_traced(self, feed: Mapping[str, Array]) -> tuple[dict[str, Array], RunTrace]:
+        """Outputs, and the time of each step and chunk; needs an executable compiled with `trace`."""
+        arrays = self._checked(feed)
+        results = self._new_results(NOWHERE)
+        trace = self._executor.run_traced(self._bases(arrays, results))
+        return self._collected(arrays, results, NOWHERE), trace
 
     def close(self) -> None:
         """Unload the code when the runs in progress have ended; later ones are refused with ModelClosed.

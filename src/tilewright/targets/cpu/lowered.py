@@ -88,6 +88,11 @@ class LoweredStage:
         return cls((LoweredGroup((launch,)),))
 
     @property
+    def longest_first(self) -> tuple[LoweredGroup, ...]:
+        """The groups in the order in which threads begin with them, which ends the stage soonest."""
+        return tuple(sorted(self.groups, key=lambda group: -group.estimate_cycles))
+
+    @property
     def launches(self) -> tuple[KernelLaunch, ...]:
         """All kernels, group by group: an order in which one thread may run them."""
         return tuple(launch for group in self.groups for launch in group.launches)

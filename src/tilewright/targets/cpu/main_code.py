@@ -29,6 +29,9 @@ REPORT_BYTES = 16
 WEIGHTS_BASE = 1
 FIRST_CALLER_BASE = 2
 """Of the model's inputs, and behind them its outputs."""
+SLOT_BYTES = 64
+"""Of what a traced chunk notes: ticks at its start and end, and its thread's scratch, which tells the thread.
+A cache line, so that threads do not disturb each other."""
 
 
 class ArgRef(NamedTuple):
@@ -96,8 +99,21 @@ MainStep = Launch | Stage | HostCall
 
 
 @dataclass(frozen=True, slots=True)
+class TracedLaunch:
+    """A launch each of whose chunks has a slot: which step it is of, and which of that step's launches."""
+
+    step_index: int
+    launch_index: int
+    num_chunks: int
+
+
+@dataclass(frozen=True, slots=True)
 class MainCode:
-    """The generated main: one function per run of steps without a host call between them."""
+    """The generated main: one function per run of steps without a host call between them.
+
+    Slots of `traced` launches follow each other in one buffer, whose base comes behind the `num_bases` that
+    there are without it.
+    """
 
     ir_text: str
     segments: tuple[str | HostCall, ...]  # function symbols and host calls, in order
@@ -106,6 +122,12 @@ class MainCode:
     num_bases: int
     num_steps: int
     profile: bool
+    traced: tuple[TracedLaunch, ...] = ()
+
+    @property
+    def num_slots(self) -> int:
+        """Chunks that note when and where they run."""
+        return sum(launch.num_chunks for launch in self.traced)
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -119,13 +141,20 @@ class MainCode:
         return 1 + max(calls, default=-1)
 
 
-def build_main(steps: Sequence[MainStep], isa: CodeTarget, *, profile: bool = False) -> MainCode:
-    """Generate the main of `steps`. With `profile`, each step also stores a time stamp before and after.
+def build_main(
+    steps: Sequence[MainStep], isa: CodeTarget, *, profile: bool = False, trace: bool = False
+) -> MainCode:
+    """Generate the main of `steps`. With `profile`, each step also stores a time stamp before and after; with
+    `trace`, which needs `profile`, each chunk notes when and on which thread it runs.
 
     Segments have the signature `void (ptr pool, ptr args, ptr scratch, ptr stamps)`; their names derive from
     the text, so equal mains are equal objects in the cache.
     """
-    writer = _MainWriter(tick_counter(isa.triple) if profile else None)
+    if trace and not profile:
+        raise InternalError("A trace needs the time stamps of steps: build the main with profile=True.")
+    refs = (ref for step in steps for launch in _launches(step) for ref in launch.args)
+    num_bases = 1 + max((ref.base_index for ref in refs), default=ARENA_BASE)
+    writer = _MainWriter(tick_counter(isa.triple) if profile else None, num_bases, trace=trace)
     for index, step in enumerate(steps):
         writer.add(index, step)
     return writer.finish(num_steps=len(steps))
@@ -134,8 +163,13 @@ def build_main(steps: Sequence[MainStep], isa: CodeTarget, *, profile: bool = Fa
 class _MainWriter:
     """The text of a main under construction. Equal argument lists share one block."""
 
-    def __init__(self, counter: str | None) -> None:
+    def __init__(self, counter: str | None, num_bases: int, *, trace: bool) -> None:
         self._counter = counter
+        self._num_bases = num_bases
+        self._traces = trace
+        self._traced: list[TracedLaunch] = []
+        self._num_slots = 0
+        self._noting: dict[str, str] = {}
         self._args: list[ArgRef] = []
         self._block_at: dict[tuple[ArgRef, ...], int] = {}
         self._kernels: dict[str, None] = {}
@@ -151,19 +185,35 @@ class _MainWriter:
             self._segments.append(step)
             return
         self._stamp(2 * index)
+        called = [self._called(index, number, launch) for number, launch in enumerate(_launches(step))]
         if isinstance(step, Stage):
-            function, table = self._stage_function(step), self._stage_table(step)
+            function, table = self._stage_function(called), self._stage_table(step)
             operands = f"ptr %pool, ptr @{function}, ptr @{table}, ptr %args, ptr %scratch"
             self._lines.append(f"  call void @{STAGE_EXPORT}({operands})")
-        elif step.num_chunks == 1:
-            self._kernels[step.symbol] = None
-            block = self._block(step.args)
-            self._lines.append(f"  call void @{step.symbol}(ptr {block}, i64 0, ptr %scratch)")
         else:
-            self._kernels[step.symbol] = None
-            pool = "null" if step.inline else "%pool"
-            self._lines.append(_call(f"@{step.symbol}", self._block(step.args), step.num_chunks, pool))
+            ((function, args),) = called
+            block = self._block(args)
+            if step.num_chunks == 1:
+                self._lines.append(f"  call void @{function}(ptr {block}, i64 0, ptr %scratch)")
+            else:
+                pool = "null" if step.inline else "%pool"
+                self._lines.append(_call(f"@{function}", block, step.num_chunks, pool))
         self._stamp(2 * index + 1)
+
+    def _called(self, step_index: int, launch_index: int, launch: Launch) -> tuple[str, tuple[ArgRef, ...]]:
+        """What runs a chunk of a launch, and its arguments: the kernel, or what notes when the kernel runs.
+
+        The latter finds the slots of its launch behind the kernel's arguments.
+        """
+        self._kernels[launch.symbol] = None
+        if not self._traces:
+            return launch.symbol, launch.args
+        slots = ArgRef(self._num_bases, SLOT_BYTES * self._num_slots)
+        self._traced.append(TracedLaunch(step_index, launch_index, launch.num_chunks))
+        self._num_slots += launch.num_chunks
+        name = f"noting_{len(launch.args)}_{launch.symbol}"
+        self._noting[name] = _noting_function(name, launch.symbol, len(launch.args), f"llvm.{self._counter}")
+        return name, (*launch.args, slots)
 
     def finish(self, num_steps: int) -> MainCode:
         """The whole main."""
@@ -173,6 +223,7 @@ class _MainWriter:
             "declare void @tw_parallel_for(ptr, ptr, ptr, i64, ptr)",
             *([f"declare void @{STAGE_EXPORT}({', '.join(['ptr'] * 5)})"] if self._stage_functions else []),
             *([f"declare i64 @llvm.{self._counter}()"] if self._counter else []),
+            *self._noting.values(),
             *self._stage_functions,
         ]
         bodies = [part for part in self._segments if not isinstance(part, HostCall)]
@@ -192,26 +243,25 @@ class _MainWriter:
             segments=tuple(segments),
             kernel_symbols=tuple(self._kernels),
             arg_table=tuple(self._args),
-            num_bases=1 + max((ref.base_index for ref in self._args), default=ARENA_BASE),
+            num_bases=self._num_bases,
             num_steps=num_steps,
             profile=self._counter is not None,
+            traced=tuple(self._traced),
         )
 
-    def _stage_function(self, stage: Stage) -> str:
+    def _stage_function(self, called: Sequence[tuple[str, tuple[ArgRef, ...]]]) -> str:
         """A function that runs a chunk of one of a stage's launches, which are numbered group by group."""
         name = f"stage_{len(self._stage_functions)}"
-        launches = stage.launches
-        cases = " ".join(f"i64 {number}, label %run{number}" for number in range(1, len(launches)))
+        cases = " ".join(f"i64 {number}, label %run{number}" for number in range(1, len(called)))
         lines = [
             f"define internal void @{name}(ptr %args, i64 %launch, i64 %chunk, ptr %scratch) nounwind {{",
             f"  switch i64 %launch, label %run0 [ {cases} ]",
         ]
-        for number, launch in enumerate(launches):
-            self._kernels[launch.symbol] = None
+        for number, (function, args) in enumerate(called):
             lines += [
                 f"run{number}:",
-                f"  %block{number} = getelementptr i8, ptr %args, i64 {self._block_offset(launch.args)}",
-                f"  call void @{launch.symbol}(ptr %block{number}, i64 %chunk, ptr %scratch)",
+                f"  %block{number} = getelementptr i8, ptr %args, i64 {self._block_offset(args)}",
+                f"  call void @{function}(ptr %block{number}, i64 %chunk, ptr %scratch)",
                 "  ret void",
             ]
         self._stage_functions.append("\n".join((*lines, "}")))
@@ -294,6 +344,35 @@ def load_main(
     """
     runtime = runtime_code(cache=cache, compiled=runtime_object)
     return JitLibrary(objects, main.symbols, imports=runtime.imports, keep_alive=(runtime.library,))
+
+
+def _launches(step: MainStep) -> tuple[Launch, ...]:
+    """What a step launches, in the order of its numbers."""
+    if isinstance(step, Stage):
+        return step.launches
+    return (step,) if isinstance(step, Launch) else ()
+
+
+def _noting_function(name: str, kernel: str, num_args: int, counter: str) -> str:
+    """A function that runs a chunk of a kernel and notes it in the chunk's slot."""
+    return "\n".join(
+        (
+            f"define internal void @{name}(ptr %args, i64 %chunk, ptr %scratch) nounwind {{",
+            f"  %start = call i64 @{counter}()",
+            f"  call void @{kernel}(ptr %args, i64 %chunk, ptr %scratch)",
+            f"  %end = call i64 @{counter}()",
+            f"  %slots_at = getelementptr ptr, ptr %args, i64 {num_args}",
+            "  %slots = load ptr, ptr %slots_at, align 8",
+            f"  %slot = getelementptr [{SLOT_BYTES // 8} x i64], ptr %slots, i64 %chunk",
+            "  %end_at = getelementptr i64, ptr %slot, i64 1",
+            "  %thread_at = getelementptr i64, ptr %slot, i64 2",
+            "  store i64 %start, ptr %slot, align 8",
+            "  store i64 %end, ptr %end_at, align 8",
+            "  store ptr %scratch, ptr %thread_at, align 8",
+            "  ret void",
+            "}",
+        )
+    )
 
 
 def _check_chunks(what: str, num_chunks: int) -> None:

@@ -188,6 +188,14 @@ class WorkerPool:
                 ctypes.c_uint64.from_address(slot).value = buffer.address
             self._scratch_bytes = new_bytes  # last: now every worker has it
 
+    def threads_by_scratch(self) -> dict[int, int]:
+        """The numbers of workers by the addresses of all areas that they have had."""
+        with self._lock:
+            return {
+                buffer.address: 1 + place % (self.num_threads - 1)
+                for place, buffer in enumerate(self._scratch)
+            }
+
     def wake(self) -> None:
         """Release workers that block in Python: systems without a futex, before a run."""
         while self.asleep_in_python:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from tilewright.errors import InternalError, ModelClosed, UsageError
 from tilewright.hardware.probe import affinity_cores, resolve_threads
 from tilewright.targets.cpu.codegen import JitLibrary
-from tilewright.targets.cpu.main_code import REPORT_BYTES, HostCall, MainCode
+from tilewright.targets.cpu.main_code import REPORT_BYTES, SLOT_BYTES, HostCall, MainCode
 from tilewright.targets.cpu.pool import (
     AlignedBuffer,
     WorkerPool,
@@ -38,6 +38,29 @@ class StepTime:
     step_index: int
     start_ns: float
     duration_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTime:
+    """When and on which thread one chunk ran: of which of the main's launches; thread 0 is the caller's.
+
+    Its times are in nanoseconds, from the start of the run's first step.
+    """
+
+    step_index: int
+    launch_index: int
+    chunk: int
+    thread: int
+    start_ns: float
+    duration_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunTrace:
+    """What each step of one run took, and of a main that is traced each chunk."""
+
+    steps: tuple[StepTime, ...]
+    chunks: tuple[ChunkTime, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +92,10 @@ class RunContext:
         self.scratch = AlignedBuffer(max(64, scratch_bytes), "scratch of a run")
         self.args = AlignedBuffer(8 * max(1, len(main.arg_table)))
         self.stamps = AlignedBuffer(16 * main.num_steps) if main.profile else None
-        self.bases = (ctypes.c_uint64 * main.num_bases)(self.arena.address)
+        self.slots = AlignedBuffer(SLOT_BYTES * main.num_slots) if main.num_slots else None
+        self.bases = (ctypes.c_uint64 * (main.num_bases + (self.slots is not None)))(self.arena.address)
+        if self.slots is not None:
+            self.bases[main.num_bases] = self.slots.address
         self.resolved_for: tuple[int, ...] | None = None
 
     @property
@@ -180,22 +206,55 @@ class Executor:
 
     def run_profiled(self, bases: Sequence[int]) -> tuple[StepTime, ...]:
         """Run once and return the time of every step; the main must be built with `profile`."""
-        if not self.main.profile:
-            raise UsageError("This executable has no time stamps: build it with profile=True.")
         with self.context() as context:
-            host_times: list[tuple[int, int]] = []
-            self._run_in(context, tuple(bases), host_times)
-            assert context.stamps is not None
-            stamps = (ctypes.c_int64 * (2 * self.main.num_steps)).from_address(context.stamps.address)
-            pairs = list(zip(stamps[::2], stamps[1::2], strict=True))
+            return self._step_times(self._stamped_run(context, bases))
+
+    def run_traced(self, bases: Sequence[int]) -> RunTrace:
+        """The same, with the time of every chunk, if the main was built with `trace`."""
+        with self.context() as context:
+            pairs = self._stamped_run(context, bases)
+            return RunTrace(self._step_times(pairs), tuple(self._chunk_times(context, pairs)))
+
+    def _stamped_run(self, context: RunContext, bases: Sequence[int]) -> list[tuple[int, int]]:
+        """Run once; ticks before and after each step."""
+        if context.stamps is None:
+            raise UsageError("This executable has no time stamps: build it with profile=True.")
+        host_times: list[tuple[int, int]] = []
+        self._run_in(context, tuple(bases), host_times)
+        stamps = (ctypes.c_int64 * (2 * self.main.num_steps)).from_address(context.stamps.address)
         calls = iter(host_times)
-        pairs = [pair if pair[0] else next(calls) for pair in pairs]  # host calls store no stamp
+        pairs = zip(stamps[::2], stamps[1::2], strict=True)
+        return [pair if pair[0] else next(calls) for pair in pairs]  # host calls store no stamp
+
+    def _step_times(self, pairs: Sequence[tuple[int, int]]) -> tuple[StepTime, ...]:
         rate = ticks_per_ns(self._runtime)
         origin = pairs[0][0] if pairs else 0
         return tuple(
             StepTime(index, (start - origin) / rate, (end - start) / rate)
             for index, (start, end) in enumerate(pairs)
         )
+
+    def _chunk_times(self, context: RunContext, pairs: Sequence[tuple[int, int]]) -> Iterator[ChunkTime]:
+        """What the slots say."""
+        if context.slots is None:
+            return
+        pool = self._pool(context.pool_number)
+        threads = {} if pool is None else pool.threads_by_scratch()
+        threads[context.scratch.address] = 0
+        words = SLOT_BYTES // 8
+        slots = (ctypes.c_int64 * (words * self.main.num_slots)).from_address(context.slots.address)
+        noted = zip(slots[::words], slots[1::words], slots[2::words], strict=True)
+        rate, origin = ticks_per_ns(self._runtime), pairs[0][0]
+        for launch in self.main.traced:
+            for chunk, (start, end, scratch) in zip(range(launch.num_chunks), noted, strict=False):
+                yield ChunkTime(
+                    launch.step_index,
+                    launch.launch_index,
+                    chunk,
+                    threads[scratch],
+                    (start - origin) / rate,
+                    (end - start) / rate,
+                )
 
     @contextlib.contextmanager
     def context(self) -> Iterator[RunContext]:
@@ -309,7 +368,7 @@ class Executor:
     def _resolve(self, context: RunContext, key: tuple[int, ...]) -> None:
         context.resolved_for = None  # an interrupt in between must not leave half-resolved blocks in use
         num_used = self.main.num_bases - 1
-        context.bases[1:] = [*key[:num_used]]
+        context.bases[1 : 1 + num_used] = [*key[:num_used]]
         self._runtime.fill_args(
             self._table_address,
             len(self.main.arg_table),
@@ -371,7 +430,7 @@ class Executor:
 
 
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-_RUNS = (Executor.run.__code__, Executor.run_profiled.__code__)
+_RUNS = tuple(way.__code__ for way in (Executor.run, Executor.run_profiled, Executor.run_traced))
 
 
 def _reset_executors() -> None:

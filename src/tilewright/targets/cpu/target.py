@@ -158,12 +158,13 @@ class CpuTarget:
         program: Program,
         *,
         profile: bool = False,
+        trace: bool = False,
         progress: Progress | None = None,
         arrangements: Arrangements | None = None,
         lowering: LoweredPartition | None = None,
         placed: PlacedModel | None = None,
     ) -> CpuCode:
-        """Lower, place and compile a program.
+        """Lower, place and compile a program; `profile` adds time stamps of steps, `trace` also of chunks.
 
         `arrangements` are shared by calls for the same graph that rearrange its constants alike. `lowering`
         is that of the program's partition, where another schedule of it was lowered before; `placed` is the
@@ -177,7 +178,7 @@ class CpuTarget:
         placed = placed or self.place(
             program, isa, progress=progress, arrangements=arrangements, lowering=lowering
         )
-        image = self._image(program, placed, isa, profile=profile, progress=progress)
+        image = self._image(program, placed, isa, profile=profile, trace=trace, progress=progress)
         return CpuCode(
             placed.program,
             isa,
@@ -216,12 +217,13 @@ class CpuTarget:
         isa: Isa,
         *,
         profile: bool = False,
+        trace: bool = False,
         with_runtime: bool = False,
         progress: Progress | None = None,
     ) -> CpuImage:
         """The code of a placed program, compiled."""
         options = program.options
-        main = build_main(placed.steps, isa, profile=profile)
+        main = build_main(placed.steps, isa, profile=profile, trace=trace)
         kernels = placed.kernels
         jobs = [CompileJob(k.text, k.needs_optimizer) for k in kernels.values()]
         jobs.append(CompileJob(main.ir_text))
