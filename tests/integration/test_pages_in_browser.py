@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 from tests.support.browser import Browser, Page, needs_browser, running_browser
-from tests.support.report_pages import many_boxes, write_pages
+from tests.support.report_pages import MAPPED, many_boxes, write_pages
 
 import tilewright as tw
 from tilewright.api.pages import model_report
@@ -53,6 +53,7 @@ def test_a_page_has_its_sections_and_fits(
             shown.drawn()
             assert set(SECTIONS[name]) <= set(shown.headings())
             assert shown.overflowing() == []
+            assert shown.unreadable() == []
             assert is_on(shown, is_dark)
             assert shown.diagnostics() == []
             picture = shown.screenshot(tmp_path / f"{name}-{width}-{is_dark}.png").read_bytes()
@@ -114,6 +115,52 @@ def test_the_wheel_scrolls_the_page_until_the_graph_is_chosen(
         assert shown.value(f"document.querySelector('canvas').dispatchEvent({wheel})") is True
         shown.value("document.querySelector('canvas').focus()")
         assert shown.value(f"document.querySelector('canvas').dispatchEvent({wheel})") is False
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_a_sweep_shows_its_front_and_leads_to_the_mappings(
+    browser: Browser, pages: dict[str, Path], width: int
+) -> None:
+    with browser.page(pages["sweep"], width) as shown:
+        axes = shown.value(
+            "[...document.querySelectorAll('.drawn svg')].slice(0, 3).map((svg) =>"
+            "[...svg.querySelectorAll('text')].map((t) => t.textContent))"
+        )
+        latency, energy, area = "latency in ms", "energy in µJ", "area in mm² at 45 nm"
+        for texts, named in zip(axes, ((latency, energy), (latency, area), (area, energy)), strict=True):
+            assert set(named) <= set(texts)
+            assert sum(text.replace(",", "").replace(".", "").isdigit() for text in texts) >= 6
+        marked = "[...document.querySelectorAll('.drawn svg')].map((svg) => [%s].length)"
+        fronts = shown.value(marked % "...svg.querySelectorAll('polyline')")
+        dots = shown.value(marked % "...svg.querySelectorAll('circle[r=\"6\"]')")
+        assert dots[0] == dots[1] == dots[2] >= 2, "variants of the front"
+        assert sum(fronts[:3]) >= 1, "joined where one is better in this and another in that"
+        led = shown.value(
+            "(() => { const a = document.querySelector('.drawn svg a');"
+            "a.dispatchEvent(new MouseEvent('click', {bubbles: true, cancelable: true}));"
+            "const place = document.getElementById(a.getAttribute('href').slice(1));"
+            "return [location.hash, place.closest('details').open]; })()"
+        )
+        assert led[0].startswith("#variant")
+        assert led[1] is True
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_the_loop_nest_is_drawn_level_by_level(browser: Browser, pages: dict[str, Path], width: int) -> None:
+    drawing = tw.map(MAPPED, mapper="cosa").drawn()[0]
+    with browser.page(pages["map"], width) as shown:
+        texts = shown.value(
+            "[...document.querySelectorAll('.drawn svg text')].map((t) =>"
+            "[t.textContent, t.getBoundingClientRect().top])"
+        )
+        tops = dict(reversed(texts))
+        levels = [tops[level.name] for level in drawing.levels]
+        assert levels == sorted(set(levels)), "from the outermost inwards"
+        loops = [text for text, _ in texts if text.startswith("for ")]
+        assert loops == [f"for {x.dim} in {x.factor}" for level in drawing.levels for x in level.temporal]
+        assert sum(text.startswith("spatial ") for text, _ in texts) == sum(
+            bool(level.spatial) for level in drawing.levels
+        )
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])

@@ -63,6 +63,38 @@ _OVERFLOWING = """
 """
 
 
+_SMALLEST_PX = 9.0
+# Texts of pictures that are cut off, lie on each other, or are too small to read; turned ones may cross.
+_UNREADABLE = """
+(() => {
+  const told = [];
+  for (const svg of document.querySelectorAll(".drawn svg")) {
+    const frame = svg.getBoundingClientRect();
+    if (!frame.width) continue;
+    const scale = frame.width / svg.viewBox.baseVal.width;
+    const texts = [...svg.querySelectorAll("text")].filter((t) => t.textContent.trim());
+    const areas = texts.map((t) => t.getBoundingClientRect());
+    texts.forEach((text, i) => {
+      const a = areas[i], name = JSON.stringify(text.textContent);
+      const size = parseFloat(getComputedStyle(text).fontSize) * scale;
+      if (size < %g) told.push(`${name} has ${size.toFixed(1)} px`);
+      if (a.left < frame.left - 1 || a.right > frame.right + 1 ||
+          a.top < frame.top - 1 || a.bottom > frame.bottom + 1) told.push(`${name} is cut off`);
+      for (let j = 0; j < i; j += 1) {
+        const b = areas[j];
+        const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        const isTurned = text.hasAttribute("transform") || texts[j].hasAttribute("transform");
+        if (!isTurned && across > 1 && down > 0.3 * Math.min(a.height, b.height))
+          told.push(`${name} lies on ${JSON.stringify(texts[j].textContent)}`);
+      }
+    });
+  }
+  return told.slice(0, 10);
+})()
+"""
+
+
 def browser_path() -> str | None:
     """The browser that there is."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
@@ -166,6 +198,11 @@ class Page:
         """What is wider than the page, and does not scroll in its place."""
         elements: list[str] = self.value(_OVERFLOWING % self.width)
         return elements
+
+    def unreadable(self) -> list[str]:
+        """Texts of pictures that are cut off, lie on each other, or are too small."""
+        texts: list[str] = self.value(_UNREADABLE % _SMALLEST_PX)
+        return texts
 
     def diagnostics(self) -> list[str]:
         """Errors and warnings on the console, and what could not be loaded."""

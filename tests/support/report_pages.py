@@ -21,6 +21,8 @@ from tilewright.report.graph_layout import Box, layered
 from tilewright.report.workers import RecordedChunk, RecordedRun
 
 LIMITS = MachineLimits(2, 100e9, 800e9, 10e9, 100e9, 200e9, 32_000, 50e9)
+MAPPED = "3_14_256_256_1"
+SWEPT = ["clock_hz=1GHz,2GHz"]
 MACHINE = MachineState("a processor", 2, None, 0.1, 0.2, 0.0, 0.0, None, None, None)
 
 
@@ -122,7 +124,6 @@ def write_pages(folder: Path) -> dict[str, Path]:
         pages[name].write_text(text, encoding="utf-8")
     pages["simulate"] = tw.simulate(small_net(), recipe="graphturbo").save_page(folder / "simulate.html")
     pages["map"], pages["sweep"] = folder / "map.html", folder / "sweep.html"
-    layer = "3_14_256_256_1"
-    tw.map(layer, mapper="cosa", plot=pages["map"])
-    tw.map(layer, "eyeriss", mapper="cosa", sweep=["clock_hz=1GHz,2GHz"], plot=pages["sweep"])
+    tw.map(MAPPED, mapper="cosa", plot=pages["map"])
+    tw.map(MAPPED, "eyeriss", mapper="cosa", sweep=SWEPT, plot=pages["sweep"])
     return pages

@@ -10,6 +10,7 @@ from tilewright.printable import html_text
 
 WIDTH, HEIGHT = 760, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 34, 52
+_MAX_TICKS = 10
 _COLOURS = ("#3366aa", "#cc6633", "#449955", "#aa3377", "#777777", "#c9a227", "#55aacc")
 _STYLE = (
     "body{font-family:sans-serif;margin:2em auto;max-width:62em;padding:0 1em;overflow-wrap:anywhere}"
@@ -17,7 +18,7 @@ _STYLE = (
     "table{border-collapse:collapse;margin:1em 0;display:block;overflow-x:auto;overflow-wrap:normal}"
     "td,th{padding:.25em .8em;text-align:right;vertical-align:top;border-bottom:1px solid #8886}"
     "td:first-child,th:first-child,.words td,.words th{text-align:left}"
-    ".drawn{overflow-x:auto;margin:1em 0}.drawn svg{min-width:38em}"
+    ".drawn{overflow-x:auto;margin:1em 0}.drawn svg{min-width:42em}"
     ".facts{display:flex;flex-wrap:wrap;gap:.5em 2.4em;margin:1em 0}.facts div{font-size:13px}"
     ".facts b{display:block;font-weight:normal;opacity:.7;font-size:11px}"
     ".key{font-size:12px;margin:.4em 0;line-height:1.7}.key span{display:inline-block;margin-right:1.1em}"
@@ -254,20 +255,22 @@ class _Scale:
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
-        """Round values between the ends."""
+        """Round values between the ends, so few that their texts have room."""
         if not self.is_logarithmic:
             step = _round_down(self.high / 5)
             return [step * i for i in range(int(self.high / step) + 1)]
-        found = [
-            digit * 10.0**power
-            for power in range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
-            for digit in (1, 2, 5)
-        ]
-        inside = [value for value in found if self.low <= value <= self.high]
+        decades = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+        inside = self._inside(digit * 10.0**power for power in decades for digit in (1, 2, 5))
         if len(inside) < 4:  # less than about a decade
             step = _round_down((self.high - self.low) / 4)
-            inside = [step * n for n in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
-        return inside
+            return [step * n for n in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        if len(inside) <= _MAX_TICKS:
+            return inside
+        powers = self._inside(10.0**power for power in decades)
+        return powers[:: math.ceil(len(powers) / _MAX_TICKS)]
+
+    def _inside(self, values: Iterable[float]) -> list[float]:
+        return [value for value in values if self.low <= value <= self.high]
 
 
 def _round_down(value: float) -> float:
@@ -283,16 +286,27 @@ def _y(scale: _Scale, value: float) -> float:
     return HEIGHT - _BOTTOM - scale.place(value) * (HEIGHT - _TOP - _BOTTOM)
 
 
-def _tick(value: float) -> str:
-    return f"{value:,.0f}" if 1000 <= value < 1e10 else f"{value:.3g}"
+def _tick(value: float, digits: int) -> str:
+    return f"{value:,.{digits - 3}f}" if 1000 <= value < 1e10 else f"{value:.{digits}g}"
+
+
+def _told_ticks(scale: _Scale) -> list[tuple[float, str]]:
+    """Ticks with their texts, with as many digits as tell them apart."""
+    values = scale.ticks()
+    texts: list[str] = []
+    for digits in range(3, 16):
+        texts = [_tick(value, digits) for value in values]
+        if len(set(texts)) == len(texts):
+            break
+    return list(zip(values, texts, strict=True))
 
 
 def _x_ticks(scale: _Scale) -> list[str]:
     floor = HEIGHT - _BOTTOM
     return [
         f'<line x1="{_x(scale, t):.1f}" x2="{_x(scale, t):.1f}" y1="{floor}" y2="{floor + 4}" stroke="#999"/>'
-        f'<text x="{_x(scale, t):.1f}" y="{floor + 18}" text-anchor="middle">{_tick(t)}</text>'
-        for t in scale.ticks()
+        f'<text x="{_x(scale, t):.1f}" y="{floor + 18}" text-anchor="middle">{text}</text>'
+        for t, text in _told_ticks(scale)
     ]
 
 
@@ -300,8 +314,8 @@ def _y_ticks(scale: _Scale) -> list[str]:
     return [
         f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{_y(scale, t):.1f}" y2="{_y(scale, t):.1f}" '
         f'stroke="#8884"/><text x="{_LEFT - 6}" y="{_y(scale, t) + 4:.1f}" text-anchor="end">'
-        f"{_tick(t)}</text>"
-        for t in scale.ticks()
+        f"{text}</text>"
+        for t, text in _told_ticks(scale)
     ]
 
 
@@ -342,11 +356,12 @@ def _frame(title: str, x_name: str, y_name: str) -> str:
 
 
 def _key(number: int, name: str, room: int = 150) -> list[str]:
-    """The name of a colour, above the picture."""
-    x, colour = _LEFT + 10 + number * room, _COLOURS[number % len(_COLOURS)]
+    """The name of a colour, above the picture, in rows."""
+    row, place = divmod(number, (WIDTH - _LEFT - _RIGHT) // room)
+    x, y, colour = _LEFT + 10 + place * room, _TOP + 16 * row, _COLOURS[number % len(_COLOURS)]
     return [
-        f'<rect x="{x}" y="{_TOP - 12}" width="10" height="10" fill="{colour}"/>',
-        f'<text x="{x + 15}" y="{_TOP - 3}">{html_text(name)}</text>',
+        f'<rect x="{x}" y="{y - 12}" width="10" height="10" fill="{colour}"/>',
+        f'<text x="{x + 15}" y="{y - 3}">{html_text(name)}</text>',
     ]
 
 

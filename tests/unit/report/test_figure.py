@@ -71,6 +71,32 @@ def test_ticks_are_round_numbers() -> None:
     assert ticks == [0, 1, 2, 3, 4, 5, 6, 7, 8]
 
 
+@given(
+    st.lists(st.tuples(st.floats(1e-6, 1e9), st.floats(1, 1e12)), min_size=1, max_size=4),
+    st.floats(1, 1.05),
+)
+def test_ticks_are_told_apart_and_have_room(values: list[tuple[float, float]], closeness: float) -> None:
+    """Over many decades as well as where values are nearly equal."""
+    near = values[0]
+    points = [Point(x, y, "p") for x, y in (*values, (near[0] * closeness, near[1]))]
+    drawn = ET.fromstring(scatter("t", "x", "y", points))
+    for anchor in ("middle", "end"):
+        texts = [t.text or "" for t in drawn.iter(f"{NAMESPACE}text") if t.get("text-anchor") == anchor]
+        ticks = [text for text in texts if text not in ("x", "y")]
+        assert 2 <= len(ticks) <= 12
+        assert len(set(ticks)) == len(ticks)
+
+
+def test_keys_of_many_bars_go_on_in_rows() -> None:
+    bars = [Bars(f"part {n}", (1.0,)) for n in range(7)]
+    drawn = ET.fromstring(bar_chart("t", "y", ["a"], bars))
+    names = [t for t in drawn.iter(f"{NAMESPACE}text") if (t.text or "").startswith("part")]
+    places = [(float(t.get("x", "")), float(t.get("y", ""))) for t in names]
+    assert len(set(places)) == 7
+    assert max(x for x, _ in places) + 100 <= WIDTH
+    assert [y for _, y in places] == [31.0] * 4 + [47.0] * 3
+
+
 def test_lines_have_a_dashed_one_that_rises_linearly() -> None:
     lines = [Line("a<b", ((10.0, 1.0), (1_000.0, 100.0))), Line("c", ((10.0, 2.0), (1_000.0, 20.0)))]
     picture = line_chart("time", "nodes", "s", lines)
