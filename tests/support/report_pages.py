@@ -22,7 +22,7 @@ from tilewright.report.workers import RecordedChunk, RecordedRun
 
 LIMITS = MachineLimits(2, 100e9, 800e9, 10e9, 100e9, 200e9, 32_000, 50e9)
 MAPPED = "3_14_256_256_1"
-SWEPT = ["clock_hz=1GHz,2GHz"]
+SWEPT = ["levels.PsumSpad.num_instances_per_parent=42,84,168", "levels.WeightSpad.capacity=112,448"]
 MACHINE = MachineState("a processor", 2, None, 0.1, 0.2, 0.0, 0.0, None, None, None)
 
 
@@ -61,7 +61,9 @@ def recorded_of(kernels: Sequence[KernelTime]) -> RecordedRun:
         end_ns = start_ns + kernel.median_ns
         steps.append((start_ns, end_ns))
         ends = (end_ns, (start_ns + end_ns) / 2)
-        chunks += [RecordedChunk(kernel.id, step, n, 2, n, start_ns, end) for n, end in enumerate(ends)]
+        chunks += [
+            RecordedChunk(kernel.id, "Conv", step, n, 2, n, start_ns, end) for n, end in enumerate(ends)
+        ]
         start_ns = end_ns + 10.0
     return RecordedRun(2, tuple(steps), tuple(chunks))
 

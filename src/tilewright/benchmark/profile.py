@@ -131,7 +131,7 @@ class Profile(Result):
         """The recorded run as a trace that chrome://tracing and Perfetto open: a track of its steps, with
         what the medians say of them, and one of each thread with the chunks of kernels that it ran.
         """
-        labels = [_label(kernel) for kernel in self.kernels]
+        labels = [_label(kernel.operators, kernel.template) for kernel in self.kernels]
         events = trace_events(model, self.recorded, labels, [_detail(kernel) for kernel in self.kernels])
         return json_text(json.dumps({"traceEvents": list(events), "displayTimeUnit": "ns"}))
 
@@ -144,8 +144,8 @@ _WORDS = {
 }
 
 
-def _label(kernel: KernelTime) -> str:
-    return " + ".join(kernel.operators) or kernel.template
+def _label(operators: Sequence[str], template: str) -> str:
+    return " + ".join(operators) or template
 
 
 def _detail(kernel: KernelTime) -> dict[str, Any]:
@@ -228,20 +228,22 @@ def _run_ns(steps: Sequence[StepTime]) -> float:
 def _recorded(trace: RunTrace, code: CpuCode, num_threads: int) -> RecordedRun:
     """A traced run, chunks by the ids of their kernels; what runs on the host is a chunk of the caller."""
     spans = tuple((step.start_ns, step.start_ns + step.duration_ns) for step in trace.steps)
-    chunks = []
-    launched: list[list[KernelInfo]] = []
-    for info, step, (start_ns, end_ns) in zip(code.steps, code.lowered.steps, spans, strict=True):
+    chunks: list[RecordedChunk] = []
+    launched: list[list[tuple[KernelInfo, str]]] = []
+    for info, step, span in zip(code.steps, code.lowered.steps, spans, strict=True):
+        launched.append([])
         if isinstance(step, HostOperator):
-            launched.append([])
-            chunks.append(RecordedChunk(info.kernels[0].id, info.index, 0, 1, 0, start_ns, end_ns))
+            chunks.append(RecordedChunk(info.kernels[0].id, step.node.op_type, info.index, 0, 1, 0, *span))
             continue
         kernel_of = dict(zip(step.launches, info.kernels, strict=True))
-        launched.append([kernel_of[x] for group in step.longest_first for x in group.launches])
+        for launch in (x for group in step.longest_first for x in group.launches):
+            kernel = kernel_of[launch]
+            launched[-1].append((kernel, _label([n.op_type for n in launch.nodes], kernel.template)))
     for t in trace.chunks:
-        kernel = launched[t.step_index][t.launch_index]
-        end_ns = t.start_ns + t.duration_ns
+        kernel, name = launched[t.step_index][t.launch_index]
+        span = (t.start_ns, t.start_ns + t.duration_ns)
         chunks.append(
-            RecordedChunk(kernel.id, t.step_index, t.chunk, kernel.num_chunks, t.thread, t.start_ns, end_ns)
+            RecordedChunk(kernel.id, name, t.step_index, t.chunk, kernel.num_chunks, t.thread, *span)
         )
     return RecordedRun(num_threads, spans, tuple(chunks))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ _LINE, _GAP, _TOP = 17, 12, 46
 _LOOPS, _HELD, _MOVED, _END = 150, 400, 520, 850
 """Where the columns of a picture begin: loops, what is held, words moved."""
 _BAR = 11
+_CHARACTER = 7.0
+_JOINED = "\N{NO-BREAK SPACE}"
 _COLOUR_OF = {kind: number for number, kind in enumerate(TensorKind)}
 
 
@@ -70,8 +73,9 @@ def mapping_figure(drawing: DrawnMapping) -> str:
     body = _heads()
     y, depth = _TOP, 0
     for level in drawing.levels:
-        height = _height(level)
-        body += _level(level, y, height, depth, most)
+        lines = _loop_lines(level, depth)
+        height = _LINE * max(2, len(lines), len(level.tensors)) + 8
+        body += _level(level, y, height, lines, most)
         depth += len(level.temporal) + bool(level.spatial)
         y += height + _GAP
     return (
@@ -80,9 +84,21 @@ def mapping_figure(drawing: DrawnMapping) -> str:
     )
 
 
-def _height(level: DrawnLevel) -> int:
-    num_loops = max(1, len(level.temporal) + bool(level.spatial))
-    return _LINE * max(2, num_loops, len(level.tensors)) + 8
+def _loop_lines(level: DrawnLevel, depth: int) -> list[tuple[int, str]]:
+    """The loops of a level, each further to the right than those around it, with where they begin; spatial
+    ones, which are one loop, over as many lines as the column needs."""
+
+    def begins(number: int) -> int:
+        return _LOOPS + min(8 * (depth + number), 90)
+
+    lines = [(begins(n), f"for {loop.dim} in {loop.factor}") for n, loop in enumerate(level.temporal)]
+    if level.spatial:
+        x = begins(len(level.temporal))
+        loops = ", ".join(f"{loop.dim} in {loop.factor}".replace(" ", _JOINED) for loop in level.spatial)
+        told = f"spatial {loops} " + f"({level.num_spread} of {level.fan_out})".replace(" ", _JOINED)
+        width = int((_HELD - x) / _CHARACTER)
+        lines += [(x, line.replace(_JOINED, " ")) for line in textwrap.wrap(told, width)]
+    return lines
 
 
 def _heads() -> list[str]:
@@ -96,18 +112,13 @@ def _heads() -> list[str]:
     return body
 
 
-def _level(level: DrawnLevel, y: int, height: int, depth: int, most: int) -> list[str]:
+def _level(level: DrawnLevel, y: int, height: int, lines: Sequence[tuple[int, str]], most: int) -> list[str]:
     body = [
         f'<rect x="2" y="{y}" width="{_WIDTH - 4}" height="{height}" rx="4" fill="#8881" stroke="#8888"/>',
         _text(8, y + _LINE, level.name, "bold"),
         _text(8, y + 2 * _LINE, f"{level.num_used:,} of {level.num_instances:,} in use"),
     ]
-    lines = [f"for {loop.dim} in {loop.factor}" for loop in level.temporal]
-    if level.spatial:
-        spread = ", ".join(f"{loop.dim} in {loop.factor}" for loop in level.spatial)
-        lines.append(f"spatial {spread} ({level.num_spread} of {level.fan_out})")
-    for number, line in enumerate(lines):
-        body.append(_text(_LOOPS + min(8 * (depth + number), 90), y + _LINE * (number + 1), line))
+    body += [_text(x, y + _LINE * number, line) for number, (x, line) in enumerate(lines, 1)]
     return [*body, *_held(level, y), *_moved(level.tensors, y, most)]
 
 

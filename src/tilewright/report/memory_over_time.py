@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from tilewright.formatting import format_bytes
 from tilewright.printable import html_text
@@ -26,7 +25,6 @@ from tilewright.report.workers import RecordedRun, worker_rows
 from tilewright.steps import BufferInfo, MemoryInfo
 
 _MAX_BUFFERS = 5_000
-_NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +62,11 @@ class Clock:
 
 
 def run_section(
-    steps: Sequence[TimedStep],
-    memory: MemoryInfo | None,
-    recorded: RecordedRun | None = None,
-    kernel_names: Mapping[str, str] = _NO_NAMES,
+    steps: Sequence[TimedStep], memory: MemoryInfo | None, recorded: RecordedRun | None = None
 ) -> list[str]:
     """Lanes of steps by what holds them back, of threads and of each level of memory, over the same time.
 
-    A `recorded` run of these very steps says what threads do; `kernel_names` are those of kernels by id.
+    A `recorded` run of these very steps says what threads do.
     """
     if not steps:
         return []
@@ -84,7 +79,7 @@ def run_section(
     lanes = [clock.axis.lane(), *_step_lanes(drawn_steps, clock)]
     if recorded is not None:
         said = "One run, of those that take about the median: its steps, the chunks of kernels on each thread"
-        rows = worker_rows(recorded, [bound_colour(step.bound) for step in steps], kernel_names)
+        rows = worker_rows(recorded, [bound_colour(step.bound) for step in steps])
         lanes += block_lanes(clock.axis, rows)
     lanes += [*_memory_lanes(memory, clock), clock.axis.lane()]
     if memory is not None:

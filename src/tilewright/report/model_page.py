@@ -14,7 +14,7 @@ from tilewright.report.limits import TimedKernel, roofline_section, times_sectio
 from tilewright.report.memory_over_time import TimedStep, run_section
 from tilewright.report.workers import RecordedRun
 from tilewright.results import Table
-from tilewright.steps import KernelInfo, MemoryInfo, StepInfo
+from tilewright.steps import MemoryInfo, StepInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RunTimes:
             times = [k.estimate_ns for k in step.kernels if k.estimate_ns is not None]
             if len(times) == len(step.kernels):
                 time_ns = sum(times)
-                name = _name(step.kernels)
+                name = _name(step)
                 kernels.append(
                     TimedKernel(step.kernels[0].id, name, time_ns, time_ns, time_ns, None, "estimate")
                 )
@@ -76,8 +76,7 @@ def model_page(
     recorded = times.recorded
     if recorded is not None and len(recorded.steps) != len(steps):
         recorded = None  # what was measured was made anew, and the model by a version that makes other steps
-    names = {kernel.id: _name((kernel,)) for kernel in kernels}
-    parts += run_section(_timed_steps(steps, times), memory, recorded, names)
+    parts += run_section(_timed_steps(steps, times), memory, recorded)
     parts += _edges_section(explanation)
     parts += [heading("Tables"), *(folded(table.title, [table.rows_html()]) for table in report.tables)]
     return page(title, parts, follows_system=True)
@@ -108,17 +107,17 @@ def _timed_steps(steps: Sequence[StepInfo], times: RunTimes) -> list[TimedStep]:
         kernel = by_id.get(step.kernels[0].id)
         bound = "host" if kernel is None and step.kernels[0].is_host else "estimate"
         timed.append(
-            TimedStep(_name(step.kernels), None, bound)
+            TimedStep(_name(step), None, bound)
             if kernel is None
             else TimedStep(f"{kernel.id} {kernel.name}", kernel.time_ns, kernel.bound)
         )
     return timed
 
 
-def _name(kernels: Sequence[KernelInfo]) -> str:
-    """Templates of kernels, and the nodes they serve."""
-    templates = " | ".join(dict.fromkeys(kernel.template for kernel in kernels))
-    nodes = [name for kernel in kernels for name in kernel.nodes]
+def _name(step: StepInfo) -> str:
+    """Templates of its kernels, and the nodes they serve."""
+    templates = " | ".join(dict.fromkeys(kernel.template for kernel in step.kernels))
+    nodes = [name for kernel in step.kernels for name in kernel.nodes]
     return f"{templates} {', '.join(dict.fromkeys(nodes))}".strip()
 
 

@@ -13,9 +13,13 @@ from tilewright.report.lanes import Block
 
 @dataclass(frozen=True, slots=True)
 class RecordedChunk:
-    """A chunk of a kernel, or a whole operator on the host; thread 0 is the caller's."""
+    """A chunk of a kernel, or a whole operator on the host; thread 0 is the caller's.
+
+    `name` are the kernel's operators.
+    """
 
     kernel_id: str
+    name: str
     step: int
     chunk: int
     num_chunks: int
@@ -50,26 +54,22 @@ def thread_name(number: int) -> str:
     return f"worker {number}" if number else "worker 0 (caller)"
 
 
-def worker_rows(
-    run: RecordedRun, colours: Sequence[str], names: Mapping[str, str]
-) -> list[tuple[str, list[Block]]]:
-    """Rows for `block_lanes`, one for each thread with the share of the run in which it ran kernels.
-
-    `colours` are those of steps, `names` of kernels by id.
-    """
+def worker_rows(run: RecordedRun, colours: Sequence[str]) -> list[tuple[str, list[Block]]]:
+    """Rows for `block_lanes`: each thread with the share of the run in which it ran kernels; `colours`
+    are those of steps."""
     rows = []
     for number, chunks in enumerate(run.of_threads()):
         busy_ns = sum(c.end_ns - c.start_ns for c in chunks)
         share = f"{100 * busy_ns / run.run_ns:.0f} %" if run.run_ns else "-"
         name = f"<b>{html_text(thread_name(number))}</b> {share}"
-        rows.append((name, [_block(c, colours[c.step], names.get(c.kernel_id, "")) for c in chunks]))
+        rows.append((name, [_block(c, colours[c.step]) for c in chunks]))
     return rows
 
 
-def _block(chunk: RecordedChunk, colour: str, name: str) -> Block:
+def _block(chunk: RecordedChunk, colour: str) -> Block:
     of_all = f", chunk {chunk.chunk + 1} of {chunk.num_chunks}" if chunk.num_chunks > 1 else ""
     took = format_ms((chunk.end_ns - chunk.start_ns) / 1e6)
-    label = f"{chunk.kernel_id} {name}{of_all}\n{took} from {chunk.start_ns / 1e6:.4g} ms on"
+    label = f"{chunk.kernel_id} {chunk.name}{of_all}\n{took} from {chunk.start_ns / 1e6:.4g} ms on"
     return Block(chunk.start_ns / 1e9, chunk.end_ns / 1e9, colour, label)
 
 
@@ -87,9 +87,14 @@ def trace_events(
     for (start_ns, end_ns), label, detail in zip(run.steps, labels, details, strict=True):
         yield _lasting(STEPS_TRACK, label, start_ns, end_ns, detail)
     for chunk in run.chunks:
-        detail = {"kernel": chunk.kernel_id, "chunk": chunk.chunk, "of": chunk.num_chunks}
+        detail = {
+            "kernel": chunk.kernel_id,
+            "step": chunk.step,
+            "chunk": chunk.chunk,
+            "of": chunk.num_chunks,
+        }
         track = STEPS_TRACK + 1 + chunk.thread
-        yield _lasting(track, labels[chunk.step], chunk.start_ns, chunk.end_ns, detail)
+        yield _lasting(track, chunk.name, chunk.start_ns, chunk.end_ns, detail)
 
 
 def _named(what: str, track: int, name: str) -> dict[str, Any]:

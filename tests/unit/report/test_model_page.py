@@ -94,12 +94,12 @@ def test_the_memory_of_a_step_is_that_of_its_buffers() -> None:
 def test_each_thread_has_a_lane_of_what_it_ran() -> None:
     steps = [TimedStep("a", 1000.0, "compute"), TimedStep("b", 3000.0, "memory")]
     chunks = (
-        RecordedChunk("k0", 0, 0, 1, 0, 0.0, 1000.0),
-        RecordedChunk("k1", 1, 0, 2, 1, 2000.0, 4000.0),
-        RecordedChunk("k1", 1, 1, 2, 0, 2000.0, 3000.0),
+        RecordedChunk("k0", "Copy <a>", 0, 0, 1, 0, 0.0, 1000.0),
+        RecordedChunk("k1", "Sum", 1, 0, 2, 1, 2000.0, 4000.0),
+        RecordedChunk("k1", "Sum", 1, 1, 2, 0, 2000.0, 3000.0),
     )
     run = RecordedRun(3, ((0.0, 1000.0), (2000.0, 4000.0)), chunks)
-    parts = run_section(steps, None, run, {"k0": "copy <a>", "k1": "sum b"})
+    parts = run_section(steps, None, run)
     text = "".join(parts)
     assert re.findall(r"<b>(worker.*?) ?</div>", text) == [
         "worker 0 (caller)</b> 50 %",
@@ -118,10 +118,10 @@ def test_each_thread_has_a_lane_of_what_it_ran() -> None:
     ]
     assert lanes[2:] == [
         [
-            ("0", str(quarter), arithmetic, "k0 copy <a>\n1.0 µs from 0 ms on"),
-            (str(2 * quarter), str(quarter), memory, "k1 sum b, chunk 2 of 2\n1.0 µs from 0.002 ms on"),
+            ("0", str(quarter), arithmetic, "k0 Copy <a>\n1.0 µs from 0 ms on"),
+            (str(2 * quarter), str(quarter), memory, "k1 Sum, chunk 2 of 2\n1.0 µs from 0.002 ms on"),
         ],
-        [(str(2 * quarter), str(2 * quarter), memory, "k1 sum b, chunk 1 of 2\n2.0 µs from 0.002 ms on")],
+        [(str(2 * quarter), str(2 * quarter), memory, "k1 Sum, chunk 1 of 2\n2.0 µs from 0.002 ms on")],
         [],
     ]
 
