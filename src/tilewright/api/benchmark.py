@@ -17,7 +17,7 @@ from tilewright.api.artifacts import asked_of_artifacts, for_models
 from tilewright.api.compilation import compile_model
 from tilewright.api.inputs import feed_of
 from tilewright.api.models import load
-from tilewright.api.pages import page_path, write_page
+from tilewright.api.pages import page_path
 from tilewright.arguments import checked
 from tilewright.benchmark import BenchPlan, BoundSplit, Comparison, Contestant, Entrant, compare_engines
 from tilewright.benchmark.engines import PEERS, is_installed, peer_precision
@@ -27,7 +27,7 @@ from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.extras import extra_of
-from tilewright.files import is_artifact
+from tilewright.files import is_artifact, write_output
 from tilewright.formatting import format_bytes, format_ms
 from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.dtype import DType
@@ -117,7 +117,7 @@ class BenchResult(Comparison):
         from tilewright.benchmark.latency_page import latency_page
 
         page = page_path(os.fspath(path))
-        write_page(page, latency_page(self, self.tables(), (*self.lines(), *self.advice)))
+        write_output(page, latency_page(self, self.tables(), (*self.lines(), *self.advice)).encode())
         return page
 
     def lines(self) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""Reports as pages: where they are written, and what the page of a model is made of."""
+"""Reports as pages: how they are named, and what the page of a model is made of."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tilewright.errors import UsageError
-from tilewright.files import write_atomically
 
 if TYPE_CHECKING:
     from tilewright.benchmark.profile import Profile
@@ -24,18 +23,6 @@ def page_path(path: str | Path) -> Path:
     if path.suffix != ".html":
         raise UsageError(f"{path}: give a name that ends in .html.")
     return path
-
-
-def write_page(path: Path, text: str) -> None:
-    """Write a page as a whole or not at all.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error}).") from error
 
 
 def model_report(compiled: CompiledModel, name: str, profile: Profile | None = None) -> str:

@@ -11,12 +11,13 @@ import numpy as np
 
 from tilewright.api.artifacts import open_or_compile
 from tilewright.api.inputs import feed_of, running_on
-from tilewright.api.pages import model_report, page_path, write_page
+from tilewright.api.pages import model_report, page_path
 from tilewright.arguments import checked
 from tilewright.benchmark.machine_state import busy_share
 from tilewright.benchmark.profile import KernelTime, Profile, profile_program
 from tilewright.compiled import CompiledModel
 from tilewright.errors import UsageError
+from tilewright.files import write_output
 from tilewright.formatting import format_bytes, format_ms
 from tilewright.hardware.probe import num_threads_default
 from tilewright.options import Options
@@ -144,7 +145,7 @@ def profile_model(
             progress=progress or (lambda *_: None),
         )
     if page is not None:
-        write_page(page, model_report(compiled, name, profiled))
+        write_output(page, model_report(compiled, name, profiled).encode())
     return ModelProfile(
         **{name: getattr(profiled, name) for name in Profile.__dataclass_fields__},
         model=name,

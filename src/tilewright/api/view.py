@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.api.artifacts import open_or_compile
-from tilewright.api.pages import model_report, page_path, write_page
+from tilewright.api.pages import model_report, page_path
 from tilewright.api.profiling import profile_model
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
+from tilewright.files import write_output
 from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.results import Result, about
@@ -66,7 +67,7 @@ def view_model(
     profile = None
     if measure_s:
         profile = profile_model(compiled, feed=feed, duration_s=measure_s, progress=progress)
-    write_page(path, model_report(compiled, name, profile))
+    write_output(path, model_report(compiled, name, profile).encode())
     return ModelView(
         page=path,
         num_nodes=len(compiled.program.graph.nodes),

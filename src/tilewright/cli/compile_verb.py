@@ -63,7 +63,8 @@ def compile_(
     import tilewright as tw
     from tilewright.api.compilation import artifact_path
     from tilewright.api.kept import compile_or_reuse
-    from tilewright.api.pages import model_report, page_path, shapes_report, write_page
+    from tilewright.api.pages import model_report, page_path, shapes_report
+    from tilewright.files import write_output
     from tilewright.specialise.model import OpenCompiledModel
 
     options = flags.options(dump_after=dump_after)
@@ -88,9 +89,9 @@ def compile_(
         if page is not None:
             update("writing the report")
             if isinstance(compiled, OpenCompiledModel):
-                write_page(page, shapes_report(compiled, model.name))
+                write_output(page, shapes_report(compiled, model.name).encode())
             else:
-                write_page(page, model_report(compiled, model.name))
+                write_output(page, model_report(compiled, model.name).encode())
     if isinstance(compiled, OpenCompiledModel):
         _show_shapes(compiled, path, page, phase_s, as_json=as_json)
         return

@@ -49,7 +49,7 @@ def profile(
     from tilewright.api.artifacts import require_asked_of_all
     from tilewright.api.profiling import profile_model
     from tilewright.benchmark.machine_state import BUSY_SHARE
-    from tilewright.files import write_atomically
+    from tilewright.files import write_output
     from tilewright.targets import is_cpu
 
     options = flags.options()
@@ -69,7 +69,7 @@ def profile(
             progress=update,
         )
     if trace is not None:
-        write_atomically(trace, found.chrome_trace(model.name).encode())
+        write_output(trace, found.chrome_trace(model.name).encode())
     if as_json:
         print_model_document("profile", found.model_sha256, "cpu", found, WrittenTrace(trace, report))
         return
