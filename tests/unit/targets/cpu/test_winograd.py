@@ -169,6 +169,9 @@ CONVOLUTIONS = {
     "activation by exp": conv_graph(16, 16, (10, 10), then="silu"),
     "factor per column": conv_graph(16, 20, (10, 7), then="scale"),
     "single tile": conv_graph(16, 16, (2, 2)),
+    "groups of a vector": conv_graph(64, 64, (13, 15), group=4, then="add relu", batch=2),
+    "groups of several vectors": conv_graph(60, 192, (9, 10), group=3, then="silu"),
+    "groups of few inputs": conv_graph(36, 64, (6, 7), group=4, then="scale"),
 }
 
 
@@ -269,9 +272,12 @@ def test_unusual_numbers_pass_through(isa: Isa) -> None:
 # Cuts, windows of other tensors, and what is declined.
 
 
+@pytest.mark.parametrize(("channels", "group"), [((40, 100), 1), ((48, 336), 2)], ids=str)
 @pytest.mark.parametrize("tile", PAIRS)
-def test_bits_do_not_depend_on_the_cut(tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = conv_graph(40, 100, (13, 14), batch=2, then="add relu")
+def test_bits_do_not_depend_on_the_cut(
+    tile: int, channels: tuple[int, int], group: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = conv_graph(*channels, (13, 14), group=group, batch=2, then="add relu")
     results = []
     for num_blocks, panel_parts in ((1, 1), (2, 1), (5, 2), (3, 7)):
 
@@ -352,7 +358,7 @@ def test_the_result_may_lie_over_an_operand_of_the_epilogue(tile: int, isa: Isa)
         (conv_graph(16, 16, (8, 8), kernel=(1, 1), pads=(0, 0, 0, 0)), "not a window of 3x3"),
         (conv_graph(16, 16, (8, 8), stride=2), "stride or a dilation"),
         (conv_graph(16, 16, (8, 8), dilation=2), "stride or a dilation"),
-        (conv_graph(16, 32, (8, 8), group=2), "groups of channels"),
+        (conv_graph(16, 24, (8, 8), group=2), "groups of 12 channels, which are no whole vectors"),
         (conv_graph(16, 16, (8, 8), group=16), "selects elements of both factors"),
         (conv_graph(16, 16, (8, 8), weights=False), "computed"),
     ],

@@ -16,11 +16,12 @@ _INDEX_TYPES = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 
 @dataclass(frozen=True, slots=True)
 class TileIndex:
-    """One output tile: its first row and column, and its index along each batch dim."""
+    """One output tile: its first row and column, its index along each batch dim, its group of channels."""
 
     row: Int
     column: Int
     batch: tuple[Int, ...]
+    group: Int
 
     def offset(self, e: Emitter, start: Int, problem: WinogradProblem, operand: str, read: int = 0) -> Int:
         """Elements from the start of an operand (a, c, or the `read`-th extra) to this tile."""
@@ -28,6 +29,8 @@ class TileIndex:
         dims = (problem.rows.step, problem.columns.step, *(x.step for x in problem.batch))
         for index, steps in zip((self.row, self.column, *self.batch), dims, strict=True):
             total = e.add(total, e.mul(index, _step(steps, operand, read)))
+        if problem.groups is not None:
+            total = e.add(total, e.mul(self.group, _step(problem.groups.step, operand, read)))
         return total
 
 

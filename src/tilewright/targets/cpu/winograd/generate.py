@@ -1,14 +1,15 @@
 """The Winograd kernel: transform a block of tiles, multiply matrix by matrix, transform back and store.
 
-Condition of use: 3x3, steps of one, float32, constant weights, channels contiguous on both sides. It beats
+Condition of use: 3x3, steps of one, float32, constant weights, channels contiguous on both sides, groups of
+channels (if any) whose outputs are whole vectors. It beats
 the direct kernel where (tile + 2)² / tile² products instead of 9 outweigh the transforms and the larger
 weights: `winograd_gain` estimates that. F(2, 3) errs as the direct kernel does, F(4, 3) about three times as
 much, more with longer sums (`benchmarks/micro_winograd.py` measures it), and a NaN or an infinity reaches all
 outputs of the tiles that read it: a caller chooses.
 
-A chunk is one block of output tiles and one group of panels of output channels. Its scratch area holds V
-[matrix][tile][input channel], M [matrix][tile][panel column] and one patch for tiles that reach outside the
-image. Every output is the same sequence of operations whichever chunk computes it.
+A chunk is one block of output tiles and, of one group of channels, some panels of outputs. Its scratch
+area holds V [matrix][tile][input channel], M [matrix][tile][panel column] and one patch for tiles that reach
+outside the image. Every output is the same sequence of operations whichever chunk computes it.
 """
 
 from __future__ import annotations
@@ -77,6 +78,7 @@ class _Generator:
         self.pointers: Mapping[str, Val] = {}
         self.extra_pointers: tuple[Val, ...] = ()
         self.matrix_index: Int = 0
+        self.group: Int = 0
 
     def kernel(self) -> Kernel:
         """The whole kernel."""
@@ -119,8 +121,11 @@ class _Generator:
     def _chunk(self, chunk: Val) -> None:
         e, plan = self.emitter, self.plan
         block, part = e.udiv(chunk, plan.panel_parts), e.urem(chunk, plan.panel_parts)
+        if self.problem.groups is not None:
+            block, self.group = e.udiv(block, plan.num_groups), e.urem(block, plan.num_groups)
         if plan.num_blocks == 1:
-            block, part = 0, chunk
+            block = 0
+            part = chunk if self.problem.groups is None else part
         first, last = self._part(block, plan.num_blocks, plan.num_tiles)
         first_panel, last_panel = self._part(part, plan.panel_parts, plan.panels.num_panels)
         self._transform_inputs(first, last)
@@ -158,7 +163,7 @@ class _Generator:
             is_outermost = position == len(problem.batch) - 1
             indices.append(rest if is_outermost else e.urem(rest, x.extent))
             rest = e.udiv(rest, x.extent)
-        return TileIndex(row, column, tuple(reversed(indices)))
+        return TileIndex(row, column, tuple(reversed(indices)), self.group)
 
     def _all(self, conditions: Sequence[Bool]) -> Bool:
         unknown = [c for c in conditions if isinstance(c, Val)]
@@ -275,7 +280,8 @@ class _Generator:
         e, plan, problem = self.emitter, self.plan, self.problem
         steps = problem.inputs.extent
         width = num_vectors * self.lanes
-        b = e.mul(index, self.num_matrices * steps * plan.panels.width)
+        panel = e.add(index, e.mul(self.group, plan.panels.num_panels))
+        b = e.mul(panel, self.num_matrices * steps * plan.panels.width)
         # Together the row tiles of one matrix fetch the weights of the next, evenly over their steps.
         share = -(-num_vectors // sum(rows.count for rows in plan.row_tiles))
 

@@ -48,12 +48,16 @@ class Channels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WinogradProblem:
-    """A 3x3 convolution as the kernel sees it; `batch` are the other output dims. Offsets count elements."""
+    """A 3x3 convolution as the kernel sees it; `batch` are the other output dims. Offsets count elements.
+
+    `inputs` and `outputs` are the channels of one group, where there are `groups`.
+    """
 
     contraction: Contraction
     rows: ImageAxis
     columns: ImageAxis
     batch: tuple[Channels, ...]
+    groups: Channels | None
     inputs: Channels
     outputs: Channels
     a_offset: int
@@ -65,6 +69,11 @@ class WinogradProblem:
     def nest(self) -> Nest:
         """The nest that it is."""
         return self.contraction.nest
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of channels that are convolved on their own."""
+        return self.groups.extent if self.groups is not None else 1
 
     @property
     def num_batch(self) -> int:
@@ -86,14 +95,16 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
     access = contraction.a
     extents, roles = nest.extents, {d.name: d.role for d in nest.dims}
     a, b, c = (matched_walk(x, layouts) for x in (access, contraction.b, nest.write))
-    if any(a[0].get(d.name) and b[0].get(d.name) for d in nest.parallel_dims if d.extent > 1):
-        return Declined("groups of channels")
+    groups = [d.name for d in nest.parallel_dims if d.extent > 1 and a[0].get(d.name) and b[0].get(d.name)]
+    if len(groups) > 1:
+        return Declined("groups of channels along several dims")
     pairs: list[tuple[int, str, str]] = []
     for axis, index in enumerate(access.index):
         assert isinstance(index, Affine)
         varying = [(n, c) for n, c in index.terms if extents[n] > 1]
         taps = [n for n, _ in varying if roles[n] == "reduce"]
-        if len(varying) == 2 and len(taps) == 1:
+        is_grouped = any(n in groups for n, _ in varying)  # an axis of channels
+        if len(varying) == 2 and len(taps) == 1 and not is_grouped:
             if any(c != 1 for _, c in varying):
                 return Declined("a window with a stride or a dilation")
             pairs.append((axis, next(n for n, _ in varying if n != taps[0]), taps[0]))
@@ -106,8 +117,12 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
     if len(reduced) != 1:
         return Declined("not one dim of input channels")
     channel, vector = reduced[0], contraction.vector.name
+    if windowed & {*groups}:
+        return Declined("weights that differ between positions")
     batch = [
-        d.name for d in nest.parallel_dims if d.extent > 1 and d.name not in windowed and d.name != vector
+        d.name
+        for d in nest.parallel_dims
+        if d.extent > 1 and d.name not in windowed and d.name != vector and d.name not in groups
     ]
     reads = [matched_walk(nest.reads[i], layouts) for i in contraction.extra_reads]
 
@@ -120,6 +135,8 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
         return Declined("input channels are not contiguous")
     if any(steps(name).b for name in (*batch, *(p for _, p, _ in pairs))):
         return Declined("weights that differ between positions")
+    if any(steps(name).b != extents[vector] * steps(vector).b for name in groups):
+        return Declined("weights of groups that do not lie one behind the other")
     if not all(steps(p).a == steps(t).a and not steps(t).c for _, p, t in pairs):
         return Declined("the window's positions and taps move differently")
     axes: list[ImageAxis] = []
@@ -135,6 +152,7 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
         rows=rows,
         columns=columns,
         batch=tuple(Channels(extents[name], steps(name)) for name in batch),
+        groups=Channels(extents[groups[0]], steps(groups[0])) if groups else None,
         inputs=Channels(extents[channel], steps(channel)),
         outputs=Channels(extents[vector], steps(vector)),
         a_offset=a[1],

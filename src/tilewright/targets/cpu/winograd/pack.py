@@ -12,8 +12,9 @@ from tilewright.targets.cpu.winograd.transform import Transform
 
 
 def pack_weights(problem: WinogradProblem, transform: Transform, panels: Panels) -> Packed:
-    """The constant factor as the kernel reads it."""
-    shape = (NUM_TAPS, NUM_TAPS, problem.inputs.extent, problem.outputs.extent)
+    """The constant factor as the kernel reads it, panels of all groups one behind the other."""
+    num_outputs = problem.num_groups * problem.outputs.extent
+    shape = (NUM_TAPS, NUM_TAPS, problem.inputs.extent, num_outputs)
     strides = (
         problem.rows.tap_b,
         problem.columns.tap_b,
@@ -24,5 +25,5 @@ def pack_weights(problem: WinogradProblem, transform: Transform, panels: Panels)
     arrangement = WinogradPanels(
         window(shape, strides, problem.b_offset), panels.lanes, panels.width, tuple(map(tuple, weight))
     )
-    size_bytes = 4 * transform.size**2 * problem.inputs.extent * panels.padded_extent
+    size_bytes = 4 * transform.size**2 * problem.inputs.extent * panels.padded_extent * problem.num_groups
     return Packed(problem.contraction.b.operand, arrangement, size_bytes)

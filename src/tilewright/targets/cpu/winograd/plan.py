@@ -56,6 +56,7 @@ class WinogradPlan:
 
     tile: int
     num_tiles: int
+    num_groups: int
     num_blocks: int
     block_tiles: int
     panel_parts: int
@@ -70,23 +71,25 @@ class WinogradPlan:
 
     @property
     def num_chunks(self) -> int:
-        """Blocks times panel groups."""
-        return self.num_blocks * self.panel_parts
+        """Blocks times groups of channels times panel groups."""
+        return self.num_blocks * self.num_groups * self.panel_parts
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The numbers that decide a plan."""
+    """The numbers that decide a plan; channels are those of one group."""
 
     tile: int
     num_tiles: int
+    num_groups: int
     inputs: int
     outputs: int
 
     @classmethod
     def of(cls, problem: WinogradProblem, tile: int) -> Shape:
         """The numbers of a problem."""
-        return cls(tile, problem.num_tiles(tile), problem.inputs.extent, problem.outputs.extent)
+        tiles = problem.num_tiles(tile)
+        return cls(tile, tiles, problem.num_groups, problem.inputs.extent, problem.outputs.extent)
 
     @property
     def num_matrices(self) -> int:
@@ -165,7 +168,7 @@ def _ranked(shape: Shape, isa: Isa) -> tuple[tuple[float, int, int], ...]:
             continue
         for parts in range(1, min(plan.panels.num_panels, 16) + 1):
             chunk = _chunk_cycles(shape, plan, parts, isa)
-            chunks = num_blocks * parts
+            chunks = num_blocks * shape.num_groups * parts
             waits = [-(-chunks // p) * p for p in _USUAL_THREADS]
             cycles = chunk * (sum(waits) / len(waits) + _LATE_SHARE) + chunks * _CHUNK_CYCLES
             found.append((cycles, num_blocks, parts))
@@ -193,6 +196,7 @@ def plan_with(shape: Shape, num_blocks: int, panel_parts: int, isa: Isa) -> Wino
     return WinogradPlan(
         tile=shape.tile,
         num_tiles=shape.num_tiles,
+        num_groups=shape.num_groups,
         num_blocks=num_blocks,
         block_tiles=block,
         panel_parts=panel_parts,
@@ -218,6 +222,8 @@ def _register_tile(shape: Shape, block_tiles: int, isa: Isa) -> tuple[Panels, tu
     best: tuple[float, int, int] | None = None
     for num_vectors in range(1, min(-(-shape.outputs // lanes), _MAX_VECTORS) + 1):
         panels = Panels(lanes, num_vectors, shape.outputs)
+        if shape.num_groups > 1 and shape.outputs % panels.width:
+            continue  # a panel belongs to one group
         for max_rows in range(1, block_tiles + 1):
             if max_rows * num_vectors > _MAX_ACCUMULATORS or not isa.fits(max_rows, num_vectors):
                 break
@@ -266,9 +272,9 @@ def _direct_cycles(problem: WinogradProblem, isa: Isa) -> float:
     pairs = problem.inputs.extent * problem.outputs.extent
     lanes = isa.lanes("float")
     padded = -(-problem.outputs.extent // lanes) * lanes
-    fmas = problem.num_batch * taps * problem.inputs.extent * padded / lanes
+    fmas = problem.num_batch * problem.num_groups * taps * problem.inputs.extent * padded / lanes
     compute = fmas / (_FMAS_PER_CYCLE * _DIRECT_EFFICIENCY)
-    return compute + _FLOAT_BYTES * NUM_TAPS**2 * pairs / _COLD_BYTES_PER_CYCLE
+    return compute + _FLOAT_BYTES * NUM_TAPS**2 * problem.num_groups * pairs / _COLD_BYTES_PER_CYCLE
 
 
 def _taps_inside(axis: ImageAxis) -> int:

@@ -41,8 +41,12 @@ class WinogradTemplate:
     def match(self, work: Nest, context: Context) -> WinogradProblem | Declined:
         """The nest as a 3x3 convolution with constant weights."""
         problem = match_winograd(work, context.layouts)
-        if not isinstance(problem, Declined) and problem.contraction.b.operand.key not in context.constants:
+        if isinstance(problem, Declined):
+            return problem
+        if problem.contraction.b.operand.key not in context.constants:
             return Declined("weights that are computed at run time")
+        if problem.groups is not None and problem.outputs.extent % context.isa.lanes("float"):
+            return Declined(f"groups of {problem.outputs.extent} channels, which are no whole vectors")
         return problem
 
     def ways(self, problem: WinogradProblem, context: Context) -> tuple[Choice, ...]:
