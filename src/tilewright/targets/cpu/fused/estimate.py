@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from types import MappingProxyType
 from typing import Literal
 
@@ -158,8 +158,11 @@ class Work:
         for block in dict.fromkeys(self._blocks()):
             blocking = Blocking(block)
             num_blocks = blocking.num_blocks(self.shape)
-            starts = num_blocks * self._num_kernels * _START_CYCLES
-            if num_blocks > MAX_BLOCKS or (only_promising and self._estimate(blocking, starts).gain <= most):
+            if num_blocks > MAX_BLOCKS:
+                continue
+            least_paid = num_blocks * self._num_kernels * _START_CYCLES
+            least_paid += min(self._waiting(cut) for cut in self._strips(blocking))
+            if only_promising and self._estimate(blocking, least_paid).gain <= most:
                 continue
             for estimate in self._estimates_of(block):
                 most = max(most, estimate.gain)
@@ -238,17 +241,26 @@ class Work:
         # The larger the windows, the more of them leaves the private cache all the same.
         crowded = self.saved * min(1.0, max(0.0, filled - _ROOMY_SHARE))
         whole = full_region(self.shape)
-        lengths = {1, *(-(-num_blocks // count) for count in _STRIPS)}
         steady = self._steady(alone, windows) if along > 1 else first
-        for length in sorted(n for n in lengths if n <= along):
-            blocking = Blocking(block, length)
+        for blocking in self._strips(alone):
             num_strips = blocking.num_strips(self.shape)
             compute = num_strips * first + (num_blocks - num_strips) * steady
-            waits = sum(-(-num_strips // p) * p / num_strips for p in _USUAL_THREADS) / len(_USUAL_THREADS)
             paid = max(0.0, compute - self._whole) + num_blocks * start + crowded
             paid += max(0.0, num_blocks * self._packing(windows) - self._packing(self._windows(whole)))
-            paid += (waits - 1 + _LATE_SHARE / num_strips) * self._whole
+            paid += self._waiting(blocking)
             yield self._estimate(blocking, paid)
+
+    def _strips(self, alone: Blocking) -> Iterator[Blocking]:
+        """These blocks in strips of several lengths."""
+        num_blocks, along = alone.num_blocks(self.shape), alone.num_along(self.shape)
+        lengths = {1, *(-(-num_blocks // count) for count in _STRIPS)}
+        return (Blocking(alone.block, length) for length in sorted(lengths) if length <= along)
+
+    def _waiting(self, blocking: Blocking) -> float:
+        """Cycles that threads wait for each other where strips are no multiple of them, or one is late."""
+        num_strips = blocking.num_strips(self.shape)
+        waits = sum(-(-num_strips // p) * p / num_strips for p in _USUAL_THREADS) / len(_USUAL_THREADS)
+        return (waits - 1 + _LATE_SHARE / num_strips) * self._whole
 
     def _steady(self, blocking: Blocking, before: Mapping[OperandKey, Region]) -> float:
         """Cycles of a block that finds what it shares with the one before, and moves that to its place."""
@@ -310,6 +322,11 @@ def end_cycles(size_bytes: int, is_product: bool, isa: Isa) -> float:
     if is_product:
         return leaving * _PRODUCT_SHOWN
     return leaving * _LOOP_SHOWN + size_bytes / _LOOP_BYTES_PER_CYCLE
+
+
+def least_paid(cycles: float, num_products: int) -> float:
+    """What blocks of so much work cost at least, in whatever number: starts of kernels, and who is late."""
+    return 2 * sqrt(_LATE_SHARE * cycles * num_products * _START_CYCLES)
 
 
 def highest_rate(isa: Isa) -> float:

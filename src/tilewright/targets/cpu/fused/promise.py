@@ -19,6 +19,7 @@ from tilewright.targets.cpu.fused.estimate import (
     STEP_CYCLES,
     end_cycles,
     highest_rate,
+    least_paid,
 )
 from tilewright.targets.cpu.isa import Isa
 
@@ -65,7 +66,7 @@ class Promise:
 
 
 def may_gain(promises: Sequence[Promise | None]) -> bool:
-    """Whether computing these operators block by block can gain, if blocks cost nothing."""
+    """Whether computing these operators block by block can gain, if blocks cost as little as any can."""
     known = [promise for promise in promises if promise is not None]
     if len(known) != len(promises):
         return False
@@ -73,4 +74,5 @@ def may_gain(promises: Sequence[Promise | None]) -> bool:
     saved = max(0, sum(promise.num_products for promise in known) - 1) * STEP_CYCLES
     saved += sum(p.inner + sum(c for value, c in p.ends.items() if value in made) for p in known)
     least_cycles = sum(promise.least_cycles for promise in known)
-    return saved > 0 and saved >= MIN_SAVED_SHARE * (least_cycles + saved)
+    paid = least_paid(least_cycles, sum(promise.num_products for promise in known))
+    return saved > 0 and saved - paid >= MIN_SAVED_SHARE * (least_cycles + saved)
