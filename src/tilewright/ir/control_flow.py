@@ -1,4 +1,7 @@
-"""Reference semantics of If, Loop and Scan: the steps are ours, each body runs in onnx.reference."""
+"""Reference semantics of If, Loop and Scan: the steps are ours, each body runs in onnx.reference.
+
+Operators of a body for which that takes very long run by our own references.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import InputError, ModelRejected
-from tilewright.ir.graph import Node, SubgraphAttribute
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Node, SubgraphAttribute, Value
+from tilewright.ir.ops.registry import find_operator, host_excess
 from tilewright.ir.regex import bounded_operators
 from tilewright.ir.work import MAX_HOST_ELEMENTS, MAX_LOOP_STEPS
 
@@ -160,6 +165,35 @@ def _counting(steps: _Steps) -> list[Any]:
     return [counting(Loop), counting(Scan)]
 
 
+def _own_references(opset: int) -> list[Any]:
+    """Operators to give onnx.reference in place of its own, which compares boxes one by one in Python."""
+    from onnx.reference.op_run import OpRun
+
+    class NonMaxSuppression(OpRun):  # type: ignore[misc]  # a class of a package without types
+        op_domain = ""
+        onnx_node: Any
+
+        def _run(self, *operands: Any, **attributes: Any) -> tuple[Any, ...]:
+            arrays = [None if x is None else np.asarray(x) for x in operands]
+            names = self.onnx_node.input
+            values = [
+                None if x is None else Value(name, DType.from_numpy(x.dtype), x.shape)
+                for name, x in zip(names, arrays, strict=True)
+            ]
+            result = Value(self.onnx_node.output[0], DType.INT64, ())
+            kind = type(self).__name__
+            node = Node(kind, values, [result], attributes, name=self.onnx_node.name, opset=opset)
+            excess = host_excess(node, arrays)
+            if excess is not None:
+                raise InputError(f"{kind} {node.name!r}: {excess}.")
+            found = find_operator(node)
+            assert found is not None
+            assert found.reference is not None
+            return tuple(found.reference(node, arrays))
+
+    return [NonMaxSuppression]
+
+
 def _body(node: Node, name: str, outer: dict[str, Array], steps: _Steps) -> Body:
     from onnx import GraphProto, TensorProto, helper
     from onnx.reference import ReferenceEvaluator
@@ -176,7 +210,8 @@ def _body(node: Node, name: str, outer: dict[str, Array], steps: _Steps) -> Body
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.opset)])
     # What exists already may be larger: a body may hand on what it is given.
     given = max((v.num_elements for v in (*node.operands(), *node.results())), default=0)
-    evaluator = ReferenceEvaluator(model, new_ops=[*_counting(steps), *bounded_operators()])
+    given_ops = [*_counting(steps), *bounded_operators(), *_own_references(node.opset)]
+    evaluator = ReferenceEvaluator(model, new_ops=given_ops)
 
     def run(arrays: Sequence[Array]) -> list[Array]:
         steps.take()

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph import Node, SubgraphAttribute, Value
 from tilewright.ir.interpret import run_node
 
 
@@ -45,3 +45,29 @@ def test_the_same_boxes_are_kept_in_the_same_order(
     (found,) = run_node(node, list(arrays.values()))
     assert found is not None
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_in_a_branch_boxes_are_kept_by_the_same_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Branches run in onnx.reference, whose own suppression takes minutes for the boxes of a detector."""
+    from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression
+
+    boxes = np.array([[[0, 0, 1, 1], [0, 0, 1, 0.9], [2, 2, 3, 3]]], np.float32)
+    scores = np.array([[[0.5, 0.9, 0.7]]], np.float32)
+    limits = (np.array(10), np.array([0.5], np.float32))  # the least score is omitted
+    arrays = dict(zip("abcd", (boxes, scores, *limits), strict=True))
+    kept = helper.make_tensor_value_info("y", TensorProto.INT64, None)
+    proto = helper.make_node("NonMaxSuppression", list("abcd"), ["y"], name="n")
+    branch = SubgraphAttribute(helper.make_graph([proto], "then", [], [kept]).SerializeToString())
+    captures = [Value(n, DType.from_numpy(a.dtype), a.shape) for n, a in arrays.items()]
+    node = Node(
+        "If",
+        [Value("c", DType.BOOL, ())],
+        [Value("z", DType.INT64, ())],
+        {"then_branch": branch, "else_branch": branch},
+        opset=17,
+        captures=captures,
+    )
+    monkeypatch.delattr(NonMaxSuppression, "_run")
+    (found,) = run_node(node, [np.array(True)], captures=list(arrays.values()))
+    assert found is not None
+    np.testing.assert_array_equal(found, [[0, 0, 1], [0, 0, 2]])
