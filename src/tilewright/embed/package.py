@@ -83,7 +83,7 @@ def export_object(
     for value in (*graph.inputs, *graph.outputs):
         if not has_c_type(value.dtype):
             raise UnsupportedOp(f"{value.name!r} holds {value.dtype} values, which C has no type for.")
-    placed = CpuTarget().place(program, isa, progress=progress)
+    placed = CpuTarget().place(program, isa, progress=progress, has_rows=False)
     if placed.host_steps:
         node = placed.host_steps[0].node
         reason = CpuTarget().supports(node).reason.removeprefix("runs on the host: ")

@@ -218,6 +218,8 @@ class Graph:
         self.name = name
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
+        self.row_axes: dict[str, int] = {}
+        """Of inputs by name: axes whose extent is the most rows that a run may have (see `ir.rows`)."""
         self._nodes: list[Node] = []
         self._names: set[str] = set()  # only grows
         self._first_free: dict[str, int] = {}  # no smaller number behind a stem is free
@@ -391,6 +393,7 @@ class Graph:
                 twin.describe_as(node)
                 copy.append(twin)
         copy.outputs = [v for v in map(copied, self.outputs) if v is not None]
+        copy.row_axes = dict(self.row_axes)
         return copy
 
     def __repr__(self) -> str:

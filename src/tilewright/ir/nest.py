@@ -24,16 +24,47 @@ from tilewright.ir.expr import Expr, Scalar, format_expr
 
 Role = Literal["parallel", "reduce"]
 Combine = Literal["sum", "prod", "max", "min", "and", "or"]
-OperandKind = Literal["input", "output", "local", "table", "reports"]
+OperandKind = Literal["input", "output", "local", "table", "reports", "rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOf:
+    """What a loop over rows runs for fewer of them: `per_row` iterations for each, in blocks of `size`.
+
+    The rows are outermost in the loop, so that the first of them are its first iterations.
+
+    >>> RowsOf(8).inside(6).blocks(4).iterations(3)
+    5
+    """
+
+    num_rows: int
+    per_row: int = 1
+    size: int = 1
+
+    def iterations(self, num_rows: int) -> int:
+        """Of the loop, for so many rows."""
+        return -(-num_rows * self.per_row // self.size)
+
+    def inside(self, extent: int) -> RowsOf | None:
+        """Of this loop and one inside it, walked as one; None where blocks may be shorter than others."""
+        return RowsOf(self.num_rows, self.per_row * extent) if self.size == 1 else None
+
+    def blocks(self, size: int) -> RowsOf:
+        """Of the loop over blocks of `size` iterations."""
+        return RowsOf(self.num_rows, self.per_row, self.size * size)
 
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """One loop: `extent` iterations from 0."""
+    """One loop: `extent` iterations from 0. With `rows`, a run may ask for the first of them only.
+
+    Loops are made from others without `rows` wherever nothing is known of them: then all iterations run.
+    """
 
     name: str
     extent: int
     role: Role = "parallel"
+    rows: RowsOf | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +322,14 @@ def format_index(index: Index) -> str:
 
 def format_access(access: Access) -> str:
     """Text of an access, e.g. `in0[n, c, 2*oh+kh-1]`."""
-    prefix = {"input": "in", "output": "out", "local": "tmp", "table": "table", "reports": "reports"}[
-        access.operand.kind
-    ]
+    prefix = {
+        "input": "in",
+        "output": "out",
+        "local": "tmp",
+        "table": "table",
+        "reports": "reports",
+        "rows": "rows",
+    }[access.operand.kind]
     view = "" if access.view is None else f" as {list(access.view)}"
     fill = "" if access.fill is None else f" else {access.fill}"
     indices = ", ".join(format_index(i) for i in access.index)

@@ -8,16 +8,16 @@ may be computed beside any others, by the code for any extent. What is not seen 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from tilewright.ir.expr import Expr, Iter
 from tilewright.ir.graph import Graph, Node, Shape, Value
-from tilewright.ir.nest import Access, Affine, Index, Indirect, Lookup, Nest, Opaque, Operand
+from tilewright.ir.nest import Nest, Opaque, Operand
 from tilewright.ir.ops.registry import describe
+from tilewright.ir.rows import row_form
 
 Array = np.ndarray[Any, Any]
 Axes = Mapping[str, int | None]
@@ -118,7 +118,7 @@ class _Places:
             return False
         axes = [self.rows[access.operand.key] for access in nest.reads]
         axis = grown[0] if grown else None
-        form, other_form = _form(nest, axes, axis), _form(other, axes, axis)
+        form, other_form = row_form(nest, axes, axis), row_form(other, axes, axis)
         if form is None or form != other_form:
             return False
         return self.rows.setdefault(write.key, axis) == axis
@@ -141,70 +141,6 @@ class _Places:
             return False
         self.rows[a.key] = self._walk.rows[value]
         return True
-
-
-def _parts(nest: Nest) -> Iterator[Expr]:
-    for expression in (nest.body, nest.init, nest.finish):
-        if expression is not None:
-            yield from expression.walk()
-
-
-def _form(nest: Nest, axes: Sequence[int | None], written: int | None) -> Hashable | None:
-    """What a nest does to one row; None if that is not the same for all, or depends on others.
-
-    `axes` of its reads and `written` of its write hold rows. Loops of one iteration are left out, as
-    operators do, and the others named in order: so nests for one row and for many have the same form.
-    """
-    accesses = (*zip(nest.reads, axes, strict=True), (nest.write, written))
-    extents = {access.operand.shape[axis] for access, axis in accesses if axis is not None}
-    row: str | None = None
-    if extents and extents != {1}:
-        found = {_dim_at(access, axis) for access, axis in accesses if axis is not None}
-        row = next(iter(found))
-        if len(found) > 1 or (row, *extents) not in [(d.name, d.extent) for d in nest.parallel_dims]:
-            return None
-    kept = [d for d in nest.dims if d.name != row and d.extent > 1]
-    names = {d.name: f"d{number}" for number, d in enumerate(kept)}
-    counters = {part.dim for part in _parts(nest) if isinstance(part, Iter)}
-    if not all(names.get(dim) == dim for dim in counters):
-        return None
-    indices = []
-    for access, axis in accesses:
-        if any(_uses(index, row) for i, index in enumerate(access.index) if i != axis):
-            return None
-        if access.view is not None and axis is not None:
-            return None
-        named = tuple(_named(index, names) for index in access.index)
-        operand = access.operand
-        indices.append((operand.key, operand.dtype, access.fill, access.view, named))
-    dims = tuple((d.role, d.extent) for d in kept)
-    return dims, tuple(indices), nest.body, nest.combine, nest.init, nest.finish
-
-
-def _dim_at(access: Access, axis: int) -> str | None:
-    """The dim that is the index of an axis; None where there is none, or more is done to it."""
-    index = access.index[axis] if access.view is None else None
-    if isinstance(index, Affine) and len(index.terms) == 1 and index.terms[0][1] == 1 and index.offset == 0:
-        return index.terms[0][0]
-    return None
-
-
-def _uses(index: Index, row: str | None) -> bool:
-    """Whether an index depends on the row dim; one that is data is the concern of the read that gives it."""
-    if isinstance(index, Indirect):
-        return False
-    return index.dim == row if isinstance(index, Lookup) else row in index.dims()
-
-
-def _named(index: Index, names: Mapping[str, str]) -> Index:
-    """An index in other names of its dims; those without one are left out: the row, or of one iteration."""
-    match index:
-        case Affine(terms, offset):
-            kept = sorted((names[dim], c) for dim, c in terms if dim in names)
-            return Affine(tuple(kept), offset)
-        case Lookup(table, dim):
-            return Lookup(table, names[dim]) if dim in names else Affine((), table[0])
-    return index
 
 
 def _same_shape(a: Shape, b: Shape, axis: int | None) -> bool:

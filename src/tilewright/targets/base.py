@@ -95,6 +95,17 @@ class Executable(Protocol):
         ...
 
 
+@runtime_checkable
+class RunsRows(Protocol):
+    """An executable whose runs may have fewer rows than `max_rows`, where that is not 0: see `ir.rows`."""
+
+    max_rows: int
+
+    def run_rows(self, feed: Mapping[str, Array], num_rows: int) -> dict[str, Array]:
+        """As `Executable.run` on inputs that have `max_rows`; of the outputs, the first rows are right."""
+        ...
+
+
 def written_into(results: dict[str, Array], into: Mapping[str, Array]) -> dict[str, Array]:
     """Outputs that were computed elsewhere, those copied that have an array to lie in."""
     for name, array in into.items():

@@ -128,6 +128,13 @@ class PlacedModel:
         return arena_bytes(self.memory.peak_bytes)
 
     @property
+    def max_rows(self) -> int:
+        """The most rows of a run that may have fewer; 0 where each is for all."""
+        graph = self.program.graph
+        extents = (v.shape[graph.row_axes[v.name]] for v in graph.inputs if v.name in graph.row_axes)
+        return next(extents, 0) if self.lowered.has_rows else 0
+
+    @property
     def index_checks(self) -> tuple[CheckedIndex, ...]:
         """What the reports are of, in order."""
         return tuple(check for reports in self.lowered.reports for check in reports.checks)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tilewright.ir.nest import RowsOf
 from tilewright.targets.cpu.lane_ops import LaneOps
 from tilewright.targets.cpu.module_text import Param
 from tilewright.targets.cpu.values import I1, I64, PTR, Bool, Int, Operand, Type, Val, vector_literal
@@ -224,6 +225,11 @@ class Emitter(LaneOps):
             if isinstance(a, int):
                 return a % b
         return self.op(f"urem i64 {a}, {b}", I64)
+
+    def iterations(self, rows: RowsOf, num_rows: Int) -> Int:
+        """How many iterations a loop over rows runs for so many of them."""
+        elements = self.mul(num_rows, rows.per_row)
+        return self.udiv(self.add(elements, rows.size - 1), rows.size)
 
     def min(self, a: Int, b: Int) -> Int:
         """Smaller index."""

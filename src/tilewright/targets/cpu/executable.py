@@ -104,8 +104,13 @@ class CpuExecutable:
         host_steps: Sequence[HostStep],
         num_threads: int | None,
         index_checks: Sequence[CheckedIndex] = (),
+        max_rows: int = 0,
     ) -> None:
-        """`passthrough` gives outputs that no kernel computes: a constant, or the name of an input."""
+        """`passthrough` gives outputs that no kernel computes: a constant, or the name of an input.
+
+        A run may have fewer rows than `max_rows`, where that is not 0.
+        """
+        self.max_rows = max_rows
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self._passthrough = dict(passthrough)
@@ -144,14 +149,29 @@ class CpuExecutable:
         arrays = self._checked(feed)
         results = self._new_results(into)
         if self._has_steps:
-            self._executor.run(self._bases(arrays, results))
+            self._executor.run(self._bases(arrays, results, self.max_rows))
         return self._collected(arrays, results, into)
+
+    def run_rows(self, feed: Mapping[str, Array], num_rows: int) -> dict[str, Array]:
+        """Outputs of which the first rows are those of a run with so many: `run` says what else there is.
+
+        Inputs have all `max_rows`; those behind the first `num_rows` are valid, but need not be computed.
+        """
+        if not 0 < num_rows <= self.max_rows:
+            raise UsageError(
+                f"a run of {num_rows} rows, where the model was compiled for 1 to {self.max_rows}."
+            )
+        arrays = self._checked(feed)
+        results = self._new_results(NOWHERE)
+        if self._has_steps:
+            self._executor.run(self._bases(arrays, results, num_rows))
+        return self._collected(arrays, results, NOWHERE)
 
     def run_profiled(self, feed: Mapping[str, Array]) -> tuple[StepTime, ...]:
         """Time of each generated step of one run; needs an executable compiled for profiling."""
         arrays = self._checked(feed)
         results = self._new_results(NOWHERE)
-        return self._executor.run_profiled(self._bases(arrays, results))
+        return self._executor.run_profiled(self._bases(arrays, results, self.max_rows))
 
     def run_traced(self, feed: Mapping[str, Array]) -> tuple[dict[str, Array], RunTrace]:
         """Outputs, and the time of each step and chunk; needs an executable compiled with `trace`."""
@@ -180,9 +200,11 @@ class CpuExecutable:
             size_bytes = sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self._written)
             raise not_enough_memory("outputs of a run", size_bytes, error) from error
 
-    def _bases(self, arrays: Sequence[Array], results: Mapping[str, Array]) -> list[int]:
+    def _bases(self, arrays: Sequence[Array], results: Mapping[str, Array], num_rows: int) -> list[int]:
+        """Addresses, and behind them the number of rows."""
         given = [self._weights.address, *(a.ctypes.data for a in arrays)]
-        return given + [results[o.name].ctypes.data if o.name in results else 0 for o in self.outputs]
+        given += [results[o.name].ctypes.data if o.name in results else 0 for o in self.outputs]
+        return [*given, num_rows]
 
     def _collected(
         self, arrays: Sequence[Array], results: dict[str, Array], into: Mapping[str, Array]

@@ -48,7 +48,8 @@ class CpuImage:
 
     `triple` and `features` say for which system and processor, in LLVM's words; `objects` are the kernels'
     and, last, the main's, `runtime` is the runtime's, where it is known. `passthrough` gives outputs that no
-    kernel computes: a constant, or the name of an input.
+    kernel computes: a constant, or the name of an input. A run may have fewer rows than `max_rows`, where
+    that is not 0.
     """
 
     isa_name: str
@@ -65,6 +66,7 @@ class CpuImage:
     scratch_bytes: int
     index_checks: tuple[CheckedIndex, ...] = ()
     runtime: bytes | None = None
+    max_rows: int = 0
 
     def load(self, num_threads: int | None, pool: ContentPool | None = None) -> CpuExecutable:
         """Make it runnable in this process; what a pool has of its constants is not held a second time."""
@@ -95,4 +97,5 @@ class CpuImage:
             index_checks=self.index_checks,
             host_steps=self.host_steps,
             num_threads=num_threads,
+            max_rows=self.max_rows,
         )

@@ -93,6 +93,16 @@ def reports_operand(num_checks: int) -> Operand:
     return Operand(REPORTS, 0, DType.INT64, (num_checks, REPORT_BYTES // DType.INT64.size_bytes))
 
 
+# The kind of operand that is no address but a number: how many rows a run has. Loops over rows (`Dim.rows`)
+# end there, in kernels that ask for it.
+ROWS: Final = "rows"
+
+
+def rows_operand() -> Operand:
+    """The number of rows of a run, as the argument of a kernel."""
+    return Operand(ROWS, 0, DType.INT64, ())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Loops:
     """Nests whose loops run together, or one alone, and the layouts in which they were compiled."""
@@ -135,7 +145,7 @@ class Kernel:
         return sum(
             a.size_bytes if isinstance(a, Packed) else a.num_elements * a.dtype.size_bytes
             for a in self.args
-            if isinstance(a, Packed) or a.kind != REPORTS
+            if isinstance(a, Packed) or a.kind not in (REPORTS, ROWS)
         )
 
     def all_kernels(self) -> Iterator[Kernel]:

@@ -15,6 +15,7 @@ from tilewright.ir.expr import Read
 from tilewright.ir.fuse import FusedNodes, NestGroup, steps_group
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, Stepwise, affine
+from tilewright.ir.rows import RowAxes, rows_of, with_row_loops, without_row_loops
 from tilewright.options import Accuracy
 from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
 from tilewright.partition.form import Form, KernelForm
@@ -23,10 +24,25 @@ from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.exact import round_products
 from tilewright.targets.cpu.fused import lower_fused
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import REPORTS, Declined, Kernel, Layout, OperandKey
+from tilewright.targets.cpu.kernel import (
+    REPORTS,
+    ROWS,
+    Declined,
+    Kernel,
+    KernelArg,
+    Layout,
+    OperandKey,
+)
 from tilewright.targets.cpu.layouts import LAYOUT, ROW_MAJOR, Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import chooser_of, lower_nests
-from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredPartition, Reports, Storage
+from tilewright.targets.cpu.lowered import (
+    HostOperator,
+    KernelLaunch,
+    LoweredPartition,
+    NumRows,
+    Reports,
+    Storage,
+)
 from tilewright.targets.cpu.products import Product
 from tilewright.targets.cpu.recurrent import lower_steps
 from tilewright.targets.cpu.repeats import Repeats
@@ -51,14 +67,17 @@ def lower_partition(
     choices: Choices = NO_CHOICES,
     fuse: FusedNodes | None = None,
     repeats: Repeats | None = None,
+    has_rows: bool = True,
 ) -> LoweredPartition:
     """Kernels for every subgraph, whatever their order will be; `progress` counts subgraphs.
 
     `choices` say how to compute products, everywhere or in one subgraph; the estimate decides for all others.
     `fuse` remembers groups of the graph's nodes, `repeats` the kernels of earlier lowerings with the same
-    choices.
+    choices. With `has_rows`, a run may have fewer rows than the graph, where it says which axes hold them.
     """
     lowering = _Lowering(partition, isa, accuracy, choices, fuse or FusedNodes(), repeats or Repeats())
+    if has_rows and partition.graph.row_axes:
+        lowering.row_axes = rows_of(partition.graph)
     return lowering.run(progress or (lambda what, done, total: None))
 
 
@@ -102,6 +121,7 @@ class _Lowering:
         self.tensors = ModelTensors(self.graph)
         self.units: list[_Unit] = []
         self.repeats = repeats
+        self.row_axes: RowAxes | None = None
         self.declined: set[tuple[int, KernelForm]] = set()  # with the number of the subgraph
         self.separate: set[Value] = set()
         self.row_major: set[Value] = set()  # as forms say
@@ -169,6 +189,8 @@ class _Lowering:
             require_bounded_nests(work.nests, work.inputs, work.outputs, "fusion")
             if self.accuracy == "strict":
                 work = replace(work, nests=tuple(map(round_products, work.nests)))
+            if self.row_axes is not None:
+                work = with_row_loops(work, self.row_axes)
         self.units.append(_Unit(len(self.units), work, nodes, form))
         return self.units[-1]
 
@@ -316,6 +338,7 @@ class _Lowering:
         local_tensors = {t for o in group.locals if (t := names.tensor(o)) is not None}
         if local_tensors & (set(self.tensors.alias) | set(self.tensors.alias.values())):
             return None
+        group = replace(group, nests=without_row_loops(group.nests))  # its parts are called by it
         context = Context(self.isa, names.layouts(group.nests), self.accuracy)
         make = partial(lower_fused, group, form.blocking, context, dict(form.choices))
         kernel = self.repeats.blocks(group, form, context.layouts, make)
@@ -408,7 +431,8 @@ class _Lowering:
         if isinstance(kernels, Declined):
             return kernels
         if kernels[-1].signature:
-            self.products[kernels[-1].signature] = Product(nest, layouts, constants)
+            (plain,) = without_row_loops((nest,))
+            self.products[kernels[-1].signature] = Product(plain, layouts, constants)
         return kernels
 
     def _loops(
@@ -435,10 +459,7 @@ class _Lowering:
         return False
 
     def _launch(self, kernel: Kernel, names: Names, unit: _Unit, nests: tuple[Nest, ...]) -> KernelLaunch:
-        args = tuple(
-            _reports(kernel, unit.nodes) if isinstance(a, Operand) and a.kind == REPORTS else names.storage(a)
-            for a in kernel.args
-        )
+        args = tuple(_storage(a, kernel, names, unit.nodes) for a in kernel.args)
         written = {n.write.operand.key for n in nests} | {
             a.key
             for a in kernel.args
@@ -456,6 +477,13 @@ class _Lowering:
 
 def _locals_of(nest: Nest) -> list[OperandKey]:
     return [a.operand.key for a in (*nest.reads, nest.write) if a.operand.kind == "local"]
+
+
+def _storage(arg: KernelArg, kernel: Kernel, names: Names, nodes: Sequence[Node]) -> Storage:
+    """What to pass for a kernel argument."""
+    if isinstance(arg, Operand) and arg.kind == ROWS:
+        return NumRows()
+    return _reports(kernel, nodes) if isinstance(arg, Operand) and arg.kind == REPORTS else names.storage(arg)
 
 
 def _reports(kernel: Kernel, nodes: Sequence[Node]) -> Reports:

@@ -36,7 +36,12 @@ class Reports:
     checks: tuple[CheckedIndex, ...]
 
 
-Storage = Value | tuple[int, int] | PackedTensor | Table | Reports
+@dataclass(frozen=True, slots=True)
+class NumRows:
+    """For how many rows a run is: a number, where others have an address."""
+
+
+Storage = Value | tuple[int, int] | PackedTensor | Table | Reports | NumRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,6 +167,11 @@ class LoweredModel(LoweredTensors):
     def reports(self) -> tuple[Reports, ...]:
         """Of all launches, in order."""
         return tuple(arg for launch in self.launches for arg in launch.args if isinstance(arg, Reports))
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether a run may have fewer rows than the graph."""
+        return any(isinstance(arg, NumRows) for launch in self.launches for arg in launch.args)
 
     @property
     def host_operators(self) -> tuple[HostOperator, ...]:

@@ -22,6 +22,7 @@ from tilewright.targets.cpu.lowered import (
     HostOperator,
     KernelLaunch,
     LoweredModel,
+    NumRows,
     PackedTensor,
     Reports,
     Storage,
@@ -153,11 +154,14 @@ class Placement:
     homes: Mapping[Tensor, Value]
     weights: Weights
     reports: Mapping[Reports, int]  # offset in the arena
+    rows_base: int  # which is no address but a number
 
     def reference(self, storage: Storage) -> ArgRef:
         """Base and byte offset of a kernel argument."""
         if isinstance(storage, Reports):
             return ArgRef(ARENA_BASE, self.reports[storage])
+        if isinstance(storage, NumRows):
+            return ArgRef(self.rows_base)
         if isinstance(storage, PackedTensor | Table) or (isinstance(storage, Value) and storage.is_constant):
             return ArgRef(WEIGHTS_BASE, self.weights.offset(storage))
         root = self.lowered.root(storage)

@@ -99,6 +99,7 @@ class CpuStore:
             host_steps=tuple(_host_step(i, step, nodes, sizes) for i, step in enumerate(tables.host_steps)),
             arena_bytes=tables.arena_bytes,
             scratch_bytes=tables.scratch_bytes,
+            max_rows=tables.max_rows,
             index_checks=tables.index_checks,
             runtime=None if tables.runtime is None else parts.read(tables.runtime),
         )
@@ -236,6 +237,7 @@ class _TablesFields:
     index_checks: tuple[CheckedIndex, ...]
     runtime: str | None
     constants: _ConstantsFields | None = None
+    max_rows: int = 0
 
 
 def _require_fitting(tables: _TablesFields, parts: StoredParts, sizes: Sequence[int]) -> None:
@@ -249,6 +251,8 @@ def _require_fitting(tables: _TablesFields, parts: StoredParts, sizes: Sequence[
     main = tables.main
     if main.num_bases > len(sizes):
         raise FieldError(f"{main.num_bases}, more than {len(sizes)}", ".main.num_bases")
+    if tables.max_rows and all(tables.max_rows not in spec.shape for spec in tables.inputs):
+        raise FieldError("no input has so many rows", ".max_rows")
     if main.num_steps > MAX_STEPS:
         raise FieldError(f"{main.num_steps}, more than {MAX_STEPS} (MAX_STEPS)", ".main.num_steps")
     for i, (base, offset) in enumerate(main.arg_table):
@@ -277,7 +281,8 @@ def _require_fitting(tables: _TablesFields, parts: StoredParts, sizes: Sequence[
 def _base_sizes(tables: _TablesFields, constant_bytes: int) -> list[int]:
     tensors = [math.prod(s.shape) * s.dtype.size_bytes for s in (*tables.inputs, *tables.outputs)]
     reports_bytes = REPORT_BYTES * len(tables.index_checks)
-    return [tables.arena_bytes + reports_bytes, constant_bytes, *tensors]
+    rows = [0] if tables.max_rows else []  # a number, no memory
+    return [tables.arena_bytes + reports_bytes, constant_bytes, *tensors, *rows]
 
 
 def _host_step(

@@ -251,6 +251,7 @@ class CpuTarget:
             arena_bytes=placed.arena_bytes,
             scratch_bytes=placed.scratch_bytes,
             index_checks=placed.index_checks,
+            max_rows=placed.max_rows,
             runtime=runtime_object(isa, cache=cache) if with_runtime else None,
         )
 
@@ -262,10 +263,12 @@ class CpuTarget:
         progress: Progress | None = None,
         arrangements: Arrangements | None = None,
         lowering: LoweredPartition | None = None,
+        has_rows: bool = True,
     ) -> PlacedModel:
         """Lower a program for an instruction set and give every tensor its address; nothing is compiled.
 
-        `lowering` is that of the program's partition, where another schedule of it was lowered before.
+        `lowering` is that of the program's partition, where another schedule of it was lowered before; see
+        `lower_partition` for `has_rows`.
 
         Raises:
             UnsupportedOp: a node that this target declines.
@@ -276,7 +279,12 @@ class CpuTarget:
             require_supported(self, node)
         if lowering is None:
             lowering = lower_partition(
-                program.partition, isa, progress, accuracy=options.accuracy, choices=program.choices
+                program.partition,
+                isa,
+                progress,
+                accuracy=options.accuracy,
+                choices=program.choices,
+                has_rows=has_rows,
             )
         lowered = arrange(lowering, program.schedule, self.barriers)
         problem, names = memory_problem(lowered, graph, options.max_memory_bytes)
@@ -296,7 +304,8 @@ class CpuTarget:
             bases.setdefault(value, FIRST_CALLER_BASE + len(graph.inputs) + position)
         weights = Weights(arrangements)
         homes, reports = caller_homes(lowered, graph), place_reports(lowered, arena_bytes(plan.peak_bytes))
-        placement = Placement(lowered, bases, plan.offsets, names, homes, weights, reports)
+        rows_base = FIRST_CALLER_BASE + len(graph.inputs) + len(graph.outputs)
+        placement = Placement(lowered, bases, plan.offsets, names, homes, weights, reports, rows_base)
         steps, host_steps = main_steps(lowered, placement)
         program = program.with_partition(lowering.partition)
         return PlacedModel(program, lowered, tuple(steps), tuple(host_steps), weights, plan, problem)

@@ -47,6 +47,7 @@ from tilewright.targets.cpu.kernel import (
     Layout,
     Packed,
     name_by_content,
+    rows_operand,
 )
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.values import I64, PTR, Int, Val, vec
@@ -126,6 +127,7 @@ def _kernel(design: Design, factor: FactorB, order: tuple[Loop, ...], isa: Isa) 
     blocks = step_blocks(design, order, isa) if is_by_constants else None
     with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
         loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
+        num_rows = None if design.row_loop is None else e.load(I64, e.gep(block, 8 * len(args)))
         pointers = dict(zip(("a", "b", "c"), loaded[:3], strict=True))
         frame = Frame(e, problem, factor, panels, element, pointers, tuple(loaded[3:]))
         is_blocked = prod(x.extent for x in order) > MAX_CHAIN_STEPS
@@ -137,14 +139,14 @@ def _kernel(design: Design, factor: FactorB, order: tuple[Loop, ...], isa: Isa) 
             memory = e.alloca(element, most_rows * panels.num_vectors)
         sums = Sums(frame, memory if is_blocked else None)
         tiles = _Tiles(design, row_tiles, order, sums, memory if in_memory else None, blocks, isa)
-        tiles.chunk(chunk)
+        tiles.chunk(chunk, num_rows)
     symbol, text = name_by_content(e.text(), "contract")
     kind = "of 24 bits" if factor.is_compact else "packed" if factor.is_packed else "in place"
     return Kernel(
         symbol=symbol,
         text=text,
         num_chunks=design.cut.num_chunks,
-        args=args,
+        args=args if design.row_loop is None else (*args, rows_operand()),
         template=TEMPLATE,
         macs=problem.num_macs,
         notes=(
@@ -185,6 +187,7 @@ class _Tiles:
         self.cuts_tiles = design.cuts_tiles
         self.num_units = design.num_units
         self.cut: Cut = design.cut
+        self.row_loop = design.row_loop
         panel_size = factor.panel_stride if blocks is None else blocks.num_steps * panels.width
         panel_bytes = panel_size * problem.dtype.size_bytes
         self.prefetches = (
@@ -198,8 +201,8 @@ class _Tiles:
 
     # From the chunk number down to one register tile.
 
-    def chunk(self, chunk: Val) -> None:
-        """All tiles of a chunk."""
+    def chunk(self, chunk: Val, num_rows: Val | None) -> None:
+        """All tiles of a chunk, of as many rows as a run has."""
         e, cut = self.emitter, self.cut
         panel_part = e.urem(chunk, cut.num_panel_parts) if cut.num_row_parts > 1 else chunk
         row_part = e.udiv(chunk, cut.num_panel_parts)
@@ -208,7 +211,7 @@ class _Tiles:
         if cut.num_row_parts == 1:
             row_part = 0
         first_panel, last_panel = self._part(panel_part, cut.num_panel_parts, self.panels.num_panels)
-        first_unit, last_unit = self._part(row_part, cut.num_row_parts, self.num_units)
+        first_unit, last_unit = self._part(row_part, cut.num_row_parts, self._units_of(num_rows))
         blocks = self.blocks
         if blocks is None:
             self._panels(first_panel, last_panel, first_unit, last_unit)
@@ -222,6 +225,23 @@ class _Tiles:
             self._panels(first_panel, last_panel, first_unit, last_unit)
 
         e.loop(0, blocks.count, 1, block)
+
+    def _units_of(self, num_rows: Val | None) -> Int:
+        """The pieces that rows are cut into, of as many as a run has."""
+        e, loop = self.emitter, self.row_loop
+        if num_rows is None or loop is None or loop.rows is None:
+            return self.num_units
+        extent = e.iterations(loop.rows, num_rows)
+        if self.problem.outer:
+            return e.mul(extent, self.num_units // loop.extent)
+        first, *others = self.row_tiles
+        if not others:
+            return e.udiv(e.add(extent, first.rows - 1), first.rows)
+        # The first tiles have one row more than those behind them.
+        (second,) = others
+        behind = e.udiv(e.add(e.max(e.sub(extent, second.start), 0), second.rows - 1), second.rows)
+        before = e.udiv(e.add(e.min(extent, second.start), first.rows - 1), first.rows)
+        return e.add(before, behind)
 
     def _panels(self, first_panel: Int, last_panel: Int, first_unit: Int, last_unit: Int) -> None:
         e, bounds = self.emitter, (first_panel, last_panel)
@@ -241,7 +261,7 @@ class _Tiles:
                 lambda: self._units(self.panels.num_full, last, bounds, first_unit, last_unit),
             )
 
-    def _part(self, part: Int, num_parts: int, extent: int) -> tuple[Int, Int]:
+    def _part(self, part: Int, num_parts: int, extent: Int) -> tuple[Int, Int]:
         """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
         e = self.emitter
         low = e.udiv(e.mul(part, extent), num_parts)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Iter, reads_of
-from tilewright.ir.nest import Access, Affine, Nest
+from tilewright.ir.nest import Access, Affine, Nest, RowsOf
 from tilewright.targets.cpu.addresses import Walk, access_walk
 from tilewright.targets.cpu.kernel import Declined, Layouts
 
@@ -32,6 +32,7 @@ class Loop:
     b: int
     c: int
     extras: tuple[int, ...]
+    rows: RowsOf | None = None
 
     def collapses_into(self, outer: Loop, *, ignore_b: bool) -> bool:
         """Whether `outer` and this loop walk like one loop in every operand."""
@@ -182,6 +183,8 @@ def _classify(
     if isinstance(windows, Declined):
         return windows
 
+    rows_of = {d.name: d.rows for d in nest.dims}
+
     def loop(name: str, extent: int) -> Loop:
         return Loop(
             name,
@@ -190,6 +193,7 @@ def _classify(
             strides[b_read][0].get(name, 0),
             write[0].get(name, 0),
             tuple(strides[i][0].get(name, 0) for i in extra_reads),
+            rows_of[name],
         )
 
     windowed = {w.position for w in windows} | {w.tap for w in windows}
@@ -262,7 +266,9 @@ def collapse(loops: Sequence[Loop], *, keep: set[str], ignore_b: bool = False) -
             and x.collapses_into(result[-1], ignore_b=ignore_b)
         ):
             outer = result.pop()
-            result.append(replace(x, name=f"{outer.name}.{x.name}", extent=x.extent * outer.extent))
+            rows = None if outer.rows is None else outer.rows.inside(x.extent)
+            merged = f"{outer.name}.{x.name}"
+            result.append(replace(x, name=merged, extent=x.extent * outer.extent, rows=rows))
         else:
             result.append(x)
     return result

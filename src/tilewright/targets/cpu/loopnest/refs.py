@@ -250,7 +250,8 @@ def split_dim(nest: LinearNest, dim: str, size: int, extent: int) -> LinearNest:
     """
     block = block_name(dim)
     blocks = -(-nest.extents[dim] // size)
-    dims = [Dim(block, blocks)]
+    rows = next((d.rows for d in nest.dims if d.name == dim), None)
+    dims = [Dim(block, blocks, rows=None if rows is None else rows.blocks(size))]
     for d in nest.dims:
         dims.append(Dim(dim, extent) if d.name == dim else d)
     return map_refs(nest, {dim: affine(dim, (block, size))}, dims)
@@ -273,7 +274,8 @@ def simplify(nest: LinearNest, keep: frozenset[str] = frozenset()) -> LinearNest
     while position + 1 < len(nest.dims):
         outer, inner = nest.dims[position], nest.dims[position + 1]
         if _mergeable(nest, outer, inner, pinned):
-            merged = Dim(inner.name, outer.extent * inner.extent, inner.role)
+            rows = None if outer.rows is None else outer.rows.inside(inner.extent)
+            merged = Dim(inner.name, outer.extent * inner.extent, inner.role, rows)
             dims = (*nest.dims[:position], merged, *nest.dims[position + 2 :])
             # inner's coefficient already is that of the merged walk.
             nest = map_refs(nest, {outer.name: Affine()}, dims)

@@ -10,12 +10,13 @@ import numpy as np
 
 from tilewright.arrays import distinct
 from tilewright.ir.expr import FUNCTIONS, Call, Expr, Read, reads_of, substitute
-from tilewright.ir.nest import Dim, Nest, Operand
+from tilewright.ir.nest import Dim, Nest, Operand, RowsOf
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import storage_type
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     REPORTS,
+    ROWS,
     SYMBOL_PLACEHOLDER,
     IndexCheck,
     Kernel,
@@ -23,6 +24,7 @@ from tilewright.targets.cpu.kernel import (
     choose_num_chunks,
     name_by_content,
     reports_operand,
+    rows_operand,
 )
 from tilewright.targets.cpu.loopnest.frame import Frame, Reports
 from tilewright.targets.cpu.loopnest.loads import load_read
@@ -67,6 +69,13 @@ class Region:
     rows: Split | None = None
     block: str = ""
     chosen: Chosen = NOTHING_CHOSEN
+
+    @property
+    def row_loop(self) -> RowsOf | None:
+        """Of the outermost shared loop, if it is one over rows in every nest: items are in its order."""
+        name = self.shared[0][0] if self.shared else None
+        found = {d.rows for nest in self.nests for d in nest.dims if d.name == name}
+        return found.pop() if len(found) == 1 else None
 
     @property
     def num_items(self) -> int:
@@ -297,13 +306,15 @@ def regions_kernel(regions: Sequence[Region], isa: Isa) -> Kernel:
     if checks:
         made = reports_operand(len(checks))
         operands[made.key] = made
+    if any(region.row_loop is not None for region in regions):
+        operands[rows_operand().key] = rows_operand()
     chunks = [r.num_chunks for r in regions]
     e = Emitter(triple=isa.triple, attributes=isa.function_attributes)
     params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
     scratch_bytes = 0
     with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (arg_block, chunk, scratch):
         pointers = {
-            key: e.load(PTR, e.gep(arg_block, 8 * position), align_bytes=8)
+            key: e.load(I64 if key[0] == ROWS else PTR, e.gep(arg_block, 8 * position), align_bytes=8)
             for position, key in enumerate(operands)
         }
 
@@ -366,7 +377,11 @@ def _items(
         return [NestEmitter(n, plan_nest(n, isa, fixed, plain, region.chosen), isa) for n in some]
 
     whole, last = emitters(region.nests), emitters(region.last_block or ())
-    total = region.num_items
+    total: Int = region.num_items
+    row_loop = region.row_loop
+    if row_loop is not None:
+        inside = region.num_items // region.shared[0][1]
+        total = e.mul(e.iterations(row_loop, pointers[rows_operand().key]), inside)
 
     def nests(emitters: Sequence[NestEmitter], values: Mapping[str, Int]) -> None:
         for emitter in emitters:
@@ -405,4 +420,4 @@ def _items(
         return
     low = e.udiv(e.mul(chunk, total), num_chunks)
     high = e.udiv(e.mul(e.add(chunk, 1), total), num_chunks)
-    e.loop(low, high, 1, item, nonempty=True)
+    e.loop(low, high, 1, item, nonempty=row_loop is None)

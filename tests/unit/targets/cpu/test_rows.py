@@ -1,0 +1,92 @@
+"""Code for many rows runs fewer of them: as many as it is told."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+from onnx.parser import parse_model
+
+import tilewright as tw
+from tilewright.errors import UsageError
+from tilewright.targets.base import RunsRows
+from tilewright.targets.cpu.executable import CpuExecutable
+
+HEADER = '<ir_version: 8, opset_import: ["": 17]> '
+MOST = 11
+RNG = np.random.default_rng(0)
+
+MODELS = {
+    "product and softmax": (
+        "g (float[N,40] x) => (float[N,50] y) { a = MatMul(x, w) b = Relu(a) y = Softmax(b) }",
+        (40,),
+        (40, 50),
+    ),
+    "rows of tiles": (
+        "g (float[N,30,64] x) => (float[N,30,200] y) { a = MatMul(x, w) y = Erf(a) }",
+        (30, 64),
+        (64, 200),
+    ),
+    "convolution": (
+        "g (float[N,3,20,20] x) => (float[N,6] y) { c = Conv(x, w) p = GlobalAveragePool(c) y = Flatten(p) }",
+        (3, 20, 20),
+        (6, 3, 3, 3),
+    ),
+    "product with itself": (
+        """g (float[N,30,64] x) => (float[N,30,30] y) {
+            t = Transpose<perm=[0,2,1]>(x) a = MatMul(x, t) y = Softmax(a)
+        }""",
+        (30, 64),
+        (),
+    ),
+    "element by element": ("g (float[N,700] x) => (float[N,700] y) { y = Exp(x) }", (700,), ()),
+}
+
+
+def executable(text: str, shape: tuple[int, ...], weights: tuple[int, ...]) -> CpuExecutable:
+    """A model of `MOST` rows, which may have fewer."""
+    proto = parse_model(HEADER + text)
+    if weights:
+        data = RNG.standard_normal(weights).astype(np.float32)
+        proto.graph.initializer.append(numpy_helper.from_array(data, "w"))
+    model = tw.load(proto).at({"x": (MOST, *shape)})
+    model.graph.row_axes = {"x": 0}
+    loaded = tw.compile(model, threads=1).load()
+    assert isinstance(loaded, CpuExecutable)
+    return loaded
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_first_rows_are_those_of_the_whole_run(model: str) -> None:
+    code = executable(*MODELS[model])
+    assert isinstance(code, RunsRows)
+    assert code.max_rows == MOST
+    for num_rows in (1, 2, 5, MOST - 1, MOST):
+        x = RNG.standard_normal((MOST, *MODELS[model][1])).astype(np.float32)
+        found = code.run_rows({"x": x}, num_rows)["y"][:num_rows].copy()
+        x[num_rows:] = np.nan  # what lies behind is not looked at
+        again = code.run_rows({"x": x}, num_rows)["y"][:num_rows]
+        np.testing.assert_array_equal(again, found)
+        x[num_rows:] = 0
+        np.testing.assert_array_equal(code.run({"x": x})["y"][:num_rows], found)
+
+
+def test_rows_that_a_run_does_not_have_take_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = executable(*MODELS["rows of tiles"])
+    x = RNG.standard_normal((MOST, 30, 64)).astype(np.float32)
+    monkeypatch.setattr(code, "_new_results", lambda _: {"y": np.full((MOST, 30, 200), 7, np.float32)})
+    found = code.run_rows({"x": x}, 4)["y"]
+    assert np.all(np.abs(found[:4]) <= 1)
+    assert np.all(found[5:] == 7)  # the last tile may reach into the next row
+
+
+def test_a_run_has_between_one_and_all_rows() -> None:
+    code = executable(*MODELS["element by element"])
+    for num_rows in (0, MOST + 1):
+        with pytest.raises(UsageError, match=f"a run of {num_rows} rows"):
+            code.run_rows({"x": np.zeros((MOST, 700), np.float32)}, num_rows)
+
+
+def test_a_graph_whose_rows_are_mixed_runs_all_of_them() -> None:
+    text = "g (float[N,4] x) => (float[N,4] y) { y = Softmax<axis=0>(x) }"
+    assert executable(text, (4,), ()).max_rows == 0
