@@ -17,8 +17,11 @@ from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.masked import real_places
 from tilewright.specialise.parts import Part
 from tilewright.specialise.rows import row_axes
+from tilewright.targets.base import RunsRows
 
 Array = np.ndarray[Any, Any]
+
+NO_SHARES: Mapping[int, float] = {}
 
 MAX_SMALLER_PIECES = 3
 """Of what is left when the largest extent fits no more: more pieces take longer than rows for nothing."""
@@ -36,6 +39,8 @@ class DividedRows:
     code: Mapping[int, CompiledModel]
     input_axes: Mapping[str, int]
     output_axes: Mapping[str, int | None]
+    ending: frozenset[int] = frozenset()
+    """Extents whose code ends with the rows that a piece has."""
 
     def run(self, names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
         """Outputs in the order of `names`."""
@@ -50,12 +55,22 @@ class DividedRows:
                 else _rows(array, self.input_axes[name], start, count, extent)
                 for name, array in arrays.items()
             }
-            found = self.code[extent].run(names, piece)
+            found = self._run_piece(names, piece, extent, count)
             results.append([self._cut(n, array, count) for n, array in zip(names, found, strict=True)])
             start += count
         return [
             self._joined(name, pieces) for name, pieces in zip(names, zip(*results, strict=True), strict=True)
         ]
+
+    def _run_piece(
+        self, names: Sequence[str], piece: Mapping[str, Array], extent: int, count: int
+    ) -> list[Array]:
+        code = self.code[extent]
+        executable = code.load() if count < extent and extent in self.ending else None
+        if not isinstance(executable, RunsRows):
+            return code.run(names, piece)
+        results = executable.run_rows(piece, count)
+        return [results[name] for name in names]
 
     def _cut(self, name: str, array: Array, count: int) -> Array:
         axis = self.output_axes[name]
@@ -124,25 +139,37 @@ def divided_rows(
         outputs, code[extent] = found, part.whole
     if outputs is None:
         return None
-    return DividedRows(num_rows, tuple(extents), code, axes, outputs)
+    ending = frozenset(extent for extent, part in prepared.items() if rows_share(part, axes) > 0)
+    return DividedRows(num_rows, tuple(extents), code, axes, outputs, ending)
 
 
-def cover(num_rows: int, extents: Sequence[int]) -> list[int]:
-    """Extents that together hold so many rows: the largest while it fits, then few rows more than there are.
+def rows_share(part: Part, axes: Mapping[str, int]) -> float:
+    """How much of the work of prepared code is less, where fewer rows along these axes are asked for."""
+    if part.whole is None or part.graph is None or part.graph.row_axes != axes:
+        return 0.0
+    executable = part.whole.load()
+    return executable.rows_share if isinstance(executable, RunsRows) and executable.max_rows else 0.0
 
-    Nothing where there are no rows, or no extents that hold any.
+
+def cover(num_rows: int, extents: Sequence[int], shares: Mapping[int, float] = NO_SHARES) -> list[int]:
+    """Extents that together hold so many rows: the largest while it fits, then what is the least work.
+
+    `shares` say how much of the work of an extent is less for fewer rows. Nothing where there are no rows, or
+    no extents that hold any.
 
     >>> cover(20, [2, 8]), cover(5, [4, 8]), cover(100, [128, 256])
     ([8, 8, 2, 2], [8], [128])
+    >>> cover(20, [2, 8], {8: 0.9})
+    [8, 8, 8]
     """
     usable = [extent for extent in extents if extent > 0]
     if num_rows <= 0 or not usable:
         return []
     pieces = [usable[-1]] * (num_rows // usable[-1])
-    return pieces + _rest(num_rows % usable[-1], usable)
+    return pieces + _rest(num_rows % usable[-1], usable, shares)
 
 
-def _rest(num_rows: int, extents: Sequence[int]) -> list[int]:
+def _rest(num_rows: int, extents: Sequence[int], shares: Mapping[int, float]) -> list[int]:
     """For fewer rows than the largest extent: one that holds them all, or smaller ones that pad less."""
     if num_rows == 0:
         return []
@@ -150,8 +177,16 @@ def _rest(num_rows: int, extents: Sequence[int]) -> list[int]:
     smaller = [extent for extent in extents if extent < num_rows]
     if whole == num_rows or not smaller:
         return [whole]
-    pieces = [smaller[-1], *_rest(num_rows - smaller[-1], extents)]
-    return pieces if sum(pieces) < whole and len(pieces) <= MAX_SMALLER_PIECES else [whole]
+    pieces = [smaller[-1], *_rest(num_rows - smaller[-1], extents, shares)]
+    is_less = _work(pieces, num_rows, shares) < _work([whole], num_rows, shares)
+    return pieces if is_less and len(pieces) <= MAX_SMALLER_PIECES else [whole]
+
+
+def _work(pieces: Sequence[int], num_rows: int, shares: Mapping[int, float]) -> float:
+    """Rows that pieces compute, of which the last has fewer; parts of them where its code ends early."""
+    *before, last = pieces
+    padded = last - (num_rows - sum(before))
+    return sum(pieces) - shares.get(last, 0.0) * padded
 
 
 def _rows(array: Array, axis: int, start: int, count: int, extent: int) -> Array:

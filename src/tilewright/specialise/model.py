@@ -23,6 +23,7 @@ from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Shape
+from tilewright.ir.rows import rows_of
 from tilewright.specialise.binding import Binding, Key
 from tilewright.specialise.facts import Specialisation, Specialisations
 from tilewright.specialise.others import ByOthers, Others
@@ -167,6 +168,8 @@ class OpenCompiledModel(CompiledModel):
             part = self._store.get((key, False))
             if self.options.frozen_shapes and isinstance(part, Part):
                 self._others.prepare(key, part)
+        if self.options.frozen_shapes:
+            self._others.prove_ahead()
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -297,8 +300,18 @@ class OpenCompiledModel(CompiledModel):
                 )
         started = time.perf_counter()
         division = self._prepared.divided(dict(key))
+        if purpose == "ahead" and division.is_static:
+            self._mark_rows(division.graph)
         compile_part = self._limited(key, started, is_whole=division.is_static)
         return Part.of(division, dict(key), compile_part, keeps=purpose == "ahead")
+
+    def _mark_rows(self, graph: Graph) -> None:
+        """Say which axes of the inputs hold rows, of those with several extents: the code serves fewer."""
+        for axes in self._binding.listed_axes().values():
+            graph.row_axes = axes
+            if rows_of(graph) is not None:
+                return
+        graph.row_axes = {}
 
     def _followed(self, prepared: PreparedModel, key: Key) -> Part:
         """What runs behind a shape that data decide."""

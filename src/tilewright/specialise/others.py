@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.compiled import CompiledModel
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.binding import Binding, Key
-from tilewright.specialise.divided import DividedRows, PaddedShapes, cover, divided_rows
+from tilewright.specialise.divided import DividedRows, PaddedShapes, cover, divided_rows, rows_share
 from tilewright.specialise.masked import Mask, Padding, masked_graph, padding
 from tilewright.specialise.parts import Part
 
@@ -16,6 +17,11 @@ ByOthers = DividedRows | PaddedShapes
 """What runs by the code for other shapes."""
 Axes = Mapping[str, int]
 """Of inputs: the axis that has some extent."""
+
+MAX_PROVEN_AHEAD = 256
+"""Sets of shapes between prepared ones for which it is known ahead what serves them, if no run may wait."""
+MAX_PROVING_S = 5.0
+"""For all of these together."""
 
 _LEAST_PADDED = 3
 """Extents of two and one are not compared: nests of one are written in another way."""
@@ -42,9 +48,36 @@ class Others:
         self._compile_masked = compile_masked
         self._is_frozen = is_frozen
         self._masked: dict[tuple[Key, tuple[Mask, ...]], CompiledModel] = {}
+        self._proven: dict[Key, ByOthers] = {}
 
     def serving(self, key: Key) -> ByOthers | None:
         """The code for prepared shapes, where it is proven to serve these."""
+        return self._proven.get(key) or self._proof(key)
+
+    def prove_ahead(self) -> None:
+        """Look for what serves the sets of shapes between prepared ones, so that no run does.
+
+        That is an import for each. It ends with `MAX_PROVEN_AHEAD` of them, or after `MAX_PROVING_S`; those
+        that are left are proven when they come.
+        """
+        end_s = time.monotonic() + MAX_PROVING_S
+        for axes in self._binding.listed_axes().values():
+            extents = self._extents(axes)
+            prepared = dict.fromkeys(_with_extent(key, axes, 0) for key in self._ahead())
+            for key in prepared:
+                for extent in range(1, max(extents, default=0)):
+                    between = _with_extent(key, axes, extent)
+                    if extent in extents or between in self._proven:
+                        continue
+                    if len(self._proven) >= MAX_PROVEN_AHEAD or time.monotonic() > end_s:
+                        return
+                    found = self._proof(between)
+                    if found is None and extent > _LEAST_PADDED:
+                        break  # nor will the next ones be
+                    if found is not None:
+                        self._proven[between] = found
+
+    def _proof(self, key: Key) -> ByOthers | None:
         groups = list(self._binding.listed_axes().values())
         graph: Graph | None = None
         for axes in groups:
@@ -83,12 +116,14 @@ class Others:
         for code in self._masked.values():
             code.close()
         self._masked.clear()
+        self._proven.clear()
 
     def _rows(
         self, key: Key, graph: Graph, axes: Axes, beside: Mapping[int, tuple[Key, Part]]
     ) -> DividedRows | None:
         extent = _extent(key, axes)
-        extents = cover(extent, sorted(beside))
+        shares = {e: rows_share(part, axes) for e, (_, part) in beside.items()}
+        extents = cover(extent, sorted(beside), shares)
         parts = {e: beside[e][1] for e in extents}
         return divided_rows(graph, parts, axes, extent, extents) if extents else None
 
@@ -117,7 +152,8 @@ class Others:
         padded_key = _with_extent(key, axes, larger)
         beside = self._beside(padded_key, row_axes)
         num_rows = _extent(key, row_axes)
-        extents = cover(num_rows, sorted(beside))
+        shares = {e: rows_share(part, row_axes) for e, (_, part) in beside.items()}
+        extents = cover(num_rows, sorted(beside), shares)
         if not extents:
             return None
         graph = self._prepared.graph(dict(padded_key))

@@ -14,6 +14,7 @@ from onnx.parser import parse_model
 
 import tilewright as tw
 from tilewright.errors import BudgetExceeded, InputError, ModelClosed, UnsupportedOp, UsageError
+from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.specialise.model import OpenCompiledModel
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]> '
@@ -123,14 +124,28 @@ def test_prepared_shapes_are_compiled_before_they_come_and_frozen_ones_only_then
     assert compiled.specialisations.num_made == 3
 
 
-def test_rows_run_by_the_code_for_others() -> None:
-    compiled = dense(shapes={"x": ("2|8", 4)}, frozen_shapes=True)
-    for num_rows, extents in ((1, (2,)), (3, (2, 2)), (7, (8,)), (20, (8, 8, 2, 2)), (8, ())):
+@pytest.mark.parametrize(
+    ("target", "of_three", "of_twenty"),
+    [("cpu", (8,), (8, 8, 8)), ("interpreter", (2, 2), (8, 8, 2, 2))],  # loops on the cpu end with the rows
+)
+def test_rows_run_by_the_code_for_others(
+    target: str, of_three: tuple[int, ...], of_twenty: tuple[int, ...]
+) -> None:
+    compiled = dense(shapes={"x": ("2|8", 4)}, frozen_shapes=True, target=target)
+    for num_rows, extents in ((1, (2,)), (3, of_three), (7, (8,)), (20, of_twenty), (8, ())):
         (found,) = compiled.run(None, {"x": rows(num_rows)})
         np.testing.assert_allclose(found, expected(rows(num_rows)), rtol=1e-5)
         last = compiled.specialisations.kept[-1]
         assert (last.shapes["x"][0], last.by_code_for) == (num_rows, extents)
     assert compiled.at({"x": (3, 4)}).get_inputs()[0].shape == (3, 4)
+
+
+def test_where_shapes_are_frozen_no_run_imports_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = dense(shapes={"x": ("2|8", 4)}, frozen_shapes=True)
+    monkeypatch.delattr(PreparedModel, "graph")
+    for num_rows in (1, 3, 5, 7):
+        (found,) = compiled.run(None, {"x": rows(num_rows)})
+        np.testing.assert_allclose(found, expected(rows(num_rows)), rtol=1e-5)
 
 
 def test_where_both_axes_differ_rows_of_padded_sequences_run() -> None:

@@ -21,7 +21,7 @@ from tilewright.targets.cpu.executable import CpuExecutable, HostStep
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
-from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel
+from tilewright.targets.cpu.lowered import HostOperator, KernelLaunch, LoweredModel, NumRows
 from tilewright.targets.cpu.main_code import (
     ArgRef,
     HostCall,
@@ -133,6 +133,14 @@ class PlacedModel:
         graph = self.program.graph
         extents = (v.shape[graph.row_axes[v.name]] for v in graph.inputs if v.name in graph.row_axes)
         return next(extents, 0) if self.lowered.has_rows else 0
+
+    @property
+    def rows_share(self) -> float:
+        """The part of the estimated work that is as much as a run has rows; the rest is done for all."""
+        work = [(launch, launch.kernel.estimate_cycles or 0.0) for launch in self.lowered.launches]
+        ends = sum(cycles for launch, cycles in work if any(isinstance(arg, NumRows) for arg in launch.args))
+        total = sum(cycles for _, cycles in work)
+        return ends / total if total else 0.0
 
     @property
     def index_checks(self) -> tuple[CheckedIndex, ...]:

@@ -105,12 +105,15 @@ class CpuExecutable:
         num_threads: int | None,
         index_checks: Sequence[CheckedIndex] = (),
         max_rows: int = 0,
+        rows_share: float = 0.0,
     ) -> None:
         """`passthrough` gives outputs that no kernel computes: a constant, or the name of an input.
 
-        A run may have fewer rows than `max_rows`, where that is not 0.
+        A run may have fewer rows than `max_rows`, where that is not 0; so much of its work, `rows_share`, is
+        less then.
         """
         self.max_rows = max_rows
+        self.rows_share = rows_share
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self._passthrough = dict(passthrough)

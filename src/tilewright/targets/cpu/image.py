@@ -49,7 +49,7 @@ class CpuImage:
     `triple` and `features` say for which system and processor, in LLVM's words; `objects` are the kernels'
     and, last, the main's, `runtime` is the runtime's, where it is known. `passthrough` gives outputs that no
     kernel computes: a constant, or the name of an input. A run may have fewer rows than `max_rows`, where
-    that is not 0.
+    that is not 0: that much of the work, `rows_share`, is less then.
     """
 
     isa_name: str
@@ -67,6 +67,7 @@ class CpuImage:
     index_checks: tuple[CheckedIndex, ...] = ()
     runtime: bytes | None = None
     max_rows: int = 0
+    rows_share: float = 0.0
 
     def load(self, num_threads: int | None, pool: ContentPool | None = None) -> CpuExecutable:
         """Make it runnable in this process; what a pool has of its constants is not held a second time."""
@@ -98,4 +99,5 @@ class CpuImage:
             host_steps=self.host_steps,
             num_threads=num_threads,
             max_rows=self.max_rows,
+            rows_share=self.rows_share,
         )

@@ -96,6 +96,7 @@ def _tables(image: CpuImage, graph: Graph) -> dict[str, Any]:
         "arena_bytes": image.arena_bytes,
         "scratch_bytes": image.scratch_bytes,
         "max_rows": image.max_rows,
+        "rows_share": image.rows_share,
         "host_steps": [
             {"node": position[s.node], "inputs": _refs(s.inputs), "outputs": _refs(s.outputs)}
             for s in image.host_steps

@@ -100,6 +100,7 @@ class CpuStore:
             arena_bytes=tables.arena_bytes,
             scratch_bytes=tables.scratch_bytes,
             max_rows=tables.max_rows,
+            rows_share=tables.rows_share,
             index_checks=tables.index_checks,
             runtime=None if tables.runtime is None else parts.read(tables.runtime),
         )
@@ -238,6 +239,7 @@ class _TablesFields:
     runtime: str | None
     constants: _ConstantsFields | None = None
     max_rows: int = 0
+    rows_share: float = 0.0
 
 
 def _require_fitting(tables: _TablesFields, parts: StoredParts, sizes: Sequence[int]) -> None:

@@ -252,6 +252,7 @@ class CpuTarget:
             scratch_bytes=placed.scratch_bytes,
             index_checks=placed.index_checks,
             max_rows=placed.max_rows,
+            rows_share=placed.rows_share,
             runtime=runtime_object(isa, cache=cache) if with_runtime else None,
         )
 
