@@ -39,6 +39,18 @@ MODELS = {
         (30, 64),
         (),
     ),
+    "convolution of tiles": (
+        "g (float[N,32,16,16] x) => (float[N,32,16,16] y) { y = Conv<pads=[1,1,1,1]>(x, w) }",
+        (32, 16, 16),
+        (32, 32, 3, 3),
+    ),
+    "attention": (
+        """g (float[N,2,24,16] x) => (float[N,2,24,16] y) {
+            t = Transpose<perm=[0,1,3,2]>(x) a = MatMul(x, t) s = Softmax(a) y = MatMul(s, x)
+        }""",
+        (2, 24, 16),
+        (),
+    ),
     "element by element": ("g (float[N,700] x) => (float[N,700] y) { y = Exp(x) }", (700,), ()),
 }
 

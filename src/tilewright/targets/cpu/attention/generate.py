@@ -23,7 +23,7 @@ from tilewright.targets.cpu.contraction.tiling import Panels
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, emit_expr
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import SYMBOL_PLACEHOLDER, Kernel, name_by_content
+from tilewright.targets.cpu.kernel import SYMBOL_PLACEHOLDER, Kernel, name_by_content, rows_operand
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
 from tilewright.targets.cpu.values import FLOAT, I64, PTR, Int, Type, Val, vec
 from tilewright.targets.cpu.vecmath32 import exp_nonpositive
@@ -47,14 +47,15 @@ def generate_attention(
     params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
     with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
         pointers = {name: e.load(PTR, e.gep(block, 8 * i)) for i, name in enumerate(walked)}
-        heads(e, problem, plan, pointers, scratch).chunk(chunk)
+        num_rows = None if problem.row_loop is None else e.load(I64, e.gep(block, 8 * len(walked)))
+        heads(e, problem, plan, pointers, scratch, num_rows).chunk(chunk)
     symbol, text = name_by_content(e.text(), TEMPLATE)
     keys, channels = plan.keys, plan.channels
     return Kernel(
         symbol=symbol,
         text=text,
         num_chunks=plan.num_chunks,
-        args=tuple(w.operand for w in walked.values()),
+        args=(*(w.operand for w in walked.values()), *([] if num_rows is None else [rows_operand()])),
         scratch_bytes=plan.scratch_bytes,
         template=TEMPLATE,
         macs=problem.num_macs,
@@ -67,7 +68,10 @@ def generate_attention(
 
 
 class Heads:
-    """Emits the loops from a chunk down to its tiles, by packed operands; the attributes are fixed facts."""
+    """Emits the loops from a chunk down to its tiles, by packed operands; the attributes are fixed facts.
+
+    `num_rows` are those of a run, where it may have fewer than the problem.
+    """
 
     def __init__(
         self,
@@ -76,8 +80,9 @@ class Heads:
         plan: AttentionPlan,
         pointers: Mapping[str, Val],
         scratch: Val,
+        num_rows: Val | None,
     ) -> None:
-        self.e, self.problem, self.plan = e, problem, plan
+        self.e, self.problem, self.plan, self.num_rows = e, problem, plan, num_rows
         self.walked, self.pointers = problem.operands, pointers
         self.packer = Packer(e, problem, plan, scratch)
         self.scores = e.gep(scratch, plan.scores_offset)
@@ -90,13 +95,17 @@ class Heads:
         self.row_bytes = plan.score_stride * ELEMENT_BYTES
 
     def chunk(self, chunk: Val) -> None:
-        """All heads, or parts of heads, of a chunk."""
-        e, plan = self.e, self.plan
-        units = plan.num_heads * plan.num_parts
+        """All heads, or parts of heads, of a chunk, of as many rows as a run has."""
+        e, plan, num_rows = self.e, self.plan, self.num_rows
+        units: Int = plan.num_heads * plan.num_parts
+        row_loop = self.problem.row_loop
+        if row_loop is not None and num_rows is not None:
+            inside = plan.num_heads * plan.num_parts // self.problem.extents[self.problem.outer[0]]
+            units = e.mul(e.iterations(row_loop, num_rows), inside)
         low, high = self._part(0 if plan.num_chunks == 1 else chunk, plan.num_chunks, units)
-        e.loop(low, high, 1, lambda number, _: self._unit(number), nonempty=True)
+        e.loop(low, high, 1, lambda number, _: self._unit(number), nonempty=num_rows is None)
 
-    def _part(self, part: Int, num_parts: int, extent: int) -> tuple[Int, Int]:
+    def _part(self, part: Int, num_parts: int, extent: Int) -> tuple[Int, Int]:
         """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
         e = self.e
         low = e.udiv(e.mul(part, extent), num_parts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from tilewright.ir.contraction import ContractionForm, contraction_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Expr, Iter, Read, reads_of, structure
-from tilewright.ir.nest import Access, Affine, Nest, Operand
+from tilewright.ir.nest import Access, Affine, Nest, Operand, RowsOf
 from tilewright.ir.ops.reduction import softmax_nests
 from tilewright.targets.cpu.addresses import Walk, access_walk
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, unsupported_function
@@ -75,6 +75,8 @@ class AttentionProblem:
     names: Mapping[str, str]
     key_parts: tuple[Part, ...] = ()
     value_parts: tuple[Part, ...] = ()
+    row_loop: RowsOf | None = None
+    """Of the outermost loop, where a run may have fewer of its rows."""
 
     @property
     def grows(self) -> bool:
@@ -334,6 +336,7 @@ def _classify(
     row = rows[-1] if rows else axes[-1]
     extents.setdefault(row, 1)
     outer = tuple(a for a in looping if a != row)
+    rows_of = {names[d.name]: d.rows for d in scores.dims if d.name in names}
     return AttentionProblem(
         query,
         key,
@@ -349,6 +352,7 @@ def _classify(
         column,
         extents,
         names,
+        row_loop=rows_of.get(outer[0]) if outer else None,
     )
 
 

@@ -27,6 +27,7 @@ from tilewright.targets.cpu.kernel import (
     Kernel,
     KernelArg,
     name_by_content,
+    rows_operand,
 )
 from tilewright.targets.cpu.values import I64, PTR, Bool, Int, Type, Val, vec
 from tilewright.targets.cpu.winograd.epilogue import Epilogue, TileIndex, element_pointer
@@ -101,14 +102,15 @@ class _Generator:
                 "m": e.gep(scratch, plan.m_offset * _FLOAT_BYTES),
                 "patch": e.gep(scratch, plan.patch_offset * _FLOAT_BYTES),
             }
-            self._chunk(chunk)
+            has_rows = problem.row_loop is not None
+            self._chunk(chunk, e.load(I64, e.gep(block, 8 * len(args))) if has_rows else None)
         symbol, text = name_by_content(e.text(), f"winograd{plan.tile}")
         rows = max(t.rows for t in plan.row_tiles)
         return Kernel(
             symbol=symbol,
             text=text,
             num_chunks=plan.num_chunks,
-            args=args,
+            args=(*args, rows_operand()) if has_rows else args,
             scratch_bytes=plan.scratch_bytes,
             template=f"winograd-{plan.tile}",
             macs=problem.contraction.num_macs,
@@ -118,7 +120,7 @@ class _Generator:
             ),
         )
 
-    def _chunk(self, chunk: Val) -> None:
+    def _chunk(self, chunk: Val, num_rows: Val | None) -> None:
         e, plan = self.emitter, self.plan
         block, part = e.udiv(chunk, plan.panel_parts), e.urem(chunk, plan.panel_parts)
         if self.problem.groups is not None:
@@ -128,6 +130,19 @@ class _Generator:
             part = chunk if self.problem.groups is None else part
         first, last = self._part(block, plan.num_blocks, plan.num_tiles)
         first_panel, last_panel = self._part(part, plan.panel_parts, plan.panels.num_panels)
+        row_loop = self.problem.row_loop
+        if row_loop is None or num_rows is None:
+            self._block(first, last, first_panel, last_panel)
+            return
+        # A block takes as long for few tiles as for all of its own: those of a run fill its first blocks.
+        inside = plan.num_tiles // self.problem.batch[0].extent
+        end = e.min(last, e.mul(e.iterations(row_loop, num_rows), inside))
+        is_asked = e.compare("slt", first, end)
+        e.if_(is_asked, lambda: self._block(first, end, first_panel, last_panel))
+
+    def _block(self, first: Int, last: Int, first_panel: Int, last_panel: Int) -> None:
+        """Output tiles [first, last), panels [first_panel, last_panel)."""
+        e, plan = self.emitter, self.plan
         self._transform_inputs(first, last)
         panels = plan.panels
         if panels.num_full:
@@ -183,7 +198,7 @@ class _Generator:
         """V of the block. Behind the image's last tile it holds copies of that tile, so that no row of the
         products meets numbers of unknown origin."""
         e, plan, problem = self.emitter, self.plan, self.problem
-        is_even = plan.num_tiles % plan.num_blocks == 0
+        is_even = plan.num_tiles % plan.num_blocks == 0 and problem.row_loop is None
 
         def one(number: Int, _: Sequence[Val]) -> None:
             index = e.add(first, number)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.nest import Affine, Nest
+from tilewright.ir.nest import Affine, Nest, RowsOf
 from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.contraction import Contraction, match_contraction
@@ -44,6 +44,7 @@ class Channels:
 
     extent: int
     step: Steps
+    rows: RowsOf | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,6 +80,11 @@ class WinogradProblem:
     def num_batch(self) -> int:
         """Images."""
         return prod(x.extent for x in self.batch)
+
+    @property
+    def row_loop(self) -> RowsOf | None:
+        """Of the outermost loop over images, where a run may have fewer of its rows."""
+        return self.batch[0].rows if self.batch else None
 
     def num_tiles(self, tile: int) -> int:
         """Output tiles of all images."""
@@ -124,6 +130,7 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
         for d in nest.parallel_dims
         if d.extent > 1 and d.name not in windowed and d.name != vector and d.name not in groups
     ]
+    rows_of = {d.name: d.rows for d in nest.dims}
     reads = [matched_walk(nest.reads[i], layouts) for i in contraction.extra_reads]
 
     def steps(name: str) -> Steps:
@@ -151,7 +158,7 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
         contraction=contraction,
         rows=rows,
         columns=columns,
-        batch=tuple(Channels(extents[name], steps(name)) for name in batch),
+        batch=tuple(Channels(extents[name], steps(name), rows_of[name]) for name in batch),
         groups=Channels(extents[groups[0]], steps(groups[0])) if groups else None,
         inputs=Channels(extents[channel], steps(channel)),
         outputs=Channels(extents[vector], steps(vector)),
