@@ -148,7 +148,8 @@ def rows_share(part: Part, axes: Mapping[str, int]) -> float:
     if part.whole is None or part.graph is None or part.graph.row_axes != axes:
         return 0.0
     executable = part.whole.load()
-    return executable.rows_share if isinstance(executable, RunsRows) and executable.max_rows else 0.0
+    # What was kept of an earlier compilation may end along others.
+    return executable.rows_share if isinstance(executable, RunsRows) and executable.row_axes == axes else 0.0
 
 
 def cover(num_rows: int, extents: Sequence[int], shares: Mapping[int, float] = NO_SHARES) -> list[int]:

@@ -97,16 +97,16 @@ class Executable(Protocol):
 
 @runtime_checkable
 class RunsRows(Protocol):
-    """An executable whose runs may have fewer rows than `max_rows`, where that is not 0: see `ir.rows`.
+    """An executable whose runs may have fewer rows, along `row_axes` of inputs if it has any: see `ir.rows`.
 
     That much of its work, `rows_share`, is in proportion to them; the rest is done for all.
     """
 
-    max_rows: int
+    row_axes: Mapping[str, int]
     rows_share: float
 
     def run_rows(self, feed: Mapping[str, Array], num_rows: int) -> dict[str, Array]:
-        """As `Executable.run` on inputs that have `max_rows`; of the outputs, the first rows are right."""
+        """As `Executable.run` on inputs that have all rows; of the outputs, the first rows are right."""
         ...
 
 

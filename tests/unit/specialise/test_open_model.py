@@ -441,3 +441,15 @@ def test_padding_and_resizing_by_data_are_bounded() -> None:
     assert resized.run(None, {"x": image, "s": np.array([1, 1, 3, 5])})[0].shape == (1, 1, 3, 5)
     with pytest.raises(InputError, match="elements, more than the"):
         resized.run(None, {"x": image, "s": np.array([1, 1, 10**6, 10**6])})
+
+
+def test_kept_code_whose_rows_lie_along_another_axis_serves_these_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    text = HEADER + "g (float[N,M,4] x) => (float[N,M,3] y) { y = MatMul(x, w) }"
+    rng = np.random.default_rng(0)
+    for shapes, shape in (("x:2|6x6x4", (5, 6, 4)), ("x:6x2|6x4", (6, 5, 4))):  # both axes hold rows
+        session = tw.InferenceSession(model(text, w=WEIGHTS), shapes=shapes, frozen_shapes=True)
+        x = rng.standard_normal(shape).astype(np.float32)
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ WEIGHTS, rtol=1e-4, atol=1e-4)

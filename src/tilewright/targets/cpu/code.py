@@ -128,11 +128,9 @@ class PlacedModel:
         return arena_bytes(self.memory.peak_bytes)
 
     @property
-    def max_rows(self) -> int:
-        """The most rows of a run that may have fewer; 0 where each is for all."""
-        graph = self.program.graph
-        extents = (v.shape[graph.row_axes[v.name]] for v in graph.inputs if v.name in graph.row_axes)
-        return next(extents, 0) if self.lowered.has_rows else 0
+    def row_axes(self) -> dict[str, int]:
+        """Axes of inputs along which a run may have fewer rows; none where each run is for all."""
+        return dict(self.program.graph.row_axes) if self.lowered.has_rows else {}
 
     @property
     def rows_share(self) -> float:

@@ -22,6 +22,8 @@ from tilewright.targets.cpu.runtime import CheckedIndex, Executor, HostCallback,
 
 Array = np.ndarray[Any, Any]
 
+NO_ROWS: Mapping[str, int] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -104,15 +106,16 @@ class CpuExecutable:
         host_steps: Sequence[HostStep],
         num_threads: int | None,
         index_checks: Sequence[CheckedIndex] = (),
-        max_rows: int = 0,
+        row_axes: Mapping[str, int] = NO_ROWS,
         rows_share: float = 0.0,
     ) -> None:
         """`passthrough` gives outputs that no kernel computes: a constant, or the name of an input.
 
-        A run may have fewer rows than `max_rows`, where that is not 0; so much of its work, `rows_share`, is
-        less then.
+        A run may have fewer rows, along `row_axes` of inputs, where there are any; so much of its work,
+        `rows_share`, is less then.
         """
-        self.max_rows = max_rows
+        self.row_axes = dict(row_axes)
+        self.max_rows = max((s.shape[row_axes[s.name]] for s in inputs if s.name in row_axes), default=0)
         self.rows_share = rows_share
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
@@ -158,7 +161,7 @@ class CpuExecutable:
     def run_rows(self, feed: Mapping[str, Array], num_rows: int) -> dict[str, Array]:
         """Outputs of which the first rows are those of a run with so many: `run` says what else there is.
 
-        Inputs have all `max_rows`; those behind the first `num_rows` are valid, but need not be computed.
+        Inputs have all rows; those behind the first `num_rows` are valid, but need not be computed.
         """
         if not 0 < num_rows <= self.max_rows:
             raise UsageError(

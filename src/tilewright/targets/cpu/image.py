@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -48,8 +48,8 @@ class CpuImage:
 
     `triple` and `features` say for which system and processor, in LLVM's words; `objects` are the kernels'
     and, last, the main's, `runtime` is the runtime's, where it is known. `passthrough` gives outputs that no
-    kernel computes: a constant, or the name of an input. A run may have fewer rows than `max_rows`, where
-    that is not 0: that much of the work, `rows_share`, is less then.
+    kernel computes: a constant, or the name of an input. A run may have fewer rows, along `row_axes` of
+    inputs, where there are any: that much of the work, `rows_share`, is less then.
     """
 
     isa_name: str
@@ -66,7 +66,7 @@ class CpuImage:
     scratch_bytes: int
     index_checks: tuple[CheckedIndex, ...] = ()
     runtime: bytes | None = None
-    max_rows: int = 0
+    row_axes: Mapping[str, int] = field(default_factory=dict)
     rows_share: float = 0.0
 
     def load(self, num_threads: int | None, pool: ContentPool | None = None) -> CpuExecutable:
@@ -98,6 +98,6 @@ class CpuImage:
             index_checks=self.index_checks,
             host_steps=self.host_steps,
             num_threads=num_threads,
-            max_rows=self.max_rows,
+            row_axes=self.row_axes,
             rows_share=self.rows_share,
         )

@@ -95,7 +95,7 @@ def _tables(image: CpuImage, graph: Graph) -> dict[str, Any]:
         "passthrough": _passthrough(image.passthrough),
         "arena_bytes": image.arena_bytes,
         "scratch_bytes": image.scratch_bytes,
-        "max_rows": image.max_rows,
+        "row_axes": dict(image.row_axes),
         "rows_share": image.rows_share,
         "host_steps": [
             {"node": position[s.node], "inputs": _refs(s.inputs), "outputs": _refs(s.outputs)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -99,7 +99,7 @@ class CpuStore:
             host_steps=tuple(_host_step(i, step, nodes, sizes) for i, step in enumerate(tables.host_steps)),
             arena_bytes=tables.arena_bytes,
             scratch_bytes=tables.scratch_bytes,
-            max_rows=tables.max_rows,
+            row_axes=tables.row_axes,
             rows_share=tables.rows_share,
             index_checks=tables.index_checks,
             runtime=None if tables.runtime is None else parts.read(tables.runtime),
@@ -238,7 +238,7 @@ class _TablesFields:
     index_checks: tuple[CheckedIndex, ...]
     runtime: str | None
     constants: _ConstantsFields | None = None
-    max_rows: int = 0
+    row_axes: Mapping[str, int] = field(default_factory=dict)
     rows_share: float = 0.0
 
 
@@ -253,8 +253,12 @@ def _require_fitting(tables: _TablesFields, parts: StoredParts, sizes: Sequence[
     main = tables.main
     if main.num_bases > len(sizes):
         raise FieldError(f"{main.num_bases}, more than {len(sizes)}", ".main.num_bases")
-    if tables.max_rows and all(tables.max_rows not in spec.shape for spec in tables.inputs):
-        raise FieldError("no input has so many rows", ".max_rows")
+    shapes = {spec.name: spec.shape for spec in tables.inputs}
+    held = [(shapes.get(name, ()), axis) for name, axis in tables.row_axes.items()]
+    if any(axis not in range(len(shape)) for shape, axis in held):
+        raise FieldError("no axes of inputs", ".row_axes")
+    if len({shape[axis] for shape, axis in held}) > 1:
+        raise FieldError("axes of several extents", ".row_axes")
     if main.num_steps > MAX_STEPS:
         raise FieldError(f"{main.num_steps}, more than {MAX_STEPS} (MAX_STEPS)", ".main.num_steps")
     for i, (base, offset) in enumerate(main.arg_table):
@@ -283,7 +287,7 @@ def _require_fitting(tables: _TablesFields, parts: StoredParts, sizes: Sequence[
 def _base_sizes(tables: _TablesFields, constant_bytes: int) -> list[int]:
     tensors = [math.prod(s.shape) * s.dtype.size_bytes for s in (*tables.inputs, *tables.outputs)]
     reports_bytes = REPORT_BYTES * len(tables.index_checks)
-    rows = [0] if tables.max_rows else []  # a number, no memory
+    rows = [0] if tables.row_axes else []  # a number, no memory
     return [tables.arena_bytes + reports_bytes, constant_bytes, *tensors, *rows]
 
 

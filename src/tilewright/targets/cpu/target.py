@@ -251,7 +251,7 @@ class CpuTarget:
             arena_bytes=placed.arena_bytes,
             scratch_bytes=placed.scratch_bytes,
             index_checks=placed.index_checks,
-            max_rows=placed.max_rows,
+            row_axes=placed.row_axes,
             rows_share=placed.rows_share,
             runtime=runtime_object(isa, cache=cache) if with_runtime else None,
         )

@@ -72,7 +72,7 @@ def executable(text: str, shape: tuple[int, ...], weights: tuple[int, ...]) -> C
 def test_the_first_rows_are_those_of_the_whole_run(model: str) -> None:
     code = executable(*MODELS[model])
     assert isinstance(code, RunsRows)
-    assert code.max_rows == MOST
+    assert code.row_axes == {"x": 0}
     for num_rows in (1, 2, 5, MOST - 1, MOST):
         x = RNG.standard_normal((MOST, *MODELS[model][1])).astype(np.float32)
         found = code.run_rows({"x": x}, num_rows)["y"][:num_rows].copy()
@@ -101,4 +101,4 @@ def test_a_run_has_between_one_and_all_rows() -> None:
 
 def test_a_graph_whose_rows_are_mixed_runs_all_of_them() -> None:
     text = "g (float[N,4] x) => (float[N,4] y) { y = Softmax<axis=0>(x) }"
-    assert executable(text, (4,), ()).max_rows == 0
+    assert not executable(text, (4,), ()).row_axes
