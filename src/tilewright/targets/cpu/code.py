@@ -39,6 +39,8 @@ from tilewright.targets.cpu.storage import (
 
 Array = np.ndarray[Any, Any]
 
+_MACS_PER_CYCLE, _BYTES_PER_CYCLE = 16, 8
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CpuCode:
@@ -135,7 +137,7 @@ class PlacedModel:
     @property
     def rows_share(self) -> float:
         """The part of the estimated work that is as much as a run has rows; the rest is done for all."""
-        work = [(launch, launch.kernel.estimate_cycles or 0.0) for launch in self.lowered.launches]
+        work = [(launch, _estimated_cycles(launch.kernel)) for launch in self.lowered.launches]
         ends = sum(cycles for launch, cycles in work if any(isinstance(arg, NumRows) for arg in launch.args))
         total = sum(cycles for _, cycles in work)
         return ends / total if total else 0.0
@@ -149,6 +151,13 @@ class PlacedModel:
     def scratch_bytes(self) -> int:
         """Of the area that every thread needs for itself."""
         return max((k.scratch_bytes for k in self.kernels.values()), default=0)
+
+
+def _estimated_cycles(kernel: Kernel) -> float:
+    """Of all chunks, also where its template gives none: then a share needs no more than the order."""
+    if kernel.estimate_cycles is not None:
+        return kernel.estimate_cycles
+    return kernel.macs / _MACS_PER_CYCLE + kernel.argument_bytes / _BYTES_PER_CYCLE
 
 
 def main_steps(lowered: LoweredModel, placement: Placement) -> tuple[list[MainStep], list[HostStep]]:
