@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from tilewright.ir.expr import Expr, Iter
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Graph, Node, Value
@@ -54,7 +56,7 @@ def with_row_loops(group: NestGroup, axes: RowAxes) -> NestGroup:
     num_rows = num_rows_of(axes)
     nests = []
     for nest in group.nests:
-        found = _row_loop(nest, known)
+        found = _row_loop(nest, known, group.inputs)
         name, axis = found or (None, None)
         known.setdefault(nest.write.operand.key, axis)
         rows = RowsOf(num_rows)
@@ -88,7 +90,7 @@ def _rows_of_node(node: Node, axes: RowAxes, inputs: frozenset[Value]) -> dict[V
             if operand.kind == "input" and operand.key not in known:
                 value = node.input(operand.position)
                 known[operand.key] = None if value is None else axes.get(value)
-        found = _row_loop(nest, known)
+        found = _row_loop(nest, known, node.inputs)
         if found is None or not _looks_at_inputs(node, nest, axes, inputs):
             return None
         if known.setdefault(nest.write.operand.key, found[1]) != found[1]:
@@ -110,7 +112,7 @@ def _looks_at_inputs(node: Node, nest: Nest, axes: RowAxes, inputs: frozenset[Va
 
 
 def _row_loop(
-    nest: Nest, known: Mapping[tuple[str, int], int | None]
+    nest: Nest, known: Mapping[tuple[str, int], int | None], inputs: Sequence[Value | None]
 ) -> tuple[str | None, int | None] | None:
     """The loop over rows and the axis that is written along it, None for both where no rows are read; None
     where the nest does not do the same to each row.
@@ -123,10 +125,28 @@ def _row_loop(
     if len(loops) > 1 or name is None or nest.write.view is not None:
         return None
     along = Affine(((name, 1),))
+    axes = [
+        _alike_rows(access, along, inputs) if axis is None else axis
+        for access, axis in zip(nest.reads, axes, strict=True)
+    ]
     written = [axis for axis, index in enumerate(nest.write.index) if index == along]
     if len(written) != 1 or row_form(nest, axes, written[0]) is None:
         return None
     return name, written[0]
+
+
+def _alike_rows(access: Access, along: Affine, inputs: Sequence[Value | None]) -> int | None:
+    """The axis of a constant that is read row by row, if all rows are the same: an initial state of zeros."""
+    operand = access.operand
+    value = inputs[operand.position] if operand.kind == "input" else None
+    data = operand.data if value is None else value.data
+    axes = [axis for axis, index in enumerate(access.index) if index == along]
+    if data is None or access.view is not None or len(axes) != 1 or data.size == 0:
+        return None
+    rows = np.moveaxis(data, axes[0], 0)
+    # Their bits: zeros of both signs are equal, and NaN is not.
+    first = rows[0].tobytes()
+    return axes[0] if all(row.tobytes() == first for row in rows) else None
 
 
 def _parts(nest: Nest) -> Iterator[Expr]:

@@ -10,6 +10,7 @@ from onnx import numpy_helper
 from onnx.parser import parse_model
 
 import tilewright as tw
+from tilewright.ir.rows import rows_of
 from tilewright.specialise.rows import row_axes
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]> '
@@ -24,6 +25,16 @@ def proven(text: str, shape: tuple[int, ...], **arrays: Any) -> dict[str, int | 
     proofs = [row_axes(a, b, {"x": 0}) for a, b in ((one, five), (two, five), (five, two), (five, one))]
     assert all(proof == proofs[0] for proof in proofs)
     return proofs[0]
+
+
+def rows_in(text: str, shape: tuple[int, ...], **arrays: Any) -> dict[str, int] | None:
+    """The axes that hold rows, by name of the value, as a graph for five rows says."""
+    proto = parse_model(HEADER + text)
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items())
+    graph = tw.load(proto).at({"x": (5, *shape)}).graph
+    graph.row_axes = {"x": 0}
+    axes = rows_of(graph)
+    return None if axes is None else {value.name: axis for value, axis in axes.items()}
 
 
 ONES = np.ones((4, 3), np.float32)
@@ -104,6 +115,24 @@ MIXED = {
 def test_rows_are_seen(name: str) -> None:
     text, shape, arrays, axis = HELD[name]
     assert proven(text, shape, **arrays) == {"y": axis}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_one_graph_says_where_rows_are(name: str) -> None:
+    text, shape, arrays, axis = HELD[name]
+    found = rows_in(text, shape, **arrays)
+    assert found is not None
+    assert found["y"] == axis
+
+
+MIXED_IN_ONE = [
+    name for name in MIXED if name != "scaled by how many there are"
+]  # which takes a second graph
+
+
+@pytest.mark.parametrize("name", MIXED_IN_ONE)
+def test_one_graph_says_where_rows_are_mixed(name: str) -> None:
+    assert rows_in(MIXED[name][0], MIXED[name][1], **MIXED[name][2]) is None
 
 
 @pytest.mark.parametrize("name", MIXED)
