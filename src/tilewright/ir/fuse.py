@@ -261,8 +261,7 @@ class _Table:
 
 def _cost_flop(nest: Nest) -> int:
     """Operations of one element, each part of the expressions once."""
-    parts = (p for e in (nest.body, nest.init, nest.finish) if e is not None for p in e.walk())
-    return sum(FUNCTIONS[p.function].cost_flop for p in parts if isinstance(p, Call))
+    return sum(FUNCTIONS[p.function].cost_flop for p in nest.parts() if isinstance(p, Call))
 
 
 def _loses_rounding(producer: Nest, consumer: Nest) -> bool:
@@ -470,8 +469,7 @@ def _varying(nest: Nest) -> set[str]:
 
 def _iterates(nest: Nest) -> bool:
     """Whether an expression uses loop indices as values (they would need translating, which we decline)."""
-    expressions = [e for e in (nest.body, nest.init, nest.finish) if e is not None]
-    return any(isinstance(e, Iter) for x in expressions for e in x.walk())
+    return any(isinstance(part, Iter) for part in nest.parts())
 
 
 def _plain_dim(index: Index, extents: Mapping[str, int]) -> str | None:

@@ -11,7 +11,7 @@ Kernels of convolutions that differ in extent are padded to a common window firs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from tilewright.errors import ModelRejected
 from tilewright.ir.common_window import Attributes, NoCommonWindow, Widened, widened_kernels
 from tilewright.ir.contraction import contraction_of
-from tilewright.ir.expr import Expr, Iter
+from tilewright.ir.expr import Iter
 from tilewright.ir.graph import Attribute, Graph, Node, SubgraphAttribute, Value
 from tilewright.ir.nest import Access, Affine, Nest, access_dims, format_access
 from tilewright.ir.ops.registry import describe, has_effect
@@ -316,14 +316,10 @@ def _nest(node: Node) -> Nest:
     if not isinstance(description, tuple) or len(description) != 1:
         raise _Refusal
     (nest,) = description
-    iterates = any(isinstance(part, Iter) for e in _expressions(nest) for part in e.walk())
+    iterates = any(isinstance(part, Iter) for part in nest.parts())
     if iterates or any(a.operand.kind != "input" for a in nest.reads):
         raise _Refusal
     return nest
-
-
-def _expressions(nest: Nest) -> Iterator[Expr]:
-    yield from (e for e in (nest.body, nest.init, nest.finish) if e is not None)
 
 
 def _text(nest: Nest, dim: str) -> str:

@@ -122,6 +122,23 @@ class Indirect:
 Index = Affine | Lookup | Indirect
 
 
+def index_dims(index: Index) -> tuple[str, ...]:
+    """Dims that an index depends on; of data, the read that gives it is asked."""
+    match index:
+        case Affine():
+            return index.dims()
+        case Lookup(_, dim):
+            return (dim,)
+    return ()
+
+
+def dim_of(index: Index) -> str | None:
+    """The dim that an index is; None where there is none, or more is done to it."""
+    if isinstance(index, Affine) and len(index.terms) == 1 and index.terms[0][1] == 1 and index.offset == 0:
+        return index.terms[0][0]
+    return None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Operand:
     """A tensor as seen from inside one node: its `position`-th input or output, a temporary, a table.
@@ -216,6 +233,12 @@ class Nest:
         for d in self.dims:
             product *= d.extent
         return product
+
+    def parts(self) -> Iterator[Expr]:
+        """Every part of its expressions."""
+        for expression in (self.body, self.init, self.finish):
+            if expression is not None:
+                yield from expression.walk()
 
     def __str__(self) -> str:
         loops = " ".join(

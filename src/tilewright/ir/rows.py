@@ -7,15 +7,27 @@ What lies behind the rows of a run is whatever was there, so nothing that could 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from tilewright.ir.expr import Expr, Iter
+from tilewright.ir.expr import Iter
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.nest import Access, Affine, Index, Indirect, Lookup, Nest, Opaque, Operand, RowsOf
+from tilewright.ir.nest import (
+    Access,
+    Affine,
+    Index,
+    Indirect,
+    Lookup,
+    Nest,
+    Opaque,
+    Operand,
+    RowsOf,
+    dim_of,
+    index_dims,
+)
 from tilewright.ir.ops.registry import describe
 
 RowAxes = Mapping[Value, int]
@@ -149,12 +161,6 @@ def _alike_rows(access: Access, along: Affine, inputs: Sequence[Value | None]) -
     return axes[0] if all(row.tobytes() == first for row in rows) else None
 
 
-def _parts(nest: Nest) -> Iterator[Expr]:
-    for expression in (nest.body, nest.init, nest.finish):
-        if expression is not None:
-            yield from expression.walk()
-
-
 def row_form(nest: Nest, axes: Sequence[int | None], written: int | None) -> Hashable | None:
     """What a nest does to one row; None if that is not the same for all, or depends on others.
 
@@ -171,12 +177,12 @@ def row_form(nest: Nest, axes: Sequence[int | None], written: int | None) -> Has
             return None
     kept = [d for d in nest.dims if d.name != row and d.extent > 1]
     names = {d.name: f"d{number}" for number, d in enumerate(kept)}
-    counters = {part.dim for part in _parts(nest) if isinstance(part, Iter)}
+    counters = {part.dim for part in nest.parts() if isinstance(part, Iter)}
     if not all(names.get(dim) == dim for dim in counters):
         return None
     indices = []
     for access, axis in accesses:
-        if any(_uses(index, row) for i, index in enumerate(access.index) if i != axis):
+        if any(row in index_dims(index) for i, index in enumerate(access.index) if i != axis):
             return None
         if access.view is not None and axis is not None:
             return None
@@ -189,17 +195,7 @@ def row_form(nest: Nest, axes: Sequence[int | None], written: int | None) -> Has
 
 def _dim_at(access: Access, axis: int) -> str | None:
     """The dim that is the index of an axis; None where there is none, or more is done to it."""
-    index = access.index[axis] if access.view is None else None
-    if isinstance(index, Affine) and len(index.terms) == 1 and index.terms[0][1] == 1 and index.offset == 0:
-        return index.terms[0][0]
-    return None
-
-
-def _uses(index: Index, row: str | None) -> bool:
-    """Whether an index depends on the row dim; one that is data is the concern of the read that gives it."""
-    if isinstance(index, Indirect):
-        return False
-    return index.dim == row if isinstance(index, Lookup) else row in index.dims()
+    return dim_of(access.index[axis]) if access.view is None else None
 
 
 def _named(index: Index, names: Mapping[str, str]) -> Index:

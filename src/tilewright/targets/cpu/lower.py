@@ -6,7 +6,7 @@ Nothing here knows in which order subgraphs will run. Copies that move nothing u
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,8 +17,8 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, Stepwise, affine
 from tilewright.ir.rows import RowAxes, rows_of, with_row_loops, without_row_loops
 from tilewright.options import Accuracy
-from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
-from tilewright.partition.form import Form, KernelForm
+from tilewright.partition.base import Partition, Subgraph, make_subgraph
+from tilewright.partition.form import KernelForm
 from tilewright.progress import Progress, checkpoint
 from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.exact import round_products
@@ -43,12 +43,13 @@ from tilewright.targets.cpu.lowered import (
     Reports,
     Storage,
 )
+from tilewright.targets.cpu.lowered_forms import partition_as_lowered
 from tilewright.targets.cpu.products import Product
 from tilewright.targets.cpu.recurrent import lower_steps
 from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.runtime import CheckedIndex
 from tilewright.targets.cpu.select import lower_product
-from tilewright.targets.cpu.sharing import make_alias, may_overwrite
+from tilewright.targets.cpu.sharing import SharedMemory, make_alias, may_overwrite
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.tensors import ModelTensors, Names
 from tilewright.targets.cpu.views import TensorOf, find_views
@@ -142,7 +143,7 @@ class _Lowering:
             t.layouts,
             t.locals,
             self.products,
-            _as_lowered(self.partition, self.declined, self.separate),
+            partition_as_lowered(self.partition, self.declined, self.separate),
             tuple(work),
             tuple(before),
             tuple(self._reorder_outputs()),
@@ -363,7 +364,7 @@ class _Lowering:
         """
         segments: list[tuple[tuple[Nest, ...], tuple[Kernel, ...] | None]] = []
         users: dict[OperandKey, set[int]] = {}
-        memory = _SharedMemory()
+        memory = SharedMemory()
         done = 0
         for number, nest in enumerate(group.nests):
             checkpoint()
@@ -491,98 +492,9 @@ def _reports(kernel: Kernel, nodes: Sequence[Node]) -> Reports:
     return Reports(tuple(CheckedIndex(labels[c.node], c.axis, c.extent) for c in kernel.checks))
 
 
-class _SharedMemory:
-    """Which results of a group one segment writes and another reads, under whatever name."""
-
-    def __init__(self) -> None:
-        self._parent: dict[OperandKey, OperandKey] = {}
-        self._writers: dict[OperandKey, set[int]] = {}
-        self._readers: dict[OperandKey, set[int]] = {}
-
-    def join(self, nest: Nest) -> None:
-        """The operands of a copy that moves nothing lie in the same memory."""
-        (read,) = nest.reads
-        if read.operand.kind != "input":
-            source, target = self._root(read.operand.key), self._root(nest.write.operand.key)
-            if source != target:
-                self._parent[target] = source
-
-    def use(self, nest: Nest, segment: int) -> None:
-        """A segment has this nest."""
-        self._writers.setdefault(self._root(nest.write.operand.key), set()).add(segment)
-        for access in nest.reads:
-            self._readers.setdefault(self._root(access.operand.key), set()).add(segment)
-
-    def passed_on(self) -> Iterator[OperandKey]:
-        """All names of results that lie between segments."""
-        writers, readers = self._by_root(self._writers), self._by_root(self._readers)
-        for key in {**self._writers, **self._readers, **self._parent}:
-            root = self._root(key)
-            if root in writers and root in readers and len(writers[root] | readers[root]) > 1:
-                yield key
-
-    def _by_root(self, users: Mapping[OperandKey, set[int]]) -> dict[OperandKey, set[int]]:
-        by_root: dict[OperandKey, set[int]] = {}
-        for key, segments in users.items():
-            by_root.setdefault(self._root(key), set()).update(segments)
-        return by_root
-
-    def _root(self, key: OperandKey) -> OperandKey:
-        while key in self._parent:
-            key = self._parent[key]
-        return key
-
-
 def _held(group: NestGroup, position: int) -> Value | None:
     """The graph's value in a temporary of a group; None for those of operators and generators."""
     return group.local_values[position] if position < len(group.local_values) else None
-
-
-def _as_lowered(
-    partition: Partition, declined: Set[tuple[int, KernelForm]], separate: Set[Value]
-) -> Partition:
-    """The partition with what really became of its forms and edges.
-
-    `declined` are kernels that are not computed block by block after all, `separate` values that lie between
-    kernels of one subgraph.
-    """
-    if not declined and not separate and all(d.reason is not Reason.SEPARATE for d in partition.decisions):
-        return partition
-    subgraphs = tuple(_formed(subgraph, declined) for subgraph in partition.subgraphs)
-    blockwise = {
-        subgraph.nodes[position]: kernel
-        for subgraph in subgraphs
-        for kernel in subgraph.kernels
-        if kernel.blocking is not None
-        for position in kernel.nodes
-    }
-
-    def reason(decision: EdgeDecision) -> Reason:
-        kernel = blockwise.get(decision.producer)
-        if not decision.reason.is_fused:
-            return decision.reason
-        if kernel is not None and kernel is blockwise.get(decision.consumer):
-            return Reason.BLOCKWISE if decision.reason is Reason.SEPARATE else decision.reason
-        if decision.value in separate:
-            return Reason.SEPARATE
-        is_other = decision.reason in (Reason.BLOCKWISE, Reason.SEPARATE)
-        return Reason.CLUSTER if is_other else decision.reason
-
-    decisions = tuple(replace(d, reason=reason(d)) for d in partition.decisions)
-    return replace(partition, subgraphs=subgraphs, decisions=decisions)
-
-
-def _formed(subgraph: Subgraph, declined: Set[tuple[int, KernelForm]]) -> Subgraph:
-    """The subgraph without the blocks that could not be made."""
-    refused = [kernel for kernel in subgraph.kernels if (subgraph.id, kernel) in declined]
-    if not refused:
-        return subgraph
-    plain = (
-        replace(kernel, blocking=None, saved_share=0.0) if kernel in refused else kernel
-        for kernel in subgraph.kernels
-    )
-    form = Form(tuple(plain))
-    return replace(subgraph, form=None if form.is_plain else form)
 
 
 _EMPTY = NestGroup((), (), (), (), ())

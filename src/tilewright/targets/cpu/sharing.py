@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from tilewright.ir.expr import Read
 from tilewright.ir.graph import Value
 from tilewright.ir.in_place import reads_where_it_writes
 from tilewright.ir.nest import Access, Nest, Operand
 from tilewright.targets.cpu.addresses import Walk, access_walk, looping
-from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
 from tilewright.targets.cpu.layouts import Tensor
 from tilewright.targets.cpu.tensors import ModelTensors, Names
 
@@ -92,3 +92,45 @@ def _reads_along(nest: Nest, written: Mapping[str, int], layouts: Layouts) -> bo
         if read is None or any(step == 1 and dim not in contiguous for dim, step in read[0].items()):
             return False
     return True
+
+
+class SharedMemory:
+    """Which results of a group one segment writes and another reads, under whatever name."""
+
+    def __init__(self) -> None:
+        self._parent: dict[OperandKey, OperandKey] = {}
+        self._writers: dict[OperandKey, set[int]] = {}
+        self._readers: dict[OperandKey, set[int]] = {}
+
+    def join(self, nest: Nest) -> None:
+        """The operands of a copy that moves nothing lie in the same memory."""
+        (read,) = nest.reads
+        if read.operand.kind != "input":
+            source, target = self._root(read.operand.key), self._root(nest.write.operand.key)
+            if source != target:
+                self._parent[target] = source
+
+    def use(self, nest: Nest, segment: int) -> None:
+        """A segment has this nest."""
+        self._writers.setdefault(self._root(nest.write.operand.key), set()).add(segment)
+        for access in nest.reads:
+            self._readers.setdefault(self._root(access.operand.key), set()).add(segment)
+
+    def passed_on(self) -> Iterator[OperandKey]:
+        """All names of results that lie between segments."""
+        writers, readers = self._by_root(self._writers), self._by_root(self._readers)
+        for key in {**self._writers, **self._readers, **self._parent}:
+            root = self._root(key)
+            if root in writers and root in readers and len(writers[root] | readers[root]) > 1:
+                yield key
+
+    def _by_root(self, users: Mapping[OperandKey, set[int]]) -> dict[OperandKey, set[int]]:
+        by_root: dict[OperandKey, set[int]] = {}
+        for key, segments in users.items():
+            by_root.setdefault(self._root(key), set()).update(segments)
+        return by_root
+
+    def _root(self, key: OperandKey) -> OperandKey:
+        while key in self._parent:
+            key = self._parent[key]
+        return key
