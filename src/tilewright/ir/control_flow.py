@@ -165,8 +165,8 @@ def _counting(steps: _Steps) -> list[Any]:
     return [counting(Loop), counting(Scan)]
 
 
-def _own_references(opset: int) -> list[Any]:
-    """Operators to give onnx.reference in place of its own, which compares boxes one by one in Python."""
+def _quick_references(opset: int) -> list[Any]:
+    """Operators to give onnx.reference in place of its, which compares boxes one by one in Python."""
     from onnx.reference.op_run import OpRun
 
     class NonMaxSuppression(OpRun):  # type: ignore[misc]  # a class of a package without types
@@ -186,10 +186,10 @@ def _own_references(opset: int) -> list[Any]:
             excess = host_excess(node, arrays)
             if excess is not None:
                 raise InputError(f"{kind} {node.name!r}: {excess}.")
-            found = find_operator(node)
-            assert found is not None
-            assert found.reference is not None
-            return tuple(found.reference(node, arrays))
+            operator = find_operator(node)
+            assert operator is not None
+            assert operator.reference is not None
+            return tuple(operator.reference(node, arrays))
 
     return [NonMaxSuppression]
 
@@ -210,8 +210,8 @@ def _body(node: Node, name: str, outer: dict[str, Array], steps: _Steps) -> Body
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.opset)])
     # What exists already may be larger: a body may hand on what it is given.
     given = max((v.num_elements for v in (*node.operands(), *node.results())), default=0)
-    given_ops = [*_counting(steps), *bounded_operators(), *_own_references(node.opset)]
-    evaluator = ReferenceEvaluator(model, new_ops=given_ops)
+    new_ops = [*_counting(steps), *bounded_operators(), *_quick_references(node.opset)]
+    evaluator = ReferenceEvaluator(model, new_ops=new_ops)
 
     def run(arrays: Sequence[Array]) -> list[Array]:
         steps.take()

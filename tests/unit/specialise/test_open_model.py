@@ -340,6 +340,35 @@ def test_branches_behind_data_are_taken_by_what_arrives() -> None:
             np.testing.assert_array_equal(found, kept * kept if big else -kept)
 
 
+def test_a_branch_that_shapes_decide_is_taken_where_data_decide_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its operators run one by one, those that follow them beside what follows the branch."""
+    text = HEADER + (
+        """g (float[N] x) => (float[M,3] y) {
+        found = NonZero(x) places = Squeeze(found, first) kept = Gather(x, places)
+        size = Shape(kept) count = ReduceProd<keepdims=0>(size) is_empty = Equal(count, none)
+        chosen = If(is_empty) <
+            then_branch = empty () => (float[M1] a) { a = Identity(kept) },
+            else_branch = positive () => (float[M2] kept_twice) {
+                floor = Relu(kept) above = NonZero(floor) rows = Squeeze(above, first)
+                kept_twice = Gather(kept, rows)
+            }
+        >
+        column = Unsqueeze(chosen, last) y = MatMul(column, row)
+        }"""
+    )
+    row = np.array([[1, 2, 3]], np.float32)
+    arrays = {"first": np.array([0]), "last": np.array([1]), "none": np.array(0), "row": row}
+    compiled = tw.compile(model(text, **arrays), no_cache=True, threads=1)
+    monkeypatch.setattr("tilewright.specialise.model.Tail.of", lambda *_: None)
+    monkeypatch.delattr("tilewright.ir.interpret.run_control_flow")
+    for x in ([3, 0, -1, 2], [0, 0], [-1, -2, 0], [1]):
+        given = np.array(x, np.float32)
+        (result,) = compiled.run(None, {"x": given})
+        np.testing.assert_array_equal(result, given[given > 0][:, None] * row)
+
+
 def test_shapes_that_data_decide_push_out_none_of_the_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.specialise.parts.MAX_INTERPRETED_FLOP", -1)  # all of it is much work
     arrays = {"last": np.array([1]), "first": np.array([0])}

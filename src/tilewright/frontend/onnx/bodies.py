@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from onnx import AttributeProto, FunctionProto, NodeProto, defs
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, defs, helper
 
 from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx import native
@@ -95,8 +95,38 @@ def bind_captures(
             if value is not None:
                 renames[name] = value.name
                 captures[value] = None
-    if all(old == new for old, new in renames.items()):
-        return node, tuple(captures)
+    return _reading(node, renames), tuple(captures)
+
+
+def branch_of(node: NodeProto, condition: bool) -> GraphProto:
+    """The branch that an `If` takes."""
+    wanted = "then_branch" if condition else "else_branch"
+    return next(attribute.g for attribute in node.attribute if attribute.name == wanted)
+
+
+def inlined(branch: GraphProto, names: Mapping[str, str], results: Sequence[str]) -> list[NodeProto]:
+    """The nodes of a branch as they stand outside of it, under new names, and copies that give its results.
+
+    Raises:
+        UnsupportedOp: as `bind_captures`, of a body among them.
+    """
+    nodes = [helper.make_node("Constant", [], [names[t.name]], value=t) for t in branch.initializer]
+    for node in branch.node:
+        renamed = NodeProto()
+        renamed.CopyFrom(_reading(node, names))
+        renamed.input[:] = [names.get(name, name) for name in node.input]
+        renamed.output[:] = [names.get(name, name) for name in node.output]
+        nodes.append(renamed)
+    for value, result in zip(branch.output, results, strict=True):
+        if result:
+            nodes.append(helper.make_node("Identity", [names.get(value.name, value.name)], [result]))
+    return nodes
+
+
+def _reading(node: NodeProto, renames: Mapping[str, str]) -> NodeProto:
+    """The node with its bodies reading outer values by other names."""
+    if all(old == new for old, new in renames.items()) or not any(body_graphs(node)):
+        return node
     renamed = NodeProto()
     renamed.CopyFrom(node)
     for graph in body_graphs(renamed):
@@ -107,4 +137,4 @@ def bind_captures(
                 "rename one of them."
             )
         rename_free(graph, renames)
-    return renamed, tuple(captures)
+    return renamed

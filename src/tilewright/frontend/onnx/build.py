@@ -17,7 +17,8 @@ from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, 
 from tilewright.errors import ModelRejected, UnsupportedOp, error_context
 from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.attributes import constant_of, import_attributes
-from tilewright.frontend.onnx.bodies import bind_captures, function_body
+from tilewright.frontend.onnx.bodies import bind_captures, branch_of, function_body, inlined
+from tilewright.frontend.onnx.external import is_external
 from tilewright.frontend.onnx.fold import fold
 from tilewright.frontend.onnx.infer import find_schema, infer_types
 from tilewright.frontend.onnx.initializers import Initializers
@@ -30,6 +31,7 @@ from tilewright.frontend.onnx.ranges import check_ranges
 from tilewright.frontend.onnx.scope import Scope, unused
 from tilewright.frontend.onnx.tensors import checked_shape
 from tilewright.frontend.onnx.unroll import loop_body, unroll
+from tilewright.ir.bodies import own_names
 from tilewright.ir.bounds import require_bounded
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Graph, Node, Shape, Value
@@ -110,6 +112,18 @@ class Importer:
             self._undo(num_nodes)
             return False
         return True
+
+    def taken_branch(self, proto: NodeProto, scope: Scope) -> list[NodeProto] | None:
+        """The nodes that stand for an `If` whose condition is a constant; None for all other nodes."""
+        condition = scope.find(proto.input[0]) if proto.op_type == "If" else None
+        if condition is None or condition.data is None:
+            return None
+        branch = branch_of(proto, bool(condition.data.reshape(-1)[0]))
+        if any(map(is_external, branch.initializer)):
+            return None  # which no node of the model may hold
+        prefix = self._inner_prefix(proto, scope)
+        names = {name: unused(f"{prefix}{name}", self._value_names) for name in sorted(own_names(branch))}
+        return inlined(branch, names, proto.output)
 
     def finish(self, scope: Scope, outputs: Iterable[str]) -> Graph:
         """The graph, with these names as its outputs."""
@@ -282,8 +296,7 @@ class Importer:
         node.inputs = tuple(fixed if i == sizing.operand else v for i, v in enumerate(node.inputs))
 
     def _take_branch(self, proto: NodeProto, condition: bool, scope: Scope) -> None:
-        wanted = "then_branch" if condition else "else_branch"
-        graph: GraphProto = next(a.g for a in proto.attribute if a.name == wanted)
+        graph = branch_of(proto, condition)
         inner = Scope(scope.opsets, self._inner_prefix(proto, scope), scope.depth, parent=scope)
         self._inline(inner, [v.name for v in graph.output], proto, scope, graph.node, graph.initializer)
 

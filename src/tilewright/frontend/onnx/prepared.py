@@ -7,6 +7,7 @@ that read those are a model again, whose inputs get the shapes that arrive.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -159,10 +160,15 @@ class PreparedModel:
             waiting: set[str] = set()  # names whose shapes are not known before the operators have run
             deciding: list[NodeProto] = []
             later: list[NodeProto] = []
-            for node in proto.node:
+            nodes = deque(proto.node)
+            while nodes:
+                node = nodes.popleft()
                 if not waiting.isdisjoint(_reads(node)):
                     later.append(node)
                 elif importer.try_node(node, scope):
+                    continue
+                elif (branch := importer.taken_branch(node, scope)) is not None:
+                    nodes.extendleft(reversed(branch))
                     continue
                 else:
                     deciding.append(node)

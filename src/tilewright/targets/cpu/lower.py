@@ -77,8 +77,7 @@ def lower_partition(
     choices. With `has_rows`, a run may have fewer rows than the graph, where it says which axes hold them.
     """
     lowering = _Lowering(partition, isa, accuracy, choices, fuse or FusedNodes(), repeats or Repeats())
-    if has_rows and partition.graph.row_axes:
-        lowering.row_axes = rows_of(partition.graph)
+    lowering.row_axes = rows_of(partition.graph) if has_rows else None
     return lowering.run(progress or (lambda what, done, total: None))
 
 
