@@ -12,8 +12,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 from onnx import ModelProto
 from tests.support.open_models import Feed, OpenModel
+
+_SCORE_SPREAD = 1.0
+"""Of the last weights of a detector: then few classes are likely in a place, as after training."""
 
 MODULES = ("torch", "onnxscript", "torchvision", "transformers")
 """What must be installed."""
@@ -76,6 +80,72 @@ def torchvision_network(name: str, side: int = 64) -> ModelProto:
     return exported(network, (torch.randn(2, 3, side, side),), axes)
 
 
+def torchvision_ssdlite() -> ModelProto:
+    """A detector of torchvision, for an image of any size: which boxes it has, NonMaxSuppression decides.
+
+    The exporter that traces writes it; scores are spread as those of a trained network.
+    """
+    import torch
+    import torchvision
+
+    torch.manual_seed(0)
+    network = torchvision.models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None)
+    for level in network.head.classification_head.module_list:
+        torch.nn.init.normal_(level[-1].weight, std=_SCORE_SPREAD)
+
+    class Detected(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network
+
+        def forward(self, image: Any) -> Any:
+            found = self.network([image])[0]
+            return found["boxes"], found["scores"], found["labels"]
+
+    _need_suppression()
+    outputs = {name: {0: "kept"} for name in ("boxes", "scores", "labels")}
+    file = io.BytesIO()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            Detected().eval().requires_grad_(False),
+            (torch.rand(3, 200, 300),),
+            file,
+            dynamo=False,
+            opset_version=17,
+            input_names=["image"],
+            output_names=list(outputs),
+            dynamic_axes={"image": {1: "height", 2: "width"}, **outputs},
+        )
+    return onnx.load_from_string(file.getvalue())
+
+
+def _need_suppression() -> None:
+    """Let torchvision trace detectors where its compiled operators do not fit the torch that is installed.
+
+    Then boxes are suppressed by torch's operators, and exported all the same.
+    """
+    import torch
+    import torchvision
+
+    if torchvision.extension._has_ops():
+        return
+
+    def suppressed(boxes: Any, scores: Any, overlap: float) -> Any:
+        left, kept = torch.argsort(scores, descending=True, stable=True), []
+        area = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+        while left.numel():
+            best, left = left[0], left[1:]
+            kept.append(int(best))
+            low, high = torch.maximum(boxes[best], boxes[left]), torch.minimum(boxes[best], boxes[left])
+            shared = (high[:, 2:] - low[:, :2]).clamp(min=0).prod(1)
+            left = left[shared / (area[best] + area[left] - shared) <= overlap]
+        return torch.tensor(kept, dtype=torch.long)
+
+    torch.library.impl("torchvision::nms", "CPU")(suppressed)
+    torchvision.extension._assert_has_ops = torchvision.ops.boxes._assert_has_ops = lambda: None
+
+
 def _sentences(shapes: Sequence[tuple[int, int]]) -> list[Feed]:
     rng = np.random.default_rng(0)
     feeds: list[Feed] = []
@@ -86,12 +156,13 @@ def _sentences(shapes: Sequence[tuple[int, int]]) -> list[Feed]:
     return feeds
 
 
-def _photos(shapes: Sequence[tuple[int, ...]]) -> list[Feed]:
+def _photos(shapes: Sequence[tuple[int, ...]], name: str = "x") -> list[Feed]:
     rng = np.random.default_rng(0)
-    return [{"x": rng.standard_normal(shape).astype(np.float32)} for shape in shapes]
+    return [{name: rng.standard_normal(shape).astype(np.float32)} for shape in shapes]
 
 
 _SENTENCES = ((1, 16), (2, 9), (4, 32), (1, 61), (3, 128))
+_SIDES = ((3, 200, 300), (3, 240, 320), (3, 320, 320), (3, 333, 500), (3, 480, 360))
 _PHOTOS = ((1, 3, 64, 64), (2, 3, 96, 64), (1, 3, 128, 128), (3, 3, 64, 80), (4, 3, 64, 64))
 
 EXPORTED_MODELS = (
@@ -112,5 +183,11 @@ EXPORTED_MODELS = (
         "torchvision, image size and batch open",
         lambda: torchvision_network("mobilenet_v3_small"),
         lambda: _photos(_PHOTOS),
+    ),
+    OpenModel(
+        "torchvision_ssdlite",
+        "torchvision's detector, image size open",
+        torchvision_ssdlite,
+        lambda: _photos(_SIDES, "image"),
     ),
 )

@@ -208,9 +208,10 @@ class CpuExecutable:
 
     def _bases(self, arrays: Sequence[Array], results: Mapping[str, Array], num_rows: int) -> list[int]:
         """Addresses, and behind them the number of rows."""
-        given = [self._weights.address, *(a.ctypes.data for a in arrays)]
-        given += [results[o.name].ctypes.data if o.name in results else 0 for o in self.outputs]
-        return [*given, num_rows]
+        bases = [self._weights.address, *(a.ctypes.data for a in arrays)]
+        bases += [results[o.name].ctypes.data if o.name in results else 0 for o in self.outputs]
+        bases.append(num_rows)
+        return bases
 
     def _collected(
         self, arrays: Sequence[Array], results: dict[str, Array], into: Mapping[str, Array]
