@@ -12,13 +12,16 @@ from harness.guarded import guarded
 from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel, Layouts, OperandKey, Packed
+from tilewright.targets.cpu.kernel import ROWS, Kernel, Layouts, OperandKey, Packed
 
 Array = np.ndarray[Any, Any]
 
 
 class KernelRunner:
-    """Compiled kernels with their buffers; call it to run every chunk of each once."""
+    """Compiled kernels with their buffers; call it to run every chunk of each once.
+
+    Those that end with the rows of a run are told how many it has.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class KernelRunner:
         self._library = JitLibrary(list(images.values()), exports=list(images))
         self._calls: list[tuple[Callable[..., None], Array, int]] = []
         self._keep: list[Array] = []
+        self._row_counts: list[Array] = []
         scratch = guarded(np.zeros(max([k.scratch_bytes for k in kernels], default=0), np.uint8))
         self._keep.append(scratch)
         self._scratch = scratch.ctypes.data
@@ -49,13 +53,17 @@ class KernelRunner:
         for kernel in kernels:
             pointers = []
             for arg in kernel.args:
-                if isinstance(arg, Packed):
+                if isinstance(arg, Operand) and arg.kind == ROWS:
+                    pointers.append(0)
+                elif isinstance(arg, Packed):
                     data = guarded(arg.arrangement.arrange(operands[arg.source.key]))
                     self._keep.append(data)
                     pointers.append(data.ctypes.data)
                 else:
                     pointers.append(self._buffer(arg).ctypes.data)
             block = np.array(pointers, np.int64)
+            takes_rows = (isinstance(a, Operand) and a.kind == ROWS for a in kernel.args)
+            self._row_counts += [block[i : i + 1] for i, takes in enumerate(takes_rows) if takes]
             self._calls.append((signature(self._library[kernel.symbol]), block, kernel.num_chunks))
 
     def _buffer(self, operand: Operand) -> Array:
@@ -64,7 +72,9 @@ class KernelRunner:
             self.stored[operand.key] = guarded(data)
         return self.stored[operand.key]
 
-    def __call__(self) -> None:
+    def __call__(self, num_rows: int = 0) -> None:
+        for place in self._row_counts:
+            place[0] = num_rows
         for function, block, num_chunks in self._calls:
             for chunk in range(num_chunks):
                 function(block.ctypes.data, chunk, self._scratch)

@@ -338,7 +338,6 @@ class _Lowering:
         local_tensors = {t for o in group.locals if (t := names.tensor(o)) is not None}
         if local_tensors & (set(self.tensors.alias) | set(self.tensors.alias.values())):
             return None
-        group = replace(group, nests=without_row_loops(group.nests))  # its parts are called by it
         context = Context(self.isa, names.layouts(group.nests), self.accuracy)
         make = partial(lower_fused, group, form.blocking, context, dict(form.choices))
         kernel = self.repeats.blocks(group, form, context.layouts, make)

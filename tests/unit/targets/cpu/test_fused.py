@@ -21,6 +21,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import FusedNodes, NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
+from tilewright.ir.rows import rows_of, with_row_loops
 from tilewright.options import Options
 from tilewright.partition import PartitionProblem, check_partition
 from tilewright.partition.base import Reason, make_subgraph
@@ -111,16 +112,21 @@ def run(
     graph: Graph, group: NestGroup, layouts: dict[OperandKey, Layout], kernel: Kernel, isa: Isa
 ) -> tuple[Any, Any]:
     """(The kernel's result, the result in float64)."""
+    operands, expected = operands_of(graph, group)
+    runner = KernelRunner([kernel], operands, layouts, isa)
+    runner()
+    return runner.result(("output", 0)), expected
+
+
+def operands_of(graph: Graph, group: NestGroup) -> tuple[dict[OperandKey, Any], Any]:
+    """(What a kernel is given, the result in float64)."""
     rng = np.random.default_rng(1)
     feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
-    operands = {
+    operands: dict[OperandKey, Any] = {
         ("input", i): v.data if v.data is not None else feed[v.name] for i, v in enumerate(group.inputs)
     }
     operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
-    runner = KernelRunner([kernel], operands, layouts, isa)
-    runner()
-    expected = run_graph(graph, feed, dtype=DType.FLOAT64)[group.outputs[0].name]
-    return runner.result(("output", 0)), expected
+    return operands, run_graph(graph, feed, dtype=DType.FLOAT64)[group.outputs[0].name]
 
 
 def check(chain: Chain, blocking: Blocking, isa: Isa | None = None, *, accuracy: Any = "default") -> Kernel:
@@ -210,6 +216,30 @@ def test_images_of_a_batch_are_blocks() -> None:
     chain = Chain(16, (8, 9), batch=3).conv(48).conv(0, 3, depthwise=True).conv(16)
     kernel = check(chain, Blocking((1, 16, 2, 9), 4))
     assert kernel.num_chunks == 3
+
+
+@pytest.mark.parametrize(
+    "blocking", [Blocking((1, 24, 4, 18)), Blocking((2, 24, 20, 18)), Blocking((1, 24, 20, 18), 3)], ids=str
+)
+def test_blocks_of_rows_that_a_run_does_not_have_are_not_made(blocking: Blocking) -> None:
+    chain = Chain(16, (20, 18), batch=5).conv(48).conv(0, 3, depthwise=True).conv(24)
+    group = chain.group()
+    chain.graph.row_axes = {"x": 0}
+    axes = rows_of(chain.graph)
+    assert axes is not None
+    layouts = layouts_of(group)
+    kernel = lower_fused(with_row_loops(group, axes), blocking, Context(host_isa(), layouts))
+    assert isinstance(kernel, Kernel), kernel
+    operands, expected = operands_of(chain.graph, group)
+    runner = KernelRunner([kernel], operands, layouts, host_isa())
+    for num_rows in (1, 3, 5):
+        runner.stored["output", 0][...] = np.nan
+        runner(num_rows)
+        result = runner.result(("output", 0))
+        scale = np.abs(expected).max()
+        np.testing.assert_allclose(result[:num_rows], expected[:num_rows], rtol=0, atol=2e-5 * scale)
+        num_made = -(-num_rows // blocking.block[0]) * blocking.block[0]
+        assert np.all(np.isnan(result[num_made:]))
 
 
 @settings(max_examples=12, deadline=None)

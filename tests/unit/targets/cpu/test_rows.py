@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import numpy_helper
+from onnx import ModelProto, numpy_helper
 from onnx.parser import parse_model
 
 import tilewright as tw
@@ -61,6 +61,10 @@ def executable(text: str, shape: tuple[int, ...], weights: tuple[int, ...]) -> C
     if weights:
         data = RNG.standard_normal(weights).astype(np.float32)
         proto.graph.initializer.append(numpy_helper.from_array(data, "w"))
+    return executable_of(proto, shape)
+
+
+def executable_of(proto: ModelProto, shape: tuple[int, ...]) -> CpuExecutable:
     model = tw.load(proto).at({"x": (MOST, *shape)})
     model.graph.row_axes = {"x": 0}
     loaded = tw.compile(model, threads=1).load()
@@ -68,13 +72,38 @@ def executable(text: str, shape: tuple[int, ...], weights: tuple[int, ...]) -> C
     return loaded
 
 
+BYTES = {
+    "product of bytes": ("MatMulInteger(q, w)", (30, 64), (64, 48), "30,48"),
+    "convolution of bytes": ("ConvInteger<pads=[1,1,1,1]>(q, w)", (8, 12, 12), (16, 8, 3, 3), "16,12,12"),
+    "depthwise convolution of bytes": ("ConvInteger<group=16>(q, w)", (16, 9, 9), (16, 1, 3, 3), "16,7,7"),
+}
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_the_first_rows_are_those_of_the_whole_run(model: str) -> None:
-    code = executable(*MODELS[model])
+    text, shape, weights = MODELS[model]
+    check_rows(executable(text, shape, weights), shape)
+
+
+@pytest.mark.parametrize("model", BYTES)
+def test_products_of_bytes_end_with_the_rows(model: str) -> None:
+    product, shape, weights, result = BYTES[model]
+    dims = ",".join(map(str, shape))
+    nodes = f"q = QuantizeLinear(x, s, z) p = {product} y = Cast<to=1>(p)"
+    proto = parse_model(f"{HEADER} g (float[N,{dims}] x) => (float[N,{result}] y) {{ {nodes} }}")
+    factor = RNG.integers(-128, 128, weights).astype(np.int8)
+    arrays = {"s": np.float32(0.05), "z": np.uint8(120), "w": factor}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items())
+    code = executable_of(proto, shape)
+    assert code.rows_share > 0.5
+    check_rows(code, shape)
+
+
+def check_rows(code: CpuExecutable, shape: tuple[int, ...]) -> None:
     assert isinstance(code, RunsRows)
     assert code.row_axes == {"x": 0}
     for num_rows in (1, 2, 5, MOST - 1, MOST):
-        x = RNG.standard_normal((MOST, *MODELS[model][1])).astype(np.float32)
+        x = RNG.standard_normal((MOST, *shape)).astype(np.float32)
         found = code.run_rows({"x": x}, num_rows)["y"][:num_rows].copy()
         x[num_rows:] = np.nan  # what lies behind is not looked at
         again = code.run_rows({"x": x}, num_rows)["y"][:num_rows]

@@ -13,6 +13,7 @@ from math import prod
 from tilewright.ir.derive import nest_flops
 from tilewright.ir.nest import Nest
 from tilewright.targets.cpu.contraction.match import Contraction, Loop, match_contraction, spread_groups
+from tilewright.targets.cpu.contraction.row_units import row_loop
 from tilewright.targets.cpu.contraction.tiling import (
     FMAS_PER_CYCLE,
     Cut,
@@ -69,8 +70,7 @@ class Design:
     @property
     def row_loop(self) -> Loop | None:
         """The outermost loop of the pieces, if it is one over rows of which a run may have fewer."""
-        outer = next(iter(self.problem.outer), self.problem.row if self.cuts_tiles else None)
-        return outer if outer is not None and outer.rows is not None else None
+        return row_loop(self.problem.outer, self.problem.row if self.cuts_tiles else None)
 
 
 def design_contraction(problem: Contraction, choice: Choice, isa: Isa) -> Design | Declined:

@@ -35,6 +35,7 @@ from tilewright.targets.cpu.contraction.pack import (
     packed_at_run_time,
     packed_constant,
 )
+from tilewright.targets.cpu.contraction.row_units import asked_units
 from tilewright.targets.cpu.contraction.sums import BLOCK_STEPS, Sums
 from tilewright.targets.cpu.contraction.tiling import Cut, RowTile, split_rows
 from tilewright.targets.cpu.emitter import Emitter, Param
@@ -211,7 +212,7 @@ class _Tiles:
         if cut.num_row_parts == 1:
             row_part = 0
         first_panel, last_panel = self._part(panel_part, cut.num_panel_parts, self.panels.num_panels)
-        first_unit, last_unit = self._part(row_part, cut.num_row_parts, self._units_of(num_rows))
+        first_unit, last_unit = self._part(row_part, cut.num_row_parts, self._asked_units(num_rows))
         blocks = self.blocks
         if blocks is None:
             self._panels(first_panel, last_panel, first_unit, last_unit)
@@ -226,22 +227,12 @@ class _Tiles:
 
         e.loop(0, blocks.count, 1, block)
 
-    def _units_of(self, num_rows: Val | None) -> Int:
-        """The pieces that rows are cut into, of as many as a run has."""
-        e, loop = self.emitter, self.row_loop
-        if num_rows is None or loop is None or loop.rows is None:
+    def _asked_units(self, num_rows: Val | None) -> Int:
+        """Pieces that rows are cut into, of as many as a run has."""
+        loop, problem = self.row_loop, self.problem
+        if num_rows is None or loop is None:
             return self.num_units
-        extent = e.iterations(loop.rows, num_rows)
-        if self.problem.outer:
-            return e.mul(extent, self.num_units // loop.extent)
-        first, *others = self.row_tiles
-        if not others:
-            return e.udiv(e.add(extent, first.rows - 1), first.rows)
-        # The first tiles have one row more than those behind them.
-        (second,) = others
-        behind = e.udiv(e.add(e.max(e.sub(extent, second.start), 0), second.rows - 1), second.rows)
-        before = e.udiv(e.add(e.min(extent, second.start), first.rows - 1), first.rows)
-        return e.add(before, behind)
+        return asked_units(self.emitter, loop, num_rows, problem.outer, self.row_tiles, self.num_units)
 
     def _panels(self, first_panel: Int, last_panel: Int, first_unit: Int, last_unit: Int) -> None:
         e, bounds = self.emitter, (first_panel, last_panel)

@@ -9,7 +9,7 @@ from math import prod
 from tilewright.ir.bounds import require_bounded_part
 from tilewright.ir.contraction import ContractionForm, contractions
 from tilewright.ir.fuse import NestGroup
-from tilewright.ir.nest import Affine, Nest, Operand, operands_of
+from tilewright.ir.nest import Affine, Nest, Operand, dim_of, operands_of
 from tilewright.ir.region import Region, intersect
 from tilewright.ir.restrict import RestrictedNests, restrict
 from tilewright.partition.form import Blocking
@@ -19,6 +19,22 @@ from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 def blocked_result(group: NestGroup) -> OperandKey:
     """The result of which blocks are: the last. Blocks of others are what these need of them."""
     return "output", len(group.outputs) - 1
+
+
+def row_axis(group: NestGroup) -> int | None:
+    """The axis of that result along which a run may ask for the first places only; None where it may not.
+
+    Every result must have such an axis: a block that is not asked for makes no part of any.
+    """
+    axes: dict[OperandKey, set[int | None]] = {}
+    for nest in group.nests:
+        if nest.write.operand.kind == "output":
+            rows = {d.name for d in nest.dims if d.rows is not None}
+            along = (axis for axis, index in enumerate(nest.write.index) if dim_of(index) in rows)
+            axes.setdefault(nest.write.operand.key, set()).add(next(along, None))
+    if any(len(held) > 1 or None in held for held in axes.values()):
+        return None
+    return next(iter(axes.get(blocked_result(group), ())), None)
 
 
 @dataclass(frozen=True, slots=True)

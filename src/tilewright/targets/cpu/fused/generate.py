@@ -12,7 +12,7 @@ own where what lies between them does not fit the cache; halos are computed twic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
@@ -23,10 +23,8 @@ from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Indirect, Nest, Operand
 from tilewright.ir.region import Region
 from tilewright.ir.restrict import RestrictedNests
-from tilewright.memory.base import Buffer, MemoryProblem, aligned
-from tilewright.memory.greedy_by_size import GreedyBySize
+from tilewright.ir.rows import without_row_loops
 from tilewright.partition.form import Blocking
-from tilewright.planning import Budget, Infeasible
 from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.constant_layouts import arrange_constants, transposed
 from tilewright.targets.cpu.emitter import Emitter, Param
@@ -34,11 +32,14 @@ from tilewright.targets.cpu.fused.blocks import (
     BlockedWork,
     Move,
     Variant,
+    blocked_result,
     cut,
     passed_on,
+    row_axis,
     start_of,
     window_layout,
 )
+from tilewright.targets.cpu.fused.scratch import Scratch
 from tilewright.targets.cpu.fused.weights import Parts, stack, used_parts
 from tilewright.targets.cpu.kernel import (
     SYMBOL_PLACEHOLDER,
@@ -50,6 +51,7 @@ from tilewright.targets.cpu.kernel import (
     OperandKey,
     Packed,
     name_by_content,
+    rows_operand,
 )
 from tilewright.targets.cpu.loopnest import loop_nest_supports, lower_nests
 from tilewright.targets.cpu.products import product_signature
@@ -61,19 +63,20 @@ from tilewright.tuning import NO_CHOICES, Choice, Choices
 TEMPLATE = "fused"
 # First, inner and last blocks along two axes.
 MAX_VARIANTS = 9
-_ALIGNMENT_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FusedProblem:
     """A group, the blocks in which it is computed, and what each of them computes.
 
-    `choices` say how products are made in each block, by `inner_product`, and loop nests, by `inner_loops`.
+    `choices` say how products are made in each block, by `inner_product`, and loop nests, by `inner_loops`. A
+    run may ask for the first places along `row_axis` of the last result, where there is one.
     """
 
     group: NestGroup
     blocking: Blocking
     work: BlockedWork
+    row_axis: int | None = None
     choices: Choices = field(default_factory=lambda: NO_CHOICES)
 
     @property
@@ -123,11 +126,12 @@ def match_fused(
     accesses = (a for nest in group.nests for a in (*nest.reads, nest.write))
     if any(isinstance(i, Indirect) and i.node is not None for a in accesses for i in a.index):
         return Declined("indices that are data are checked by a kernel of their own")
+    rows, group = row_axis(group), replace(group, nests=without_row_loops(group.nests))
     work = cut(group, layouts, blocking, MAX_VARIANTS)
     if work is None:
         what = f"blocks of {blocking.block}"
         return Declined(f"{what} are not {MAX_VARIANTS} kinds of nests on windows that make each result once")
-    return FusedProblem(group, blocking, work, choices)
+    return FusedProblem(group, blocking, work, rows, choices)
 
 
 def generate_fused(problem: FusedProblem, context: Context) -> Kernel | Declined:
@@ -301,58 +305,6 @@ def _arranged(arg: KernelArg, arranged: Mapping[OperandKey, Layout]) -> KernelAr
     return arg
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Scratch:
-    """Offsets of the temporaries in the scratch area: of those that stay, and of each variant's others."""
-
-    kept: Mapping[OperandKey, int]
-    others: Sequence[Mapping[OperandKey, int]]
-    size_bytes: int
-
-    @classmethod
-    def of(cls, variants: Sequence[Sequence[Kernel]], kept: frozenset[OperandKey]) -> _Scratch:
-        """Places for the temporaries: the others live from the first kernel that has them to the last."""
-        largest: dict[OperandKey, int] = {}
-        for operand in (o for v in variants for k in v for o in _locals(k)):
-            if operand.key in kept:
-                largest[operand.key] = max(largest.get(operand.key, 0), _size_bytes(operand))
-        places: dict[OperandKey, int] = {}
-        end = 0
-        for key, size_bytes in largest.items():
-            places[key] = end
-            end = aligned(end + size_bytes, _ALIGNMENT_BYTES)
-        others: list[dict[OperandKey, int]] = []
-        size = end
-        for kernels in variants:
-            first: dict[OperandKey, int] = {}
-            last: dict[OperandKey, int] = {}
-            sizes: dict[OperandKey, int] = {}
-            for number, kernel in enumerate(kernels):
-                for operand in _locals(kernel):
-                    if operand.key not in kept:
-                        first.setdefault(operand.key, number)
-                        last[operand.key] = number
-                        sizes[operand.key] = _size_bytes(operand)
-            buffers = tuple(Buffer(str(k), sizes[k], first[k], last[k]) for k in first)
-            plan = GreedyBySize().solve(MemoryProblem(buffers), Budget())
-            assert not isinstance(plan, Infeasible)
-            others.append({k: end + plan.offsets[str(k)] for k in first})
-            size = max(size, aligned(end + plan.peak_bytes, _ALIGNMENT_BYTES))
-        return cls(places, others, size)
-
-    def offset(self, variant: int, key: OperandKey) -> int:
-        """Bytes from the start of the scratch area to a temporary."""
-        return self.kept[key] if key in self.kept else self.others[variant][key]
-
-
-def _locals(kernel: Kernel) -> Iterator[Operand]:
-    return (a for a in kernel.args if isinstance(a, Operand) and a.kind == "local")
-
-
-def _size_bytes(operand: Operand) -> int:
-    return operand.num_elements * operand.dtype.size_bytes
-
-
 class _Driver:
     """Emits the function that runs a strip: for each block its variant's kernels on the block's windows."""
 
@@ -364,7 +316,7 @@ class _Driver:
         self.layouts = context.layouts
         self.variants = variants
         self.emitter = Emitter(attributes=context.isa.function_attributes)
-        self.scratch = _Scratch.of(variants, self.work.kept)
+        self.scratch = Scratch.of(variants, self.work.kept)
         shapes = {key: self._value(key).shape for key in sorted(problem.constants)}
         self.used = used_parts(self.work, shapes)
         self.parts: dict[object, Parts] = {}
@@ -382,6 +334,8 @@ class _Driver:
             or (isinstance(a, Operand) and a.kind in ("input", "output") and a.key in windowed)
         ]
         self.moving = {identity: column for column, identity in enumerate(moving, start=1)}
+        self.has_rows = problem.row_axis is not None
+        self.num_columns = 1 + len(moving) + self.has_rows
 
     def _declare(self, variant: int, arg: KernelArg) -> None:
         """Take note of an argument of one of the kernels."""
@@ -433,19 +387,27 @@ class _Driver:
             pointers = {identity: e.load(PTR, e.gep(args, 8 * i)) for i, identity in enumerate(self.args)}
             most = max(len(k.args) for v in self.variants for k in v)
             block_args = e.alloca(PTR, most)
+            num_rows = e.load(I64, e.gep(args, 8 * len(self.args))) if self.has_rows else None
 
             def block(number: Int, _: Sequence[Val]) -> None:
-                row = e.gep(table, e.mul(number, 8 * (1 + len(self.moving))))
+                row = e.gep(table, e.mul(number, 8 * self.num_columns))
+                if num_rows is None:
+                    run(row)
+                else:
+                    first_row = e.load(I64, e.gep(row, 8 * (self.num_columns - 1)))
+                    e.if_(e.compare("slt", first_row, num_rows), partial(run, row))
+
+            def run(row: Val) -> None:
                 here = dict(pointers)
                 for identity, column in self.moving.items():
                     here[identity] = e.gep(pointers[identity], e.load(I64, e.gep(row, 8 * column)))
                 kind = e.load(I64, row)
                 for variant in range(len(self.variants)):
-                    run = partial(self._run, variant, here, block_args, scratch)
+                    kernels = partial(self._run, variant, here, block_args, scratch)
                     if len(self.variants) == 1:
-                        run()
+                        kernels()
                     else:
-                        e.if_(e.compare("eq", kind, variant), run)
+                        e.if_(e.compare("eq", kind, variant), kernels)
 
             if all(len(strip) == 1 for strip in strips):
                 block(chunk, ())
@@ -460,7 +422,7 @@ class _Driver:
             symbol=symbol,
             text=text,
             num_chunks=len(strips),
-            args=tuple(self.args.values()),
+            args=(*self.args.values(), *([rows_operand()] if self.has_rows else [])),
             scratch_bytes=self.scratch.size_bytes + most_own,
             template=TEMPLATE,
             macs=sum(counts[i] * k.macs for i, v in enumerate(self.variants) for k in v),
@@ -475,10 +437,12 @@ class _Driver:
         return blocks + strips, " > ".join(k.template for k in self.variants[0])
 
     def _table(self) -> list[int]:
-        """A row per block: its variant, and the start of each moving window in bytes."""
+        """A row per block: its variant, the start in bytes of each moving window, the first row of a run."""
         rows: list[int] = []
         for variant, part in (block for strip in self.work.strips for block in strip):
             rows += [variant, *(self._start(identity, part) for identity in self.moving)]
+            if self.problem.row_axis is not None:
+                rows.append(part.windows[blocked_result(self.group)][self.problem.row_axis][0])
         return rows
 
     def _strip_ends(self) -> list[int]:

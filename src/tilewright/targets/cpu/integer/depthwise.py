@@ -10,6 +10,8 @@ from itertools import product
 from math import prod
 
 from tilewright.targets.cpu.contraction.lanes import load_lanes
+from tilewright.targets.cpu.contraction.match import Loop
+from tilewright.targets.cpu.contraction.row_units import asked_units, row_loop
 from tilewright.targets.cpu.contraction.tiling import Cut, Panels, choose_cut, split_rows
 from tilewright.targets.cpu.integer.dot import dot_of
 from tilewright.targets.cpu.integer.frame import IntegerGenerator, Panel, Position
@@ -37,6 +39,16 @@ class DepthwiseGenerator(IntegerGenerator):
     def num_units(self) -> int:
         """Rows of the result."""
         return prod(x.extent for x in self.contraction.outer)
+
+    @property
+    def row_loop(self) -> Loop | None:
+        """The outermost of the loops around rows of the result."""
+        return row_loop(self.contraction.outer, None)
+
+    def asked_units(self, loop: Loop, num_rows: Int) -> Int:
+        """Rows of the result, of as many rows as a run has."""
+        outer = self.contraction.outer
+        return asked_units(self.emitter, loop, num_rows, outer, self.row_tiles, self.num_units)
 
     @property
     def cut(self) -> Cut:

@@ -9,13 +9,21 @@ from functools import partial
 
 from tilewright.ir.expr import Expr
 from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
+from tilewright.targets.cpu.contraction.match import Loop
+from tilewright.targets.cpu.contraction.row_units import row_loop
 from tilewright.targets.cpu.contraction.tiling import Cut, Panels
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import emit_expr
 from tilewright.targets.cpu.integer.match import IntegerProblem
 from tilewright.targets.cpu.integer.pack import pack_factor
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import SYMBOL_PLACEHOLDER, Kernel, KernelArg, name_by_content
+from tilewright.targets.cpu.kernel import (
+    SYMBOL_PLACEHOLDER,
+    Kernel,
+    KernelArg,
+    name_by_content,
+    rows_operand,
+)
 from tilewright.targets.cpu.values import I64, PTR, Int, Val, vec
 
 
@@ -87,6 +95,15 @@ class IntegerGenerator(ABC):
     def num_units(self) -> int:
         """Independent pieces of rows."""
 
+    @property
+    def row_loop(self) -> Loop | None:
+        """The outermost loop of these pieces, if it is one over rows of which a run may have fewer."""
+        return row_loop(self.contraction.outer, self.contraction.row)
+
+    @abstractmethod
+    def asked_units(self, loop: Loop, num_rows: Int) -> Int:
+        """Pieces of as many rows as a run has, over which this is the loop."""
+
     def prologue(self) -> None:  # noqa: B027 - most kernels need none
         """What a chunk begins with."""
 
@@ -108,20 +125,23 @@ class IntegerGenerator(ABC):
         if self.sums_rows:
             named["ones"] = self.factor.ones
         args = (*named.values(), *extras)
+        loop = self.row_loop
         params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
         with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
             loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
+            num_rows = None if loop is None else e.load(I64, e.gep(block, 8 * len(args)))
             self.pointers = {**dict(zip(named, loaded, strict=False)), "scratch": scratch}
             self.extra_pointers = tuple(loaded[len(named) :])
             self.prologue()
-            self._chunk(chunk)
+            units = self.num_units if loop is None or num_rows is None else self.asked_units(loop, num_rows)
+            self._chunk(chunk, units)
             self.closing()
         symbol, text = name_by_content(e.text(), "integer")
         return Kernel(
             symbol=symbol,
             text=text,
             num_chunks=self.cut.num_chunks,
-            args=args,
+            args=args if loop is None else (*args, rows_operand()),
             scratch_bytes=self.scratch_bytes,
             template=self.template,
             macs=contraction.num_macs,
@@ -134,12 +154,12 @@ class IntegerGenerator(ABC):
 
     # From the chunk number down to one register tile.
 
-    def _chunk(self, chunk: Val) -> None:
+    def _chunk(self, chunk: Val, num_units: Int) -> None:
         e, cut = self.emitter, self.cut
         panel_part: Int = e.urem(chunk, cut.num_panel_parts) if cut.num_row_parts > 1 else chunk
         row_part: Int = e.udiv(chunk, cut.num_panel_parts) if cut.num_row_parts > 1 else 0
         first_panel, last_panel = self.part(panel_part, cut.num_panel_parts, self.panels.num_panels)
-        first_unit, last_unit = self.part(row_part, cut.num_row_parts, self.num_units)
+        first_unit, last_unit = self.part(row_part, cut.num_row_parts, num_units)
         lanes, tail = self.panels.lanes, self.panels.tail
         ranges: list[tuple[Int, Int, Panel]] = []
         if self.panels.num_full:
@@ -160,7 +180,7 @@ class IntegerGenerator(ABC):
 
             self.emitter.loop(low, high, 1, one)
 
-    def part(self, part: Int, num_parts: int, extent: int) -> tuple[Int, Int]:
+    def part(self, part: Int, num_parts: int, extent: Int) -> tuple[Int, Int]:
         """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
         e = self.emitter
         if num_parts == 1:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
+from tilewright.targets.cpu.contraction.match import Loop
+from tilewright.targets.cpu.contraction.row_units import asked_units
 from tilewright.targets.cpu.contraction.tiling import Cut, Tile, choose_cut, split_rows
 from tilewright.targets.cpu.integer.dot import dot_of
 from tilewright.targets.cpu.integer.frame import IntegerGenerator, Panel, Position
@@ -41,6 +43,11 @@ class VectorGenerator(IntegerGenerator):
     def num_units(self) -> int:
         """Row tiles at every combination of the outer loops."""
         return prod(x.extent for x in self.contraction.outer) * self.num_tiles
+
+    def asked_units(self, loop: Loop, num_rows: Int) -> Int:
+        """Row tiles of as many rows as a run has."""
+        outer = self.contraction.outer
+        return asked_units(self.emitter, loop, num_rows, outer, self.row_tiles, self.num_units)
 
     @property
     def cut(self) -> Cut:

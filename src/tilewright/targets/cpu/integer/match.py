@@ -209,11 +209,11 @@ def match_depthwise(
         steps.append(found[0])
         offsets.append(found[1])
 
-    def loop(name: str, extent: int) -> Loop:
-        a, b, c, *extras = (s.get(name, 0) for s in steps)
-        return Loop(name, extent, a, b, c, tuple(extras))
+    def loop(dim: Dim) -> Loop:
+        a, b, c, *extras = (s.get(dim.name, 0) for s in steps)
+        return Loop(dim.name, dim.extent, a, b, c, tuple(extras), dim.rows)
 
-    loops = {d.name: loop(d.name, d.extent) for d in nest.dims if d.extent > 1 or d.name == channel}
+    loops = {d.name: loop(d) for d in nest.dims if d.extent > 1 or d.name == channel}
     parallel = [loops[d.name] for d in nest.parallel_dims if d.name in loops and d.name != channel]
     inner = tuple(loops[d.name] for d in nest.reduce_dims if d.name in loops)
     if any(x.b for x in parallel) or steps[0].get(channel) != 1 or not all(x.a for x in inner):

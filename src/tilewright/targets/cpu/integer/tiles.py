@@ -15,7 +15,8 @@ import numpy as np
 
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.contraction.match import Loop
-from tilewright.targets.cpu.contraction.tiling import Cut, Panels, choose_cut
+from tilewright.targets.cpu.contraction.row_units import asked_units
+from tilewright.targets.cpu.contraction.tiling import Cut, Panels, RowTile, choose_cut
 from tilewright.targets.cpu.integer.frame import IntegerGenerator, Panel, Position
 from tilewright.targets.cpu.integer.match import IntegerProblem
 from tilewright.targets.cpu.isa import Isa
@@ -81,6 +82,13 @@ class TileGenerator(IntegerGenerator):
     def num_units(self) -> int:
         """Pairs of tiles."""
         return -(-self.num_tiles // _ROW_TILES)
+
+    def asked_units(self, loop: Loop, num_rows: Int) -> Int:
+        """Pairs of tiles of as many rows as a run has."""
+        e, outer = self.emitter, self.contraction.outer
+        of_line = (RowTile(0, self.tiles_per_line, self.rows),)
+        asked = asked_units(e, loop, num_rows, outer, of_line, self.num_tiles)
+        return e.udiv(e.add(asked, _ROW_TILES - 1), _ROW_TILES)
 
     @property
     def cut(self) -> Cut:
