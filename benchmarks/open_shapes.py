@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", default="", help="names, separated by commas; default: all")
+    parser.add_argument("--models", default="", help="names in order, separated by commas; default: all")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each shape, for runs in turns")
     parser.add_argument(
@@ -58,17 +58,20 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("open_shapes.jsonl"))
     parser.add_argument("--page", type=Path)
     arguments = parser.parse_args()
-    models = (*OPEN_MODELS, *(EXPORTED_MODELS if is_installed() else ()))
-    chosen = arguments.models.split(",") if arguments.models else [m.name for m in models]
+    models = {m.name: m for m in (*(EXPORTED_MODELS if is_installed() else ()), *OPEN_MODELS)}
+    chosen = arguments.models.split(",") if arguments.models else list(models)
+    unknown = [name for name in chosen if name not in models]
+    if unknown:
+        parser.error(f"no model {unknown[0]!r}: there are {', '.join(models)}")
     done = rows_of(arguments.output)
     counts = Counter((row["model"], row["threads"]) for row in done)
     known = {key for key, count in counts.items() if count >= NUM_SHAPES}
     done = [row for row in done if (row["model"], row["threads"]) in known]
     end_s = time.monotonic() + arguments.limit
-    for model in models:
-        if model.name not in chosen or (model.name, arguments.threads) in known or time.monotonic() > end_s:
+    for name in chosen:
+        if (name, arguments.threads) in known or time.monotonic() > end_s:
             continue
-        rows = measured(model, arguments.threads, arguments.seconds)
+        rows = measured(models[name], arguments.threads, arguments.seconds)
         for row in rows:
             append_row(arguments.output, row)
         done += rows
