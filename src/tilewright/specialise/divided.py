@@ -39,8 +39,6 @@ class DividedRows:
     code: Mapping[int, CompiledModel]
     input_axes: Mapping[str, int]
     output_axes: Mapping[str, int | None]
-    ending: frozenset[int] = frozenset()
-    """Extents whose code ends with the rows that a piece has."""
 
     def run(self, names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
         """Outputs in the order of `names`."""
@@ -65,9 +63,10 @@ class DividedRows:
     def _run_piece(
         self, names: Sequence[str], piece: Mapping[str, Array], extent: int, count: int
     ) -> list[Array]:
+        """Outputs of which the first rows are those of the piece, by code that ends with them if it can."""
         code = self.code[extent]
-        executable = code.load() if count < extent and extent in self.ending else None
-        if not isinstance(executable, RunsRows):
+        executable = code.load()
+        if count == extent or not isinstance(executable, RunsRows) or executable.row_axes != self.input_axes:
             return code.run(names, piece)
         results = executable.run_rows(piece, count)
         return [results[name] for name in names]
@@ -139,8 +138,7 @@ def divided_rows(
         outputs, code[extent] = found, part.whole
     if outputs is None:
         return None
-    ending = frozenset(extent for extent, part in prepared.items() if rows_share(part, axes) > 0)
-    return DividedRows(num_rows, tuple(extents), code, axes, outputs, ending)
+    return DividedRows(num_rows, tuple(extents), code, axes, outputs)
 
 
 def rows_share(part: Part, axes: Mapping[str, int]) -> float:
