@@ -123,6 +123,7 @@ class Importer:
             return None  # which no node of the model may hold
         prefix = self._inner_prefix(proto, scope)
         names = {name: unused(f"{prefix}{name}", self._value_names) for name in sorted(own_names(branch))}
+        scope.targets.update((name, name) for name in names.values())
         return inlined(branch, names, proto.output)
 
     def finish(self, scope: Scope, outputs: Iterable[str]) -> Graph:
