@@ -19,7 +19,15 @@ from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Iter, Read, fold
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Nest, access_dims
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, PackedTensor, Reports, Storage, Table
+from tilewright.targets.cpu.lowered import (
+    KernelLaunch,
+    LoweredModel,
+    NumRows,
+    PackedTensor,
+    Reports,
+    Storage,
+    Table,
+)
 
 # Iterations of the dims that one index depends on: more are not looked at one by one.
 _MAX_ITERATIONS = 1 << 22
@@ -50,7 +58,7 @@ class Work:
         constants: dict[str, int] = {}
         activations: dict[Storage, int] = {}
         for arg, storage in zip(launch.kernel.args, launch.args, strict=True):
-            if isinstance(storage, Reports):
+            if isinstance(storage, Reports | NumRows):
                 continue
             touched = _touched_bytes(arg, storage, launch.nests, lowered)
             name = _constant_name(storage)
@@ -211,7 +219,7 @@ def _size_bytes(storage: Storage, lowered: LoweredModel) -> int:
             return storage.operand.num_elements * storage.operand.dtype.size_bytes
         case Value():
             return storage.size_bytes
-        case Reports():
+        case Reports() | NumRows():
             return 0
     local = lowered.locals[storage]
     return local.num_elements * local.dtype.size_bytes

@@ -14,7 +14,7 @@ from tilewright.ir.bounds import require_bounded_nests
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import FusedNodes, NestGroup, steps_group
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, Stepwise, affine
+from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, RowsOf, Stepwise, affine
 from tilewright.ir.rows import RowAxes, rows_of, with_row_loops, without_row_loops
 from tilewright.options import Accuracy
 from tilewright.partition.base import Partition, Subgraph, make_subgraph
@@ -256,7 +256,8 @@ class _Lowering:
         ]
 
     def _copy(self, source: Tensor, target: Tensor, like: Value) -> KernelLaunch:
-        dims = tuple(Dim(f"d{a}", e) for a, e in enumerate(like.shape))
+        rows = None if self.row_axes is None else self.row_axes.get(like)
+        dims = tuple(Dim(f"d{a}", e, rows=RowsOf(e) if a == rows else None) for a, e in enumerate(like.shape))
         index = tuple(affine(d.name) for d in dims)
         read = Access(Operand("input", 0, like.dtype, like.shape), index)
         write = Access(Operand("output", 0, like.dtype, like.shape), index)
@@ -267,11 +268,9 @@ class _Lowering:
             ("output", 0): self.tensors.layout(target, rank),
         }
         (kernel,) = lower_nests((nest,), layouts, self.isa)
-        args: list[Storage] = []
-        for arg in kernel.args:
-            assert isinstance(arg, Operand)
-            args.append(source if arg.kind == "input" else target)
-        return KernelLaunch(kernel, tuple(args), (), (source,), (target,), nests=(nest,))
+        passed: dict[str, Storage] = {"input": source, "output": target, ROWS: NumRows()}
+        args = tuple(passed[arg.kind] for arg in kernel.args if isinstance(arg, Operand))
+        return KernelLaunch(kernel, args, (), (source,), (target,), nests=(nest,))
 
     # Kernels.
 
