@@ -51,6 +51,14 @@ MODELS = {
         (2, 24, 16),
         (),
     ),
+    "attention of one query": (
+        """g (float[N,2,24,16] x) => (float[N,2,1,16] y) {
+            q = ReduceMax<axes=[2]>(x) t = Transpose<perm=[0,1,3,2]>(x) a = MatMul(q, t) s = Softmax(a)
+            y = MatMul(s, x)
+        }""",
+        (2, 24, 16),
+        (),
+    ),
     "element by element": ("g (float[N,700] x) => (float[N,700] y) { y = Exp(x) }", (700,), ()),
 }
 
