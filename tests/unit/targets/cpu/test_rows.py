@@ -51,6 +51,11 @@ MODELS = {
         (2, 24, 16),
         (),
     ),
+    "convolution of tiles in groups": (
+        "g (float[N,32,28,28] x) => (float[N,32,28,28] y) { y = Conv<pads=[1,1,1,1], group=2>(x, w) }",
+        (32, 28, 28),
+        (32, 16, 3, 3),
+    ),
     "attention of one query": (
         """g (float[N,2,24,16] x) => (float[N,2,1,16] y) {
             q = ReduceMax<axes=[2]>(x) t = Transpose<perm=[0,1,3,2]>(x) a = MatMul(q, t) s = Softmax(a)
