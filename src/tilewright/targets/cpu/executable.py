@@ -183,7 +183,7 @@ class CpuExecutable:
         """Outputs, and the time of each step and chunk; needs an executable compiled with `trace`."""
         arrays = self._checked(feed)
         results = self._new_results(NOWHERE)
-        trace = self._executor.run_traced(self._bases(arrays, results))
+        trace = self._executor.run_traced(self._bases(arrays, results, self.max_rows))
         return self._collected(arrays, results, NOWHERE), trace
 
     def close(self) -> None:
