@@ -55,8 +55,6 @@ def _match(editor: Editor, node: Node) -> RecurrentLayer | Kept | None:
     layer = match_layer(None, editor, node)
     if not isinstance(layer, RecurrentLayer):
         return layer
-    if node.op_type == "GRU" and not node.int_attr("linear_before_reset", 0):
-        return Kept("its candidate waits for the reset: a step has two products")
     if node.require(0).dtype is not DType.FLOAT32:
         return Kept(f"it computes in {node.require(0).dtype}")
     if layer.batch > _MAX_BATCH:

@@ -16,7 +16,7 @@ _DEFAULTS = {"RNNSteps": ("tanh",), "GRUSteps": ("sigmoid", "tanh"), "LSTMSteps"
 
 @generator("RNNSteps", "GRUSteps", "LSTMSteps", domain=INTERNAL_DOMAIN)
 def steps(draw: Draw, op_type: str) -> Case:
-    rows, batch = GATES[op_type], draw(st.sampled_from([1, 2, 3, 7, 9]))
+    rows, batch = GATES[op_type], draw(st.sampled_from([1, 2, 3, 7, 9, 21]))
     size, length = draw(st.sampled_from([1, 3, 16, 37, 130])), draw(st.sampled_from([1, 2, 5]))
     directions = draw(st.integers(1, 2))
     names = _DEFAULTS[op_type] * directions

@@ -13,8 +13,7 @@ from itertools import pairwise
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
-from tilewright.ir.nest import Access, Affine, Nest, Operand
-from tilewright.targets.cpu.arrangements import COMPACT_BEHIND_BYTES, PanelOrder, window
+from tilewright.ir.nest import Access, Affine, Nest, Operand, affine
 from tilewright.targets.cpu.contraction.lanes import load_compact
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import emit_expr, from_storage, storage_type
@@ -22,14 +21,13 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     SYMBOL_PLACEHOLDER,
     Kernel,
-    KernelArg,
     Layout,
     OperandKey,
-    Packed,
     name_by_content,
 )
-from tilewright.targets.cpu.recurrent.match import Before, StepCell, StepsProblem, before_of
-from tilewright.targets.cpu.recurrent.share import SHARE_FUNCTION, participant_ir, sync_bytes
+from tilewright.targets.cpu.recurrent.arguments import arguments_of, pointers_of
+from tilewright.targets.cpu.recurrent.match import Before, Cell, Phase, StepsProblem, before_of
+from tilewright.targets.cpu.recurrent.share import SHARE_FUNCTION, Sharing, participant_ir, sync_bytes
 from tilewright.targets.cpu.recurrent.tiling import MAX_CHAIN_STEPS, Tiling, tiling_of
 from tilewright.targets.cpu.values import I64, PTR, Bool, Int, Val, vec
 
@@ -42,28 +40,35 @@ def generate_steps(
     """The kernel, and before it one that clears the words by which threads share it, if they do."""
     tiling = tiling_of(problem, isa, may_round=may_round)
     emitter = Emitter(attributes=isa.function_attributes)
-    args = _arguments(problem, tiling)
-    num_cells, sync = len(problem.cells), None
+    args = arguments_of(problem, tiling)
+    num_cells, num_phases, sync = len(problem.cells), problem.num_phases, None
     if tiling.num_shares > 1:
         size_bytes = sync_bytes(num_cells, tiling.num_shares)
         sync = Operand("local", next_local, DType.INT64, (size_bytes // DType.INT64.size_bytes,))
         args.append(sync)
-    keys = [a.source.key if isinstance(a, Packed) else a.key for a in args]
     if sync is not None:
-        params = (Param("args", PTR), Param("share", I64), Param("t", I64))
-        with emitter.function(SHARE_FUNCTION, params, linkage="internal") as (block, share, t):
-            _Steps(emitter, problem, tiling, _pointers(emitter, block, keys)).share(share, t)
+        params = (Param("args", PTR), Param("share", I64), Param("turn", I64))
+        with emitter.function(SHARE_FUNCTION, params, linkage="internal") as (block, share, turn):
+            steps = _Steps(emitter, problem, tiling, pointers_of(emitter, block, args))
+            if num_phases > 1:
+                steps.share(share, emitter.udiv(turn, num_phases), emitter.urem(turn, num_phases))
+            else:
+                steps.share(share, turn, 0)
         text = emitter.text() + participant_ir(
-            num_cells, tiling.num_shares, problem.steps, len(args) - 1, SYMBOL_PLACEHOLDER, isa.triple
+            Sharing(num_cells, tiling.num_shares, problem.steps, num_phases),
+            len(args) - 1,
+            SYMBOL_PLACEHOLDER,
+            isa.triple,
         )
     else:
         params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
         with emitter.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, _):
-            steps = _Steps(emitter, problem, tiling, _pointers(emitter, block, keys))
+            steps = _Steps(emitter, problem, tiling, pointers_of(emitter, block, args))
             cell = chunk if num_cells > 1 else 0
 
             def step(t: Int, _: list[Val]) -> None:
-                steps.share(cell, t)
+                for phase in range(num_phases):
+                    steps.share(cell, t, phase)
 
             emitter.loop(0, problem.steps, 1, step)
         text = emitter.text()
@@ -85,10 +90,6 @@ def generate_steps(
     return (kernel,) if sync is None else (_clear(sync, isa), kernel)
 
 
-def _pointers(e: Emitter, block: Val, keys: list[OperandKey]) -> dict[OperandKey, Val]:
-    return {key: e.load(PTR, e.gep(block, 8 * i)) for i, key in enumerate(keys)}
-
-
 def _clear(sync: Operand, isa: Isa) -> Kernel:
     """Zeros in every word."""
     e = Emitter(attributes=isa.function_attributes)
@@ -105,46 +106,9 @@ def _clear(sync: Operand, isa: Isa) -> Kernel:
     return Kernel(symbol=symbol, text=text, num_chunks=1, args=(sync,), template=TEMPLATE)
 
 
-def _arguments(problem: StepsProblem, tiling: Tiling) -> list[KernelArg]:
-    """All operands that lie in memory, each once; the weights of each cell as tiles."""
-    weights = {cell.weight.operand.key for cell in problem.cells}
-    args: dict[OperandKey, KernelArg] = {}
-    for access in _accesses(problem):
-        operand = access.operand
-        home = problem.homes.get(operand.key)
-        operand = operand if home is None else home.operand
-        if operand.kind == "local" and home is None:
-            continue
-        if operand.key not in weights:
-            args[operand.key] = operand
-    for cell in problem.cells:
-        args[cell.weight.operand.key] = _packed(problem, tiling)
-    return list(args.values())
-
-
-def _accesses(problem: StepsProblem) -> list[Access]:
-    accesses: list[Access] = []
-    for cell in problem.cells:
-        accesses += [cell.state.access, *(a for a in (cell.state.first, cell.given) if a is not None)]
-        for nest in cell.rest:
-            accesses += [*nest.reads, nest.write]
-    return accesses
-
-
-def _packed(problem: StepsProblem, tiling: Tiling) -> Packed:
-    """The weights of all cells: of each tile, for each term of the sum, the vectors of every block."""
-    size, num_cells, blocks = problem.size, len(problem.cells), problem.cells[0].blocks
-    operand, width = problem.cells[0].weight.operand, tiling.width
-    rows = window((num_cells, size, blocks, size), (blocks * size * size, 1, size * size, size), 0)
-    arrangement = PanelOrder(rows, num_cells, width, width, operand.dtype, tiling.is_compact)
-    num_elements = num_cells * size * blocks * tiling.per_cell * width
-    behind = COMPACT_BEHIND_BYTES if tiling.is_compact else 0
-    return Packed(operand, arrangement, num_elements * tiling.weight_bytes + behind)
-
-
 @dataclass(slots=True)
 class _Steps:
-    """Emits the work of one share in one step."""
+    """Emits the work of one share in one phase of a step."""
 
     e: Emitter
     problem: StepsProblem
@@ -152,7 +116,7 @@ class _Steps:
     pointers: dict[OperandKey, Val]
     strides: dict[OperandKey, tuple[int, ...]] = field(default_factory=dict)
 
-    def share(self, share: Int, t: Int) -> None:
+    def share(self, share: Int, t: Int, phase: Int) -> None:
         """All tiles of a share; shares are numbered direction by direction."""
         e, tiling, num_shares = self.e, self.tiling, self.tiling.num_shares
         number = e.udiv(share, num_shares) if len(self.problem.cells) > 1 else 0
@@ -161,25 +125,30 @@ class _Steps:
         for position, cell in enumerate(self.problem.cells):
             first = position * tiling.per_cell
 
-            def tiles(cell: StepCell = cell, first: int = first) -> None:
-                self._tiles(cell, first, low, high, t)
+            def phases(cell: Cell = cell, first: int = first) -> None:
+                for place in range(len(cell)):
 
-            e.if_(e.compare("eq", number, position), tiles)
+                    def tiles(place: int = place) -> None:
+                        self._tiles(cell[place], place, first, low, high, t)
 
-    def _tiles(self, cell: StepCell, first_tile: int, low: Int, high: Int, t: Int) -> None:
-        """Some tiles of a cell: all sums, and then all that follows from them.
+                    e.if_(e.compare("eq", phase, place), tiles)
+
+            e.if_(e.compare("eq", number, position), phases)
+
+    def _tiles(self, phase: Phase, place: int, first_tile: int, low: Int, high: Int, t: Int) -> None:
+        """Some tiles of a phase, which is the `place`-th of its cell: all sums, and then all that follows.
 
         What follows of one tile waits long for little, so it goes on beside that of others.
         """
         e, tiling, problem = self.e, self.tiling, self.problem
-        row_totals = cell.blocks * tiling.width
+        row_totals = phase.blocks * tiling.width
         tile_elements = problem.size * row_totals
         totals = e.alloca(vec("float", row_totals), tiling.tiles_per_share * problem.batch)
 
         def tile(index: Int, first: Int, count: int) -> _Tile:
             row = e.add(e.mul(e.sub(index, low), problem.batch), first)
             own = e.gep(totals, e.mul(row, row_totals), "float")
-            return _Tile(self, cell, t, first, count, e.mul(index, tiling.width), own)
+            return _Tile(self, phase, t, first, count, e.mul(index, tiling.width), own)
 
         def rows(index: Int, work: Callable[[_Tile], None]) -> None:
             """All rows of a tile, as many at a time as fit registers."""
@@ -193,7 +162,7 @@ class _Steps:
             is_odd = e.compare("ne", e.urem(t, 2), 0)
             index = e.select_index(is_odd, e.sub(e.sub(e.add(low, high), 1), number), number)
             offset = e.mul(e.add(index, first_tile), tile_elements)
-            weights = e.gep(self.pointers[cell.weight.operand.key], e.mul(offset, tiling.weight_bytes))
+            weights = e.gep(self.pointers["weights", place], e.mul(offset, tiling.weight_bytes))
             if problem.batch == tiling.rows:
                 tile(index, 0, tiling.rows).sum(weights)
                 return
@@ -206,7 +175,7 @@ class _Steps:
             def parts() -> None:
                 e.loop(0, problem.size, tiling.part_terms, part)
 
-            if cell.state.first is None:
+            if phase.starts_empty:
                 e.if_(e.compare("ne", t, 0), parts)
             else:
                 parts()
@@ -231,9 +200,7 @@ class _Steps:
 
     def before(self, before: Before, at: dict[str, Int], is_first: Bool) -> Val:
         """Where a state before lies, in the first step too; there it is nowhere if it is zero."""
-        access = before.access
-        home = self.problem.homes.get(access.operand.key)
-        place = self.address(access if home is None else home, at)
+        place = self.address(self.problem.place(before.access), at)
         if before.first is None:
             return place
         first = self.address(before.first, at)
@@ -242,10 +209,10 @@ class _Steps:
 
 @dataclass(slots=True)
 class _Tile:
-    """One tile of one cell: some rows from `first` on, units from `unit` on."""
+    """One tile of one phase: some rows from `first` on, units from `unit` on."""
 
     steps: _Steps
-    cell: StepCell
+    phase: Phase
     t: Int
     first: Int
     rows: int
@@ -275,16 +242,16 @@ class _Tile:
 
     def _slot(self, row: Int, block: int, vector: int) -> Val:
         e, tiling = self.steps.e, self.steps.tiling
-        number = e.add(e.mul(row, self.cell.blocks * tiling.vectors), block * tiling.vectors + vector)
+        number = e.add(e.mul(row, self.phase.blocks * tiling.vectors), block * tiling.vectors + vector)
         return e.gep(self.totals, e.mul(number, self._lanes), "float")
 
     # The sum.
 
     def sum(self, weights: Val) -> None:
         """Totals of the tile, on the stack."""
-        e, problem, tiling, cell = self.steps.e, self.steps.problem, self.steps.tiling, self.cell
+        e, problem, tiling, phase = self.steps.e, self.steps.problem, self.steps.tiling, self.phase
         type = vec("float", tiling.lanes)
-        count = self.rows * cell.blocks * tiling.vectors
+        count = self.rows * phase.blocks * tiling.vectors
         slots = self._slots
         given = [self._given(*slot) for slot in slots]
         states = [self._state(row) for row in range(self.rows)]
@@ -304,15 +271,16 @@ class _Tile:
                 totals = made
             return totals
 
-        starts_empty = cell.state.first is None
-        totals = e.if_(self.is_first, lambda: given, summed, [type] * count) if starts_empty else summed()
+        totals = (
+            e.if_(self.is_first, lambda: given, summed, [type] * count) if phase.starts_empty else summed()
+        )
         for slot, value in zip(slots, totals, strict=True):
             e.store(value, self._slot(*slot))
 
     @property
     def _slots(self) -> list[tuple[int, int, int]]:
         """Rows, blocks and vectors of all totals."""
-        blocks, vectors = range(self.cell.blocks), range(self.steps.tiling.vectors)
+        blocks, vectors = range(self.phase.blocks), range(self.steps.tiling.vectors)
         return [(row, block, vector) for row in range(self.rows) for block in blocks for vector in vectors]
 
     def begin(self) -> None:
@@ -331,7 +299,7 @@ class _Tile:
             e.store(e.fadd(e.load(type, place), value), place)
 
     def _given(self, row: int, block: int, vector: int) -> Val:
-        e, given = self.steps.e, self.cell.given
+        e, given = self.steps.e, self.phase.given
         if given is None:
             return e.zero(vec("float", self._lanes))
         return self._load(self._given_pointer(given, row, block, vector), vector)
@@ -339,20 +307,23 @@ class _Tile:
     def _given_pointer(self, given: Access, row: int, block: int, vector: int) -> Val:
         e, steps = self.steps.e, self.steps
         column = e.add(self.unit, block * steps.problem.size + vector * self._lanes)
-        rows, columns, _ = self.cell.dims
+        rows, columns, _ = self.phase.dims
         return steps.address(
             given, {steps.problem.dim: self.t, rows: e.add(self.first, row), columns: column}
         )
 
     def _state(self, row: int) -> Val:
         steps = self.steps
-        rows, _, summed = self.cell.dims
+        rows, _, summed = self.phase.dims
         at: dict[str, Int] = {steps.problem.dim: self.t, rows: steps.e.add(self.first, row), summed: 0}
-        return steps.before(self.cell.state, at, self.is_first)
+        state = self.phase.state
+        if isinstance(state, Before):
+            return steps.before(state, at, self.is_first)
+        return steps.address(steps.problem.place(state), at)
 
     def _chain(self, weights: Val, states: list[Val], low: Int, high: Int, start: list[Val]) -> list[Val]:
         """Terms from `low` to `high` added to totals."""
-        e, tiling, blocks = self.steps.e, self.steps.tiling, self.cell.blocks
+        e, tiling, blocks = self.steps.e, self.steps.tiling, self.phase.blocks
         type = vec("float", tiling.lanes)
 
         count = blocks * tiling.vectors
@@ -402,11 +373,12 @@ class _Tile:
         def row(number: Int, _: list[Val]) -> None:
             for vector in range(tiling.vectors):
                 made: dict[tuple[OperandKey, int], Val] = {}
-                for block in range(self.cell.blocks):
+                for block in range(self.phase.blocks):
                     slot = self._slot(number, block, vector)
-                    made[self.cell.total.key, block] = e.load(vec("float", tiling.lanes), slot)
-                for nest in self.cell.rest:
+                    made[self.phase.total.key, block] = e.load(vec("float", tiling.lanes), slot)
+                for nest in self.phase.rest:
                     self._nest(nest, number, vector, made)
+                self._keep(number, vector, made)
 
         e.loop(0, self.rows, 1, row)
 
@@ -428,10 +400,10 @@ class _Tile:
                 assert isinstance(last, Affine)
                 if access.fill is not None:
                     loaded[position] = self._before(Before(access, None), at, vector)
-                elif access.operand.kind == "local":
+                elif (access.operand.key, last.offset // problem.size) in made:
                     loaded[position] = made[access.operand.key, last.offset // problem.size]
                 else:
-                    loaded[position] = self._read(access, unit, at, vector)
+                    loaded[position] = self._read(problem.place(access), unit, at, vector)
             return loaded[position]
 
         def known(expr: Expr) -> Val | None:
@@ -442,15 +414,29 @@ class _Tile:
         written = nest.write
         if written.operand.kind == "local":
             made[written.operand.key, 0] = value
-            home = problem.homes.get(written.operand.key)
-            if home is None:
+            if written.operand.key not in problem.homes:
                 return
-            written = home
-        pointer, active = steps.address(written, at), self._active(vector)
+        self._store(value, steps.address(problem.place(written), at), vector)
+
+    def _store(self, value: Val, pointer: Val, vector: int) -> None:
+        e, active = self.steps.e, self._active(vector)
         if active is None:
             e.store(value, pointer)
         else:
             e.masked_store(value, pointer, active)
+
+    def _keep(self, row: Int, vector: int, made: dict[tuple[OperandKey, int], Val]) -> None:
+        """Store the totals that a later phase reads."""
+        steps, phase = self.steps, self.phase
+        home = steps.problem.homes.get(phase.total.key)
+        if home is None:
+            return
+        rows, columns, _ = phase.dims
+        place = home.at(Access(phase.total, (affine(steps.problem.dim), affine(rows), affine(columns))))
+        for block in range(phase.blocks):
+            column = steps.e.add(self.unit, block * steps.problem.size + vector * self._lanes)
+            pointer = steps.address(place, {rows: steps.e.add(self.first, row), columns: column})
+            self._store(made[phase.total.key, block], pointer, vector)
 
     def _read(self, access: Access, unit: str, at: dict[str, Int], vector: int) -> Val:
         """An operand's element in each lane."""
@@ -471,7 +457,8 @@ class _Tile:
         key = before.access.operand.key
         if key not in steps.problem.homes:
             # In the first step there is no place before: what is read is not used.
-            written = next(nest.write for nest in self.cell.rest if nest.write.operand.key == key)
+            nests = (nest for phase in steps.problem.phases for nest in phase.rest)
+            written = next(nest.write for nest in nests if nest.write.operand.key == key)
             pointer = e.select(self._first_value, steps.address(written, at), pointer)
         value = self._load(pointer, vector)
         return e.select(self._first_value, e.zero(value.type), value)

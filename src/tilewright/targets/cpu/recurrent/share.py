@@ -9,12 +9,15 @@ are: a step begins when all shares of the one before are. Then the participant h
 Every other step goes through shares from the last to the first, so that the weights that come first are those
 that caches have kept, where they do not hold all.
 
+A step of several phases takes as many turns: what is said of steps here holds for turns.
+
 So nobody waits for a thread that never comes (a run has fewer threads than participants) or comes late: those
 who are there take over its shares, and give some back once it is. Who computes a share changes no bit of it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from string import Template
 
 from tilewright.targets.cpu.pool_ir import pause_ir
@@ -38,23 +41,34 @@ def sync_bytes(num_groups: int, num_shares: int) -> int:
     return num_groups * (1 + num_shares) * WORD_BYTES
 
 
-def participant_ir(
-    num_groups: int, num_shares: int, num_steps: int, sync_arg: int, symbol: str, triple: str
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How the work is cut: `num_shares` of each of so many directions, in each of a step's phases."""
+
+    num_groups: int
+    num_shares: int
+    num_steps: int
+    num_phases: int
+
+
+def participant_ir(sharing: Sharing, sync_arg: int, symbol: str, triple: str) -> str:
     """The kernel `symbol`, whose argument `sync_arg` is the memory of `sync_bytes`.
 
-    It calls `SHARE_FUNCTION(args, share, step)`; shares are numbered direction by direction.
+    It calls `SHARE_FUNCTION(args, share, turn)`; shares are numbered direction by direction, turns step by
+    step.
     """
     declare, pause = pause_ir(triple)
+    num_shares = sharing.num_shares
     return _IR.substitute(
         symbol=symbol,
         sync_at=8 * sync_arg,
-        groups=num_groups,
+        groups=sharing.num_groups,
         group_bytes=sync_bytes(1, num_shares),
         shares=num_shares,
         last_share=num_shares - 1,
         half=num_shares // 2,
-        steps=num_steps,
+        turns=sharing.num_steps * sharing.num_phases,
+        phases=sharing.num_phases,
         word=WORD_BYTES,
         patience=_PATIENCE,
         yield_mask=_YIELD_MASK,
@@ -100,9 +114,10 @@ entry:
 step:
   %t = phi i64 [%first_step, %entry], [%t1, %next]
   %mine = phi i64 [0, %entry], [%owned, %next]
-  %parity = and i64 %t, 1
+  %step_number = udiv i64 %t, $phases
+  %parity = and i64 %step_number, 1
   %is_odd = icmp ne i64 %parity, 0
-  %is_over = icmp uge i64 %t, $steps
+  %is_over = icmp uge i64 %t, $turns
   br i1 %is_over, label %exit, label %keep
 keep:
   %left = phi i64 [%mine, %step], [%rest, %kept]

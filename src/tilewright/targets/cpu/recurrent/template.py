@@ -77,6 +77,6 @@ def _cycles(problem: StepsProblem, isa: Isa) -> float:
     products = problem.step_macs / (2 * lanes)
     num_cells = len(problem.cells)
     weights = num_cells * _weight_cycles(problem.weight_bytes // num_cells, isa)
-    vectors = problem.batch * -(-problem.size // lanes) * sum(cell.blocks + 1 for cell in problem.cells)
-    step = max(products, weights) + vectors * _ACTIVATION_CYCLES + _STEP_CYCLES
+    vectors = problem.batch * -(-problem.size // lanes) * sum(phase.blocks + 1 for phase in problem.phases)
+    step = max(products, weights) + vectors * _ACTIVATION_CYCLES + problem.num_phases * _STEP_CYCLES
     return START_CYCLES + problem.steps * step

@@ -14,7 +14,7 @@ from tilewright.targets.cpu.tensors import CACHED_SHARE
 
 MAX_CHAIN_STEPS = 384
 """Sums of more terms are made of partial ones, as those of other products."""
-# Less than this of a step is not worth a thread that waits for the others at its end. To take a share is to
+# Less than this of a phase is not worth a thread that waits for the others at its end. To take a share is to
 # wait for all that the core has begun.
 _MIN_SHARE_MACS = 24 * 1024
 # Vectors of weights that a term of the sum reads: wider tiles waste more units at the end of a layer.
@@ -59,7 +59,7 @@ def tiling_of(problem: StepsProblem, isa: Isa, *, may_round: bool) -> Tiling:
 
     Weights that `may_round` do so where few rows share them and no private cache keeps them.
     """
-    lanes, blocks = isa.lanes(), max(cell.blocks for cell in problem.cells)
+    lanes, blocks = isa.lanes(), max(phase.blocks for phase in problem.phases)
 
     def rows_of(vectors: int) -> int:
         fits = (r for r in range(1, problem.batch + 1) if _fits(r, blocks * vectors, isa))
@@ -77,8 +77,8 @@ def tiling_of(problem: StepsProblem, isa: Isa, *, may_round: bool) -> Tiling:
     vectors = min(widths, key=lambda v: (passes_of(v), -v))
     passes = passes_of(vectors)
     per_cell = -(-problem.size // (lanes * vectors))
-    cell_macs = problem.step_macs // len(problem.cells)
-    most_shares = max(1, min(per_cell, MAX_SHARES, cell_macs // _MIN_SHARE_MACS))
+    turn_macs = problem.step_macs // len(problem.phases)
+    most_shares = max(1, min(per_cell, MAX_SHARES, turn_macs // _MIN_SHARE_MACS))
     tiles_per_share = -(-per_cell // most_shares)
     is_cached = problem.weight_bytes / len(problem.cells) <= CACHED_SHARE * isa.caches.l2_bytes
     is_compact = may_round and problem.batch <= MAX_COMPACT_ROWS and not is_cached
