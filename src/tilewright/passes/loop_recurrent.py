@@ -24,7 +24,7 @@ from tilewright.passes.recurrent_layer import (
 )
 from tilewright.passes.rules import Kept, Rule, apply_rules
 
-_MAX_BATCH = 16
+_MAX_BATCH = 128
 """Sequences of a layer; the products of more are worth kernels of their own at each step."""
 
 

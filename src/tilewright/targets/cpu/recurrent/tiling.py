@@ -55,7 +55,7 @@ class Tiling:
 
 
 def tiling_of(problem: StepsProblem, isa: Isa, *, may_round: bool) -> Tiling:
-    """Many rows before many vectors: each pass over the rows reads the weights again.
+    """One pass over the rows if that can be, as each reads the weights again; then few loads, then many rows.
 
     Weights that `may_round` do so where few rows share them and no private cache keeps them.
     """
@@ -74,7 +74,14 @@ def tiling_of(problem: StepsProblem, isa: Isa, *, may_round: bool) -> Tiling:
         for v in (1, 2, 4)
         if v <= max(1, most) and blocks * v <= _MAX_TILE_VECTORS and (v == 1 or rows_of(v))
     ]
-    vectors = min(widths, key=lambda v: (passes_of(v), -v))
+
+    def cycles_of(vectors: int) -> float:
+        """Of a unit's vector and row, for a term of each phase: as many loads as multiply-adds at once."""
+        rows = -(-problem.batch // passes_of(vectors))
+        counts = [phase.blocks * vectors for phase in problem.cells[0]]
+        return sum(max(count * rows, count + rows) for count in counts) / (vectors * rows)
+
+    vectors = min(widths, key=lambda v: (passes_of(v) > 1, cycles_of(v), passes_of(v), -v))
     passes = passes_of(vectors)
     per_cell = -(-problem.size // (lanes * vectors))
     turn_macs = problem.step_macs // len(problem.phases)
