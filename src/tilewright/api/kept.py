@@ -101,7 +101,7 @@ class _Place:
         try:
             if not self.folder.check(MODELS, self.name, max_bytes=MAX_FILE_BYTES):
                 return None
-            kept = read_kept(path, options, lambda: _constants(model, options), pool)
+            kept = read_kept(path, options, functools.partial(_constants, model, options), pool)
         except NotPrivate as problem:
             warn_once(problem)
             return None
@@ -160,12 +160,17 @@ def damaged_kept(folder: PrivateFolder) -> tuple[str, ...]:
     return tuple(damaged)
 
 
-def _constants(model: Model, options: Options) -> Mapping[str, Array | bytes]:
-    """Those of the graph after the passes, which give the same each time."""
+def _constants(model: Model, options: Options, named: Mapping[str, str]) -> Mapping[str, Array | bytes]:
+    """Those of the graph after the passes, which give the same each time: so the names of values say which is
+    which, and their bytes are not hashed again. What has no such name is an attribute's.
+    """
     from tilewright.compiler import optimise
-    from tilewright.ir.text import constants_of
+    from tilewright.ir.text import attribute_constants
 
-    return constants_of(optimise(model.graph, options)[0])
+    graph = optimise(model.graph, options)[0]
+    values = {value.name: value.data for value in graph.values() if value.data is not None}
+    found = {digest: values[name] for digest, name in named.items() if name in values}
+    return {**attribute_constants(graph), **found} if len(found) < len(named) else found
 
 
 def _place(model: Model, options: Options) -> _Place | None:

@@ -18,6 +18,7 @@ comment holds the signature of who made it (`signature.py`), without which no co
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -263,13 +264,13 @@ def verify_artifact(path: Path) -> None:
 def read_kept(
     path: Path,
     options: Options,
-    constants: Callable[[], Mapping[str, Array | bytes]],
+    constants: Callable[[Mapping[str, str]], Mapping[str, Array | bytes]],
     pool: ContentPool | None = None,
 ) -> StoredModel:
     """Open what `save_artifact` wrote here without weights, of a compilation with these very options.
 
-    `constants` gives those of the optimised graph by their digests, when they are first called for; what a
-    pool has of the arranged ones is not made again.
+    `constants` gives those of the optimised graph by their digests, when they are called for; it is told
+    which value of the graph has which. What a pool has of the arranged ones is not made again.
 
     Raises:
         ArtifactCorrupt: it is damaged, of another version, or not by this user for this machine.
@@ -281,12 +282,14 @@ def read_kept(
         facts = replace(decode_facts(archive.manifest), options=options)
         codes = _stated_codes(archive)
         remarks = field_of(archive.manifest, "remarks", tuple[str, ...])
+        named = field_of(archive.manifest, "constants", dict[str, str])
     archive.verify_signature()
     find, _ = _made_for(archive, facts.target)
     store = _code_store(archive, facts.target, find, has_code=bool(codes))
     if archive.signature is None or archive.signature.public_key != user_key() or store is None:
         raise archive.corrupt("this user did not sign it")
-    stored = Stored(archive, facts, find, Options(), store, codes, given_constants=constants, pool=pool)
+    given = functools.partial(constants, named)
+    stored = Stored(archive, facts, find, Options(), store, codes, given_constants=given, pool=pool)
     stored.chosen = next((n for n, made_for in enumerate(codes) if store.refusal(made_for) is None), -1)
     if stored.chosen < 0:
         raise archive.corrupt("its code is for another machine")

@@ -30,7 +30,7 @@ from tilewright.artifact.signature import sign
 from tilewright.artifact.tensors import encode_tensors
 from tilewright.compiled_facts import CompiledFacts
 from tilewright.errors import InternalError
-from tilewright.ir.text import print_graph
+from tilewright.ir.text import ConstantDigests, print_graph
 from tilewright.program import Program
 from tilewright.targets.named_constants import named_constants
 from tilewright.targets.stored import StoredCode
@@ -55,12 +55,14 @@ def save_artifact(path: Path, content: Content, *, has_weights: bool = True) -> 
     Raises:
         UsageError: the file cannot be written.
     """
-    tensors, constants = named_constants(content.program.graph) if has_weights else ({}, {})
+    digests = ConstantDigests()
+    tensors, constants = named_constants(content.program.graph, digests)
     manifest = {**_manifest(content.facts, content.codes), "constants": constants}
-    members = _members(content)
+    members = _members(content, digests)
     if has_weights:
         members.append(Member(WEIGHTS, encode_tensors(tensors)))
     else:
+        manifest["constants"] = {digest: entry["tensor"] for digest, entry in constants.items()}
         manifest["remarks"] = list(content.program.remarks)
     return _written(path, manifest, members, content)
 
@@ -78,10 +80,11 @@ def save_shapes(path: Path, facts: CompiledFacts, contents: Sequence[Content]) -
     constants: dict[str, dict[str, Any]] = {}
     members = []
     for number, content in enumerate(contents):
-        _add_constants(content, tensors, constants)
+        digests = ConstantDigests()
+        _add_constants(content, tensors, constants, digests)
         folder = shapes_folder(number)
         members.append(Member(folder + MANIFEST, (_json(_manifest(content.facts, content.codes)),)))
-        members += _members(content, folder)
+        members += _members(content, digests, folder)
     members.append(Member(WEIGHTS, encode_tensors(tensors)))
     shapes = [{i.name: list(i.shape) for i in content.facts.inputs} for content in contents]
     manifest = {**_manifest(facts, first.codes), "constants": constants, SHAPES: shapes}
@@ -103,10 +106,10 @@ def _manifest(facts: CompiledFacts, codes: Sequence[StoredCode]) -> dict[str, An
     }
 
 
-def _members(content: Content, folder: str = "") -> list[Member]:
+def _members(content: Content, digests: ConstantDigests, folder: str = "") -> list[Member]:
     """Everything but weights."""
     members = [
-        Member(folder + GRAPH, (print_graph(content.program.graph).encode(),)),
+        Member(folder + GRAPH, (print_graph(content.program.graph, digest=digests).encode(),)),
         Member(folder + PLAN, (_json(encode_plan(content.program)),)),
     ]
     machine = content.facts.machine
@@ -128,10 +131,15 @@ def _code_members(folder: str, code: StoredCode) -> list[Member]:
     return [Member(folder + FACTS, (_json(dict(code.facts)),)), *parts]
 
 
-def _add_constants(content: Content, tensors: dict[str, Array], constants: dict[str, dict[str, Any]]) -> None:
+def _add_constants(
+    content: Content,
+    tensors: dict[str, Array],
+    constants: dict[str, dict[str, Any]],
+    digests: ConstantDigests,
+) -> None:
     """The constants of one program beside those that are there: equal ones are there already, and others of
     the same name go by their digest."""
-    added, table = named_constants(content.program.graph)
+    added, table = named_constants(content.program.graph, digests)
     for digest, entry in table.items():
         if digest not in constants:
             name = entry["tensor"] if entry["tensor"] not in tensors else f"sha256:{digest}"

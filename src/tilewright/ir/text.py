@@ -22,7 +22,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,12 +56,31 @@ def constant_digest(data: Array) -> str:
     return hashlib.sha256(_bytes_of(data)).hexdigest()
 
 
-def constants_of(graph: Graph) -> dict[str, Array | bytes]:
+class ConstantDigests:
+    """Digests of constants that nobody changes meanwhile, each made once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Array, str]] = {}  # the array, so that its number stays its own
+
+    def __call__(self, data: Array) -> str:
+        """See `constant_digest`."""
+        if id(data) not in self._known:
+            self._known[id(data)] = data, constant_digest(data)
+        return self._known[id(data)][1]
+
+
+Digest = Callable[[Array], str]
+
+
+def constants_of(graph: Graph, digest: Digest = constant_digest) -> dict[str, Array | bytes]:
     """What digests in the graph's text stand for: constants, tensor attributes and bodies."""
+    values = (value.data for value in graph.values() if value.data is not None)
+    return {**{digest(data): data for data in values}, **attribute_constants(graph)}
+
+
+def attribute_constants(graph: Graph) -> dict[str, Array | bytes]:
+    """Those of them that attributes of nodes hold."""
     found: dict[str, Array | bytes] = {}
-    for value in graph.values():
-        if value.data is not None:
-            found[constant_digest(value.data)] = value.data
     for node in graph.nodes:
         for attribute in node.attributes.values():
             if isinstance(attribute, np.ndarray):
@@ -71,7 +90,7 @@ def constants_of(graph: Graph) -> dict[str, Array | bytes]:
     return found
 
 
-def print_graph(graph: Graph, *, weights: bool = False) -> str:
+def print_graph(graph: Graph, *, weights: bool = False, digest: Digest = constant_digest) -> str:
     """The graph as text; with `weights`, text that holds everything.
 
     >>> graph = Graph("g")
@@ -90,12 +109,12 @@ def print_graph(graph: Graph, *, weights: bool = False) -> str:
     opset = max(opsets, key=lambda version: (opsets[version], version), default=21)
     lines = [f"graph {_quoted(graph.name)} opset {opset} {{"]
     for value in graph.inputs:
-        data = "" if value.data is None else f" = {_constant_text(value.data, weights)}"
+        data = "" if value.data is None else f" = {_constant_text(value.data, weights, digest)}"
         lines.append(f"  input {_typed(value)}{data}")
     inputs = set(graph.inputs)
     for value in graph.initializers:
         if value not in inputs and value.data is not None:
-            lines.append(f"  const {_typed(value)} = {_constant_text(value.data, weights)}")
+            lines.append(f"  const {_typed(value)} = {_constant_text(value.data, weights, digest)}")
     lines += [f"  {_node_text(node, opset, weights)}" for node in graph.nodes]
     lines.append(f"  return {', '.join(_name(v) for v in graph.outputs)}".rstrip())
     return "\n".join([*lines, "}", ""])
@@ -159,10 +178,10 @@ def _scalar_text(value: int | float | str) -> str:
     return _quoted(value) if isinstance(value, str) else repr(value)
 
 
-def _constant_text(data: Array, weights: bool) -> str:
+def _constant_text(data: Array, weights: bool, digest: Digest = constant_digest) -> str:
     if data.size <= MAX_INLINE_ELEMENTS and _prints_exactly(data):
         return f"[{', '.join(_element_text(x) for x in data.reshape(-1))}]"
-    return _blob(_bytes_of(data), weights)
+    return _blob(_bytes_of(data), True) if weights else f"sha256:{digest(data)}"
 
 
 def _prints_exactly(data: Array) -> bool:
@@ -182,16 +201,17 @@ def _element_text(element: Any) -> str:
     return short if type(element)(float(short)) == element else repr(float(element))
 
 
-def _blob(data: bytes, inline: bool) -> str:
+def _blob(data: bytes | memoryview, inline: bool) -> str:
     if inline:
         return f"base64:{base64.b64encode(data).decode()}"
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def _bytes_of(data: Array) -> bytes:
+def _bytes_of(data: Array) -> bytes | memoryview:
     if data.dtype.kind in "OUS":
         return json.dumps([str(x) for x in data.reshape(-1)]).encode()
-    return np.ascontiguousarray(data).astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
+    little = np.ascontiguousarray(data).astype(data.dtype.newbyteorder("<"), copy=False)
+    return little.reshape(-1).view(np.uint8).data
 
 
 def parse_graph(text: str, *, constants: Mapping[str, Array | bytes] | None = None) -> Graph:

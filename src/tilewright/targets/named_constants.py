@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +19,20 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-def named_constants(graph: Graph) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
+def named_constants(
+    graph: Graph, digests: Callable[[Array], str] | None = None
+) -> tuple[dict[str, Array], dict[str, dict[str, Any]]]:
     """Tensors under names that a person knows, and `{digest: {"tensor", "dtype", "shape"}}`.
 
-    What is not an initializer, such as the body of a loop, is named by its digest.
+    `digests` gives those of constants, which may be known. What is not an initializer, such as the body of a
+    loop, is named by its digest.
     """
-    from tilewright.ir.text import constants_of
+    from tilewright.ir.text import constant_digest, constants_of
 
     names = {id(v.data): v.name for v in graph.values() if v.data is not None}
     tensors: dict[str, Array] = {}
     table: dict[str, dict[str, Any]] = {}
-    for digest, data in constants_of(graph).items():
+    for digest, data in constants_of(graph, digests or constant_digest).items():
         name = names.get(id(data), "")
         if not name or name in tensors or name == "__metadata__":
             name = f"sha256:{digest}"

@@ -15,7 +15,7 @@ from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.external import check_external_data, embed_external_attributes
 from tilewright.frontend.onnx.initializers import Initializers
 from tilewright.frontend.onnx.microsoft import place_operators
-from tilewright.frontend.onnx.prepare import prepare_model
+from tilewright.frontend.onnx.prepare import is_prepared, prepare_model
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.frontend.onnx.read import Opened, Source, open_model
@@ -96,11 +96,14 @@ def _imported(opened: Opened, build: Callable[[PreparedModel], T], *, keeps: boo
     """What is built of a model that is checked and prepared; `keeps`: that may be the model itself."""
     model, origin = opened.model, opened.origin
     with error_context(f"in {origin.label}"), bounded_messages():
-        num_nodes = validate_model(model)
+        if not is_prepared(model):
+            opened.embed()
+        num_nodes = validate_model(model, opened.data)
         size_bytes = opened.size_bytes + check_external_data(model, origin)
         with native.session(num_nodes, size_bytes):
             embed_external_attributes(model, origin)
             place_operators(model)
             run_checker(model)
-            initializers = Initializers(origin, releases=keeps)
+            apart = {model.graph.initializer[number].name: data for number, data in opened.data.items()}
+            initializers = Initializers(origin, apart=apart, releases=keeps)
             return build(PreparedModel(prepare_model(model), origin, initializers, size_bytes))

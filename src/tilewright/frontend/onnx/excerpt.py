@@ -22,6 +22,7 @@ class Excerpts:
 
     def __init__(self, source: Source, values: Mapping[str, Value]) -> None:
         opened = open_model(source)
+        opened.embed()
         self._model = opened.model
         self._values = values
         with error_context(f"in {opened.origin.label}"):

@@ -11,7 +11,7 @@ MAX_MODEL_BYTES = 2**31 - 1
 MAX_STRUCTURE_BYTES = 32 << 20
 
 # Messages and strings of a file. Each takes up to 1 KB while it is imported, so that the structure of a file
-# takes 3 GiB at the most, weights twice what they are in the file, and constants computed 256 MiB.
+# takes 3 GiB at the most, weights what they are in the file, and constants computed 256 MiB.
 MAX_PARTS = 2_000_000
 
 # Nodes of a file, of what its local functions expand to, and of the graph that it becomes.

@@ -17,6 +17,11 @@ def opset_versions(model: ModelProto) -> dict[str, int]:
     return {("" if e.domain == "ai.onnx" else e.domain): e.version for e in model.opset_import}
 
 
+def is_prepared(model: ModelProto) -> bool:
+    """Whether `prepare_model` leaves a model as it is."""
+    return not model.functions and opset_versions(model).get("", OLDEST_OPSET) >= OLDEST_OPSET
+
+
 def prepare_model(model: ModelProto) -> ModelProto:
     """Inline local functions and lift old operator sets to `OLDEST_OPSET`.
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from tilewright.errors import ModelRejected, UsageError, error_context
-from tilewright.files import NotRegularFile, open_regular
+from tilewright.files import Bytes, NotRegularFile, open_regular
 from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.external import external_files, open_external
 from tilewright.frontend.onnx.limits import MAX_MODEL_BYTES, MAX_NODES, MAX_STRUCTURE_BYTES
 from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.protos import bounded_messages, require_few_parts
+from tilewright.frontend.onnx.split import Split, split_model
 from tilewright.frontend.onnx.wire import structure_bytes
 
 if TYPE_CHECKING:
@@ -26,10 +31,15 @@ if TYPE_CHECKING:
 Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 
+_MIN_SPLIT_BYTES = 1 << 20
+"""Of models: smaller ones are parsed whole."""
+
+
 @dataclass(slots=True, eq=False)
 class Opened:
     """A model that was read and parsed from bytes; `locations` are other files that it names.
 
+    Large initializers of its graph have their data in `data`, by their number, and not in the message.
     The bytes are needed for nothing but their digest, and kept until somebody asks for it.
     """
 
@@ -37,8 +47,15 @@ class Opened:
     origin: Origin
     size_bytes: int
     locations: tuple[str, ...]
-    _data: bytes
+    _pieces: tuple[Bytes, ...]
+    data: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
     _digest: Hash | None = None
+
+    def embed(self) -> None:
+        """Put all data into the message, for those who take it as a whole."""
+        for number, array in self.data.items():
+            self.model.graph.initializer[number].raw_data = array.tobytes()
+        self.data = {}
 
     def sha256(self) -> str:
         """Of everything the model consists of, in hex: its bytes and those of its external data.
@@ -46,7 +63,10 @@ class Opened:
         Reads external data whatever they are: call it when the model has been checked.
         """
         if self._digest is None:
-            self._digest, self._data = hashlib.sha256(self._data), b""
+            self._digest = hashlib.sha256()
+            for piece in self._pieces:
+                self._digest.update(piece)
+            self._pieces = ()
         digest = self._digest.copy()
         for location in self.locations:
             with open_external(self.origin, location) as file:
@@ -69,26 +89,53 @@ def open_model(source: Source) -> Opened:
     if isinstance(source, onnx.ModelProto):
         data, origin = source.SerializeToString(deterministic=True), Origin("the given model", None)
         require_few_parts(source, len(data), origin.label)
-        copy = onnx.ModelProto()
-        copy.CopyFrom(source)
-        return Opened(copy, origin, len(data), (), data)
+        split = _split(data)
+        del data
+        return Opened(_copied(source, split), origin, split.size_bytes, (), split.pieces, split.data)
     if isinstance(source, bytes | bytearray | memoryview):
-        data, origin = bytes(source), Origin("the given bytes", None)
-        return Opened(_parse(data, origin.label), origin, len(data), (), data)
+        split, origin = _split(bytes(source)), Origin("the given bytes", None)
+        return Opened(_parse(split, origin.label), origin, split.size_bytes, (), split.pieces, split.data)
     if not isinstance(source, str | os.PathLike):
         raise UsageError(
             f"cannot load a model from {type(source).__name__}: give a path, bytes or an onnx.ModelProto."
         )
     path = Path(source)
-    data = read_regular_file(path)
-    model = _parse(data, str(path))
+    with _regular_file(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        split = split_model(file, size_bytes) if size_bytes >= _MIN_SPLIT_BYTES else _whole(file.read())
+    model = _parse(split, str(path))
     with error_context(f"in {path}"), bounded_messages():
         locations = tuple(external_files(model))
-    return Opened(model, Origin(str(path), path.parent), len(data), locations, data)
+    origin = Origin(str(path), path.parent)
+    return Opened(model, origin, split.size_bytes, locations, split.pieces, split.data)
 
 
-def read_regular_file(path: Path) -> bytes:
-    """Bytes of a regular file; a link to one is followed, for the user named it."""
+def _copied(model: onnx.ModelProto, split: Split) -> onnx.ModelProto:
+    """A copy of a model, without the data that its split has apart."""
+    copy = onnx.ModelProto()
+    try:
+        if split.data:
+            copy.ParseFromString(split.rest)
+            return copy
+    except DecodeError:  # the parser reads less deeply nested models than there are
+        split.data.clear()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _split(data: bytes) -> Split:
+    if len(data) < _MIN_SPLIT_BYTES:
+        return _whole(data)
+    return split_model(io.BytesIO(data), len(data))
+
+
+def _whole(data: bytes) -> Split:
+    return Split(data, {}, (data,), len(data))
+
+
+@contextmanager
+def _regular_file(path: Path) -> Iterator[io.BufferedReader]:
+    """A regular file of a size that a model can have; a link to one is followed, for the user named it."""
     try:
         descriptor = open_regular(path)
     except FileNotFoundError:
@@ -107,11 +154,12 @@ def read_regular_file(path: Path) -> bytes:
                 f"{path} has {size_bytes} bytes, more than the 2 GiB an ONNX file can have; "
                 "save it again with external data (onnx.save_model(..., save_as_external_data=True))."
             )
-        return file.read()
+        yield file
 
 
-def _parse(data: bytes, label: str) -> onnx.ModelProto:
-    if not data:
+def _parse(split: Split, label: str) -> onnx.ModelProto:
+    data, num_bytes = split.rest, split.size_bytes
+    if not num_bytes:
         raise ModelRejected(f"{label}: empty, not an ONNX model; export or download it again.")
     if len(data) > MAX_STRUCTURE_BYTES and (size := structure_bytes(data)) > MAX_STRUCTURE_BYTES:
         raise ModelRejected(
@@ -123,7 +171,7 @@ def _parse(data: bytes, label: str) -> onnx.ModelProto:
         model.ParseFromString(data)
     except DecodeError as error:
         raise ModelRejected(
-            f"{label}: not an ONNX model, or cut off, or nested too deeply ({len(data)} bytes that are no "
+            f"{label}: not an ONNX model, or cut off, or nested too deeply ({num_bytes} bytes that are no "
             "ModelProto); export or download it again."
         ) from error
     if not model.HasField("graph") or not model.ir_version:
@@ -133,5 +181,5 @@ def _parse(data: bytes, label: str) -> onnx.ModelProto:
         raise ModelRejected(
             f"{label}: {len(model.graph.node)} nodes, more than {MAX_NODES}; split the model."
         )
-    require_few_parts(model, len(data), label)
+    require_few_parts(model, num_bytes, label)
     return model

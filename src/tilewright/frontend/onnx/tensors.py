@@ -12,6 +12,8 @@ from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx.limits import MAX_RANK, MAX_VALUE_BYTES
 from tilewright.ir.dtype import DType
 
+Array = np.ndarray[Any, Any]
+
 _WORDS = {
     TensorProto.FLOAT: ("float_data", 1),
     TensorProto.COMPLEX64: ("float_data", 2),
@@ -82,10 +84,11 @@ def tensor_size_bytes(tensor: TensorProto) -> int:
     return math.prod(tensor_shape(tensor)) * tensor_dtype(tensor).size_bytes
 
 
-def checked_raw_data(tensor: TensorProto) -> bytes | None:
+def checked_raw_data(tensor: TensorProto, apart: Array | None = None) -> bytes | Array | None:
     """The raw data of a tensor, None if it has others, checked to be exactly as many as the shape needs.
 
-    Every look at raw data copies them: there is one.
+    `apart` are its raw data if the message does not hold them. Every look at those of a message copies them:
+    there is one.
 
     Raises:
         ModelRejected: too few, too many, or in the wrong field.
@@ -95,10 +98,13 @@ def checked_raw_data(tensor: TensorProto) -> bytes | None:
     if tensor.HasField("segment"):
         raise UnsupportedOp(f"{what} is stored in segments, which nobody writes; save the model again.")
     field, words = _WORDS.get(tensor.data_type, ("int32_data", 1))
-    strays = [f for f in _FIELDS if len(getattr(tensor, f)) and (f != field or tensor.HasField("raw_data"))]
+    is_raw = apart is not None or tensor.HasField("raw_data")
+    strays = [f for f in _FIELDS if len(getattr(tensor, f)) and (f != field or is_raw)]
     if strays:
         raise ModelRejected(f"{what} of type {dtype} has data in {strays[0]} too; save the model again.")
-    raw = tensor.raw_data if tensor.HasField("raw_data") and dtype is not DType.STRING else None
+    raw: bytes | Array | None = None
+    if is_raw and dtype is not DType.STRING:
+        raw = tensor.raw_data if apart is None else apart
     if raw is not None:
         needed, found, unit = count * dtype.size_bytes, len(raw), "bytes"
     else:
@@ -111,13 +117,13 @@ def checked_raw_data(tensor: TensorProto) -> bytes | None:
     return raw
 
 
-def embedded_array(tensor: TensorProto) -> np.ndarray[Any, Any]:
-    """Data of a tensor that carries them itself.
+def embedded_array(tensor: TensorProto, apart: Array | None = None) -> Array:
+    """Data of a tensor that carries them itself, but for raw data that are `apart`.
 
     Raises:
         ModelRejected: the data do not fit shape and type.
     """
-    raw, dtype = checked_raw_data(tensor), tensor_dtype(tensor)
+    raw, dtype = checked_raw_data(tensor, apart), tensor_dtype(tensor)
     if raw is not None:
         return np.frombuffer(raw, dtype.numpy.newbyteorder("<")).reshape(tensor_shape(tensor))
     if dtype is DType.STRING:
@@ -126,7 +132,7 @@ def embedded_array(tensor: TensorProto) -> np.ndarray[Any, Any]:
         except UnicodeDecodeError:
             raise ModelRejected(f"tensor {tensor.name!r} holds text that is not UTF-8.") from None
         return np.array(text, dtype=object).reshape(tensor_shape(tensor))
-    array: np.ndarray[Any, Any] = numpy_helper.to_array(tensor)
+    array: Array = numpy_helper.to_array(tensor)
     return array
 
 

@@ -6,6 +6,10 @@ away from the file system.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
@@ -17,11 +21,14 @@ from tilewright.frontend.onnx.tensors import checked_raw_data
 from tilewright.frontend.onnx.versions import OLDEST_OPSET, newest_opset
 from tilewright.ir.bodies import body_graphs, free_names
 
+Array = np.ndarray[Any, Any]
 
-def validate_model(model: ModelProto) -> int:
+
+def validate_model(model: ModelProto, data: Mapping[int, Array]) -> int:
     """Check versions, names, order and tensors of a parsed model; sort its nodes if they need it.
 
-    Returns the number of its nodes, those of bodies and of calls of local functions included.
+    `data` are those of initializers, by number, that the message does not hold. Returns the number of its
+    nodes, those of bodies and of calls of local functions included.
 
     Raises:
         ModelRejected: it is not a consistent ONNX model.
@@ -34,9 +41,9 @@ def validate_model(model: ModelProto) -> int:
         raise ModelRejected(f"the model has {count} nodes, more than {MAX_NODES}; split it.")
     count = max(count, _check_functions(model))
     _check_graph(model.graph, {})
-    for tensor in model.graph.initializer:
+    for number, tensor in enumerate(model.graph.initializer):
         if tensor.data_location == onnx.TensorProto.DEFAULT:
-            checked_raw_data(tensor)
+            checked_raw_data(tensor, data.get(number))
     return count
 
 
