@@ -7,7 +7,7 @@ nanoseconds, picojoules or their product, and say so in the unit of their answer
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -172,6 +172,17 @@ class CostModel(Protocol):
         """What any schedule of these kernels takes at least that runs so many groups at a time.
 
         One kernel of all of a graph's nodes bounds every partition of the graph.
+        """
+        ...
+
+
+@runtime_checkable
+class DistinguishesStages(Protocol):
+    """A cost model for which the structure of its kernels does not say all of a stage."""
+
+    def stage_facts(self, groups: Sequence[Sequence[KernelWork]]) -> Hashable:
+        """What else the cost of a stage depends on: kernels of equal structure in equal groups cost the same
+        where this is equal, too.
         """
         ...
 

@@ -1,6 +1,7 @@
 """IOS's searches: the dynamic programme, lazy A*, the beam, and the scheduler around them."""
 
 import math
+from collections.abc import Hashable
 from dataclasses import replace
 from itertools import pairwise
 
@@ -23,7 +24,7 @@ from tilewright.schedule.greedy import Greedy
 from tilewright.schedule.ios.beam import beam, one_by_one
 from tilewright.schedule.ios.block import Block, BlockAnswer, Rules, Stop
 from tilewright.schedule.ios.blocks import Span, blocks
-from tilewright.schedule.ios.costs import AskedCosts, StageCosts
+from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, StageCosts
 from tilewright.schedule.ios.counts import count
 from tilewright.schedule.ios.dynamic import dynamic
 from tilewright.schedule.ios.endings import EndingSpace, Grouping, Pruning
@@ -40,7 +41,7 @@ from tilewright.schedule.ios.paper import (
 from tilewright.schedule.ios.planner import Ios
 from tilewright.schedule.ios.search import AStar
 from tilewright.schedule.ios.settle import settled
-from tilewright.schedule.ios.stages import StageChoice
+from tilewright.schedule.ios.stages import StageChoice, signature
 from tilewright.schedule.ios.synthetic import SyntheticCosts
 from tilewright.schedule.sequential import Sequential
 from tilewright.zoo.ios_blocks import load_blocks
@@ -357,6 +358,39 @@ def problem_of(seed: int, num_groups: int, cost: CostModel = NOMINAL) -> Schedul
     partition = Layerwise().solve(PartitionProblem(random_graph(seed, 16)), Budget(100))
     assert isinstance(partition, Partition)
     return ScheduleProblem(partition, cost=cost, limits=Limits(num_groups))
+
+
+def stages_of_pairs(graph: StageGraph) -> list[StageChoice]:
+    """Every two operators in a row, and at the same time where neither needs the other."""
+    stages = []
+    for second in range(graph.num_operators):
+        for first in range(second):
+            stages.append(StageChoice(((first, second),), "parallel"))
+            if not graph.descendants[first] >> second & 1:
+                stages.append(StageChoice(((first,), (second,)), "parallel"))
+                stages += [StageChoice(((third, first), (second,)), "parallel") for third in range(first)][:3]
+    return stages
+
+
+@pytest.mark.parametrize("target", ["stcp920", "v100"])
+def test_stages_with_one_signature_have_one_cost(target: str) -> None:
+    """Whatever was asked before: in one program it matters which values kernels share."""
+    options = Options(target=target, partition="layerwise", no_cache=True)
+    planned = plan(load(zoo.build("bert_tiny")).graph, options)
+    cost = planned.backend.costs  # type: ignore[attr-defined]  # described machines have some
+    problem = ScheduleProblem(planned.program.partition, cost=cost, limits=Limits(2))
+    graph = StageGraph.of_partition(problem.partition)
+    costs = ModelCosts(problem, graph)
+    asked = AskedCosts(costs, graph)
+    choices = stages_of_pairs(graph)[:600]
+    for choice in choices:
+        assert asked.cost_ns(choice) == costs.cost_ns(choice), choice
+    assert asked.num_asked < len(choices)
+    by_structure: dict[Hashable, set[float]] = {}
+    for choice in choices:
+        structure = signature(choice, costs.operators, graph.predecessors, in_order=True)
+        by_structure.setdefault(structure, set()).add(costs.cost_ns(choice))
+    assert any(len(known) > 1 for known in by_structure.values()) == (target == "stcp920")
 
 
 @pytest.mark.parametrize("seed", range(4))

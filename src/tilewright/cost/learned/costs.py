@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.cost.base import CostModel, Estimate, KernelWork
+from tilewright.cost.base import CostModel, DistinguishesStages, Estimate, KernelWork
 from tilewright.cost.features import (
     MachineFacts,
     PlanFacts,
@@ -129,6 +129,10 @@ class LearnedCosts:
             learned_ns = sum(kernel.time_ns for kernel in learned)
             time_ns = together_ns * (learned_ns / alone_ns if alone_ns else 1.0)
         return Estimate(time_ns, 0.0, self.source, energy_pj)
+
+    def stage_facts(self, groups: Sequence[Sequence[KernelWork]]) -> Hashable:
+        """What the target's estimates depend on."""
+        return self.base.stage_facts(groups) if isinstance(self.base, DistinguishesStages) else ()
 
     @property
     def _by_roofline(self) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from tilewright.cost.base import SharesMachine
+from tilewright.cost.base import DistinguishesStages, SharesMachine
 from tilewright.errors import InternalError
 from tilewright.ir.graph_regions import kernel_structure
 from tilewright.schedule.base import Group, Instance, ScheduleProblem, Stage
@@ -140,16 +140,25 @@ class ModelCosts:
         self._is_moldable = is_moldable
         self._graph = graph
         numbers: dict[Hashable, int] = {}  # instead of structures, which take long to compare
-        self._operators = [
+        self.operators = [
             numbers.setdefault(kernel_structure(s.nodes, s.outputs), len(numbers))
             for s in problem.partition.subgraphs
         ]
+        self._distinguishing = problem.cost if isinstance(problem.cost, DistinguishesStages) else None
         self._on_cores: dict[tuple[int, int], float] = {}
         self.bounds = self._bounds()
 
     def signature(self, choice: StageChoice) -> Hashable:
-        """Groups by what their kernels do, in their order: the first one may get cores first."""
-        return signature(choice, self._operators, self._graph.predecessors, in_order=True)
+        """Groups by what their kernels do, in their order: the first one may get cores first.
+
+        What the model sees beside that, such as values that kernels share, goes with it.
+        """
+        structure = signature(choice, self.operators, self._graph.predecessors, in_order=True)
+        if self._distinguishing is None:
+            return structure
+        subgraphs = self._problem.partition.subgraphs
+        groups = [[subgraphs[i] for i in group] for group in choice.groups]
+        return structure, self._distinguishing.stage_facts(groups)
 
     def cost_ns(self, choice: StageChoice) -> float:
         """By the model, under the objective; time for the product of time and energy."""

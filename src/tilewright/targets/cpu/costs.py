@@ -169,6 +169,8 @@ class CpuCosts:
         self._lowered: dict[Subgraph, tuple[LaunchCost, ...]] = {}
         self._by_work: dict[Hashable, tuple[LaunchCost, ...]] = {}
         self._by_facts: dict[Hashable, tuple[LaunchCost, ...]] = {}
+        self._launch_numbers: dict[tuple[LaunchCost, ...], int] = {}
+        self._group_facts: dict[tuple[KernelWork, ...], Hashable] = {}
         self._bounds: dict[Hashable, float] = {}
         self._cycles: dict[Node, float] = {}
         rates = [item for unit in machine.units for item in unit.macs_per_cycle.items()]
@@ -181,6 +183,7 @@ class CpuCosts:
         """From now on these subgraphs cost what their kernels do."""
         for subgraph, launches in zip(subgraphs, work, strict=True):
             self._lowered[subgraph] = tuple(LaunchCost.of(launch, self._isa) for launch in launches)
+        self._group_facts.clear()
 
     def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
         """Its launches one after the other, each on all the cores that it is given."""
@@ -218,6 +221,18 @@ class CpuCosts:
             threads_ns = stage_ns(running, [n for _, n in members], self._num_cores, near_ns)
             total_ns += threads_ns + python_ns + _BARRIER_NS * (self._num_cores - 1)
         return Estimate(total_ns, bound_ns, self.source)
+
+    def stage_facts(self, groups: Sequence[Sequence[KernelWork]]) -> Hashable:
+        """Kernels that were lowered by what they really do; what each group brings from other threads."""
+        return tuple(map(self._facts, groups))
+
+    def _facts(self, group: Sequence[KernelWork]) -> Hashable:
+        key = tuple(group)
+        if key not in self._group_facts:
+            numbers = self._launch_numbers
+            kernels = tuple(numbers.setdefault(self._launches(work), len(numbers)) for work in group)
+            self._group_facts[key] = kernels, tuple(self._remote_ns(group))
+        return self._group_facts[key]
 
     def _remote_ns(self, group: Sequence[KernelWork]) -> Iterator[float]:
         """For each launch of a group the time to bring what other threads wrote: the first of a kernel does.

@@ -99,6 +99,10 @@ class NpuCosts:
             return self._stage_of_launched(groups, tuple(num_cores) or (None,) * len(groups))
         return self._simulated(groups)
 
+    def stage_facts(self, groups: Sequence[Sequence[KernelWork]]) -> Hashable:
+        """In one program which values kernels share; kernels launched separately share none."""
+        return () if self._launches_each else _connections(groups)
+
     def occupied_ns(self, work: KernelWork) -> tuple[float, ...] | None:
         """Its time, times the share of the cores that it holds; the time of main memory; and its time as
         often as it counts where cores hold no more than one, two, ... kernels of its size at a time.

@@ -3,15 +3,18 @@
 import copy
 
 import pytest
+from onnx import TensorProto, helper
+from tests.support.models import model
 
 from tilewright import zoo
-from tilewright.compiler import compile_graph
+from tilewright.compiler import compile_graph, plan
 from tilewright.cost.base import CostModel
 from tilewright.errors import MachineError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph_regions import kernel_structure
 from tilewright.options import Options
 from tilewright.partition.base import Subgraph, make_subgraph
 from tilewright.program import Program
@@ -156,3 +159,34 @@ def test_elements_that_lanes_fetch_alone_are_counted_and_those_that_share_a_set_
         assert sorted((cycles.gathered, cycles.scattered)) == [0, rows * columns]
         assert cycles.conflicting == (rows * columns if rows == 1024 else 0)
         assert cycles.least_vector == rows
+
+
+def test_which_operand_a_group_makes_itself_is_told_apart() -> None:
+    """Of equal kernels behind equal kernels one reads their large result, the other the small one."""
+    shapes = {"x": (1, 64, 64, 64), "y": (1, 64, 64, 64), "large": (1, 64, 64, 64), "small": (1, 64, 1, 1)}
+    names = ["x", "y", "large", "small"]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes[name]) for name in names]
+    nodes = [
+        helper.make_node("Relu", ["x"], ["rx"]),
+        helper.make_node("GlobalAveragePool", ["rx"], ["px"]),
+        helper.make_node("Relu", ["y"], ["ry"]),
+        helper.make_node("GlobalAveragePool", ["ry"], ["py"]),
+        helper.make_node("Mul", ["rx", "small"], ["by_small"]),
+        helper.make_node("Mul", ["large", "py"], ["of_large"]),
+    ]
+    results = ("rx", "px", "ry", "py", "by_small", "of_large")
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in results]
+    graph = load_onnx(model(nodes, inputs, outputs, []))
+    costs = plan(graph, Options(threads=2, partition="none", no_cache=True)).backend.costs
+    assert isinstance(costs, CpuCosts)
+    made = {value.name: node for node in graph.nodes for value in node.results()}
+    first, second = (make_subgraph(0, (made[r], made[p]), graph) for r, p in (("rx", "px"), ("ry", "py")))
+    reads_large, reads_small = (make_subgraph(0, (made[name],), graph) for name in ("by_small", "of_large"))
+    pairs = ((first, reads_large), (second, reads_small))
+    structures = [[kernel_structure(work.nodes, work.outputs) for work in pair] for pair in pairs]
+    assert structures[0] == structures[1]
+    stages = [(pair, (other[0],)) for pair, other in zip(pairs, reversed(pairs), strict=True)]
+    times = [costs.stage(stage).time_ns for stage in stages]
+    assert times[0] != times[1]
+    assert costs.stage_facts(stages[0]) != costs.stage_facts(stages[1])
+    assert costs.stage_facts(stages[0]) == costs.stage_facts(stages[0])
