@@ -57,3 +57,13 @@ class Program:
             for s in self.partition.subgraphs
         )
         return self.with_partition(replace(self.partition, subgraphs=subgraphs))
+
+    def unmeasured(self) -> Program:
+        """The same program without ways to make kernels that were measured, which say nothing of other
+        instructions: neither its own nor those of forms. How forms cut subgraphs stays."""
+        chosen = {
+            subgraph.id: subgraph.form.unmeasured()
+            for subgraph in self.partition.subgraphs
+            if subgraph.form is not None and any(kernel.choices for kernel in subgraph.form.kernels)
+        }
+        return replace(self.with_forms(chosen), choices={})

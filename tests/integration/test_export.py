@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
 import os
@@ -31,8 +32,13 @@ from tilewright.embed.weights import HEADER_BYTES
 from tilewright.ir.dtype import DType
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
+from tilewright.partition.form import Form, KernelForm
+from tilewright.planning.choice import Choice
 from tilewright.targets.cpu.executable import TensorSpec
-from tilewright.targets.cpu.isa import isa_by_name
+from tilewright.targets.cpu.isa import host_isa, isa_by_name
+from tilewright.targets.cpu.lower import lower_partition
+from tilewright.targets.cpu.select import product_candidates
+from tilewright.targets.cpu.template import Context
 
 CC = shutil.which("gcc") or shutil.which("cc")
 CROSS_CC, QEMU = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
@@ -217,6 +223,35 @@ def test_equal_models_give_equal_bytes(small: Path) -> None:
     for file in ("small.o", "small.weights", "small.h", "example.c"):
         assert (small / "again" / file).read_bytes() == (small / file).read_bytes()
         assert (small / "artifact" / file).read_bytes() == (small / file).read_bytes()
+
+
+def test_what_was_measured_stays_with_its_instruction_set(small: Path) -> None:
+    """The tuned object differs from the plain one here, and for other instructions is the plain one."""
+    (small / "tuned").mkdir()
+    compiled = tw.compile(small / "small.onnx")
+    program = compiled.program
+    lowered = lower_partition(program.partition, host_isa())
+    choices = {}
+    for signature, product in lowered.products.items():
+        context = Context(host_isa(), product.layouts, "default", product.constants)
+        choices[signature] = product_candidates(product.nest, context)[-1]
+    tuned = dataclasses.replace(program, choices=choices)
+    compiled._program = tuned
+    host, other = host_isa().name, "avx2" if host_isa().name != "avx2" else "neon"
+    for isa, is_plain in ((host, False), (other, True)):
+        tw.export(small / "small.onnx", small, isa=isa, name="small", force=True)
+        tw.export(compiled, small / "tuned", isa=isa, name="small", force=True)
+        plain = (small / "small.o").read_bytes()
+        assert ((small / "tuned" / "small.o").read_bytes() == plain) is is_plain
+
+
+def test_choices_of_forms_are_measured_ones_too() -> None:
+    program = plan(tw.load(small_net()).graph, Options()).program
+    subgraph = next(s for s in program.partition.subgraphs if len(s.nodes) > 1)
+    kernels = (KernelForm(tuple(range(len(subgraph.nodes))), choices=(("8f00", Choice("contraction", ())),)),)
+    tuned = program.with_forms({subgraph.id: Form(kernels)})
+    assert tuned.partition.subgraphs[subgraph.id].form is not None
+    assert tuned.unmeasured().partition.subgraphs[subgraph.id].form is None
 
 
 @needs_compiler

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,6 @@ from tilewright.compiler import plan
 from tilewright.frontend.onnx import Source
 from tilewright.options import Options
 from tilewright.progress import PhaseClock, Progress
-from tilewright.tuning import NO_CHOICES
 
 if TYPE_CHECKING:
     from tilewright.embed import ExportedModel
@@ -45,18 +43,20 @@ def export_model(
         UnsupportedOp: an operator without generated code.
     """
     from tilewright.embed import EmittingTarget, export_object, isa_for_export
+    from tilewright.targets.cpu.target import CpuTarget
 
     record = isa_for_export(isa)
     if isinstance(model, CompiledModel):
         program, digest, stem = model.program, model.model_sha256, "model"
+        measured_on = CpuTarget().isa(program.options)
+        if (record.name, record.has_matrix_unit) != (measured_on.name, measured_on.has_matrix_unit):
+            program = program.unmeasured()
     else:
         model, options = compilation_request(model, "cpu", shapes, options, settings)
         clock = PhaseClock(options.timeout_s, progress)
         program = plan(model.graph, options, clock, target=EmittingTarget(record=record)).program
         digest = model.sha256
         stem = Path(model.name).stem
-    # Measured choices are another machine's.
-    program = dataclasses.replace(program, choices=NO_CHOICES)
     return export_object(
         program,
         record,

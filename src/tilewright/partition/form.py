@@ -143,6 +143,10 @@ class Form:
         """Whether some kernel computes several operators block by block."""
         return any(kernel.blocking is not None for kernel in self.kernels)
 
+    def unmeasured(self) -> Form:
+        """The same cut, whose products are made as the target estimates."""
+        return Form(tuple(replace(kernel, choices=()) for kernel in self.kernels))
+
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
         return {"kernels": [kernel.to_json() for kernel in self.kernels]}

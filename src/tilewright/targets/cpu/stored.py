@@ -60,11 +60,10 @@ class CpuStore:
     def adapted(self, program: Program, made_for: Mapping[str, str]) -> Program:
         """For this host, with all that it has. What other instructions were measured at says nothing here."""
         from tilewright.targets.cpu.isa import host_isa
-        from tilewright.tuning import NO_CHOICES
 
         program = replace(program, options=replace(program.options, isa=None))
         is_alike = made_for.get("isa") == host_isa().name
-        return program if is_alike else replace(program, choices=NO_CHOICES)
+        return program if is_alike else program.unmeasured()
 
     def unpack(self, parts: StoredParts) -> CpuImage:
         """The image; the graph is read only for operators on the host and constant outputs."""

@@ -72,7 +72,6 @@ from tilewright.targets.cpu.tune import tune
 from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, TOLERANCES, random_feed
 from tilewright.targets.cpu.tuning_context import context_on
 from tilewright.targets.validate import require_whole
-from tilewright.tuning import NO_CHOICES
 from tilewright.tuning.search import is_faster
 
 logger = logging.getLogger(__name__)
@@ -204,7 +203,7 @@ class CpuTarget:
                 cache = _object_cache(program.options)
                 images[isa.name] = (replace(image, runtime=runtime_object(isa, cache=cache)), weights)
             elif other.name not in images:
-                unmeasured = replace(program, choices=NO_CHOICES)
+                unmeasured = program.unmeasured()
                 placed = self.place(unmeasured, other)
                 emitted = self._image(unmeasured, placed, other, with_runtime=True)
                 images[other.name] = (emitted, placed.weights)
