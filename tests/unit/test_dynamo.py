@@ -218,6 +218,34 @@ def test_changed_weights_are_noticed(change: Callable[[Any], None]) -> None:
     torch.testing.assert_close(used(x), expected.detach(), rtol=1e-4, atol=1e-5)
 
 
+def _replace(layer: Any) -> None:
+    layer.weight = nn.Parameter(layer.weight.detach() * 3)
+
+
+@pytest.mark.parametrize("change", [_write, _exchange, _load, _replace])
+def test_changed_weights_are_noticed_where_the_graph_holds_them(change: Callable[[Any], None]) -> None:
+    """With torch's option `freezing` weights are no arguments of the graph."""
+    module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    used = Used(module)
+    with torch._inductor.config.patch(freezing=True):
+        torch.testing.assert_close(used(x), module(x).detach(), rtol=1e-4, atol=1e-5)
+        (graph,) = used.graphs
+        assert graph.is_compiled
+        assert not graph._constants
+        with torch.no_grad():
+            change(module)
+            expected = module(x)
+        torch.testing.assert_close(used(x), expected, rtol=1e-4, atol=1e-5)
+    assert used.remarks == []
+
+
+def test_weights_made_in_inference_mode_are_compiled() -> None:
+    with torch.inference_mode():
+        module = nn.Linear(4, 3).eval()
+    used = assert_equals_eager(module, torch.randn(2, 4))
+    assert used.graphs[0].is_compiled
+
+
 def test_weights_that_keep_changing_run_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.dynamo.graph.MAX_REFRESHES", 1)
     module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
@@ -263,6 +291,51 @@ def test_tensors_of_another_layout_are_read_right() -> None:
     module, x = small_cnn(), torch.randn(2, 3, 16, 16)
     used = assert_equals_eager(module, x.to(memory_format=torch.channels_last))
     assert used.graphs[0].is_compiled
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.randn(4, 2).T,
+        torch.randn(2, 8)[:, ::2],
+        torch.randn(3, 4)[1:],
+        torch.randn(2, 1).expand(2, 4),
+        torch._neg_view(torch.randn(2, 4)),
+        nn.Parameter(torch.randn(2, 4)),
+        torch.randn(2, 4, requires_grad=True),
+    ],
+    ids=["transposed", "strided", "offset", "expanded", "negated", "parameter", "with gradients"],
+)
+def test_inputs_that_lie_otherwise_are_read_right(x: Any) -> None:
+    module = nn.Linear(4, 3).eval()
+    used = Used(module)
+    used(torch.randn(2, 4))
+    with torch.inference_mode():
+        torch.testing.assert_close(used(x), module(x), rtol=1e-4, atol=1e-5)
+    assert used.remarks == []
+
+
+def test_code_refuses_tensors_that_it_was_not_made_for() -> None:
+    """TorchDynamo checks types and shapes before; a user can take these checks away."""
+    used = Used(nn.Linear(4, 3).eval())
+    used(torch.randn(2, 4))
+    (variant,) = used.graphs[0]._variants.values()
+    arguments = list(variant.weights.passed)
+    place = next(i for i in range(3) if i not in variant.weights.places)
+    direct = variant.direct
+    assert direct is not None
+    for x in (torch.randn(2, 4).double(), torch.randn(3, 4), torch.randn(4, 2).T, torch.randn(8)):
+        assert direct([*arguments[:place], x, *arguments[place:]]) is None
+
+
+def test_every_call_has_results_of_its_own() -> None:
+    module = nn.Linear(4, 3).eval()
+    used = Used(module)
+    x, y = torch.randn(2, 4), torch.randn(2, 4)
+    first = used(x)
+    kept = first.clone()
+    assert used(y).data_ptr() != first.data_ptr()
+    torch.testing.assert_close(first, kept, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(

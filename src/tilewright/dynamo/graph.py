@@ -56,7 +56,7 @@ class CompiledGraph:
         if torch.is_grad_enabled() and not self._records_nothing and self._wants_gradients(arguments):
             return self._run_recording(arguments)
         variant = self._variants.get(self._key(arguments))
-        if variant is None or not variant.has_constants(arguments):
+        if variant is None or not variant.weights.are_those_of(arguments):
             with self._lock:
                 variant = self._made(arguments)
         if variant is None:
@@ -91,7 +91,7 @@ class CompiledGraph:
         key = self._key(arguments)
         known = self._variants.get(key)
         if known is not None:
-            if known.has_constants(arguments):  # another thread was faster
+            if known.weights.are_those_of(arguments):  # another thread was faster
                 return known
             self._num_refreshes += 1
             if self._num_refreshes > MAX_REFRESHES:

@@ -16,13 +16,15 @@ from torch.fx.node import map_arg
 from tilewright.api.kept import compile_or_reuse
 from tilewright.api.models import load
 from tilewright.compiled import CompiledModel
+from tilewright.dynamo.direct import DirectRun
+from tilewright.dynamo.weights import BoundWeights
 from tilewright.errors import TilewrightError
 from tilewright.exchange import as_numpy, as_torch
 from tilewright.frontend.onnx.protos import one_line
 from tilewright.options import Options
 
 Output = Callable[[Sequence[Any], Sequence[Any]], Any]
-"""One output of the graph, of the results of the code and the arguments of the call."""
+"""One output of the graph, of the results of the code, as tensors, and the arguments of the call."""
 
 _BOUND = "bound_"
 """Begins the names of attributes that were inputs of a graph."""
@@ -36,31 +38,25 @@ class RunsEagerly(Exception):  # it is no error: the graph runs, by torch
 class Variant:
     """Code for one set of shapes, weights included.
 
-    `feed` says which argument each input is; `constants` are the tensors that the code was made with, with
-    their addresses and their versions, which torch counts up when it writes to them.
+    `feed` says which argument each input is; `outputs` is None where they are the results of the code, in
+    their order.
     """
 
     compiled: CompiledModel
     feed: tuple[tuple[str, int], ...]
-    outputs: tuple[Output, ...]
-    places: tuple[int, ...]
-    constants: tuple[Any, ...]
-    states: tuple[list[int], list[int]]
-
-    def has_constants(self, arguments: Sequence[Any]) -> bool:
-        """Whether the weights are those that the code was made with."""
-        given = [arguments[i] for i in self.places]
-        return all(map(operator.is_, given, self.constants)) and _states(self.constants) == self.states
+    outputs: tuple[Output, ...] | None
+    weights: BoundWeights
+    direct: DirectRun | None
 
     def run(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         """The graph's outputs."""
-        results = self.compiled.run(None, {name: as_numpy(arguments[i]) for name, i in self.feed})
+        results = None if self.direct is None else self.direct(arguments)
+        if results is None:
+            arrays = self.compiled.run(None, {name: as_numpy(arguments[i]) for name, i in self.feed})
+            results = [as_torch(array) for array in arrays]
+        if self.outputs is None:
+            return tuple(results)
         return tuple(output(results, arguments) for output in self.outputs)
-
-
-def _states(tensors: Sequence[Any]) -> tuple[list[int], list[int]]:
-    versions = [0 if t.is_inference() else t._version for t in tensors]
-    return [t.data_ptr() for t in tensors], versions
 
 
 def built(
@@ -77,8 +73,7 @@ def built(
     """
     _require_plain_tensors(arguments, numbers)
     varying = [i for i in range(len(arguments)) if i not in numbers and i not in places]
-    constants = tuple(arguments[i] for i in places)
-    states = _states(constants)  # before they are read
+    weights = BoundWeights.of(module, arguments, places)  # as they are before they are read
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
@@ -98,7 +93,7 @@ def built(
     if not argument_of.keys() >= set(names) or given != _tensors_of(program):
         raise RunsEagerly("the exported model has other inputs or outputs than the graph")
     feed = tuple((name, argument_of[name]) for name in names)
-    return Variant(compiled, feed, outputs, places, constants, states)
+    return Variant(compiled, feed, outputs, weights, DirectRun.of(compiled, argument_of))
 
 
 def _require_plain_tensors(arguments: Sequence[Any], numbers: Mapping[int, Any]) -> None:
@@ -140,8 +135,8 @@ def _tensors_of(program: ExportedProgram) -> list[tuple[str, tuple[int, ...]]]:
     return [(str(value.dtype).removeprefix("torch."), tuple(value.shape)) for value in values]
 
 
-def _outputs(program: ExportedProgram, varying: Sequence[int]) -> tuple[Output, ...]:
-    """How each output of a functional program comes about.
+def _outputs(program: ExportedProgram, varying: Sequence[int]) -> tuple[Output, ...] | None:
+    """How each output of a functional program comes about; None where each is a result of the code.
 
     Raises:
         RunsEagerly: the graph writes to its inputs, or gives something that is no tensor.
@@ -150,7 +145,7 @@ def _outputs(program: ExportedProgram, varying: Sequence[int]) -> tuple[Output, 
     nodes = last.args[0]
     views = _Views(program, varying)
     outputs: list[Output] = []
-    num_results = 0
+    num_results = num_views = 0
     for spec, node in zip(program.graph_signature.output_specs, nodes, strict=True):
         if spec.kind is not OutputKind.USER_OUTPUT:
             place = (spec.target or "an input").removeprefix(_BOUND)
@@ -160,11 +155,13 @@ def _outputs(program: ExportedProgram, varying: Sequence[int]) -> tuple[Output, 
         elif not isinstance(spec.arg, TensorArgument):
             raise RunsEagerly(f"an output is a {type(spec.arg).__name__}")
         else:
-            outputs.append(views.of(node) if views.is_view(node) else _result(num_results))
+            is_view = views.is_view(node)
+            outputs.append(views.of(node) if is_view else _result(num_results))
             num_results += 1
+            num_views += is_view
     if not num_results:
         raise RunsEagerly("it gives no tensor")
-    return tuple(outputs)
+    return None if num_results == len(outputs) and not num_views else tuple(outputs)
 
 
 def _constant(value: Any) -> Output:
@@ -172,7 +169,7 @@ def _constant(value: Any) -> Output:
 
 
 def _result(number: int) -> Output:
-    return lambda results, arguments: as_torch(results[number])
+    return lambda results, arguments: results[number]
 
 
 class _Views:

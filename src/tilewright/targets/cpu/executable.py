@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,6 +172,21 @@ class CpuExecutable:
         if self._has_steps:
             self._executor.run(self._bases(arrays, results, num_rows))
         return self._collected(arrays, results, NOWHERE)
+
+    def at_addresses(self) -> Callable[[Sequence[int], Sequence[int]], None] | None:
+        """What runs on memory that the caller vouches for; None where an output is no kernel's.
+
+        It is given the addresses of inputs and outputs in their order: contiguous, of the model's types and
+        shapes, and kept alive until it returns. It raises what `run` does of them.
+        """
+        if self._passthrough or not self._has_steps:
+            return None
+        weights, run, num_rows = self._weights, self._executor.run, self.max_rows
+
+        def run_at(inputs: Sequence[int], outputs: Sequence[int]) -> None:
+            run((weights.address, *inputs, *outputs, num_rows))
+
+        return run_at
 
     def run_profiled(self, feed: Mapping[str, Array]) -> tuple[StepTime, ...]:
         """Time of each generated step of one run; needs an executable compiled for profiling."""
