@@ -48,15 +48,15 @@ _HEAD = """# Machines
 
 Written by `python -m tilewright.hardware.document`; kept true by `tests/docs`.
 
-A machine is described in one YAML file: what it stores in, what it computes with, what connects these and
-what all that costs. Mapping an operator, scheduling a network and simulating read the same description.
+A machine is described in one YAML file: its memories, its compute units, the networks between them, and what
+they cost. Mapping, scheduling and simulation read the same description.
 `tilewright targets` lists those that come with the package.
 
 ## Write your own
 
 ```
 tilewright targets eyeriss > mine.yaml        # a machine to start from, or begin with the one below
-tilewright targets mine.yaml --table          # is it what was meant? names every mistake in one line
+tilewright targets mine.yaml --table          # check it: every mistake is named in one line
 tilewright map 3_14_256_256_1 -t mine.yaml    # use it
 ```
 
@@ -65,26 +65,26 @@ tilewright map 3_14_256_256_1 -t mine.yaml    # use it
 
 _RULES = """```
 
-* **Levels** stand from the inside out. `num_instances_per_parent` counts the instances below *one* instance
-  of the next outer level, so they multiply: 64 `Spad` in all. At the outermost level it says how many there
-  are; an operator is mapped onto one of them.
-* **Numbers are those of one instance.** A capacity is counted in words of `word_bits` by the mapper: 16 KiB
-  of 8-bit words hold 16,384 elements.
-* **Who stays where** is `holds`: a level that does not hold a kind of tensor is bypassed by it. Where kinds
-  share a level, they share its capacity, unless `shares` keeps a part of it for some.
+* **Levels** are listed from the inside out. `num_instances_per_parent` counts the instances below *one*
+  instance of the next outer level, so they multiply: 64 `Spad` in all. At the outermost level it says
+  how many there are; an operator is mapped onto one of them.
+* **Numbers are those of one instance.** A capacity is counted in words of `word_bits` by the mapper: 16
+  KiB of 8-bit words hold 16,384 elements.
+* **`holds`** lists the kinds of tensor that a level stores; others bypass it. Kinds that share a level
+  share its capacity, unless `shares` reserves parts of it.
 * **Bandwidth** is given per second or per cycle, for reads and for writes; left out, it is no limit. An
   access moves `word_bits` times `words_per_access` bits and costs `read_pj` or `write_pj`.
-* **Every energy needs a source**: `{value: 6400, source: "..."}`, a `source` beside the part's other keys,
-  or one `energy_source` for the whole machine. Other numbers may have one in the same ways; in the machines
-  of the package all have. They begin with `public:` (published; `not re-read` where we did not see the
+* **Every energy needs a source**: `{value: 6400, source: "..."}`, a `source` key of the part, or one
+  `energy_source` for the whole machine. Other numbers may have one in the same ways; in the machines of
+  the package all have. They begin with `public:` (published; `not re-read` where we did not see the
   document ourselves), `derived:` (computed from published numbers, it says how) or `assumed:`.
-* **Clusters and cores** matter where a network is scheduled over them: `per` says of a level that there is
-  one for each core, each cluster or in all, and the counts must agree.
+* **Clusters and cores** matter when a network is scheduled over them: `per` states that a level exists
+  once for each core, for each cluster or for the machine, and the counts must agree.
 
 The file is plain YAML: no aliases, no tags, no key twice, no tabs. A number to base 8 or 60, which YAML
-makes of `010` and `1:30`, is refused. Files of Timeloop (versions 0.2 to 0.4, and the flat lists before them)
-are read by `tilewright map -t` as they are. A file has at most 1 MiB, 50,000 values,
-60 levels of brackets, 400 digits in a number and 100,000 characters in a text.
+makes of `010` and `1:30`, is refused. Files of Timeloop (versions 0.2 to 0.4, and the flat lists before
+them) are read by `tilewright map -t` as they are. A file has at most 1 MiB, 50,000 values, 60 levels of
+brackets, 400 digits in a number and 100,000 characters in a text.
 
 ## In an editor
 
@@ -92,36 +92,36 @@ are read by `tilewright map -t` as they are. A file has at most 1 MiB, 50,000 va
 tilewright schema machine > machine.schema.json
 ```
 
-The first line of the file above makes editors with the YAML language server (Visual Studio Code with Red
-Hat's YAML extension, Neovim, Helix, Emacs with eglot) complete keys, show what they mean and mark mistakes
-as one types. Without that line, name the schema in the settings:
+The first line of the file above makes editors with the YAML language server (Visual Studio Code with
+Red Hat's YAML extension, Neovim, Helix, Emacs with eglot) complete keys, show what they mean and mark
+mistakes as one types. Without that line, name the schema in the settings:
 
 ```json
 {"yaml.schemas": {"./machine.schema.json": ["machines/*.yaml"]}}
 ```
 
-In IDEs of JetBrains it is entered under *Languages & Frameworks, Schemas and DTDs, JSON Schema Mappings*.
-Any validator of JSON Schema (draft 2020-12) checks files with it, too; names of levels and sources of
-energies are checked by `tilewright` alone.
+In IDEs of JetBrains it is entered under *Languages & Frameworks, Schemas and DTDs, JSON Schema
+Mappings*. Any validator of JSON Schema (draft 2020-12) checks files with it, too; names of levels and
+sources of energies are checked by `tilewright` alone.
 
-## What mapping makes of it
+## What mapping and simulation use
 
-`tilewright map` sees multipliers at the end of a chain of levels. Of a machine that has more, it takes one
-instance of the outermost level, the sort of unit with the most multiply-accumulates per cycle for elements
-as wide as a word of inputs, as many single multipliers as these are, and the levels from the one that this
-unit reads from outwards; it prints what it took. It does not model the shape of a unit's `tile`,
-`efficiency` and `latency_ns`. Networks bind nothing but with `--noc`, which simulates a
-mesh between the elements and what they share: its shape, flits, multicast, latency and energy of hops, and
-the `latency_ns` of the outermost level.
+`tilewright map` models multipliers at the end of a chain of levels. From a larger machine it takes one
+instance of the outermost level, the type of unit with the most multiply-accumulates per cycle for
+elements as wide as a word of inputs, as that many single multipliers, and the levels from the one that
+this unit reads from outwards; it prints this choice. It ignores a unit's `tile`, `efficiency` and
+`latency_ns`. Networks matter only with `--noc`, which simulates a mesh between the elements and the
+memory that they share: its shape, flits, multicast, latency and energy of hops, and the `latency_ns` of
+the outermost level.
 
 `tilewright simulate` runs whole networks and needs more: `clock_hz`, a scratchpad with `per: core`, the
-bandwidths of the levels from there outwards, and units that between them run the operation classes of the
-network. Before anything is planned it says all that is missing, each with the line to add. Clusters that
-share a level have equal parts of its capacity and of its bandwidth; what goes from level to level is no
-faster than the DMA engines between the two, all of them together, each of whose transfers starts with
-`copy_setup_ns`. Idle power (`static_power_w`) is charged for the time of a run; where the mean power comes
-out above `max_power_w`, the result says so (`exceeds_power`), and which part takes most. It does not read
-`networks`, `threads`, `line_bytes` and `latency_ns`.
+bandwidths of the levels from there outwards, and units that between them run the operation classes of
+the network. Everything that is missing is listed before planning begins, each with the line to add.
+Clusters that share a level have equal parts of its capacity and of its bandwidth; what goes from level
+to level is no faster than the DMA engines between the two, all of them together, each of whose
+transfers starts with `copy_setup_ns`. Idle power (`static_power_w`) is charged for the time of a run;
+where the mean power comes out above `max_power_w`, the result says so (`exceeds_power`), and which part
+takes most. It does not read `networks`, `threads`, `line_bytes` and `latency_ns`.
 """
 
 
@@ -135,7 +135,7 @@ def _numbers() -> Iterator[str]:
     yield "## Numbers\n"
     yield "A number is written plainly, in the unit that its key ends with, or as text with a unit; any may"
     yield "carry a source: `{value: 27 GB/s, source: data sheet}`.\n"
-    yield "| sort | units | limits |"
+    yield "| type | units | limits |"
     yield "|---|---|---|"
     for name, quantity in QUANTITIES.items():
         units = ", ".join(f"`{unit}`" for unit in UNITS[quantity.kind]) or "none"
