@@ -42,15 +42,11 @@ def export_model(
         UsageError: an unknown instruction set, no such folder, a name that is too long, or a file in the way.
         UnsupportedOp: an operator without generated code.
     """
-    from tilewright.embed import EmittingTarget, export_object, isa_for_export
-    from tilewright.targets.cpu.target import CpuTarget
+    from tilewright.embed import EmittingTarget, export_object, isa_for_export, program_for
 
     record = isa_for_export(isa)
     if isinstance(model, CompiledModel):
-        program, digest, stem = model.program, model.model_sha256, "model"
-        measured_on = CpuTarget().isa(program.options)
-        if (record.name, record.has_matrix_unit) != (measured_on.name, measured_on.has_matrix_unit):
-            program = program.unmeasured()
+        program, digest, stem = program_for(record, model.program), model.model_sha256, "model"
     else:
         model, options = compilation_request(model, "cpu", shapes, options, settings)
         clock = PhaseClock(options.timeout_s, progress)

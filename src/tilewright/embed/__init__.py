@@ -5,7 +5,7 @@ on one thread, in memory that the caller gives; it allocates nothing, keeps no s
 times at once.
 """
 
-from tilewright.embed.package import EmittingTarget, ExportedModel, export_object
+from tilewright.embed.package import EmittingTarget, ExportedModel, export_object, program_for
 from tilewright.targets.cpu.isa import isa_for_export
 
-__all__ = ["EmittingTarget", "ExportedModel", "export_object", "isa_for_export"]
+__all__ = ["EmittingTarget", "ExportedModel", "export_object", "isa_for_export", "program_for"]

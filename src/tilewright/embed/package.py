@@ -58,6 +58,13 @@ class ExportedModel(Result):
         return self.object_path, self.header_path, self.weights_path, self.example_path
 
 
+def program_for(isa: Isa, program: Program) -> Program:
+    """A program that was compiled here, to be exported: what was measured stays where instructions are alike."""
+    measured_on = CpuTarget().isa(program.options)
+    is_alike = (isa.name, isa.has_matrix_unit) == (measured_on.name, measured_on.has_matrix_unit)
+    return program if is_alike else program.unmeasured()
+
+
 def export_object(
     program: Program,
     isa: Isa,
