@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 from tests.support.browser import Browser, Page, needs_browser, running_browser
+from tests.support.models import small_net
 from tests.support.report_pages import MAPPED, many_boxes, write_pages
 
 import tilewright as tw
@@ -20,6 +21,7 @@ pytestmark = needs_browser
 
 PHONE, DESKTOP = 390, 1280
 END = ("Edges: fused or cut", "Tables")
+THREADS = ("worker 0 (caller)", "worker 1")
 SECTIONS = {
     "compile": ("Graph", "Time of kernels", "Steps and memory over time", *END),
     "profile": ("Graph", "Time of kernels", "Roofline", "Steps, workers and memory over time", *END),
@@ -115,6 +117,32 @@ def test_the_wheel_scrolls_the_page_until_the_graph_is_chosen(
         assert shown.value(f"document.querySelector('canvas').dispatchEvent({wheel})") is True
         shown.value("document.querySelector('canvas').focus()")
         assert shown.value(f"document.querySelector('canvas').dispatchEvent({wheel})") is False
+
+
+@pytest.mark.parametrize(("name", "rows"), [("simulate", None), ("profile", THREADS)])
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_each_unit_or_thread_has_a_lane_of_what_it_does(
+    browser: Browser, pages: dict[str, Path], name: str, rows: tuple[str, ...] | None, width: int
+) -> None:
+    if rows is None:
+        rows = tuple(tw.simulate(small_net(), recipe="graphturbo").code.timeline().units)
+    with browser.page(pages[name], width) as shown:
+        shown.drawn()
+        lanes = shown.value(
+            "[...document.querySelectorAll('.lanes')].flatMap((all) => {"
+            "const bodies = [...all.querySelectorAll('.lane')];"
+            "return [...all.querySelectorAll('.names > div')].map((told, i) => {"
+            "const a = told.getBoundingClientRect(), b = bodies[i].getBoundingClientRect();"
+            "const bold = told.querySelector('b');"
+            "return [bold ? bold.textContent : '', Math.abs(a.top - b.top) + Math.abs(a.bottom - b.bottom),"
+            "[...bodies[i].querySelectorAll('rect')].filter((r) => r.getBoundingClientRect().width).length];"
+            "}); })"
+        )
+        by_name = {name: (apart, num_blocks) for name, apart, num_blocks in lanes}
+        for row in rows:
+            apart, num_blocks = by_name[row]
+            assert apart < 1, "the name stands beside its lane"
+            assert num_blocks > 0
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -230,6 +231,9 @@ def test_the_timeline_has_a_row_for_each_unit_and_ends_when_the_plan_does(
     names = {e["args"]["name"] for e in events if e["ph"] == "M"}
     assert names == set(document["utilization"])
     end_us = max(e["ts"] + e["dur"] for e in events if e["ph"] == "X")
+    for track in {e["tid"] for e in events if e["ph"] == "X"}:
+        runs = sorted((e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X" and e["tid"] == track)
+        assert all(end <= start + 1e-6 for (_, end), (start, _) in itertools.pairwise(runs))
     launch_us = load_preset("stcp920").overheads.kernel_launch_ns / 1e3
     assert end_us + launch_us == pytest.approx(document["time_s"] * 1e6)
     assert any(e["ph"] == "C" and e["name"] == "LB bytes" for e in events)

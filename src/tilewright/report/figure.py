@@ -348,6 +348,7 @@ def _group_name(name: str, x: float, floor: float, room: float) -> str:
 def _frame(title: str, x_name: str, y_name: str) -> str:
     middle = (_TOP + HEIGHT - _BOTTOM) / 2
     return (
+        f'<path d="M{_LEFT} {_TOP}V{HEIGHT - _BOTTOM}H{WIDTH - _RIGHT}" fill="none" stroke="#8888"/>'
         f'<text x="{_LEFT}" y="14" font-weight="bold">{html_text(title)}</text>'
         f'<text x="{(WIDTH + _LEFT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">{html_text(x_name)}</text>'
         f'<text x="16" y="{middle}" text-anchor="middle" transform="rotate(-90 16 {middle})">'

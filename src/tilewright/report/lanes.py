@@ -20,6 +20,7 @@ _CELLS = 8_000  # of a lane's width: what is shorter is drawn together
 _MAX_BLOCKS = 10_000  # of all lanes of blocks together, or else cells are doubled
 _NAMES_PX = 196
 _SHADES = 8
+_TICK_PX = 14
 
 STYLE = (
     "body{max-width:112em}"
@@ -229,7 +230,8 @@ def stack_lane(
     if limit_bytes is not None:
         names.append(f"<br>of {html_text(format_bytes(limit_bytes))}")
     names.append(f"<br>at most {html_text(format_bytes(highest))}</div>")
-    names += [f'<i style="top:{y(t)}px">{html_text(format_bytes(t))}</i>' for t in ticks if t]
+    shown = [t for t in ticks if t and y(t) >= _TICK_PX / 2]  # a text is as high above its tick as below
+    names += [f'<i style="top:{y(t)}px">{html_text(format_bytes(t))}</i>' for t in shown]
     if has_line and limit_bytes is not None:
         shapes.append(f'<path d="M0 {y(limit_bytes)}H{SPAN}" stroke="#c00" stroke-dasharray="6 4" {_FINE}/>')
     return Lane("".join(names), _svg(shapes, height), height)

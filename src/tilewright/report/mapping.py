@@ -29,9 +29,10 @@ def map_page(result: MapResult) -> str:
     """One HTML page: a picture and the loops of every layer, equal ones once."""
     drawings = result.drawn()
     total = result.total
+    num_layers = len(result.layers)
     said = (
-        f"{len(result.layers)} layers, {total.cycles:,} cycles (at least {total.bound_cycles:,}). "
-        f"Figures are estimates; energies: {result.energy_source}."
+        f"{num_layers} layer{'s' if num_layers > 1 else ''}, {total.cycles:,} cycles "
+        f"(at least {total.bound_cycles:,}). Figures are estimates; energies: {result.energy_source}."
     )
     parts = [note(said)]
     if len(drawings) > 1:
