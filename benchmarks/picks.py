@@ -3,8 +3,8 @@
     python benchmarks/picks.py --seconds 30 --limit 10m --page docs/tuning.md
 
 Searches all products of a network, one by one (`flat`), from nothing, in a cache of its own. A pick is right
-where no alternative that was measured is faster by more than 5 %; products count by the time that they take as
-picked, at all their places. The least of many measured alternatives looks faster than it is, so the share is
+where no alternative that was measured is faster by more than 5 %; products count by the time that they take
+as picked, at all their places. The least of many measured alternatives looks faster than it is: the share is
 a lower one. A line for each network is appended to `--output` as soon as it is there: the same command goes
 on where it was stopped.
 """
