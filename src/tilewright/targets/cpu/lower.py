@@ -404,18 +404,21 @@ class _Lowering:
         return segments
 
     def _attention(self, run: tuple[Nest, ...], names: Names) -> tuple[Kernel, ...] | None:
-        """The kernel of nests that may be one attention; None where they are not."""
-        layouts = names.layouts(run)
+        """The kernels of nests that may be one attention; None where they are not."""
+        layouts, next_local = names.layouts(run), names.num_locals
         context = Context(
             self.isa,
             layouts,
             self.accuracy,
             names.constants,
-            next_local=names.num_locals,
+            next_local=next_local,
             exceeds_caches=self.tensors.run_bytes > self.isa.caches.l3_bytes,
         )
-        made = self.repeats.run(run, layouts, partial(lower_attention, run, context))
-        return None if isinstance(made, Declined) else (made,)
+        made = self.repeats.run(run, layouts, next_local, partial(lower_attention, run, context))
+        if isinstance(made, Declined):
+            return None
+        names.declare(made)
+        return made
 
     def _product(
         self, nest: Nest, layouts: Mapping[OperandKey, Layout], names: Names, choices: Choices

@@ -33,7 +33,7 @@ class Repeats:
     def __init__(self, max_characters: int = MAX_CHARACTERS) -> None:
         self._products: dict[Hashable, Kernels | Declined] = {}
         self._nests: dict[Hashable, Kernels] = {}
-        self._runs: dict[Hashable, Kernel | Declined] = {}
+        self._runs: dict[Hashable, Kernels | Declined] = {}
         self._blocks: dict[Hashable, Kernel | Declined] = {}
         self._left_characters = self._max_characters = max_characters
 
@@ -69,13 +69,13 @@ class Repeats:
         return self._remembered(self._nests, (facts, frozenset(choices.items())), make)
 
     def run(
-        self, nests: Sequence[Nest], layouts: Layouts, make: Callable[[], Kernel | Declined]
-    ) -> Kernel | Declined:
-        """What `make` gives for nests that one kernel may compute together."""
-        key = tuple(nest_facts(nest, layouts) for nest in nests)
-        if None in key:
+        self, nests: Sequence[Nest], layouts: Layouts, next_local: int, make: Callable[[], Kernels | Declined]
+    ) -> Kernels | Declined:
+        """What `make` gives for nests that are computed together; new temporaries begin with `next_local`."""
+        facts = tuple(nest_facts(nest, layouts) for nest in nests)
+        if None in facts:
             return make()
-        return self._remembered(self._runs, key, make)
+        return self._remembered(self._runs, (facts, next_local), make)
 
     def blocks(
         self,

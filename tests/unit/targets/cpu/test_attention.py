@@ -67,14 +67,14 @@ def lowered(graph: Graph, isa: Isa, orders: dict[str, tuple[int, ...]]) -> tuple
     layouts |= {o.key: Layout.row_major(len(o.shape)) for o in group.locals}
     run = attention_run(group.nests, 0)
     assert run is not None
-    return group, layouts, lower_attention(run, Context(isa, layouts))
+    return group, layouts, lower_attention(run, Context(isa, layouts, next_local=len(group.locals)))
 
 
 def check(graph: Graph, isa: Isa | None = None, **orders: tuple[int, ...]) -> Kernel:
-    """The kernel of the graph's attention, whose results are those of the operator."""
+    """The kernel of the graph's attention, the first of two; the results are those of the operator."""
     isa = isa or host_isa()
-    group, layouts, kernel = lowered(graph, isa, orders)
-    assert isinstance(kernel, Kernel), kernel
+    group, layouts, kernels = lowered(graph, isa, orders)
+    assert not isinstance(kernels, Declined), kernels
     rng = np.random.default_rng(0)
     feed: dict[str, Any] = {}
     for value in graph.inputs:
@@ -84,11 +84,11 @@ def check(graph: Graph, isa: Isa | None = None, **orders: tuple[int, ...]) -> Ke
             feed[value.name] = rng.standard_normal(value.shape).astype(np.float32)
     operands: dict[OperandKey, Any] = {("input", i): feed[v.name] for i, v in enumerate(group.inputs)}
     operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
-    runner = KernelRunner([kernel], operands, layouts, isa)
+    runner = KernelRunner(kernels, operands, layouts, isa)
     runner()
     expected = run_graph(graph, feed, dtype=DType.FLOAT64)["y"]
     np.testing.assert_allclose(runner.result(("output", 0)), expected, rtol=0, atol=3e-6)
-    return kernel
+    return kernels[0]
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,7 @@ def test_grouped_queries_share_keys() -> None:
 @pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
 def test_code_of_other_processors_calls_nothing(name: str) -> None:
     isa = isa_by_name(name)
-    *_, kernel = lowered(attention(49, 49, 32, mask=(1, 2, 49, 49)), isa, {})
-    assert isinstance(kernel, Kernel)
+    *_, (kernel,) = lowered(attention(49, 49, 32, mask=(1, 2, 49, 49)), isa, {})
     instructions = [line.split() for line in emit_assembly(kernel.text, isa).splitlines()]
     assert not [words for words in instructions if words and words[0] in ("bl", "call", "callq")]
 
@@ -190,12 +189,12 @@ def test_bits_depend_on_no_cut() -> None:
     """One head is cut into parts, many are not: each row's bits are the same."""
     isa = host_isa()
     graph = attention(96, 40, 16, heads=1)
-    group, layouts, divided = lowered(graph, isa, {})
+    group, layouts, (divided,) = lowered(graph, isa, {})
     run = attention_run(group.nests, 0)
     assert run is not None
-    whole = lower_attention(run, Context(isa, layouts, divides=False))
-    assert isinstance(divided, Kernel)
-    assert isinstance(whole, Kernel)
+    kernels = lower_attention(run, Context(isa, layouts, divides=False))
+    assert not isinstance(kernels, Declined)
+    (whole,) = kernels
     assert divided.num_chunks > whole.num_chunks == 1
     rng = np.random.default_rng(0)
     results = []
@@ -215,8 +214,7 @@ def test_the_estimate_grows_with_the_work_and_stays_above_the_products() -> None
     isa = isa_by_name("avx512")
     before = 0.0
     for heads, length in ((2, 33), (2, 49), (4, 49), (4, 64), (12, 128), (12, 200)):
-        *_, kernel = lowered(attention(length, length, 32, heads=heads), isa, {})
-        assert isinstance(kernel, Kernel)
+        *_, (kernel,) = lowered(attention(length, length, 32, heads=heads), isa, {})
         assert kernel.estimate_cycles is not None
         assert kernel.estimate_cycles > max(before, kernel.macs / (2 * isa.lanes()))
         before = kernel.estimate_cycles

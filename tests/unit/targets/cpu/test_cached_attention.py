@@ -22,7 +22,7 @@ from tilewright.options import Options
 from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
-from tilewright.targets.cpu.template import Context
+from tilewright.targets.cpu.template import Context, Kernels
 
 F32 = DType.FLOAT32
 RESULTS = ("y", "present_key", "present_value")
@@ -65,7 +65,7 @@ def cached(
 
 def lowered(
     graph: Graph, isa: Isa, *, exceeds_caches: bool = False
-) -> tuple[NestGroup, Any, Kernel | Declined]:
+) -> tuple[NestGroup, Any, Kernels | Declined]:
     group = fuse_nodes(graph.nodes, graph.outputs)
     assert isinstance(group, NestGroup)
     keys = [
@@ -77,13 +77,14 @@ def lowered(
     run = attention_run(group.nests, 0, grows=True)
     assert run is not None
     assert len(run) == len(group.nests)
-    return group, layouts, lower_attention(run, Context(isa, layouts, exceeds_caches=exceeds_caches))
+    context = Context(isa, layouts, next_local=len(group.locals), exceeds_caches=exceeds_caches)
+    return group, layouts, lower_attention(run, context)
 
 
 def check(graph: Graph, isa: Isa, *, exceeds_caches: bool = False, shift_bytes: int = 0) -> Kernel:
-    """The kernel of the graph, whose results are those of the operator; copies are exact."""
-    group, layouts, kernel = lowered(graph, isa, exceeds_caches=exceeds_caches)
-    assert isinstance(kernel, Kernel), kernel
+    """The kernel of the graph, the first of two; the results are those of the operator, copies are exact."""
+    group, layouts, kernels = lowered(graph, isa, exceeds_caches=exceeds_caches)
+    assert not isinstance(kernels, Declined), kernels
     rng = np.random.default_rng(0)
     feed: dict[str, Any] = {}
     for value in graph.inputs:
@@ -92,7 +93,7 @@ def check(graph: Graph, isa: Isa, *, exceeds_caches: bool = False, shift_bytes: 
     operands: dict[OperandKey, Any] = {("input", i): feed[v.name] for i, v in enumerate(group.inputs)}
     for number, value in enumerate(group.outputs):
         operands["output", number] = np.full(value.shape, np.nan, np.float32)
-    runner = KernelRunner([kernel], operands, layouts, isa, shift_bytes=shift_bytes)
+    runner = KernelRunner(kernels, operands, layouts, isa, shift_bytes=shift_bytes)
     runner()
     expected = run_graph(graph, feed, dtype=DType.FLOAT64)
     for number, value in enumerate(group.outputs):
@@ -101,7 +102,7 @@ def check(graph: Graph, isa: Isa, *, exceeds_caches: bool = False, shift_bytes: 
             np.testing.assert_allclose(found, wanted, rtol=0, atol=3e-6)
         else:
             np.testing.assert_array_equal(found, wanted.astype(np.float32))
-    return kernel
+    return kernels[0]
 
 
 @pytest.mark.parametrize("name", ["host", "avx2"])
@@ -140,6 +141,27 @@ def test_masks_go_along_all_keys(shape: tuple[int, ...], dtype: DType) -> None:
     check(cached(3, 30, 24, mask=shape, mask_dtype=dtype), host_isa())
 
 
+@pytest.mark.parametrize("name", ["host", "avx2"])
+@pytest.mark.parametrize(
+    ("rows", "past", "heads", "key_heads"),
+    [(1, 1200, 1, 1), (3, 911, 2, 2), (2, 1999, 3, 3), (1, 1023, 6, 2)],
+)
+def test_few_heads_are_cut_into_spans_of_keys(
+    name: str, rows: int, past: int, heads: int, key_heads: int
+) -> None:
+    isa = host_isa() if name == "host" else isa_by_name(name)
+    sizes: dict[str, Any] = {"heads": heads, "key_heads": key_heads, "channels": 72}
+    kernel = check(cached(rows, past, 64, **sizes), isa)
+    assert kernel.num_chunks > key_heads
+    check(cached(rows, past, 64, mask=(rows, past + rows), **sizes), isa, exceeds_caches=True)
+    check(cached(rows, past, 64, is_causal=1, **sizes), isa)
+
+
+def test_a_span_without_any_key_that_may_be_seen_adds_nothing() -> None:
+    graph = cached(2, 1200, 64, heads=1, left_window_size=9, right_window_size=0)
+    assert check(graph, host_isa()).num_chunks > 1
+
+
 def test_new_queries_do_not_see_later_ones() -> None:
     check(cached(3, 30, 24, is_causal=1), host_isa())
 
@@ -149,7 +171,7 @@ def test_queries_of_one_group_share_keys() -> None:
 
 
 def test_bits_depend_on_no_thread() -> None:
-    graph = cached(2, 700, 40, heads=5)
+    graph = cached(2, 1200, 64, heads=3)
     feed = feed_of(graph)
     results = []
     for threads in (1, 2, 3):

@@ -7,7 +7,7 @@ first cache for all panels of channels. Nothing is packed: with one to three que
 A cache that grows comes in parts: what it held, what is new. Vectors that products have in registers are
 stored on the way where somebody else reads the whole, so that growing takes no reads of its own.
 
-A head is never divided, so that the order of additions depends on nothing but the shapes.
+The order of additions depends on nothing but the shapes: heads are divided by these alone (`spans.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.attention.generate import Heads
-from tilewright.targets.cpu.attention.match import CHANNEL, Part, mask_name, part_name
+from tilewright.targets.cpu.attention.match import CHANNEL, Walked, mask_name, part_name
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES
 from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
@@ -46,6 +46,21 @@ class _Rows:
     step_bytes: int
     kept: Val | None
     kept_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Keys or values side by side in memory: `count` of those of `source`, from number `start` of its on.
+
+    The first of them is number `first` of the head; `column` is where scores of a unit have it.
+    """
+
+    source: str
+    walked: Walked
+    start: Int
+    first: Int
+    column: Int
+    count: int
 
 
 class FewQueries(Heads):
@@ -90,22 +105,28 @@ class FewQueries(Heads):
 
     def emit_scores(self, num_rows: int, at: Mapping[str, Val], places: Mapping[str, Int]) -> None:
         """Scores of all queries by vectors of keys, which later queries find in the first cache."""
-        e, lanes = self.e, self.plan.keys.lanes
-        if self.problem.key_parts:
-            # Parts do not end with vectors: lanes behind the last key may be no part's.
-            never = e.constant(self.key_type, -math.inf)
-            for row in range(num_rows):
-                e.store(never, self._score(row, self.plan.keys.padded_extent - lanes))
+        e, keys = self.e, self.plan.keys
+        pieces = self.pieces("k")
+        count = sum(piece.count for piece in pieces)
+        # Lanes behind the last key are no piece's, but of the last vector of a single one.
+        written = -(-count // keys.lanes) if len(pieces) == 1 else count // keys.lanes
+        never = e.constant(self.key_type, -math.inf)
+        for row in range(num_rows):
+            for first in range(written * keys.lanes, keys.padded_extent, keys.lanes):
+                e.store(never, self._score(row, first))
 
-        def block(keys: _Rows, column: Int, active: int) -> None:
+        def block(rows: _Rows, piece: Piece, start: Int, active: int) -> None:
+            column = e.add(piece.column, start)
+            here = {**places, self.problem.column: e.add(piece.first, start)}
+
             def row_scores(row: Int, source: _Rows) -> None:
-                self._row_scores(row, column, active, source, at, places)
+                self._row_scores(row, column, active, source, at, here)
 
-            row_scores(0, keys)
-            later = _Rows(keys.first, keys.step_bytes, None)
+            row_scores(0, rows)
+            later = _Rows(rows.first, rows.step_bytes, None)
             e.loop(1, num_rows, 1, lambda row, _: row_scores(row, later))
 
-        self._blocks("k", self.problem.key_parts, at, lanes, block)
+        self._blocks("k", pieces, at, keys.lanes, block)
 
     def _score(self, row: Int, column: Int) -> Val:
         elements = self.e.add(self.e.mul(row, self.plan.score_stride), column)
@@ -133,7 +154,7 @@ class FewQueries(Heads):
         totals += [totals[-1]] * (type.lanes - active)
         names = [mask_name(read) for read in problem.masks]
         masks = {name: self.along(name, at[name], problem.row, row) for name in names}
-        here = {**places, problem.row: e.add(places[problem.row], row), problem.column: column}
+        here = {**places, problem.row: e.add(places[problem.row], row)}
         finish = self.finish(problem.column, {**at, **masks}, here)
         score = finish.score(combine_lanes(e, totals, e.fadd), 0, 0, active)
         if active < type.lanes:
@@ -151,8 +172,8 @@ class FewQueries(Heads):
         num_vectors = num_rows * plan.channels.padded_extent // plan.channels.lanes
         e.loop(0, num_vectors, 1, lambda number, _: e.store(zero, self._total(0, number)))
 
-        def block(values: _Rows, first: Int, count: int) -> None:
-            weights = e.gep(self.scores, e.mul(first, ELEMENT_BYTES))
+        def block(values: _Rows, piece: Piece, start: Int, count: int) -> None:
+            weights = self._score(0, e.add(piece.column, start))
 
             def panel(index: Int, num_vectors: int, active: int) -> None:
                 offset = e.mul(index, plan.channels.width * ELEMENT_BYTES)
@@ -164,7 +185,7 @@ class FewQueries(Heads):
 
             self.panels(plan.channels, panel)
 
-        self._blocks("v", problem.value_parts, at, size, block)
+        self._blocks("v", self.pieces("v"), at, size, block)
         self.panels(
             plan.channels,
             lambda index, vectors, active: self.store_results(
@@ -221,44 +242,45 @@ class FewQueries(Heads):
 
     # Keys and values in memory.
 
+    def pieces(self, name: str) -> list[Piece]:
+        """The keys ("k") or values ("v") of a unit."""
+        parts = {"k": self.problem.key_parts, "v": self.problem.value_parts}[name]
+        if not parts:
+            count = self.problem.extents[self.problem.column]
+            return [Piece(name, self.walked[name], 0, 0, 0, count)]
+        return [
+            Piece(part_name(name, number), part.walked, 0, part.first, part.first, part.count)
+            for number, part in enumerate(parts)
+        ]
+
     def _blocks(
         self,
         name: str,
-        parts: Sequence[Part],
+        pieces: Sequence[Piece],
         at: Mapping[str, Val],
         size: int,
-        block: Callable[[_Rows, Int, int], None],
+        block: Callable[[_Rows, Piece, Int, int], None],
     ) -> None:
-        """`block` with the rows, the number and the count of each block of at most `size` keys of a part."""
-        if not parts:
-            self._blocks_of(name, None, Part(self.walked[name], 0, self.plan.num_keys), at, size, block)
-        for number, part in enumerate(parts):
-            self._blocks_of(part_name(name, number), name if name in at else None, part, at, size, block)
-
-    def _blocks_of(
-        self,
-        source: str,
-        target: str | None,
-        part: Part,
-        at: Mapping[str, Val],
-        size: int,
-        block: Callable[[_Rows, Int, int], None],
-    ) -> None:
-        """The blocks of one part, which lies in `source` and goes to `target` besides."""
+        """`block` with the rows, the piece, the start in it and the count of at most `size` keys at once."""
         e, column = self.e, self.problem.column
 
-        def rows(start: Int, count: int) -> None:
-            first, step = e.add(part.first, start), part.walked.step(column)
-            keys = _Rows(self.along(source, at[source], column, start), step * ELEMENT_BYTES, None)
-            if target is not None:
-                kept = self.along(target, at[target], column, first)
-                keys = replace(keys, kept=kept, kept_bytes=self.walked[target].step(column) * ELEMENT_BYTES)
-            block(keys, first, count)
+        def rows(piece: Piece, start: Int, count: int) -> None:
+            step = piece.walked.step(column)
+            first = self.along(piece.source, at[piece.source], column, e.add(piece.start, start))
+            keys = _Rows(first, step * ELEMENT_BYTES, None)
+            if name in at and name != piece.source:
+                kept = self.along(name, at[name], column, e.add(piece.first, start))
+                keys = replace(keys, kept=kept, kept_bytes=self.walked[name].step(column) * ELEMENT_BYTES)
+            block(keys, piece, start, count)
 
-        rest = part.count % size
-        e.loop(0, part.count // size, 1, lambda number, _: rows(e.mul(number, size), size))
-        if rest:
-            rows(part.count - rest, rest)
+        def all_rows(piece: Piece) -> None:
+            rest = piece.count % size
+            e.loop(0, piece.count // size, 1, lambda number, _: rows(piece, e.mul(number, size), size))
+            if rest:
+                rows(piece, piece.count - rest, rest)
+
+        for piece in pieces:
+            all_rows(piece)
 
     def _vectors(self, rows: _Rows, number: Int, width: int, lanes: int | None = None) -> list[Val]:
         """A key, value or query in vectors, kept where it has to be; lanes behind its end are zero."""

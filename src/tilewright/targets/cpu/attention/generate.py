@@ -103,7 +103,7 @@ class Heads:
             inside = plan.num_heads * plan.num_parts // self.problem.extents[self.problem.outer[0]]
             units = e.mul(e.iterations(row_loop, num_rows), inside)
         low, high = self._part(0 if plan.num_chunks == 1 else chunk, plan.num_chunks, units)
-        e.loop(low, high, 1, lambda number, _: self._unit(number), nonempty=num_rows is None)
+        e.loop(low, high, 1, lambda number, _: self.unit(number), nonempty=num_rows is None)
 
     def _part(self, part: Int, num_parts: int, extent: Int) -> tuple[Int, Int]:
         """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
@@ -112,21 +112,22 @@ class Heads:
         high = e.udiv(e.mul(e.add(part, 1), extent), num_parts)
         return low, high
 
-    def _unit(self, number: Int) -> None:
+    def unit(self, number: Int) -> None:
+        """A part of a head."""
         e, plan = self.e, self.plan
-        part, head = e.urem(number, plan.num_parts), e.udiv(number, plan.num_parts)
-        indices: dict[str, Int] = {}
-        for position, loop in enumerate(reversed(self.problem.outer)):
-            is_outermost = position == len(self.problem.outer) - 1
-            extent = self.problem.extents[loop]
-            indices[loop] = head if is_outermost else e.urem(head, extent)
-            head = head if is_outermost else e.udiv(head, extent)
+        part = e.urem(number, plan.num_parts)
+        at, indices = self.head(e.udiv(number, plan.num_parts))
+        self.prepare(at)
+        first, last = self._part(part, plan.num_parts, plan.num_tiles)
+        e.loop(first, last, 1, lambda tile, _: self.tile(tile, at, indices), nonempty=True)
+
+    def head(self, number: Int) -> tuple[dict[str, Val], dict[str, Int]]:
+        """Where the operands of a head begin, and its place in the outer loops."""
+        indices = head_indices(self.e, self.problem, number)
         at = {name: self._moved(name, self.pointers[name], w.start) for name, w in self.walked.items()}
         for loop, index in indices.items():
             at = {name: self.along(name, at[name], loop, index) for name in at}
-        self.prepare(at)
-        first, last = self._part(part, plan.num_parts, plan.num_tiles)
-        e.loop(first, last, 1, lambda tile, _: self._tile(tile, at, indices), nonempty=True)
+        return at, indices
 
     def _moved(self, name: str, pointer: Val, elements: Int) -> Val:
         element = STORAGE_ELEMENTS[self.walked[name].operand.dtype]
@@ -138,7 +139,8 @@ class Heads:
 
     # One tile of queries.
 
-    def _tile(self, number: Int, head: Mapping[str, Val], indices: Mapping[str, Int]) -> None:
+    def tile(self, number: Int, head: Mapping[str, Val], indices: Mapping[str, Int]) -> None:
+        """One tile of a head: scores, softmax, sums."""
         e, larger, smaller = self.e, self.plan.tiles[0], self.plan.tiles[-1]
         is_larger = larger is smaller or e.compare("slt", number, larger.count)
         later = e.add(e.mul(e.sub(number, larger.count), smaller.rows), smaller.start)
@@ -289,7 +291,7 @@ class Heads:
                 pointer = e.gep(first, r * pitch * ELEMENT_BYTES + v * type.size_bytes)
                 value = e.fmul(sums[r * num_vectors + v], inverse)
                 if self.problem.result_finish is not None:
-                    value = emit_expr(e, self.problem.result_finish, _no_read, value, lanes=panels.lanes)
+                    value = emit_expr(e, self.problem.result_finish, no_read, value, lanes=panels.lanes)
                 store_lanes(e, DType.FLOAT32, value, pointer, active=exist)
 
     def _in_blocks(
@@ -354,9 +356,8 @@ class Heads:
 
         def shift(first: int, top: Val) -> None:
             for single in range(self.plan.num_singles):
-                top = _larger(e, e.load(type, self._single(single, first)), top)
-            made = emit_expr(e, self.problem.shift, lambda _: top, lanes=type.lanes)
-            e.store(made, e.gep(self.shifts, first * ELEMENT_BYTES))
+                top = larger(e, e.load(type, self._single(single, first)), top)
+            e.store(self.shift_of(top), e.gep(self.shifts, first * ELEMENT_BYTES))
 
         def invert(first: int, total: Val) -> None:
             shift = e.load(type, e.gep(self.shifts, first * ELEMENT_BYTES))
@@ -365,20 +366,27 @@ class Heads:
                 power = exp_nonpositive(e, e.fsub(e.load(type, pointer), shift))
                 e.store(power, pointer)
                 total = e.fadd(total, power)
-            divisor = emit_expr(e, self.problem.divisor, lambda _: total, lanes=type.lanes)
-            e.store(e.fdiv(1.0, divisor), e.gep(self.inverses, first * ELEMENT_BYTES))
+            e.store(self.scale_of(total), e.gep(self.inverses, first * ELEMENT_BYTES))
 
         e.loop(0, num_rows, 1, lambda row, _: self._take_maximum(row), nonempty=True)
-        self._for_rows(lambda a, b: _larger(e, a, b), shift)
+        self._for_rows(lambda a, b: larger(e, a, b), shift)
         e.loop(0, num_rows, 1, lambda row, _: self._raise_powers(row), nonempty=True)
         self._for_rows(e.fadd, invert)
+
+    def shift_of(self, top: Val) -> Val:
+        """What is taken off the scores of rows, of the largest of each."""
+        return emit_expr(self.e, self.problem.shift, lambda _: top, lanes=top.lanes)
+
+    def scale_of(self, total: Val) -> Val:
+        """What the weighted sums of rows are multiplied with, of the sum of each one's weights."""
+        return self.e.fdiv(1.0, emit_expr(self.e, self.problem.divisor, lambda _: total, lanes=total.lanes))
 
     def _take_maximum(self, row: Int) -> None:
         """The largest score of a row, lane by lane. One that is no number makes its own power none, too."""
         e, type = self.e, self.key_type
         at = e.gep(self.scores, e.mul(row, self.row_bytes))
         (best,) = self._over_vectors(
-            lambda v, carried: [_larger(e, e.load(type, self._vector(at, v)), carried[0])],
+            lambda v, carried: [larger(e, e.load(type, self._vector(at, v)), carried[0])],
             [e.constant(type, -math.inf)],
         )
         e.store(best, self._vector(self.lanes, row))
@@ -434,10 +442,22 @@ class Heads:
         return carried
 
 
-def _larger(e: Emitter, a: Val, b: Val) -> Val:
+def head_indices(e: Emitter, problem: AttentionProblem, number: Int) -> dict[str, Int]:
+    """The place in the outer loops of the head of this number."""
+    indices: dict[str, Int] = {}
+    for position, loop in enumerate(reversed(problem.outer)):
+        is_outermost = position == len(problem.outer) - 1
+        extent = problem.extents[loop]
+        indices[loop] = number if is_outermost else e.urem(number, extent)
+        number = number if is_outermost else e.udiv(number, extent)
+    return indices
+
+
+def larger(e: Emitter, a: Val, b: Val) -> Val:
     """The larger of both in each lane, `b` where `a` is no number: one instruction on x86."""
     return e.select(e.fcmp("ogt", a, b), a, b)
 
 
-def _no_read(number: int) -> Val:
+def no_read(number: int) -> Val:
+    """For expressions that read nothing."""
     raise AssertionError(f"read {number} of an expression that reads nothing")

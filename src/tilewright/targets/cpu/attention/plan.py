@@ -50,11 +50,15 @@ _ROW_CYCLES = 14.0
 _PACK_CYCLES = 3.0
 # Cycles to add the lanes of one key's products up, among those of a vector of keys.
 _COMBINE_CYCLES = 2.0
+# Fewer keys and values than this are not worth a span of their own.
+_MIN_SPAN_BYTES = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
     """How an attention is computed: panels of keys and of channels, tiles of queries, parts of each head.
+
+    Parts are some of the tiles, or of few queries spans of `keys`, the last of which may have less.
 
     The last few keys may stand alone, behind the panels: their scores lie row by row in vectors.
     Keys and values of few queries are read where they lie, once, unless it `packs`; what is put together of
@@ -193,10 +197,25 @@ def _plan_in_place(problem: AttentionProblem, isa: Isa, *, divides: bool) -> Att
     rows, columns = extents[problem.row], extents[problem.column]
     found = _best_panels(isa, rows, Rows(rows), extents[CHANNEL], columns)
     assert found is not None, "tiles of one vector fit the registers"
-    keys = Panels(choose_lanes(columns, "float", isa), 1, columns)
-    chunks = _num_chunks(problem, problem.num_heads) if divides else 1
-    tiles = (RowTile(0, 1, rows),)
-    return AttentionPlan(keys, 0, found[1], tiles, 1, chunks, extents[DEPTH], problem.num_heads, packs=False)
+    lanes = choose_lanes(columns, "float", isa)
+    spans, extent = _spans(problem, lanes) if divides else (1, columns)
+    chunks = _num_chunks(problem, spans * problem.num_heads) if divides else 1
+    tiles, heads = (RowTile(0, 1, rows),), problem.num_heads
+    keys = Panels(lanes, 1, extent)
+    return AttentionPlan(keys, 0, found[1], tiles, spans, chunks, extents[DEPTH], heads, packs=False)
+
+
+def _spans(problem: AttentionProblem, lanes: int) -> tuple[int, int]:
+    """Spans of keys of each head, where heads are few, and the keys of all of them but the last."""
+    columns = problem.extents[problem.column]
+    most = min(-(-_ENOUGH_UNITS // problem.num_heads), _head_bytes(problem) // _MIN_SPAN_BYTES)
+    if most < 2 or problem.row_loop is not None:
+        return 1, columns
+    extent = -(-columns // (most * lanes)) * lanes
+    spans = -(-columns // extent)
+    # All but the last lie in what came first.
+    firsts = [parts[0].count for parts in (problem.key_parts, problem.value_parts) if parts]
+    return (spans, extent) if (spans - 1) * extent <= min(firsts, default=columns) else (1, columns)
 
 
 def _num_singles(problem: AttentionProblem, isa: Isa) -> int:

@@ -17,9 +17,10 @@ from tilewright.targets.cpu.attention.plan import (
     plan_attention,
     reads_in_place,
 )
+from tilewright.targets.cpu.attention.spans import generate_spans
 from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
+from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.select import product_way
 from tilewright.targets.cpu.template import (
     Context,
@@ -95,7 +96,10 @@ class AttentionTemplate:
             return (generate_attention(problem, plan, context.isa, Heads),)
         # A plain store reads the line first, which only pays where the next run finds it in a cache.
         bypasses = context.exceeds_caches and context.isa.triple.startswith("x86_64")
-        return (generate_attention(problem, replace(plan, bypasses=bypasses), context.isa, FewQueries),)
+        plan = replace(plan, bypasses=bypasses)
+        if plan.num_parts > 1:
+            return generate_spans(problem, plan, context.isa, context.next_local)
+        return (generate_attention(problem, plan, context.isa, FewQueries),)
 
 
 ATTENTION = AttentionTemplate()
@@ -143,7 +147,6 @@ def attention_runs(nests: Sequence[Nest], isa: Isa) -> list[tuple[Nest, ...]]:
     return [run for run in runs if not isinstance(ATTENTION.match(run, context), Declined)]
 
 
-def lower_attention(run: Sequence[Nest], context: Context) -> Kernel | Declined:
-    """The kernel of a run, or why there is none."""
-    kernels = lower_with(ATTENTION, run, context)
-    return kernels if isinstance(kernels, Declined) else kernels[-1]
+def lower_attention(run: Sequence[Nest], context: Context) -> Kernels | Declined:
+    """The kernels of a run, or why there are none."""
+    return lower_with(ATTENTION, run, context)

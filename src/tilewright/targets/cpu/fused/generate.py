@@ -229,8 +229,8 @@ def _segments(
             continue
         run = attention_run(nests, number)
         attention = None if run is None else lower_attention(run, context)
-        if run is not None and isinstance(attention, Kernel):
-            segments.append(_Segment(list(run), (attention,)))
+        if run is not None and attention is not None and not isinstance(attention, Declined):
+            segments.append(_Segment(list(run), attention))
             done = number + len(run)
             continue
         chosen = NO_CHOICES
