@@ -40,7 +40,7 @@ _MAX_ROWS_IN_PLACE = 8
 _MAX_DEPTH_IN_PLACE = 256
 # More keys than this behind the last whole vector fill another.
 _MAX_SINGLES = 2
-# A head is cut into parts where heads are few; each part packs keys and values again.
+# A head is cut into parts where heads are few; each part of its queries packs keys and values again.
 _ENOUGH_UNITS = 8
 _MIN_PART_ROWS = 32
 _MAX_CHUNKS = 2 * TARGET_CHUNKS

@@ -45,7 +45,8 @@ class AttentionTemplate:
     are one chain of additions, no matrix unit that takes the products. It beats kernels of their own by what
     these pay for each head and by scores that are written and read again. Keys and values of fewer queries,
     up to eight where they leave the second cache, are read where they lie, once and in order: channels of
-    keys side by side, at most 256. Copies that put a cache and new keys together are part of that kernel.
+    keys side by side, at most 256; fewer than eight heads in spans, which another kernel merges. Copies that
+    put a cache and new keys together are part of that kernel.
     No parameters.
     """
 
