@@ -12,15 +12,17 @@ from tilewright.ir.graph import Node, SubgraphAttribute, Value
 from tilewright.ir.interpret import run_node
 
 
+@pytest.mark.parametrize("moved", [0, 12])  # boxes of three classes, of which those of two may touch
 @pytest.mark.parametrize("is_center", [0, 1])
 @pytest.mark.parametrize(
     ("most", "overlap", "least"), [(5, 0.3, 0.4), (100, 0.0, -1.0), (0, 0.5, 0.0), (3, 1.0, 2.0)]
 )
 def test_the_same_boxes_are_kept_in_the_same_order(
-    most: int, overlap: float, least: float, is_center: int
+    most: int, overlap: float, least: float, is_center: int, moved: int
 ) -> None:
     rng = np.random.default_rng(most)
     boxes = rng.integers(-6, 7, (2, 40, 4)).astype(np.float32)  # corners in any order, some without area
+    boxes[:, :, [0] if is_center else [0, 2]] += moved * rng.integers(0, 3, (2, 40, 1)).astype(np.float32)
     scores = rng.integers(0, 5, (2, 3, 40)).astype(np.float32) / 4  # many are equal
     limits = (np.array([most]), np.array([overlap], np.float32), np.array([least], np.float32))
     proto = helper.make_node("NonMaxSuppression", list("abcde"), ["y"], name="n", center_point_box=is_center)

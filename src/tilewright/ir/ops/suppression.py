@@ -57,19 +57,36 @@ def _corners(boxes: Array, *, is_center: bool) -> Array:
     return np.stack([low[:, 0], low[:, 1], high[:, 0], high[:, 1], sides[:, 0] * sides[:, 1]])
 
 
-def _best(corners: Array, ranked: Array, most: int, overlap: Any) -> list[int]:
+def _best(corners: Array, ranked: Array, most: int, overlap: Any) -> Array:
     """Of ranked boxes those that no better one overlaps by more than is allowed, `most` of them."""
+    corners = corners[:, ranked]
+    kept = [places[_kept(corners[:, places], most, overlap)] for places in _apart(corners)]
+    return ranked[np.sort(np.concatenate(kept))[:most]] if kept else ranked
+
+
+def _apart(corners: Array) -> list[Array]:
+    """Places of boxes in groups, ascending: boxes of different groups do not meet along the first axis.
+
+    Detectors of many classes move the boxes of each to where no other class has any.
+    """
+    order = np.argsort(corners[0], kind="stable")
+    reached = np.fmax.accumulate(corners[2, order])
+    begins = np.flatnonzero(corners[0, order[1:]] >= reached[:-1]) + 1
+    return [np.sort(places) for places in np.split(order, begins) if len(places)]
+
+
+def _kept(corners: Array, most: int, overlap: Any) -> list[int]:
+    """Places of the boxes that no better one, which is before them, overlaps by more than is allowed."""
     best: list[int] = []
-    for start in range(0, len(ranked), _BLOCK):
-        numbers = ranked[start : start + _BLOCK]
-        block, better = corners[:, numbers], corners[:, best]
+    for start in range(0, corners.shape[1], _BLOCK):
+        block, better = corners[:, start : start + _BLOCK], corners[:, best]
         is_hidden: Array = np.any(_hide(better[:, :, None], block[:, None], overlap), axis=0)
         hides = _hide(block[:, :, None], block[:, None], overlap)
-        for place, number in enumerate(numbers):
+        for place in range(block.shape[1]):
             if len(best) == most:
                 return best
             if not is_hidden[place]:
-                best.append(number)
+                best.append(start + place)
                 is_hidden |= hides[place]
     return best
 
