@@ -27,7 +27,7 @@ from tilewright.targets.cpu.sites import Sites
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.tune_base import random_feed
 from tilewright.tuning import TunedPlan
-from tilewright.tuning.form_plan import Failure, FormSite, Paired, TunedForms
+from tilewright.tuning.form_plan import Failure, FormSite, FormTrial, Paired, TunedForms
 from tilewright.tuning.workers import Failed, Measured, MeasureRequest, MeasureResult, Samples
 
 MODEL = tw.load(small_net(channels=40, size=20))
@@ -185,6 +185,26 @@ def test_a_search_of_forms_begins_with_what_the_flat_search_found(code: CpuCode)
     assert [k.symbol for s in by_forms.steps for k in s.kernels] == [
         k.symbol for s in by_choices.steps for k in s.kernels
     ]
+
+
+def test_what_won_for_subgraphs_alike_is_tried_first_in_another_network(code: CpuCode) -> None:
+    tuner = FormTuner.of(CpuTarget(), code)
+    spaces = {site.key: site.space for site in spaces_of(code)}
+    forms = others(code)
+    trials = [
+        FormTrial(key, form, [40.0] * 5, 50.0, spaces[key].features(form)) for key, form in forms.items()
+    ]
+    tuner._record(trials, {})
+    tuner._file_winners(TunedForms(forms, 100.0, 80.0), spaces)
+    larger = tw.load(small_net(channels=48, size=24))
+    elsewhere = CpuTarget().generate(plan(larger.graph, OPTIONS).program)
+    there = FormTuner.of(CpuTarget(), elsewhere)
+    hints = {site.key: there._hints(site.space) for site in spaces_of(elsewhere)}
+    assert not hints.keys() & spaces.keys()
+    assert any(hints.values())
+    for site in spaces_of(elsewhere):
+        assert all(site.space.read(form.to_json()) == form for form in hints[site.key])
+        assert all(form != site.space.initial() for form in hints[site.key])
 
 
 def test_without_intensive_fusion_no_kernel_has_two_complex_operators_in_blocks() -> None:
