@@ -49,9 +49,9 @@ _FMAS_PER_CYCLE, _FMA_CYCLES, _LOADS_PER_CYCLE, _TILES_IN_FLIGHT = 2, 4, 2, 2
 _TILE_CYCLES, _LOAD_CYCLES = 1.0, 0.1
 _MOST_VECTORS = 4
 # Of tiles, blocks and numbers of chunks the first are worth a measurement in any case; more of them together.
-_NUM_LISTED_TILES, _NUM_LISTED_BLOCKS = 4, 2
+_NUM_LISTED_TILES, _NUM_LISTED_BLOCKS = 4, 3
 _NUM_VARIED_TILES, _MAX_CHOICES = 10, 96
-_BLOCK_TILES = (2, 4, 8, 16)
+_BLOCK_TILES = (4, 16, 2, 8)
 _CHUNKS_OF_SEVERAL_THREADS = (2, 1, 4, 8, 32)
 _ITEM_ROWS = (1, 2, 4, 8)
 
