@@ -1,6 +1,8 @@
 """Bandwidth and rate of generic loop-nest kernels beside numpy and ONNX Runtime, one thread, interleaved.
 
-Run: `python benchmarks/micro_loopnest.py [name-filter] [rounds]`. Informal: best of the rounds.
+Run: `python benchmarks/micro_loopnest.py [name-filter] [rounds] [instruction set]`. Informal: best of the
+rounds. `ways` as fourth argument measures instead in turns the ways to run each nest that a form may choose,
+beside the rules', and prints the five best.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ from onnx import helper
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.nest import Operand, operands_of
+from tilewright.ir.nest import Nests, Operand, operands_of
 from tilewright.ir.ops.registry import describe
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.isa import host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Kernel, Layout, Layouts
-from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.loopnest import loop_choices, lower_nests
 from tilewright.targets.cpu.values import PTR, Int, Val
+from tilewright.tuning import Choice
 
 Array = np.ndarray[Any, Any]
 NHWC = Layout((0, 2, 3, 1))
@@ -55,7 +58,8 @@ def aligned(shape: Sequence[int], dtype: Any) -> Array:
     return raw[start : start + size].view(dtype).reshape(shape)
 
 
-def kernel_runner(case: Case, isa: Any) -> tuple[Callable[[], None], Array, str]:
+def nests_of(case: Case) -> Nests:
+    """The operator as loop nests."""
     values = [
         Value(f"i{k}", DType.from_numpy(a.dtype), a.shape, a if k in case.constants else None)
         for k, a in enumerate(case.inputs)
@@ -63,7 +67,15 @@ def kernel_runner(case: Case, isa: Any) -> tuple[Callable[[], None], Array, str]
     out = Value("o", DType.FLOAT32, case.output_shape)
     nests = describe(Node(case.op, values, [out], case.attrs))
     assert isinstance(nests, tuple)
-    kernels = lower_nests(nests, case.layouts, isa)
+    return nests
+
+
+def kernel_runner(
+    case: Case, isa: Any, choice: Choice | None = None
+) -> tuple[Callable[[], None], Array, str]:
+    """Runs the kernels of an operator, whose nests run as chosen if anything is."""
+    nests = nests_of(case)
+    kernels = lower_nests(nests, case.layouts, isa, lambda members: choice)
     memory: dict[tuple[str, int], Array] = {}
     for operand in operands_of(nests):
         layout = case.layouts.get(operand.key, Layout.row_major(len(operand.shape)))
@@ -162,6 +174,7 @@ def cases() -> list[Case]:
     add("softmax axis1 2x64x3136", "Softmax", [r(2, 64, 3136)], (2, 64, 3136), attrs={"axis": 1})
     add("layernorm 197x768", "LayerNormalization", [r(197, 768), r(768), r(768)], (197, 768))
     sizes = ((144, 56, 1), (144, 56, 2), (192, 28, 1), (384, 14, 1), (576, 14, 1), (960, 7, 1), (32, 112, 1))
+    sizes += ((96, 56, 2), (144, 28, 1), (384, 7, 1), (960, 4, 1))
     for c, h, s in sizes:
         oh = (h + 2 - 3) // s + 1
         layouts = {("input", 0): NHWC, ("output", 0): NHWC, ("input", 1): Layout((2, 3, 1, 0))}
@@ -196,8 +209,37 @@ def cases() -> list[Case]:
     return found
 
 
-def main(pattern: str = "", rounds: int = 30, isa_name: str = "host") -> None:
+def compare_ways(case: Case, rounds: int, isa: Any) -> None:
+    """All ways to run a nest in turns, each in blocks as long as a call costs little."""
+    (kernel, *_) = lower_nests(nests_of(case), case.layouts, isa)
+    listed, more = loop_choices(kernel.loops[0], isa, divides=False)
+    ways = (None, *listed, *more)
+    runs = [kernel_runner(case, isa, way)[0] for way in ways]
+    for run in runs:
+        run()
+    start = time.perf_counter()
+    runs[0]()
+    repeats = max(1, int(3e-4 / max(1e-7, time.perf_counter() - start)))
+    times: list[list[float]] = [[] for _ in ways]
+    for _ in range(rounds):
+        for position, run in enumerate(runs):
+            start = time.perf_counter()
+            for _ in range(repeats):
+                run()
+            times[position].append((time.perf_counter() - start) / repeats)
+    typical = [sorted(some)[rounds // 5] for some in times]
+    print(f"{case.name}: {1e6 * typical[0]:.2f} us by rule, {len(listed)} ways listed, {len(more)} more")
+    for position in sorted(range(len(ways)), key=typical.__getitem__)[:5]:
+        print(f"    {typical[position] / typical[0]:.3f} {ways[position] or 'by rule'}")
+
+
+def main(pattern: str = "", rounds: int = 30, isa_name: str = "host", what: str = "peers") -> None:
     isa = host_isa() if isa_name == "host" else isa_by_name(isa_name)
+    if what == "ways":
+        for case in cases():
+            if pattern in case.name:
+                compare_ways(case, rounds, isa)
+        return
     print(f"{'case':30} {'ours us':>9} {'GB/s':>6} {'GF/s':>6} {'numpy us':>9} {'ort us':>9} {'ort/ours':>8}")
     for case in cases():
         if pattern not in case.name:
@@ -238,4 +280,5 @@ if __name__ == "__main__":
         sys.argv[1] if len(sys.argv) > 1 else "",
         int(sys.argv[2]) if len(sys.argv) > 2 else 30,
         sys.argv[3] if len(sys.argv) > 3 else "host",
+        sys.argv[4] if len(sys.argv) > 4 else "peers",
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import product, zip_longest
 from math import prod
 from typing import Final
 
@@ -105,8 +105,9 @@ def loop_choices(loops: Loops, isa: Isa, *, divides: bool) -> tuple[tuple[Choice
     # On one thread chunks only cost: the best of all else is tried without them.
     usual = chunks[:1] if not divides else []
     listed = [{"chunks": n} for n in chunks[:3]]
-    for some in (tiles[:_NUM_LISTED_TILES], blocks[:_NUM_LISTED_BLOCKS]):
-        listed += [{**parameters, **_as_chunks(usual)} for parameters in some]
+    turns = zip_longest(blocks[:_NUM_LISTED_BLOCKS], tiles[:_NUM_LISTED_TILES])
+    some = (parameters for turn in turns for parameters in turn if parameters is not None)
+    listed += [{**parameters, **_as_chunks(usual)} for parameters in some]
     lists = (
         [{}, *tiles[:_NUM_VARIED_TILES]],
         [{}, *blocks],
