@@ -24,6 +24,7 @@ from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.results import Table, about
 from tilewright.specialise.model import OpenCompiledModel
+from tilewright.specialise.opened import SavedShapes
 from tilewright.targets import is_cpu
 
 Array = np.ndarray[Any, Any]
@@ -133,7 +134,7 @@ def profile_model(
     if not is_cpu(compiled.target):
         raise UsageError(f"{name}: is made for {compiled.target}; profile measures the cpu target.")
     arrays = feed_of(feed, compiled.get_inputs(), options.seed)
-    if isinstance(compiled, OpenCompiledModel):
+    if isinstance(compiled, OpenCompiledModel | SavedShapes):
         compiled = compiled.at({name: np.shape(array) for name, array in arrays.items()})
     busy = busy_share()
     with running_on(feed):

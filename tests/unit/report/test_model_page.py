@@ -231,7 +231,7 @@ def test_verbs_write_their_reports(tmp_path: Path) -> None:
 
 
 def test_open_models_are_shown_at_their_shapes(tmp_path: Path) -> None:
-    model, page, feed = (tmp_path / name for name in ("open.onnx", "open.html", "feed.npz"))
+    model, saved, page, feed = (tmp_path / name for name in ("open.onnx", "open.tw", "open.html", "x.npz"))
     text = '<ir_version: 8, opset_import: ["": 17]> m (float[N, 8] x) => (float[N, 8] y) {'
     onnx.save(onnx.parser.parse_model(text + "a = Softmax(x) y = Neg(a)}"), model)
     assert tilewright("compile", model, "--shapes", "x:3|5x8", "--report", page).code == 0
@@ -246,3 +246,6 @@ def test_open_models_are_shown_at_their_shapes(tmp_path: Path) -> None:
     np.savez(feed, x=np.ones((7, 8), np.float32))
     assert tilewright("profile", model, "-i", feed, "--duration", "0.01", "--report", page).code == 0
     assert "Steps, workers and memory over time" in page.read_text()
+    assert "7x8" in tilewright("profile", saved, "-i", feed, "--duration", "0.01").complaint
+    np.savez(feed, x=np.ones((5, 8), np.float32))
+    assert tilewright("profile", saved, "-i", feed, "--duration", "0.01", "--report", page).code == 0
