@@ -90,9 +90,8 @@ class Chain:
     nest: Nest
     loops: tuple[Dim, ...]
     parts: tuple[Part, ...]
-    maps: RegionMaps = field(repr=False)
+    reaches: Reaches = field(repr=False)
     known: dict[tuple[object, ...], Side] = field(default_factory=dict, repr=False)
-    reaches: dict[tuple[Part, Reader, int], Reach] = field(default_factory=dict, repr=False)
 
     @property
     def num_macs(self) -> int:
@@ -116,34 +115,58 @@ class Chain:
 
     def _reach(self, part: Part, reader: Reader, loop: int) -> Reach:
         """What a reader needs of a part for each position along the axis that it computes in a loop."""
-        key = part, reader, loop
-        if key not in self.reaches:
-            self.reaches[key] = self._probed(part, reader, loop)
-        return self.reaches[key]
-
-    def _probed(self, part: Part, reader: Reader, loop: int) -> Reach:
-        computed, is_anchor = self.parts[reader.part], reader.node is self.anchor
-        moved = loop if is_anchor else computed.axis_of_loop[loop]
-        axis = None if moved is None else reader.axes.get(moved)
-        if part.axis_of_loop[loop] is None or moved is None or axis is None:
+        if part.axis_of_loop[loop] is None:
             return STILL
-        start, stop = (0, self.loops[loop].extent) if is_anchor else computed.whole[moved]
-        needs = []
-        for position in range(start, stop):
-            if is_anchor:
-                tiles = {self.loops[loop].name: (position, position + 1)}
-                region = _anchor_region(self.nest, reader.position, tiles)
-            else:
-                wanted = (*computed.whole[:moved], (position, position + 1), *computed.whole[moved + 1 :])
-                region = self.maps.inputs_of(reader.node, 0, wanted)[reader.position]
-            needs.append(EMPTY if region is None else region[axis])
-        return Reach(start, tuple(needs))
+        if reader.node is self.anchor:
+            axis = reader.axes.get(loop)
+            dim = self.loops[loop]
+            return STILL if axis is None else self.reaches.of_loop(self.anchor, reader.position, dim, axis)
+        computed = self.parts[reader.part]
+        moved = computed.axis_of_loop[loop]
+        axis = None if moved is None else reader.axes.get(moved)
+        if moved is None or axis is None:
+            return STILL
+        return self.reaches.of_axis(reader.node, reader.position, computed.whole, moved, axis)
+
+
+class Reaches:
+    """What operators need of an operand along one axis; worked out once for all chains of a graph."""
+
+    def __init__(self) -> None:
+        self.maps = RegionMaps()
+        self._known: dict[tuple[object, ...], Reach] = {}
+
+    def of_loop(self, anchor: Node, position: int, dim: Dim, axis: int) -> Reach:
+        """For each iteration of a loop of the anchor."""
+        key = anchor, position, dim.name, axis
+        if key not in self._known:
+            (nest,) = nests_of(anchor)
+            tiles = ({dim.name: (at, at + 1)} for at in range(dim.extent))
+            regions = (_anchor_region(nest, position, tile) for tile in tiles)
+            self._known[key] = Reach(0, tuple(EMPTY if r is None else r[axis] for r in regions))
+        return self._known[key]
+
+    def of_axis(self, node: Node, position: int, whole: Region, moved: int, axis: int) -> Reach:
+        """For each position along an axis of an operator's result, of which `whole` is needed in all."""
+        key = node, position, whole, moved, axis
+        if key not in self._known:
+            start, stop = whole[moved]
+            parts = ((*whole[:moved], (at, at + 1), *whole[moved + 1 :]) for at in range(start, stop))
+            regions = (self.maps.inputs_of(node, 0, part)[position] for part in parts)
+            self._known[key] = Reach(start, tuple(EMPTY if r is None else r[axis] for r in regions))
+        return self._known[key]
 
 
 def chain_of(
-    nodes: Sequence[Node], results: frozenset[Value] = frozenset(), *, most_layers: int = MAX_LAYERS
+    nodes: Sequence[Node],
+    results: frozenset[Value] = frozenset(),
+    *,
+    most_layers: int = MAX_LAYERS,
+    reaches: Reaches | None = None,
 ) -> Chain:
     """The chain of some nodes, given in order; `results` are values that must leave.
+
+    Chains of one graph may share `reaches`.
 
     Raises:
         CannotFuse: they are no chain, or a value's axis moves with several loops.
@@ -160,12 +183,13 @@ def chain_of(
         raise CannotFuse(
             f"chain: node {anchor.name!r} is more than one sum of products; end the chain before it."
         )
-    unfolding = _Unfolding(anchor, nests[0])
+    reaches = reaches or Reaches()
+    unfolding = _Unfolding(anchor, nests[0], reaches.maps)
     unfolding.add_result(after)
     for node in reversed(before):
         unfolding.add_intermediate(node)
     unfolding.add_outside(after)
-    return Chain(tuple(nodes), anchor, nests[0], unfolding.loops, tuple(unfolding.parts), unfolding.maps)
+    return Chain(tuple(nodes), anchor, nests[0], unfolding.loops, tuple(unfolding.parts), reaches)
 
 
 def _check_values(nodes: Sequence[Node], results: frozenset[Value]) -> None:
@@ -224,9 +248,8 @@ class _Unfolding:
     `readers` are those of values that are no parts yet, `regions` what they need of them.
     """
 
-    def __init__(self, anchor: Node, nest: Nest) -> None:
-        self.anchor, self.nest, self.loops = anchor, nest, _loops(nest)
-        self.maps = RegionMaps()
+    def __init__(self, anchor: Node, nest: Nest, maps: RegionMaps) -> None:
+        self.anchor, self.nest, self.loops, self.maps = anchor, nest, _loops(nest), maps
         self.parts: list[Part] = []
         self.readers: dict[Value, list[Reader]] = {}
         self.regions: dict[Value, Region] = {}

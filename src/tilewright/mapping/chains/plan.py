@@ -7,6 +7,7 @@ again if it comes from outside. Sides of boxes are independent, so sums over all
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -166,6 +167,7 @@ def least_macs(chain: Chain) -> int:
     return _finest(chain).num_macs
 
 
+@functools.lru_cache(maxsize=4)
 def _finest(chain: Chain) -> ChainCount:
     order = tuple(range(len(chain.loops)))
     return count_plan(chain, ChainPlan(Tiling(order, (1,) * len(order)), (0,) * len(chain.parts)))

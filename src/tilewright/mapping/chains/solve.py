@@ -24,7 +24,7 @@ from tilewright.ir.derive import is_complex, macs, nest_flops, nests_of
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import full_region, input_regions, volume
 from tilewright.mapping.base import MappingSolution
-from tilewright.mapping.chains.chain import MAX_LAYERS, CannotFuse, Chain, chain_of
+from tilewright.mapping.chains.chain import MAX_LAYERS, CannotFuse, Chain, Reaches, chain_of
 from tilewright.mapping.chains.plan import compulsory_words, least_macs
 from tilewright.mapping.chains.price import ChainCost, Pricer
 from tilewright.mapping.chains.runs import Stage, alike_key, stages_of
@@ -143,6 +143,7 @@ class ChainSolver:
         if objective != "traffic":
             share_s = deadline_s / _STEPS_IN_TIME
             self.pricer = Pricer(self.view, self.level, objective, cost_options, share_s)
+        self._reaches = Reaches()
         self._known: dict[tuple[object, ...], _Answer] = {}
 
     def solve(self, nodes: Sequence[Node], results: frozenset[Value] = frozenset()) -> ChainSolution:
@@ -191,7 +192,7 @@ class ChainSolver:
         known, is_whole = self._known[key]
         if known is None or known.nodes == nodes:
             return _Answer(known, is_whole)
-        chain = None if known.chain is None else chain_of(nodes, results)
+        chain = None if known.chain is None else chain_of(nodes, results, reaches=self._reaches)
         return _Answer(replace(known, nodes=nodes, chain=chain), is_whole)
 
     def _segment(
@@ -212,7 +213,7 @@ class ChainSolver:
         if sum(map(is_complex, nodes)) > MAX_LAYERS:
             return _Answer(None)
         try:
-            chain = chain_of(nodes, results)
+            chain = chain_of(nodes, results, reaches=self._reaches)
         except CannotFuse:
             return _Answer(None)
         if self.pricer is not None:
@@ -268,7 +269,7 @@ class ChainSolver:
         """(Words that must move, what the objective is at least)."""
         outermost = self.view.outermost
         try:
-            chain = chain_of(nodes, most_layers=len(nodes))
+            chain = chain_of(nodes, most_layers=len(nodes), reaches=self._reaches)
         except CannotFuse:
             # Not all operators have a joint tiling: weights and the result must pass.
             written = sum(value.num_elements for value in nodes[-1].results())
