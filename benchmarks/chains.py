@@ -16,7 +16,7 @@ import tilewright as tw
 from tilewright.zoo import build
 
 NETWORKS = ("mobilenet_v2", "resnet50", "bert_base")
-MACHINES = ("eyeriss", "simba-cosa-repo")
+MACHINES = ("eyeriss", "simba-cosa-repo", "tpu-v1")
 
 
 def main() -> None:

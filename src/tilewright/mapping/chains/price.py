@@ -7,10 +7,11 @@ these pass as often as the mapping of a step reads them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from math import ceil, prod
+from math import ceil, inf, prod
 
 import numpy as np
 
@@ -35,6 +36,8 @@ from tilewright.mapping.network import Products, problem_of, products_of, stream
 from tilewright.planning import UNLIMITED, Budget
 
 _AMPLE_BYTES = 1 << 50
+_QUICK = Exact(max_points=3_000, max_search_states=20_000)
+"""Who maps what has no mapping when time is up: a search that ends soon, however busy the processor is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +89,14 @@ class Pricer:
         deadline_s: float,
     ) -> None:
         self.machine, self.level, self.objective = machine, level, objective
-        self.cost_options, self.deadline_s = cost_options, deadline_s
+        self.cost_options, self.deadline_s, self.end_s = cost_options, deadline_s, inf
         self.inside = inside_machine(machine, level)
         self.with_passing_weights = _with_passing_weights(machine, level)
         self._known: dict[tuple[object, ...], _Work | None] = {}
 
-    def price(self, chain: Chain, plan: ChainPlan) -> ChainCost | None:
-        """What a plan costs; None where an operator's share of a step cannot be mapped."""
+    def price(self, chain: Chain, plan: ChainPlan, end_s: float = inf) -> ChainCost | None:
+        """What a plan costs; None where a share of a step cannot be mapped, or not before `end_s`."""
+        self.end_s = end_s
         counts = count_parts(chain, plan)
         passing = self._passing_weights(chain, plan)
         work = _Work()
@@ -155,6 +159,8 @@ class Pricer:
     def _mapped(self, problem: Problem, is_passing: bool) -> _Work | None:
         key = problem.dims, problem.operands, is_passing
         if key not in self._known:
+            if time.monotonic() > self.end_s:
+                return None
             self._known[key] = self._solve(problem, is_passing)
         return self._known[key]
 
@@ -170,11 +176,9 @@ class Pricer:
             self.cost_options,
             constraints=Constraints.of(absent if is_passing else ()),
         )
-        try:
-            answer = Exact().solve(task, Budget(UNLIMITED, deadline_s=self.deadline_s))
-        except InfeasibleMapping:
-            return None
-        if not isinstance(answer, MappingSolution):
+        answer = _solved(Exact(), task, Budget(UNLIMITED, deadline_s=self.deadline_s))
+        answer = answer or _solved(_QUICK, task, Budget(UNLIMITED))
+        if answer is None:
             return None
         cost = answer.cost
         stored = cost.levels[int(is_passing)].tensors
@@ -284,6 +288,15 @@ class Pricer:
                     energy_pj += energy_bound_pj(problem, machine, self.cost_options)
                     num_macs += problem.num_macs
         return energy_pj, num_macs
+
+
+def _solved(mapper: Exact, task: MappingProblem, budget: Budget) -> MappingSolution | None:
+    """The answer of a mapper; None where it has none, or not in time."""
+    try:
+        answer = mapper.solve(task, budget)
+    except InfeasibleMapping:
+        return None
+    return answer if isinstance(answer, MappingSolution) else None
 
 
 def least_transfer_cycles(machine: Machine, read_words: Counts, written_words: int) -> Values:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ from tilewright.mapping.chains.separate import cost_of_stage, map_stage, outside
 
 ChainObjective = Literal["traffic", "latency", "energy"]
 """What is minimised: words past the outermost level, cycles, or energy."""
-_NUM_PRICED = 12  # joint tilings of one run, the most promising ones
+_NUM_PRICED = 6  # joint tilings of one run, the most promising ones
 _STEPS_IN_TIME = 4  # shares of steps that are mapped in the time of one joint tiling, where that ends them
 
 
@@ -233,11 +234,9 @@ class ChainSolver:
         end_s = time.monotonic() + self.deadline_s
         best: Segment | None = None
         for ranked in ranking.plans:
-            if best is not None and (
-                ranked.value >= best.rank(self.objective)[0] or time.monotonic() > end_s
-            ):
+            if best is not None and ranked.value >= best.rank(self.objective)[0]:
                 break
-            cost = pricer.price(chain, ranked.plan)
+            cost = pricer.price(chain, ranked.plan, inf if best is None else end_s)
             if cost is None:
                 continue
             segment = Segment(
