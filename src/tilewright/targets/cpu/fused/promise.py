@@ -37,6 +37,7 @@ class Promise:
     inner: float
     ends: Mapping[Value, float]
     made: frozenset[Value]
+    read: frozenset[Value]
 
     @classmethod
     def of(cls, group: NestGroup | Opaque, isa: Isa) -> Promise | None:
@@ -62,7 +63,8 @@ class Promise:
                     ends[value] = ends.get(value, 0.0) + cycles
                 elif kind == "local":
                     inner += cycles
-        return cls(num_products, iterations / highest_rate(isa), inner, ends, frozenset(group.outputs))
+        made, read = frozenset(group.outputs), frozenset(group.inputs)
+        return cls(num_products, iterations / highest_rate(isa), inner, ends, made, read)
 
 
 def may_gain(promises: Sequence[Promise | None]) -> bool:
@@ -71,8 +73,10 @@ def may_gain(promises: Sequence[Promise | None]) -> bool:
     if len(known) != len(promises):
         return False
     made = frozenset[Value]().union(*(promise.made for promise in known))
+    read = frozenset[Value]().union(*(promise.read for promise in known))
+    passed_on = made & read  # results that none of them reads are written all the same
     saved = max(0, sum(promise.num_products for promise in known) - 1) * STEP_CYCLES
-    saved += sum(p.inner + sum(c for value, c in p.ends.items() if value in made) for p in known)
+    saved += sum(p.inner + sum(c for value, c in p.ends.items() if value in passed_on) for p in known)
     least_cycles = sum(promise.least_cycles for promise in known)
     paid = least_paid(least_cycles, sum(promise.num_products for promise in known))
     return saved > 0 and saved - paid >= MIN_SAVED_SHARE * (least_cycles + saved)
