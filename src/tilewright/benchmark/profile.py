@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -46,7 +46,7 @@ _LEAST_RUNS = 5
 NOT_METERED = unavailable("no counter was read")
 _WARMUP_RUNS = 3
 _TRACED_RUNS = 9
-"""Of which the one nearest the median is recorded."""
+"""At most, and in a quarter of the duration: of them the one nearest the median is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,8 @@ def profile_program(
     executable = code.load(num_threads)
     try:
         samples, runs_ns, energy = _measure(executable, feed, duration_s, progress)
-        traces = [executable.run_traced(feed)[1] for _ in range(_TRACED_RUNS)]
+        run_ns = statistics.median(runs_ns)
+        trace = _traced(executable, feed, run_ns, duration_s)
     finally:
         executable.close()
     progress("measuring this machine", 0, 1)
@@ -192,7 +193,6 @@ def profile_program(
         if limits is None
         else limits(total_bytes)
     )
-    run_ns = statistics.median(runs_ns)
     kernels: list[KernelTime] = []
     seen: set[str] = set()
     for info, step, times in zip(code.steps, code.lowered.steps, samples, strict=True):
@@ -215,7 +215,7 @@ def profile_program(
         limits=machine,
         operator_share=dict(sorted(by_operator.items(), key=lambda item: -item[1])),
         bound_share=dict(sorted(by_bound.items())),
-        recorded=_recorded(min(traces, key=lambda t: abs(_run_ns(t.steps) - run_ns)), code, num_threads),
+        recorded=_recorded(trace, code, num_threads),
         energy=energy,
     )
 
@@ -223,6 +223,13 @@ def profile_program(
 def _run_ns(steps: Sequence[StepTime]) -> float:
     """From the beginning of the first step to the end of the last."""
     return steps[-1].start_ns + steps[-1].duration_ns - steps[0].start_ns if steps else 0.0
+
+
+def _traced(executable: Any, feed: Mapping[str, Array], run_ns: float, duration_s: float) -> RunTrace:
+    """Of a few traced runs the one that takes most nearly as long as the median does."""
+    num_runs = max(1, min(_TRACED_RUNS, int(0.25e9 * duration_s / max(run_ns, 1.0))))
+    traces: Iterator[RunTrace] = (executable.run_traced(feed)[1] for _ in range(num_runs))
+    return min(traces, key=lambda trace: abs(_run_ns(trace.steps) - run_ns))
 
 
 def _recorded(trace: RunTrace, code: CpuCode, num_threads: int) -> RecordedRun:
