@@ -28,7 +28,7 @@ from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
 from tilewright.steps import STORED_TUNING, StepInfo, TuningInfo, TuningSettings
-from tilewright.targets import find_target
+from tilewright.targets import find_target, runs_steps
 from tilewright.targets.base import Backend, Code, Target
 
 WHOLE_PORTFOLIO = Budget(UNLIMITED)
@@ -178,7 +178,7 @@ def optimise(graph: Graph, options: Options) -> tuple[Graph, PassReport]:
         extra=options.passes,
         dump_after=options.dump_after,
         accuracy=options.accuracy,
-        runs_steps=find_target(options.target).runs_steps,
+        runs_steps=runs_steps(options.target),
     )
     require_bounded_graph(graph, "the passes")
     return graph, report

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import onnx
 import pytest
 from tests.support.models import feed_for, small_net
 
@@ -13,6 +16,7 @@ from tilewright.api import cache, kept
 from tilewright.api.kept import compile_or_reuse
 from tilewright.compiled import CompiledModel
 from tilewright.options import Options
+from tilewright.targets import TARGETS, find_target, runs_steps
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +46,28 @@ def test_the_same_request_is_not_compiled_again(tmp_path: Path) -> None:
     assert second.remarks == first.remarks
     written = [model.save(tmp_path / f"{n}.tw").read_bytes() for n, model in enumerate((first, second))]
     assert written[0] == written[1]
+
+
+REUSES_ALONE = """
+import sys, numpy as np, tilewright as tw
+from tilewright.api.kept import compile_or_reuse
+compiled = compile_or_reuse(tw.load(sys.argv[1]), tw.Options(threads=1))
+compiled.run(None, {i.name: np.zeros(i.shape, i.dtype.numpy) for i in compiled.get_inputs()})
+assert "reuse" in compiled.phase_s
+heavy = {f"tilewright.{name}" for name in ("hardware.machine", "targets.cpu.lower", "targets.cpu.target")}
+assert not sys.modules.keys() & heavy, sys.modules.keys() & heavy
+"""
+
+
+def test_what_is_kept_starts_without_what_generates_code(tmp_path: Path) -> None:
+    onnx.save(small_net(), tmp_path / "small.onnx")
+    compiled()
+    subprocess.run([sys.executable, "-c", REUSES_ALONE, str(tmp_path / "small.onnx")], check=True)
+
+
+@pytest.mark.parametrize("name", [*TARGETS.built_in_names(), "stcp920"])
+def test_whether_a_target_runs_steps_is_known_without_it(name: str) -> None:
+    assert runs_steps(name) == find_target(name).runs_steps
 
 
 @pytest.mark.parametrize(

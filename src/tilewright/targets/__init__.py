@@ -44,6 +44,16 @@ def cpu_code_store() -> CodeStore:
     return CpuStore()
 
 
+def runs_steps(text: str) -> bool:
+    """Whether the target that a text names has kernels that run steps (`Target.runs_steps`). Passes ask it
+    where kept code is loaded: the processor's has, and what generates its code is not loaded to know that.
+
+    Raises:
+        UsageError, MachineError: there is no such target.
+    """
+    return is_cpu(text) or find_target(text).runs_steps
+
+
 def is_machine_known(text: str) -> bool:
     """Whether the machine that a text names is a preset, or is looked for in a file."""
     from tilewright.hardware.presets import is_file, preset_names
