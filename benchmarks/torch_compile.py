@@ -4,8 +4,9 @@ Run: `python benchmarks/torch_compile.py [--threads 2] [--seconds 5] [--only res
 on a machine that others use with `--threads 1 --clock cpu`, which counts the process's own CPU time.
 Needs torch, torchvision and transformers; weights are random. Paths run in turns in one process, with equal
 threads and a pause before each burst; a line is appended for each network, and a later run goes on behind
-it. `compile` is torch.compile, `unguarded` the same without TorchDynamo's checks of modules, `onnx` the
-module loaded by `tw.load`, compiled and called, `eager` torch itself.
+it. `compile` is torch.compile as it is, `constant` the same for a module that does not change: torch leaves
+out its checks of modules and takes weights for constants, and so does the backend. `onnx` is the module
+loaded by `tw.load`, compiled and called with the same tensors, `eager` torch itself.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._inductor.config
 from results import append_row, rows_of, with_table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -31,10 +33,10 @@ from tilewright import dynamo
 from tilewright.accuracy import relative_error
 from tilewright.benchmark.statistics import Ratio, Timing
 
-PATHS = ("compile", "unguarded", "onnx", "eager")
+PATHS = ("compile", "constant", "onnx", "eager")
 HEADS = {
     "compile": "torch.compile",
-    "unguarded": "without guards",
+    "constant": "of a constant module",
     "onnx": "ONNX path",
     "eager": "eager",
 }
@@ -50,7 +52,8 @@ def measure(name: str, threads: int, seconds: float, clock: str, paths: list[str
     module, inputs = case.module, case.inputs
     exact = case.exact().numpy()
     settings = {"threads": threads}
-    unguarded = {"guard_filter_fn": torch.compiler.skip_guard_on_all_nn_modules_unsafe, **settings}
+    skip = torch.compiler.skip_guard_on_all_nn_modules_unsafe
+    constant = {"guard_filter_fn": skip, "check_weights": False, **settings}
     started = time.perf_counter()
     compiled = tw.compile(tw.load(module, dict(inputs)), threads=threads)
     prepared_s = time.perf_counter() - started
@@ -59,10 +62,10 @@ def measure(name: str, threads: int, seconds: float, clock: str, paths: list[str
     known = set(dynamo.graphs())
     compile_all = torch.compile(module, backend=dynamo.backend, options=dict(settings))
     # Another function, or TorchDynamo would take the code that it has for equal options.
-    compile_fast = torch.compile(module, backend=partial(dynamo.backend), options=unguarded)
+    compile_constant = torch.compile(module, backend=partial(dynamo.backend), options=constant)
     runs: dict[str, Callable[[], Any]] = {
         "compile": lambda: case.output(compile_all(**inputs)),
-        "unguarded": lambda: case.output(compile_fast(**inputs)),
+        "constant": lambda: case.output(compile_constant(**inputs)),
         "onnx": lambda: as_tuple(compiled(*arrays))[place],
         "eager": lambda: case.output(module(**inputs)),
     }
@@ -70,6 +73,9 @@ def measure(name: str, threads: int, seconds: float, clock: str, paths: list[str
     started = time.perf_counter()
     runs["compile"]()
     first_s = time.perf_counter() - started
+    if "constant" in runs:
+        with torch._inductor.config.patch(freezing=True):  # asked for where a graph is taken
+            runs["constant"]()
     errors = {path: relative_error(run().numpy(), exact) for path, run in runs.items()}
     timings = in_turns(runs, seconds, CLOCKS[clock])
     graphs = set(dynamo.graphs()) - known
@@ -135,13 +141,14 @@ def table(rows: list[dict[str, Any]]) -> str:
     """What was measured, as Markdown."""
     paths = [path for path in PATHS if any(path in row["median_ms"] for row in rows)]
     heads = ["module", "threads", "clock", *(HEADS[path] for path in paths)]
-    heads += ["ONNX path / torch.compile", "error", "first call"]
+    ratios = [path for path in paths if path in ("compile", "constant")]
+    heads += [*(f"ONNX path / {HEADS[path]}" for path in ratios), "error", "first call"]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for row in sorted(rows, key=lambda row: (row["threads"], NETWORKS.index(row["network"]))):
         medians = row["median_ms"]
         times = " | ".join(f"{medians[path]:.2f} ms" if path in medians else "-" for path in paths)
-        median, low, high = row["onnx_over"]["compile"]
-        ratio = f"{median:.2f} ({low:.2f}-{high:.2f})"
+        shown = [row["onnx_over"].get(path) for path in ratios]
+        ratio = " | ".join("-" if r is None else f"{r[0]:.2f} ({r[1]:.2f}-{r[2]:.2f})" for r in shown)
         last = f"{row['errors']['compile']:.1e} | {row['first_call_s']:.0f} s"
         lines.append(f"| {row['network']} | {row['threads']} | {row['clock']} | {times} | {ratio} | {last} |")
     return "\n".join(lines) + "\n"
@@ -152,7 +159,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=5.0, help="of measuring, for each network")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
-    parser.add_argument("--paths", default=",".join(PATHS), help="compile, onnx and others")
+    parser.add_argument("--paths", default="compile,constant,onnx", help="compile, onnx and others")
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds after which none is begun")
     parser.add_argument("--only", default="", help="networks, separated by commas")
     parser.add_argument("--output", type=Path, default=Path("torch_compile.jsonl"))
     parser.add_argument("--page", type=Path, help="write the table between its markers torch-compile")
@@ -161,9 +169,10 @@ def main() -> None:
     torch.set_num_threads(asked.threads)
     names = asked.only.split(",") if asked.only else list(NETWORKS)
     done = {(row["network"], row["threads"]) for row in rows_of(asked.output)}
+    until = time.monotonic() + asked.limit
     with torch.inference_mode():
         for name in names:
-            if (name, asked.threads) not in done:
+            if (name, asked.threads) not in done and time.monotonic() < until:
                 torch._dynamo.reset()
                 row = measure(name, asked.threads, asked.seconds, asked.clock, asked.paths.split(","))
                 append_row(asked.output, row)

@@ -239,6 +239,17 @@ def test_changed_weights_are_noticed_where_the_graph_holds_them(change: Callable
     assert used.remarks == []
 
 
+def test_weights_that_are_not_checked_stay_as_they_were() -> None:
+    module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+    used = Used(module, check_weights=False)
+    with torch.no_grad():
+        before = used(x).clone()
+        module.weight.mul_(2)
+        torch.testing.assert_close(used(x), before, rtol=0, atol=0)
+        torch._dynamo.reset()
+        torch.testing.assert_close(Used(module)(x), module(x), rtol=1e-4, atol=1e-5)
+
+
 def test_weights_made_in_inference_mode_are_compiled() -> None:
     with torch.inference_mode():
         module = nn.Linear(4, 3).eval()
@@ -342,6 +353,7 @@ def test_every_call_has_results_of_its_own() -> None:
     ("settings", "message"),
     [
         ({"options": {"thread": 1}}, "unknown setting 'thread'"),
+        ({"options": {"check_weights": "no"}}, "check_weights: expected True or False"),
         ({"mode": "max-autotune"}, "inductor"),
     ],
 )

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilewright.arguments import argument
 from tilewright.dynamo.graph import CompiledGraph
 from tilewright.errors import UsageError
 from tilewright.options import options_of
@@ -32,7 +33,9 @@ def backend(
 ) -> CompiledGraph:
     """What TorchDynamo calls for each graph.
 
-    `options` are fields of `Options`; by default code uses as many threads as torch does.
+    `options` are fields of `Options`; by default code uses as many threads as torch does. With
+    `check_weights=False` among them weights stay what they are when a graph is compiled, as those of an ONNX
+    file do, and calls do not look at them.
 
     Raises:
         UsageError: an option that there is not, or a mode, which is of torch's inductor.
@@ -41,8 +44,10 @@ def backend(
 
     if mode not in (None, "default"):
         raise UsageError(f"mode {mode!r} is inductor's: give options of tilewright, such as {{'effort': 2}}.")
-    settings = options_of({"threads": torch.get_num_threads(), **(options or {})})
-    graph = CompiledGraph(module, example_inputs, settings)
+    given = dict(options or {})
+    checks_weights = argument("check_weights", given.pop("check_weights", True), bool)
+    settings = options_of({"threads": torch.get_num_threads(), **given})
+    graph = CompiledGraph(module, example_inputs, settings, checks_weights=checks_weights)
     _graphs.add(graph)
     return graph
 

@@ -29,8 +29,11 @@ class CompiledGraph:
     of the code. Where that cannot be, or gradients are recorded, it runs in eager mode: `remark` says why.
     """
 
-    def __init__(self, module: Any, example_inputs: Sequence[Any], options: Options) -> None:
+    def __init__(
+        self, module: Any, example_inputs: Sequence[Any], options: Options, *, checks_weights: bool = True
+    ) -> None:
         self.remark: str | None = None
+        self._checks_weights = checks_weights
         self._module = module
         self._options = options
         nodes = module.graph.find_nodes(op="placeholder")
@@ -56,7 +59,7 @@ class CompiledGraph:
         if torch.is_grad_enabled() and not self._records_nothing and self._wants_gradients(arguments):
             return self._run_recording(arguments)
         variant = self._variants.get(self._key(arguments))
-        if variant is None or not variant.weights.are_those_of(arguments):
+        if variant is None or not self._is_current(variant, arguments):
             with self._lock:
                 variant = self._made(arguments)
         if variant is None:
@@ -71,6 +74,9 @@ class CompiledGraph:
         if not self._numbers and not self._is_open:
             return ()
         return (*(arguments[i] for i in self._numbers), *(arguments[i].shape for i in self._tensors))
+
+    def _is_current(self, variant: Variant, arguments: Sequence[Any]) -> bool:
+        return not self._checks_weights or variant.weights.are_those_of(arguments)
 
     def _wants_gradients(self, arguments: Sequence[Any]) -> bool:
         return any(arguments[i].requires_grad for i in (*self._constants, *self._tensors))
@@ -91,7 +97,7 @@ class CompiledGraph:
         key = self._key(arguments)
         known = self._variants.get(key)
         if known is not None:
-            if known.weights.are_those_of(arguments):  # another thread was faster
+            if self._is_current(known, arguments):  # another thread was faster
                 return known
             self._num_refreshes += 1
             if self._num_refreshes > MAX_REFRESHES:
