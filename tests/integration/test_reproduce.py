@@ -97,7 +97,7 @@ def test_graphturbo_has_every_exhibit(tmp_path: Path) -> None:
     arguments = ("--processes", "1", "--output", str(page), "--json")
     tiny = {"image": 32}
     few = (
-        Network("A", "one", "resnet18", {"image": 64}, 2, 4, 1.0, (1, 1, 1), 1, 1.0),
+        Network("A", "one", "resnet18", tiny, 2, 4, 1.0, (1, 1, 1), 1, 1.0),
         Network("G", "two", "mobilenet_v2", tiny, 1, 8, 1.0, (1, 1, 1), 1, 1.0),
     )
     nothing = ((None, None), (None, None))
@@ -110,7 +110,7 @@ def test_graphturbo_has_every_exhibit(tmp_path: Path) -> None:
         patch.setattr("tilewright.reproduce.graphturbo.reproduction.TABLE_5", {64: TABLE_5[64]})
         patch.setattr(
             "tilewright.reproduce.graphturbo.reproduction.FIGURE_16",
-            (("one", "resnet18", {"image": 64}, "float16", (1, 2)),),
+            (("one", "resnet18", tiny, "float16", (1, 2)),),
         )
         result = tilewright("reproduce", "graphturbo", *arguments)
     assert result.code == 0, result.err

@@ -40,7 +40,10 @@ def regrouper_of(graph: Graph) -> tuple[Regrouper, Partition]:
     return Regrouper(problem, planner), planner.solve(problem, Budget())
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    "seed",
+    [1, 2, 3, 6, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 4, 5, *range(8, 16)))],
+)
 def test_searched_plans_are_valid_and_compute_the_network(seed: int) -> None:
     graph = integer_network(seed)
     found = best_plan(graph, small_machine(), Budget(max_evaluations=12))

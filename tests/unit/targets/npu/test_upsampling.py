@@ -45,7 +45,7 @@ class Images(GraphBuilder):
         return self.op("Resize", x, empty, scales, shape=(n, c, factor * h, factor * w), **how)
 
 
-def decoder(batch: int) -> Graph:
+def decoder(batch: int, side: int) -> Graph:
     """A U-net of two depths: images halved and enlarged again, beside what was there before."""
     b = Images()
 
@@ -58,7 +58,7 @@ def decoder(batch: int) -> Graph:
         back = b.enlarged(level(small, depth - 1), 2)
         return b.convolution(b.op("Concat", x, back, shape=(n, 2 * c, h, w), axis=1), 4)
 
-    return b.finish(level(b.input(batch, 2, 16, 16), 2))
+    return b.finish(level(b.input(batch, 2, side, side), 2))
 
 
 def assert_valid(planned: SimulatedPlan, graph: Graph) -> None:
@@ -71,10 +71,14 @@ def assert_valid(planned: SimulatedPlan, graph: Graph) -> None:
         np.testing.assert_array_equal(array, expected[name])
 
 
-@pytest.mark.parametrize("batch", [1, 3, 4])
-@pytest.mark.parametrize("local_bytes", [512, 4096])
-def test_a_decoder_computes_its_values_however_it_is_cut(batch: int, local_bytes: int) -> None:
-    graph = decoder(batch)
+LARGER = [pytest.param(n, 16, size, marks=pytest.mark.slow) for n in (1, 3, 4) for size in (512, 4096)]
+
+
+@pytest.mark.parametrize(
+    ("batch", "side", "local_bytes"), [(1, 8, 256), (3, 8, 256), (3, 8, 1024), (4, 8, 1024), *LARGER]
+)
+def test_a_decoder_computes_its_values_however_it_is_cut(batch: int, side: int, local_bytes: int) -> None:
+    graph = decoder(batch, side)
     machine = with_local_bytes(load_preset("stcp920"), local_bytes)
     assert_valid(plan(graph, machine), graph)
     assert_valid(best_plan(graph, machine).planned, graph)
