@@ -44,11 +44,18 @@ def distinct_layers(networks: Sequence[str]) -> Iterator[tuple[str, Problem]]:
     """Products of each network that none before has."""
     seen = set()
     for name in networks:
-        graph = plan(as_model(tw.zoo.build(name)).graph, Options()).program.graph
+        graph = plan(as_model(tw.zoo.build(name), None).graph, Options()).program.graph
         for node in layers_of(graph):
             if node.problem is not None and same_loops(node.problem) not in seen:
                 seen.add(same_loops(node.problem))
                 yield name, node.problem
+
+
+def named(item: Problem) -> str:
+    """What tells a layer apart: extents, and steps of its windows."""
+    steps = sorted({(dim, step) for o in item.operands for axis in o.axes for dim, step in axis if step > 1})
+    extents = [f"{dim}={extent}" for dim, extent in item.dims if extent > 1]
+    return " ".join([*extents, *(f"{dim} by {step}" for dim, step in steps)])
 
 
 def measured(problem: MapProblem, part: Any, network: str, item: Problem) -> dict[str, Any]:
@@ -58,7 +65,7 @@ def measured(problem: MapProblem, part: Any, network: str, item: Problem) -> dic
         "machine": problem.machine.name,
         "objective": problem.objective,
         "network": network,
-        "layer": " ".join(f"{dim}={extent}" for dim, extent in item.dims if extent > 1),
+        "layer": named(item),
         "seconds": round(time.process_time() - started, 3),
         "gap": answer.quality.gap,
         "status": str(answer.quality.status),
@@ -114,7 +121,7 @@ def main() -> None:
         problem = MapProblem(machine=machine, workloads=(), objective=arguments.objective, budget=budget)
         measured(problem, part, "", layer("1_4_8_8_1"))
         for network, item in items:
-            text = " ".join(f"{dim}={extent}" for dim, extent in item.dims if extent > 1)
+            text = named(item)
             if (name, arguments.objective, text) in done:
                 continue
             if time.monotonic() > end_s:

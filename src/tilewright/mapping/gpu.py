@@ -125,7 +125,7 @@ def solve_blocks(
             if left_s <= 0 and tried.best is not None:
                 tried.is_cut_off = True
                 break
-            left_s = max(left_s, 0.01) / (len(views) - number)
+            left_s = max(left_s, 0.01) / min(2, len(views) - number)
         if isinstance(mapper, Exact) and tried.best is not None:
             tried.improve(view, mapper, _within(budget, left_s))
             continue

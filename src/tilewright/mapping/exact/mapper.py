@@ -47,12 +47,14 @@ _OBJECTIVES: dict[int, Objective] = {
 _NUMBERS = {name: number for number, name in _OBJECTIVES.items()}
 _ROUNDING = 1e-9
 _NEARLY = 1.015
+_FAIRLY = 1.05
 _CLOSE = 1.2  # a limit so near the bound is not worth a way of several passes
 _QUICK_STATES = 300_000
 _NUM_BLIND, _FEW_STATES = 5, 4_000  # passes, and search states, before good mappings are looked for
 _WIDTHS = (1, 4)
-_BOLD = 100_000  # search states of a level
+_BLIND, _BOLD = 20_000, 200_000  # search states of a level
 _MOMENT_S = 0.1
+_SHARE_OF_TIES = 0.09  # of the time, for less energy where nothing is faster
 _MANY_POINTS, _FEW_POINTS = 20_000, 3_000
 _IN_TURN: dict[Objective, tuple[int, ...]] = {
     "latency": (search_states.EDP, search_states.LATENCY),
@@ -98,11 +100,19 @@ class Exact:
     def improve(self, problem: MappingProblem, budget: Budget, known: Mapping, cost: Cost) -> Improvement:
         """What is better than a mapping of that cost by 1.5 %, or as fast with so much less energy."""
         started = time.perf_counter()
-        best, bound = self._search(problem, budget, _Best(known, cost))
+        if problem.objective == "latency" and cost.cycles <= (bound := bound_padded(problem)):
+            best = self._as_fast(problem, budget, _Best(known, cost, bound))
+        else:
+            best, bound = self._search(problem, budget, _Best(known, cost))
         answer = None
         if best.mapping is not known:
             answer = self._solution(problem, best, bound, time.perf_counter() - started)
         return Improvement(answer, best.bound, best.is_cut_off)
+
+    def _as_fast(self, problem: MappingProblem, budget: Budget, known: _Best) -> _Best:
+        """What is as fast as the fastest that is known, with less energy, as far as it is quickly found."""
+        end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
+        return _Search(problem, self, end_s).run_within(known)
 
     def _search(self, problem: MappingProblem, budget: Budget, known: _Best | None) -> tuple[_Best, float]:
         """(The best mapping, with the bound of those that pad nothing; the bound of all)."""
@@ -232,6 +242,7 @@ class _Search:
         self.num_search_states = self.largest_pass = 0
         self.is_cut_off = self.is_seeded = False
         self.started_s = time.monotonic()
+        self.least_cycles = self.space.least(search_states.LATENCY)
 
     def run_narrowly(self) -> _Best:
         """A good mapping, quickly."""
@@ -239,17 +250,23 @@ class _Search:
             self._narrowly(objective, inf, self.space.least(objective))
         return self.best
 
+    def run_within(self, known: _Best) -> _Best:
+        """A mapping of less energy that takes no longer than a known one, quickly; else that one."""
+        self.best = known
+        if known.cost is not None:
+            self._narrowly(search_states.ENERGY_WITHIN, float(known.cost.cycles), 0.0, _WIDTHS[:1])
+        return self.best
+
     def run(self, known: _Best | None = None, *, seed: _Best | None = None) -> _Best:
         """The best mapping, `known` if nothing beats it by 1.5 %, `seed` if nothing beats it at all."""
         self.best, self.refines = known or seed or _Best(), known is None
-        least_cycles = self.space.least(search_states.LATENCY)
         match self.task.objective:
             case "latency":
-                bound, energy_bound = self._latency(least_cycles)
+                bound, energy_bound = self._latency()
             case "energy" | "edp" as objective:
                 if known is None:
                     # What is best at the least latency is seldom far from the best, and quickly found.
-                    self._deepen(search_states.ENERGY_WITHIN, least_cycles)
+                    self._deepen(search_states.ENERGY_WITHIN, self.least_cycles)
                 bound = self._deepen(
                     search_states.ENERGY_WITHIN if objective == "energy" else search_states.EDP, inf
                 )
@@ -270,12 +287,13 @@ class _Search:
             note=f"{len(self.lattice.num_tiles)} tiles, {self.num_search_states} partial mappings",
         )
 
-    def _latency(self, least_cycles: float) -> tuple[float, float]:
+    def _latency(self) -> tuple[float, float]:
         """(Least cycles, least energy of mappings that take no longer than the one found)."""
-        energy = self._deepen(search_states.ENERGY_WITHIN, least_cycles)
-        if self.best.cost is not None and self.best.cost.cycles <= least_cycles:
-            return least_cycles, energy
-        least = self._deepen(search_states.LATENCY, inf)
+        least = self.least_cycles
+        energy = self._deepen(search_states.ENERGY_WITHIN, least)
+        if self.best.cost is not None and self.best.cost.cycles <= least:
+            return least, energy
+        least = self.least_cycles = self._deepen(search_states.LATENCY, inf)
         if self.best.cost is None:
             return least, energy
         return least, self._deepen(search_states.ENERGY_WITHIN, float(self.best.cost.cycles))
@@ -301,7 +319,8 @@ class _Search:
             limit = enough if enough <= start * _CLOSE else min(start * factor, enough)
             if limit <= proven:
                 continue
-            answer = self._pass(objective, limit, cap_cycles)
+            most = _BLIND if is_blind and self.refines else ALL
+            answer = self._pass(objective, limit, cap_cycles, most=most)
             if answer is None:
                 return proven
             last_pass = answer.num_search_states
@@ -319,21 +338,27 @@ class _Search:
         return max(proven, _proven(answer, known))
 
     def _boldly(self, objective: int, cap_cycles: float, proven: float) -> float:
-        """Look at once at all that could be better by 1.5 %: mostly that is little, and if not, seen soon.
+        """Look at once at all that could be better, by 1.5 % where something is known before: mostly that is
+        little, and if not, seen soon.
 
         Infinite where nothing keeps the cap.
         """
-        enough = self._value(objective, cap_cycles) / _NEARLY
-        if enough <= proven:
+        known = self._value(objective, cap_cycles)
+        if known / _NEARLY <= proven:
             return proven
-        answer = self._pass(objective, enough, cap_cycles, most=_BOLD)
-        return proven if answer is None else _proven(answer, enough)
+        limit = known * (1 + _ROUNDING) if self.refines else known / _NEARLY
+        answer = self._pass(objective, limit, cap_cycles, most=_BOLD)
+        return proven if answer is None else _proven(answer, limit)
 
-    def _narrowly(self, objective: int, cap_cycles: float, start: float) -> None:
+    def _narrowly(
+        self, objective: int, cap_cycles: float, start: float, widths: tuple[int, ...] = _WIDTHS
+    ) -> None:
         """Good mappings without a proof: of each tile only a few partial mappings go on."""
-        for width in _WIDTHS:
+        for width in widths:
             known = self._value(objective, cap_cycles)
-            if known <= start * _NEARLY or (known < inf and not self.refines):
+            if known <= start * (_NEARLY if width == _WIDTHS[0] else _FAIRLY) or (
+                known < inf and not self.refines
+            ):
                 return
             ruled = self._value_of(self._by_rule, objective, cap_cycles) * (1 + _ROUNDING)
             if self._pass(objective, min(known, ruled), cap_cycles, width) is None:
@@ -369,9 +394,9 @@ class _Search:
     ) -> Found | None:
         most = min(most, self.mapper.max_search_states)
         question = Question(objective, limit, cap_cycles, most, width)
-        answer = search(self.space, question, self.is_over)
+        answer = search(self.space, question, self.is_over if width == ALL else self.is_over_at_last)
         if answer is None:
-            self.is_cut_off = True
+            self.is_cut_off |= not self.is_tie
             return None
         self.num_search_states += answer.num_search_states
         if width == ALL:
@@ -382,7 +407,24 @@ class _Search:
             self._take(answer.mapping(number))
         return answer
 
+    @property
+    def is_tie(self) -> bool:
+        """Whether nothing is faster than the best mapping, and only its energy is in question."""
+        cost = self.best.cost
+        return (
+            self.task.objective == "latency"
+            and cost is not None
+            and cost.cycles <= self.least_cycles * _NEARLY
+        )
+
     def is_over(self) -> bool:
+        """Whether time is up, or what there is for less energy where nothing is faster."""
+        if self.end_s is None:
+            return False
+        ends_s = self.started_s + _SHARE_OF_TIES * (self.end_s - self.started_s)
+        return self.is_over_at_last() or (self.is_tie and time.monotonic() > ends_s)
+
+    def is_over_at_last(self) -> bool:
         """Whether time is up; a search that has nothing after a moment takes CoSA's mapping meanwhile."""
         if self.end_s is None:
             return False

@@ -72,20 +72,23 @@ class View:
     skips_pixels: bool
 
 
-def least_rest(space: View, entries: Sequence[Entry], num_costs: int) -> list[Array]:
-    """Of each level, for each tile that its loops may still cut: `[cost, point]` of all that comes inside.
+def least_rest(space: View, entries: Sequence[Entry], num_costs: int) -> list[tuple[Array, Array]]:
+    """Of each level `[cost, point]` of all that comes inside: for each tile that its loops may still cut, and
+    for each tile that the next level inside is given.
 
     What operands cost that no level further in holds is left out: search states know it themselves.
     """
     lattice = space.lattice
     num_points = len(lattice.num_tiles)
     inside = np.zeros((num_costs, num_points))
+    given = inside
     rests = []
     for number in range(len(space.fits)):
         if number > 0:
             entering = [entry for entry in entries if entry.inner == number - 1]
             inside = inside + _least_entering(space, entering, num_costs)
             inside[:, ~space.fits[number - 1]] = np.inf
+            given = inside.copy()
             for step in lattice.steps:
                 axis = inside.reshape(num_costs, -1, step.count + 1, step.weight)
                 np.minimum.accumulate(axis, axis=2, out=axis)
@@ -94,7 +97,7 @@ def least_rest(space: View, entries: Sequence[Entry], num_costs: int) -> list[Ar
             if entry.inner < 0 and entry.outer < number:
                 served = space.num_macs / entry.num_served
                 last += entry.cost(0.0, served, float(lattice.touched[entry.operand]))
-        rests.append(np.ascontiguousarray(inside + last[:, None]))
+        rests.append((inside + last[:, None], given + last[:, None]))
     return rests
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.mapping.exact import search_states
-from tilewright.mapping.exact.space import Space
+from tilewright.mapping.exact.space import Alike, Space
 
 Array = np.ndarray[Any, Any]
 ALL = 2**62
@@ -108,6 +108,8 @@ class _Pass:
         self.tables = space.tables(counts_cycles=counts_cycles, counts_energy=counts_energy)
         self.num_ports = len(self.tables[0].tail) // 2
         self.spatial = [spatial.within(self._most_cycles()) for spatial in space.spatial]
+        self.alike = Alike.of(self.spatial[0], space.depends, space.windows)
+        self.spatial[0] = self.alike.spatial
         self.lost = np.full(1, np.inf)
 
     def _most_cycles(self) -> float:
@@ -189,23 +191,23 @@ class _Pass:
                 space.depends, space.windows, space.windowed, space.task.cost_options.skips_pixels,
                 space.output, next_level.entering, at_level.closing, at_level.facts, next_level.facts,
                 lattice.volumes, lattice.num_tiles, lattice.copies, next_level.totals, next_level.tail,
-                next_level.rest, next_level.rounding_pj,
+                next_level.rest, at_level.given, next_level.rounding_pj,
                 question.objective, question.limit, question.cap_cycles, question.width, self.lost, todo,
             )  # fmt: skip
             self._look_at_clock()
 
     def _finish(self, pool: _Pool, best: Array, best_of: Array) -> int:
         space, lattice, tables, question = self.space, self.space.lattice, self.tables[0], self.question
-        spatial = self.spatial[0]
+        alike = self.alike
         todo = np.zeros(3, np.int64)
         num_found = 0
         while todo[search_states.AT] < pool.count:
             todo[search_states.WORK] = 0
             num_found = search_states.finish(
                 pool.rows, pool.points, pool.values, pool.count,
-                spatial.factors, spatial.products, spatial.weights, spatial.packed,
-                lattice.packed, lattice.guards, lattice.tiles, space.left_inside,
-                space.depends, space.windows, space.output, tables.facts, tables.totals, 2 * self.num_ports,
+                alike.products, alike.together, alike.first_choices, alike.spatial.weights,
+                alike.spatial.packed, lattice.packed, lattice.guards, space.left_inside,
+                tables.facts, tables.totals, 2 * self.num_ports,
                 question.objective, question.limit, question.cap_cycles, best, best_of, num_found, todo,
             )  # fmt: skip
             self._look_at_clock()

@@ -411,7 +411,7 @@ def put_spatial_loops(
     packed: Array, guards: int, tiles: Array, fits: Array,
     depends: Array, windows: Array, windowed: Array, skips_pixels: bool, output: int,
     entering: Array, closing: Array, facts: Array, inner_facts: Array,
-    volumes: Array, num_tiles: Array, copies: Array, totals: Array, tail: Array, rest: Array,
+    volumes: Array, num_tiles: Array, copies: Array, totals: Array, tail: Array, rest: Array, given: Array,
     rounding_pj: float, objective: int, limit: float, cap_cycles: float,
     width: int, lost: Array, todo: Array,
 ) -> int:  # fmt: skip
@@ -423,7 +423,7 @@ def put_spatial_loops(
     num_operands = facts.shape[0]
     first_port = pool.shape[1] - tail.size
     row, busy = np.empty(pool.shape[1]), np.empty(tail.size)
-    no_run = _START - 1
+    no_run = min(-1, made)  # not a number that is written, as `_START`
     least_used = least_units(totals[0], totals[2], objective, limit, cap_cycles)
     for at in range(todo[AT], count):
         if todo[WORK] > _MOST_WORK:
@@ -440,6 +440,12 @@ def put_spatial_loops(
             if inside < 0 or not fits[inside]:
                 continue
             if not has_factors(packed[point], choice_packed[choice], guards):
+                continue
+            cycles = totals[0] / (pool[at, USED] * products[choice] * totals[2])
+            for port in range(tail.size):
+                cycles = max(cycles, pool[at, first_port + port] + given[1 + port, inside])
+            energy = pool[at, ENERGY] + totals[1] + given[0, inside]
+            if value(objective, energy, cycles, cap_cycles) >= limit:
                 continue
             todo[WORK] += _EXPANSION
             for column in range(row.size):
@@ -476,28 +482,20 @@ def put_spatial_loops(
 @compiled
 def finish(
     pool: Array, points: Array, values: Array, count: int,
-    choices: Array, products: Array, choice_weights: Array, choice_packed: Array,
-    packed: Array, guards: int, tiles: Array, left_inside: Array,
-    depends: Array, windows: Array, output: int, facts: Array, totals: Array, num_ports: int,
+    products: Array, together: Array, first_choices: Array, choice_weights: Array, choice_packed: Array,
+    packed: Array, guards: int, left_inside: Array, facts: Array, totals: Array, num_ports: int,
     objective: int, limit: float, cap_cycles: float, best: Array, best_of: Array, num_found: int, todo: Array,
 ) -> int:  # fmt: skip
     """The innermost level: its spatial loops, then all that is left, as far as it may be, as temporal loops.
 
-    Puts the least values into `best`, sorted, and (state, choice) of each into `best_of`; gives how many.
-    `todo[AT]` is `count` when all is done.
+    Every unit has the same tile of one iteration, so choices with the same product that let an access serve
+    the same number of units, `together[group, operand]`, are alike; a group's are from `first_choices[group]`
+    on, those with the largest products first. Puts the least values into `best`, sorted, and (state, choice)
+    of each into `best_of`; gives how many. `todo[AT]` is `count` when all is done.
     """
     num_operands = facts.shape[0]
     first_port = pool.shape[1] - num_ports
-    busy = np.empty(num_ports)
-    # Every unit has the same tile of one iteration, so what an access serves is a matter of the choice alone.
-    together = np.empty((choices.shape[0], num_operands))
-    row = np.empty(pool.shape[1])
-    for choice in range(choices.shape[0]):
-        for column in range(row.size):
-            row[column] = 1.0
-        spread(row, choices[choice], tiles[0], depends, windows, output)
-        for t in range(num_operands):
-            together[choice, t] = row[FIRST + 3 * t + 1]
+    row, busy, weighted = np.empty(pool.shape[1]), np.empty(num_ports), np.empty(num_operands)
     least_used = least_units(totals[0], 1.0, objective, limit, cap_cycles)
     for at in range(todo[AT], count):
         if todo[WORK] > _MOST_WORK:
@@ -508,37 +506,52 @@ def finish(
             continue
         for column in range(row.size):
             row[column] = pool[at, column]
-        for choice in range(choices.shape[0]):
-            if row[USED] * products[choice] < least_used:
+        # Without whole accesses, energy is a sum over what accesses share: most groups go by that alone.
+        fixed = row[ENERGY] + totals[1]
+        for t in range(num_operands):
+            charged = min(1.0, facts[t, SERVE_LIMIT] / row[FIRST + 3 * t + 2])
+            served = totals[0] / row[FIRST + 3 * t + 1]
+            weighted[t] = served * (facts[t, SERVE_PJ] + facts[t, REDUCE_PJ]) * charged
+            fixed -= row[FIRST_SUMS] * facts[t, REDUCE_PJ] * charged
+        for group in range(products.size):
+            if row[USED] * products[group] < least_used:
                 break
             todo[WORK] += 1
-            inside = point - choice_weights[choice]
-            if inside < 0 or not left_inside[inside]:
-                continue
-            if not has_factors(packed[point], choice_packed[choice], guards):
+            energy = fixed
+            for t in range(num_operands):
+                energy += weighted[t] / together[group, t]
+            cycles = max(totals[0] / (row[USED] * products[group]), row[CYCLES])
+            if value(objective, energy * (1 - _SLACK), cycles, cap_cycles) >= limit:
                 continue
             todo[WORK] += _EXPANSION // 2
             energy = row[ENERGY] + totals[1]
             for port in range(num_ports):
                 busy[port] = row[first_port + port]
             for t in range(num_operands):
-                served = totals[0] / (row[FIRST + 3 * t + 1] * together[choice, t])
+                served = totals[0] / (row[FIRST + 3 * t + 1] * together[group, t])
                 energy += serving_pj(row, facts, t, served)
                 add_serving(busy, _START, row, facts, t, served)
-            cycles = max(totals[0] / (row[USED] * products[choice]), row[CYCLES])
             for port in range(num_ports):
                 cycles = max(cycles, busy[port])
             least_value = value(objective, energy, cycles, cap_cycles)
             if least_value >= limit or (num_found == best.size and least_value >= best[num_found - 1]):
                 continue
-            place = min(num_found, best.size - 1)
-            while place > 0 and best[place - 1] > least_value:
-                best[place] = best[place - 1]
-                best_of[place, 0], best_of[place, 1] = best_of[place - 1, 0], best_of[place - 1, 1]
-                place -= 1
-            best[place] = least_value
-            best_of[place, 0] = at
-            best_of[place, 1] = choice
-            num_found = min(num_found + 1, best.size)
+            for choice in range(first_choices[group], first_choices[group + 1]):
+                todo[WORK] += 1
+                inside = point - choice_weights[choice]
+                if inside < 0 or not left_inside[inside]:
+                    continue
+                if not has_factors(packed[point], choice_packed[choice], guards):
+                    continue
+                place = min(num_found, best.size - 1)
+                while place > 0 and best[place - 1] > least_value:
+                    best[place] = best[place - 1]
+                    best_of[place, 0], best_of[place, 1] = best_of[place - 1, 0], best_of[place - 1, 1]
+                    place -= 1
+                best[place] = least_value
+                best_of[place, 0] = at
+                best_of[place, 1] = choice
+                num_found = min(num_found + 1, best.size)
+                break
     todo[AT] = count
     return num_found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,42 @@ class Spatial:
 
 
 @dataclass(frozen=True, slots=True)
+class Alike:
+    """Choices of the innermost level in groups that cost the same, the largest products first.
+
+    `together[group, operand]` units share an access; the choices of a group are those from
+    `first_choices[group]` on.
+    """
+
+    spatial: Spatial
+    products: Array
+    together: Array
+    first_choices: Array
+
+    @classmethod
+    def of(cls, spatial: Spatial, depends: Array, windows: Array) -> Alike:
+        """Where every unit has a tile of one iteration."""
+        factors = spatial.factors
+        together = np.stack([factors[:, ~moved].prod(axis=1, dtype=np.float64) for moved in depends], axis=1)
+        for t, a, step, b, other in windows:
+            common = gcd(step, other)
+            again = [np.maximum(0, factors[:, dim] - move // common) for dim, move in ((a, other), (b, step))]
+            pairs = factors[:, a] * factors[:, b]
+            both = (factors[:, a] > 1) & (factors[:, b] > 1)
+            together[:, t] *= np.where(both, pairs / (pairs - again[0] * again[1]), 1.0)
+        order = np.lexsort((*together.T, -spatial.products))
+        keys = np.column_stack([spatial.products, together])[order]
+        first = np.flatnonzero(np.r_[True, np.any(keys[1:] != keys[:-1], axis=1)][: len(keys)])
+        ordered = Spatial(*(getattr(spatial, name)[order] for name in spatial.__slots__))
+        return cls(
+            ordered,
+            ordered.products[first],
+            np.ascontiguousarray(together[order][first]),
+            np.append(first, len(keys)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Tables:
     """What the search's loops know of one level; columns as `search_states` and `rest` say."""
 
@@ -49,6 +85,7 @@ class Tables:
     totals: Array
     tail: Array
     rest: Array
+    given: Array
     entering: Array
     closing: Array
     rounding_pj: float
@@ -65,9 +102,12 @@ class Tables:
         facts[:, energies] = 0.0
         totals[1] = 0.0
         entering[:, 1] = 0.0
-        rest = self.rest.copy()
-        rest[0] = np.where(np.isfinite(rest[0]), 0.0, np.inf)
-        return replace(self, facts=facts, totals=totals, entering=entering, rest=rest, rounding_pj=0.0)
+        rest, given = self.rest.copy(), self.given.copy()
+        for costs in (rest, given):
+            costs[0] = np.where(np.isfinite(costs[0]), 0.0, np.inf)
+        return replace(
+            self, facts=facts, totals=totals, entering=entering, rest=rest, given=given, rounding_pj=0.0
+        )
 
 
 def _has(
@@ -292,7 +332,7 @@ class Space:
                 self._facts(number, limited),
                 self._totals(number),
                 self._tail(number, entries, limited),
-                rests[number],
+                *rests[number],
                 self._entering(number),
                 self._closing(number - 1, limited),
                 self._rounding_pj(number),
