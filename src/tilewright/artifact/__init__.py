@@ -32,6 +32,7 @@ from tilewright.artifact.members import FORMAT_VERSION, MACHINE, SHAPES, shapes_
 from tilewright.artifact.section import AnyArchive, ArchiveConstants, Section, Shared
 from tilewright.artifact.signature import SHOWN_DIGITS, user_key
 from tilewright.artifact.stored import Stored, loader
+from tilewright.artifact.stored_rows import StoredRows, decode_rows, most_rows
 from tilewright.compiled_facts import Body, CompiledFacts
 from tilewright.content_pool import ContentPool
 from tilewright.errors import ArtifactCorrupt, UsageError
@@ -83,10 +84,12 @@ class StoredModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredShapes:
-    """A model in a file with code for several sets of shapes; `read` gives what one of them has."""
+    """A model in a file with code for several sets of shapes; `read` gives what one of them has, `rows` say
+    what else it runs."""
 
     facts: CompiledFacts
     sets: tuple[Mapping[str, tuple[int, ...]], ...]
+    rows: tuple[StoredRows, ...]
     read: Callable[[int], StoredModel]
     remarks: tuple[str, ...]
     num_threads: int | None
@@ -164,10 +167,15 @@ def _read_shapes(archive: Archive, options: Options, asked: frozenset[str]) -> S
         model = _read_program(section, of_each, asked - {"shapes"}, shared)
         if {i.name: i.shape for i in model.facts.inputs} != sets[number]:
             raise archive.corrupt(f"{section.folder}{MANIFEST}: it has other inputs than the file says")
+        of_set = (held for held in rows if held.of_set == number)
+        if not all(held.fits(model.facts.outputs, most_rows(held, sets) or 0) for held in of_set):
+            raise archive.corrupt(f"{section.folder}{MANIFEST}: its outputs do not have the rows of the file")
         return model
 
+    with archive.decoding(MANIFEST):
+        rows = decode_rows(archive.manifest, facts, sets)
     number = _asked_set(archive, options, asked)
-    return StoredShapes(facts, sets, read, remarks, num_threads) if number is None else read(number)
+    return StoredShapes(facts, sets, rows, read, remarks, num_threads) if number is None else read(number)
 
 
 def _stated_shapes(archive: Archive) -> tuple[CompiledFacts, tuple[Mapping[str, tuple[int, ...]], ...]]:

@@ -27,6 +27,7 @@ from tilewright.artifact.members import (
 )
 from tilewright.artifact.plan import encode_plan
 from tilewright.artifact.signature import sign
+from tilewright.artifact.stored_rows import StoredRows, encode_rows
 from tilewright.artifact.tensors import encode_tensors
 from tilewright.compiled_facts import CompiledFacts
 from tilewright.errors import InternalError
@@ -67,10 +68,12 @@ def save_artifact(path: Path, content: Content, *, has_weights: bool = True) -> 
     return _written(path, manifest, members, content)
 
 
-def save_shapes(path: Path, facts: CompiledFacts, contents: Sequence[Content]) -> Path:
+def save_shapes(
+    path: Path, facts: CompiledFacts, contents: Sequence[Content], rows: Sequence[StoredRows] = ()
+) -> Path:
     """Write an artifact of a model for several sets of shapes, which has the constants of all of them once.
 
-    `facts` are those of the model, whose inputs and outputs are open.
+    `facts` are those of the model, whose inputs and outputs are open; `rows` say what else the code runs.
 
     Raises:
         UsageError: the file cannot be written.
@@ -88,7 +91,7 @@ def save_shapes(path: Path, facts: CompiledFacts, contents: Sequence[Content]) -
     members.append(Member(WEIGHTS, encode_tensors(tensors)))
     shapes = [{i.name: list(i.shape) for i in content.facts.inputs} for content in contents]
     manifest = {**_manifest(facts, first.codes), "constants": constants, SHAPES: shapes}
-    return _written(path, manifest, members, first)
+    return _written(path, {**manifest, **encode_rows(rows)}, members, first)
 
 
 def _written(path: Path, manifest: Mapping[str, Any], members: Sequence[Member], content: Content) -> Path:

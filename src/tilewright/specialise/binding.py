@@ -115,6 +115,15 @@ class Binding:
             keys.append(tuple((name, self._shape(name, chosen)) for name in self.inputs))
         return keys
 
+    def is_inside(self, key: Key) -> bool:
+        """Whether a set of shapes has an extent between the ends of a range that was asked for."""
+        return any(
+            extent not in {end for ends in extents.ranges for end in ends}
+            for name, shape in key
+            for extent, extents in zip(shape, self.allowed(name) or (), strict=False)
+            if not extents.is_any
+        )
+
     def listed_axes(self) -> dict[Open, dict[str, int]]:
         """Open dimensions of which several extents were asked, each with its axis of the inputs that have it.
 

@@ -12,12 +12,15 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.calls import checked_places
 from tilewright.compiled import CompiledModel
+from tilewright.compiled_facts import TensorInfo
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.masked import real_places
 from tilewright.specialise.parts import Part
 from tilewright.specialise.rows import row_axes
-from tilewright.targets.base import RunsRows
+from tilewright.targets.base import RunsRows, written_into
 
 Array = np.ndarray[Any, Any]
 
@@ -121,6 +124,16 @@ class PaddedShapes:
             return array
         pairs = zip(array.shape, real, strict=True)
         return array[tuple(real_places(x, x - y, is_at_end=self.is_at_end) for x, y in pairs)].copy()
+
+
+def placed(results: dict[str, Array], feed: Mapping[str, Array], into: Mapping[str, Array]) -> list[Array]:
+    """Outputs of a run, those copied that have an array to lie in.
+
+    Raises:
+        UsageError: one does not fit its output.
+    """
+    specs = [TensorInfo(name, DType.from_numpy(array.dtype), array.shape) for name, array in results.items()]
+    return list(written_into(results, checked_places(specs, into, feed)).values())
 
 
 def divided_rows(

@@ -8,14 +8,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tilewright.arguments import as_array, checked
-from tilewright.calls import checked_places
 from tilewright.compiled import CompiledModel
-from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo
+from tilewright.compiled_facts import Body, CompiledFacts
 from tilewright.errors import BudgetExceeded, InternalError, ModelClosed, UsageError
 from tilewright.extents import fixed_shape
 from tilewright.formatting import format_shape
@@ -25,12 +24,16 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Shape
 from tilewright.ir.rows import rows_of
 from tilewright.specialise.binding import Binding, Key
+from tilewright.specialise.divided import DividedRows, placed
 from tilewright.specialise.facts import Specialisation, Specialisations
-from tilewright.specialise.others import ByOthers, Others
+from tilewright.specialise.others import ByOthers, Others, with_extent
 from tilewright.specialise.parts import Compile, Part, is_light
 from tilewright.specialise.store import Entry, Store
 from tilewright.specialise.tails import Tail
-from tilewright.targets.base import Executable, written_into
+from tilewright.targets.base import Executable
+
+if TYPE_CHECKING:
+    from tilewright.artifact.stored_rows import StoredRows
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
@@ -128,8 +131,7 @@ class OpenCompiledModel(CompiledModel):
         if isinstance(part, Part) and part.whole is not None:
             return part.whole.run_into(arrays, into)
         results = dict(zip(self._output_names, self._run(self._output_names, part, arrays), strict=True))
-        specs = [TensorInfo(name, DType.from_numpy(a.dtype), a.shape) for name, a in results.items()]
-        return list(written_into(results, checked_places(specs, into, arrays)).values())
+        return placed(results, arrays, into)
 
     @checked
     def at(self, shapes: Mapping[str, Sequence[int]]) -> CompiledModel:
@@ -155,7 +157,7 @@ class OpenCompiledModel(CompiledModel):
         Raises:
             UsageError: there are more than are kept; or none, and shapes are frozen.
         """
-        keys = self._binding.prepared(self._store.limit)
+        keys = sorted(self._binding.prepared(self._store.limit), key=self._binding.is_inside)
         if self.options.frozen_shapes and not keys:
             raise UsageError(
                 f"frozen-shapes: no shapes are prepared, for {self._binding.describe()} leaves some open "
@@ -169,7 +171,7 @@ class OpenCompiledModel(CompiledModel):
             if self.options.frozen_shapes and isinstance(part, Part):
                 self._others.prepare(key, part)
         if self.options.frozen_shapes:
-            self._others.prove_ahead()
+            self._others.prove_ahead(keys)
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -185,11 +187,28 @@ class OpenCompiledModel(CompiledModel):
         parts = {key: part for key, part in made.items() if isinstance(part, Part)}
         if not parts:
             self._body.program()  # says what is open
-        contents = []
-        for key in sorted(parts):
+        keys, contents = sorted(parts), []
+        for key in keys:
             whole = parts[key].whole
             contents.append(self.at(dict(key)).content() if whole is None else whole.content())
-        return save_shapes(Path(path), self.facts, contents)
+        return save_shapes(Path(path), self.facts, contents, self._rows_beside(keys))
+
+    def _rows_beside(self, keys: Sequence[Key]) -> list[StoredRows]:
+        """What the code for some sets of shapes runs of those that were prepared beside them."""
+        from tilewright.artifact.stored_rows import StoredRows
+
+        beside: dict[tuple[int, tuple[str, ...]], list[DividedRows]] = {}
+        for (key, _), entry in self._store.items():
+            rows = entry.value
+            if entry.is_ahead and isinstance(rows, DividedRows):
+                number = keys.index(with_extent(key, rows.input_axes, *rows.extents))
+                beside.setdefault((number, tuple(rows.input_axes)), []).append(rows)
+        return [
+            StoredRows(
+                number, tuple(sorted(r.num_rows for r in held)), held[0].input_axes, held[0].output_axes
+            )
+            for (number, _), held in sorted(beside.items(), key=lambda item: item[0])
+        ]
 
     @property
     def specialisations(self) -> Specialisations:
@@ -289,6 +308,10 @@ class OpenCompiledModel(CompiledModel):
         )
 
     def _made(self, key: Key, purpose: Purpose) -> Part | ByOthers:
+        if purpose == "ahead" and self._binding.is_inside(key):
+            rows = self._others.rows_of_larger(key)
+            if rows is not None:
+                return rows
         if purpose == "run":
             found = self._others.serving(key)
             if found is not None:

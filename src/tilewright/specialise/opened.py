@@ -11,12 +11,14 @@ import numpy as np
 
 from tilewright.arguments import as_array, checked
 from tilewright.artifact import StoredModel, StoredShapes, read_artifact
+from tilewright.artifact.stored_rows import most_rows
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import Body
 from tilewright.errors import ModelClosed, UsageError
 from tilewright.forks import ForkSafeLock
 from tilewright.ir.graph import Shape
 from tilewright.options import Options, sets_text, shapes_text
+from tilewright.specialise.divided import DividedRows, placed
 
 Array = np.ndarray[Any, Any]
 
@@ -46,7 +48,8 @@ class SavedShapes(CompiledModel):
     """A model that was compiled for several sets of shapes, and saved. See `CompiledModel`.
 
     The code for a set is loaded in the first run that brings these shapes, or at once with `frozen_shapes`.
-    Others are an error, for the file does not hold the model that they could be compiled from.
+    Others are an error, for the file does not hold the model that they could be compiled from, but for those
+    of fewer rows of which it says that code for more runs them.
     """
 
     def __init__(self, path: Path, stored: StoredShapes) -> None:
@@ -66,6 +69,12 @@ class SavedShapes(CompiledModel):
         self._read = stored.read
         self._names = tuple(info.name for info in stored.facts.inputs)
         self._numbers = {self._key(shapes): number for number, shapes in enumerate(stored.sets)}
+        self._rows = stored.rows
+        self._fewer = {
+            self._key(held.shapes_at(extent, stored.sets[held.of_set])): (held, extent)
+            for held in stored.rows
+            for extent in held.extents
+        }
         self._opened: dict[int, CompiledModel] = {}
         self._opening = ForkSafeLock()
 
@@ -77,11 +86,22 @@ class SavedShapes(CompiledModel):
             ModelClosed: it was closed.
             BudgetExceeded: the system does not give the memory, or the options do not allow it.
         """
-        return self._at(self._shapes_of(feed)).run(output_names, feed)
+        shapes = self._shapes_of(feed)
+        rows = self._rows_at(shapes)
+        if rows is None:
+            return self._at(shapes).run(output_names, feed)
+        names = self._output_names if output_names is None else self._checked_names(output_names)
+        return rows.run(names, feed)
 
     def run_into(self, feed: Mapping[str, Array], into: Mapping[str, Array]) -> list[Array]:
         """As `CompiledModel.run_into`, at the shapes of the feed."""
-        return self._at(self._shapes_of(feed)).run_into(feed, into)
+        shapes = self._shapes_of(feed)
+        rows = self._rows_at(shapes)
+        if rows is None:
+            return self._at(shapes).run_into(feed, into)
+        arrays = {name: as_array(name, value) for name, value in feed.items()}
+        results = dict(zip(self._output_names, rows.run(self._output_names, arrays), strict=True))
+        return placed(results, arrays, into)
 
     def prepare(self) -> None:
         """Load the code for all sets, or generate it where the file's may not run, so that no run has to."""
@@ -113,7 +133,19 @@ class SavedShapes(CompiledModel):
         """
         from tilewright.artifact.write import save_shapes
 
-        return save_shapes(Path(path), self.facts, [self._at(shapes).content() for shapes in self.sets])
+        contents = [self._at(shapes).content() for shapes in self.sets]
+        return save_shapes(Path(path), self.facts, contents, self._rows)
+
+    def _rows_at(self, shapes: Mapping[str, Shape]) -> DividedRows | None:
+        """What runs shapes that have no code of their own, but fewer rows than others that have."""
+        held = self._fewer.get(self._key(shapes))
+        if held is None:
+            return None
+        rows, extent = held
+        model = self._at(self.sets[rows.of_set])
+        most = most_rows(rows, self.sets)
+        assert most is not None
+        return DividedRows(extent, (most,), {most: model}, rows.inputs, rows.outputs)
 
     def _at(self, shapes: Mapping[str, Shape]) -> CompiledModel:
         if self._is_closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tilewright.compiled import CompiledModel
 from tilewright.frontend.onnx.prepared import PreparedModel
@@ -18,6 +18,8 @@ ByOthers = DividedRows | PaddedShapes
 Axes = Mapping[str, int]
 """Of inputs: the axis that has some extent."""
 
+LEAST_SHARE = 0.9
+"""Of the work of code that is as much as a run has rows: then ranges are compiled for their ends alone."""
 MAX_PROVEN_AHEAD = 256
 """Sets of shapes between prepared ones for which it is known ahead what serves them, if no run may wait."""
 MAX_PROVING_S = 5.0
@@ -54,20 +56,33 @@ class Others:
         """The code for prepared shapes, where it is proven to serve these."""
         return self._proven.get(key) or self._proof(key)
 
-    def prove_ahead(self) -> None:
+    def rows_of_larger(self, key: Key) -> DividedRows | None:
+        """The rows of these shapes by prepared code for more of them, where it takes less for fewer."""
+        for axes in self._binding.listed_axes().values():
+            beside, extent = self._beside(key, axes), _extent(key, axes)
+            larger = min((e for e in beside if e > extent), default=None)
+            if larger is None or rows_share(beside[larger][1], axes) < LEAST_SHARE:
+                continue
+            parts = {larger: beside[larger][1]}
+            found = divided_rows(self._prepared.graph(dict(key)), parts, axes, extent, [larger])
+            if found is not None:
+                return found
+        return None
+
+    def prove_ahead(self, known: Collection[Key]) -> None:
         """Look for what serves the sets of shapes between prepared ones, so that no run does.
 
-        That is an import for each. It ends with `MAX_PROVEN_AHEAD` of them, or after `MAX_PROVING_S`; those
-        that are left are proven when they come.
+        For those that are `known` it was looked for. That is an import for each. It ends with
+        `MAX_PROVEN_AHEAD` of them, or after `MAX_PROVING_S`; those that are left are proven when they come.
         """
         end_s = time.monotonic() + MAX_PROVING_S
         for axes in self._binding.listed_axes().values():
             extents = self._extents(axes)
-            prepared = dict.fromkeys(_with_extent(key, axes, 0) for key in self._ahead())
+            prepared = dict.fromkeys(with_extent(key, axes, 0) for key in self._ahead())
             for key in prepared:
                 for extent in range(1, max(extents, default=0)):
-                    between = _with_extent(key, axes, extent)
-                    if extent in extents or between in self._proven:
+                    between = with_extent(key, axes, extent)
+                    if extent in extents or between in self._proven or between in known:
                         continue
                     if len(self._proven) >= MAX_PROVEN_AHEAD or time.monotonic() > end_s:
                         return
@@ -104,7 +119,7 @@ class Others:
             extent = _extent(key, axes)
             if extent < _LEAST_PADDED:
                 continue
-            graph = self._prepared.graph(dict(_with_extent(key, axes, extent - 1)))
+            graph = self._prepared.graph(dict(with_extent(key, axes, extent - 1)))
             if divided_rows(graph, {extent: part}, axes, extent - 1, [extent]) is not None:
                 continue
             found = _padding(graph, part.graph, axes, extent - 1, extent)
@@ -149,7 +164,7 @@ class Others:
         larger = min((e for e in self._extents(axes) if e > extent), default=None)
         if larger is None:
             return None
-        padded_key = _with_extent(key, axes, larger)
+        padded_key = with_extent(key, axes, larger)
         beside = self._beside(padded_key, row_axes)
         num_rows = _extent(key, row_axes)
         shares = {e: rows_share(part, row_axes) for e, (_, part) in beside.items()}
@@ -191,7 +206,7 @@ class Others:
         found = {}
         for prepared, part in self._ahead().items():
             extent = _extent(prepared, axes)
-            if _with_extent(key, axes, extent) == prepared:
+            if with_extent(key, axes, extent) == prepared:
                 found[extent] = prepared, part
         return found
 
@@ -221,7 +236,9 @@ def _extent(key: Key, axes: Axes) -> int:
     return dict(key)[name][axis]
 
 
-def _with_extent(key: Key, axes: Axes, extent: int) -> Key:
+def with_extent(key: Key, axes: Axes, extent: int) -> Key:
+    """The set of shapes with another extent of these axes."""
+
     def changed(name: str, shape: Shape) -> Shape:
         axis = axes.get(name)
         return shape if axis is None else (*shape[:axis], extent, *shape[axis + 1 :])
