@@ -73,10 +73,15 @@ def test_each_set_of_shapes_runs_and_constants_are_there_once(path: Path) -> Non
         opened.run(None, feed(4))
 
 
-def test_rows_between_the_ends_of_a_range_run_by_the_code_for_more(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For a range of rows."""
     with tw.compile(model(), shapes="x:1..5x256", threads=1) as compiled:
-        path = compiled.save(tmp_path / "m.tw")
-    with tw.open(path) as opened:
+        return compiled.save(tmp_path_factory.mktemp("ends") / "m.tw")
+
+
+def test_rows_between_the_ends_of_a_range_run_by_the_code_for_more(ends: Path, tmp_path: Path) -> None:
+    with tw.open(ends) as opened:
         assert isinstance(opened, SavedShapes)
         assert [shapes["x"][0] for shapes in opened.sets] == [1, 5]
         for number in (3, 1, 5, 2, 4):
@@ -89,7 +94,7 @@ def test_rows_between_the_ends_of_a_range_run_by_the_code_for_more(tmp_path: Pat
             np.testing.assert_array_equal(found, place)
         with pytest.raises(UsageError, match="holds no code for x:6x256"):
             opened.run(None, feed(6))
-        assert opened.save(tmp_path / "again.tw").read_bytes() == path.read_bytes()
+        assert opened.save(tmp_path / "again.tw").read_bytes() == ends.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -107,17 +112,12 @@ def test_rows_between_the_ends_of_a_range_run_by_the_code_for_more(tmp_path: Pat
     ],
     ids=str,
 )
-def test_rows_that_do_not_fit_the_sets_are_refused(tmp_path: Path, changed: dict[str, Any]) -> None:
-    with tw.compile(model(), shapes="x:1..5x256", threads=1) as compiled:
-        path = compiled.save(tmp_path / "m.tw")
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    manifest = json.loads(members.pop("manifest.json"))
-    (held,) = manifest["rows"]
-    manifest["rows"] = [{**held, **changed}]
-    write_archive(path, manifest, [Member(name, (data,)) for name, data in members.items()], None)
+def test_rows_that_do_not_fit_the_sets_are_refused(
+    ends: Path, tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    forged = rewritten(ends, tmp_path / "m.tw", lambda manifest, _: manifest["rows"][0].update(changed))
     with pytest.raises(ArtifactCorrupt):
-        tw.open(path, trust=True).run(None, feed(3))
+        tw.open(forged, trust=True).run(None, feed(3))
 
 
 def test_saved_again_it_is_the_same_file(path: Path, tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ copies of the last row, so that nothing can fail for them that could not fail fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from tilewright.calls import checked_places
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import TensorInfo
+from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.masked import real_places
@@ -30,6 +33,41 @@ MAX_SMALLER_PIECES = 3
 """Of what is left when the largest extent fits no more: more pieces take longer than rows for nothing."""
 
 
+class _Staging:
+    """Memory for inputs of all rows of some code, each for one run at a time.
+
+    Behind the rows of a run lies what earlier ones had, or zeros: both are valid, though nobody asks for what
+    is computed from them.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[dict[str, Array]] = []
+
+    @contextmanager
+    def filled(
+        self, code: CompiledModel, rows: Mapping[str, Array], axes: Mapping[str, int]
+    ) -> Iterator[dict[str, Array]]:
+        """Inputs that begin with these rows. What a run failed on is not kept.
+
+        Raises:
+            UsageError: an input has another type.
+        """
+        try:
+            whole = self._free.pop()
+        except IndexError:  # other threads have them, or there are none yet
+            infos = (info for info in code.get_inputs() if info.name in axes)
+            whole = {info.name: np.zeros(info.shape, info.dtype.numpy) for info in infos}
+        for name, array in rows.items():
+            place = whole[name]
+            if array.dtype != place.dtype:
+                raise UsageError(
+                    f"input {name!r} is {array.dtype}{list(array.shape)}, the model takes {place.dtype}."
+                )
+            _first(place, axes[name], array.shape[axes[name]])[...] = array
+        yield whole
+        self._free.append(whole)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class DividedRows:
     """Pieces of the rows, in order: the extent that each is computed at, and the code for that.
@@ -42,6 +80,7 @@ class DividedRows:
     code: Mapping[int, CompiledModel]
     input_axes: Mapping[str, int]
     output_axes: Mapping[str, int | None]
+    staging: Mapping[int, _Staging] = field(default_factory=lambda: defaultdict(_Staging))
 
     def run(self, names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
         """Outputs in the order of `names`."""
@@ -50,13 +89,13 @@ class DividedRows:
         start = 0
         for extent in self.extents:
             count = min(extent, self.num_rows - start)
-            piece = {
-                name: array
-                if name not in self.input_axes
-                else _rows(array, self.input_axes[name], start, count, extent)
+            rows = {
+                name: array[(slice(None),) * self.input_axes[name] + (slice(start, start + count),)]
                 for name, array in arrays.items()
+                if name in self.input_axes
             }
-            found = self._run_piece(names, piece, extent, count)
+            others = {name: array for name, array in arrays.items() if name not in rows}
+            found = self._run_piece(names, rows, others, extent, count)
             results.append([self._cut(n, array, count) for n, array in zip(names, found, strict=True)])
             start += count
         return [
@@ -64,19 +103,26 @@ class DividedRows:
         ]
 
     def _run_piece(
-        self, names: Sequence[str], piece: Mapping[str, Array], extent: int, count: int
+        self,
+        names: Sequence[str],
+        rows: Mapping[str, Array],
+        others: Mapping[str, Array],
+        extent: int,
+        count: int,
     ) -> list[Array]:
         """Outputs of which the first rows are those of the piece, by code that ends with them if it can."""
         code = self.code[extent]
         executable = code.load()
         if count == extent or not isinstance(executable, RunsRows) or executable.row_axes != self.input_axes:
-            return code.run(names, piece)
-        results = executable.run_rows(piece, count)
+            whole = {name: _padded(array, self.input_axes[name], extent) for name, array in rows.items()}
+            return code.run(names, {**whole, **others})
+        with self.staging[extent].filled(code, rows, self.input_axes) as whole:
+            results = executable.run_rows({**whole, **others}, count)
         return [results[name] for name in names]
 
     def _cut(self, name: str, array: Array, count: int) -> Array:
         axis = self.output_axes[name]
-        return array if axis is None or array.shape[axis] == count else array.take(range(count), axis)
+        return array if axis is None or array.shape[axis] == count else _first(array, axis, count).copy()
 
     def _joined(self, name: str, pieces: Sequence[Array]) -> Array:
         axis = self.output_axes[name]
@@ -201,9 +247,14 @@ def _work(pieces: Sequence[int], num_rows: int, shares: Mapping[int, float]) -> 
     return sum(pieces) - shares.get(last, 0.0) * padded
 
 
-def _rows(array: Array, axis: int, start: int, count: int, extent: int) -> Array:
+def _first(array: Array, axis: int, count: int) -> Array:
+    """So many rows of an array, the first ones."""
+    return array[(slice(None),) * axis + (slice(count),)]
+
+
+def _padded(rows: Array, axis: int, extent: int) -> Array:
     """Rows of an input, and copies of the last one up to an extent."""
-    rows = array[(slice(None),) * axis + (slice(start, start + count),)]
+    count = rows.shape[axis]
     if count == extent:
         return rows
     last = rows[(slice(None),) * axis + (slice(count - 1, count),)]

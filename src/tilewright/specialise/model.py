@@ -45,12 +45,14 @@ CompilePart = Callable[[Graph, Shapes, float | None, bool], CompiledModel]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Recent:
-    """What the last run used, which the next one mostly does: shapes of the inputs, and the code for them."""
+    """What the last run used, which the next one mostly does: shapes of the inputs, and the code for them, or
+    what runs by code for others."""
 
     names: Sequence[str]
     shapes: list[Shape]
     entry: Entry[Part | ByOthers]
-    executable: Executable
+    executable: Executable | None
+    others: ByOthers | None
 
     def has_shapes_of(self, feed: Mapping[str, Array]) -> bool:
         """Whether it is for a feed; what may be wrong with one is not said here."""
@@ -113,8 +115,11 @@ class OpenCompiledModel(CompiledModel):
         recent = self._recent
         if recent is not None and recent.has_shapes_of(feed):
             recent.entry.num_uses += 1
-            results = recent.executable.run(feed)
-            return [results[name] for name in names]
+            if recent.executable is not None:
+                results = recent.executable.run(feed)
+                return [results[name] for name in names]
+            if recent.others is not None:
+                return recent.others.run(names, feed)
         arrays = self._arrays(feed)
         return self._run(names, self._part(arrays), arrays)
 
@@ -262,9 +267,12 @@ class OpenCompiledModel(CompiledModel):
         key = self._binding.key(feed)
         part = self._obtained(key)
         entry = self._store.entry((key, False))
-        if isinstance(part, Part) and part.whole is not None and entry is not None:
+        others = part if isinstance(part, ByOthers) else None
+        whole = part.whole if isinstance(part, Part) else None
+        if entry is not None and (others is not None or whole is not None):
             # Not locked, as it is no more than the shapes and code that most runs have in common.
-            self._recent = _Recent([n for n, _ in key], [s for _, s in key], entry, part.whole.load())
+            executable = None if whole is None else whole.load()
+            self._recent = _Recent([n for n, _ in key], [s for _, s in key], entry, executable, others)
         return part
 
     def _results(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:

@@ -75,6 +75,7 @@ class SavedShapes(CompiledModel):
             for held in stored.rows
             for extent in held.extents
         }
+        self._divided: dict[tuple[Shape, ...], DividedRows] = {}
         self._opened: dict[int, CompiledModel] = {}
         self._opening = ForkSafeLock()
 
@@ -123,6 +124,7 @@ class SavedShapes(CompiledModel):
             model.close()
         super().close()
         self._opened.clear()
+        self._divided.clear()
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -138,14 +140,16 @@ class SavedShapes(CompiledModel):
 
     def _rows_at(self, shapes: Mapping[str, Shape]) -> DividedRows | None:
         """What runs shapes that have no code of their own, but fewer rows than others that have."""
-        held = self._fewer.get(self._key(shapes))
-        if held is None:
-            return None
-        rows, extent = held
-        model = self._at(self.sets[rows.of_set])
-        most = most_rows(rows, self.sets)
-        assert most is not None
-        return DividedRows(extent, (most,), {most: model}, rows.inputs, rows.outputs)
+        key = self._key(shapes)
+        divided = self._divided.get(key)
+        if divided is None and key in self._fewer:
+            rows, extent = self._fewer[key]
+            model = self._at(self.sets[rows.of_set])
+            most = most_rows(rows, self.sets)
+            assert most is not None
+            divided = DividedRows(extent, (most,), {most: model}, rows.inputs, rows.outputs)
+            self._divided[key] = divided
+        return divided
 
     def _at(self, shapes: Mapping[str, Shape]) -> CompiledModel:
         if self._is_closed:

@@ -153,6 +153,20 @@ def test_a_range_of_rows_is_compiled_for_its_ends() -> None:
     assert [s.by_code_for for s in elsewhere.specialisations.kept] == [(), (), ()]
 
 
+def test_rows_of_a_run_that_failed_are_not_met_again() -> None:
+    text = HEADER + "g (int64[batch] ids) => (float[batch,3] y) { y = Gather(w, ids) }"
+    compiled = tw.compile(model(text, w=WEIGHTS), no_cache=True, threads=1, shapes={"ids": ("2|8",)})
+    for ids in ([3, 2, 1, 0, 3], [0, 1, 2, 3, 0, 9, 9], [3, 3, 1]):
+        if max(ids) < len(WEIGHTS):
+            (found,) = compiled.run(None, {"ids": np.array(ids)})
+            np.testing.assert_array_equal(found, WEIGHTS[ids])
+            continue
+        with pytest.raises(InputError, match="outside"):
+            compiled.run(None, {"ids": np.array(ids)})
+    with pytest.raises(UsageError, match=r"'ids' is float32\[3\], the model takes int64"):
+        compiled.run(None, {"ids": np.zeros(3, np.float32)})
+
+
 def test_where_shapes_are_frozen_no_run_imports_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = dense(shapes={"x": ("2|8", 4)}, frozen_shapes=True)
     monkeypatch.delattr(PreparedModel, "graph")
