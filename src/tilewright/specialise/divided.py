@@ -217,7 +217,7 @@ def cover(num_rows: int, extents: Sequence[int], shares: Mapping[int, float] = N
 
     >>> cover(20, [2, 8]), cover(5, [4, 8]), cover(100, [128, 256])
     ([8, 8, 2, 2], [8], [128])
-    >>> cover(20, [2, 8], {8: 0.9})
+    >>> cover(20, [2, 8], {8: 1.0})
     [8, 8, 8]
     """
     usable = [extent for extent in extents if extent > 0]
