@@ -40,12 +40,19 @@ def compile_model(
         UsageError: an unknown setting or one that makes no sense.
         BudgetExceeded: a limit on time or memory would be passed.
     """
+    is_loaded_here = not isinstance(model, Model)
     model, options = compilation_request(model, target, shapes, options, settings)
     if isinstance(model.source, PreparedModel):
         from tilewright.api.open_compilation import compile_open
 
         return compile_open(model, model.source, options, progress)
-    return compile_static(model, options, progress=progress)
+    compiled = compile_static(model, options, progress=progress)
+    if is_loaded_here:
+        # Nobody sees the loaded graph again. Nodes and values refer to each other, so it would be collected
+        # late, and its weights would be in memory while those of the code are arranged.
+        for value in model.source.initializers:
+            value.data = None
+    return compiled
 
 
 def compilation_request(
