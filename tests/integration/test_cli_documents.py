@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "export-stages": ("export", "small.onnx", "--to", "stages"),
     "plan": ("plan", "small.onnx", "-t", "cpu,stcp920", "--schedule", "sequential,depth-first{split=true}"),
     "map": ("map", "small.onnx", "--mapper", "cosa", "--noc"),
+    "map-chains": ("map", "small.onnx", "--fuse"),
     "map-evaluate": ("map", "--evaluate", CASES, "--noc"),
     "map-sweep": ("map", "1_1_4_4_1", "--sweep", "levels.AccumulationBuffer.capacity_bytes=2,192"),
     "compare": ("compare", "small.tw", "--layers"),
