@@ -1,5 +1,9 @@
 """Every registered planner keeps its family's promise: valid answers, repeatable, with what made them."""
 
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.support.graphs import GraphBuilder, feed_of, random_graph
@@ -15,6 +19,8 @@ from tilewright.planning import Budget, Limits
 from tilewright.schedule import SCHEDULERS, Schedule, ScheduleProblem, check_schedule
 from tilewright.targets import find_target
 from tilewright.targets.validate import program_violations
+
+Array = np.ndarray[Any, Any]
 
 MACHINE = load_preset("stcp920")
 
@@ -81,43 +87,71 @@ def test_memory_plans_are_valid_and_repeat(name: str) -> None:
             assert MEMORY_PLANNERS.get(name).solve(problem, Budget(100)) == plan
 
 
-def agrees(graph: Graph, options: Options) -> None:
+@dataclass(frozen=True)
+class Known:
+    """A graph that every target runs, with values for its inputs and those that come out."""
+
+    graph: Graph
+    feed: dict[str, Array]
+    expected: dict[str, Array]
+
+
+@cache
+def known() -> tuple[Known, ...]:
+    """Of `graphs` one that passes its input through, and others with joins and forks."""
+    chosen = [graph for graph in graphs() if graph.name not in ("empty", "opaque")][:3]
+    feeds = [feed_of(graph) for graph in chosen]
+    return tuple(
+        Known(graph, feed, run_graph(graph, feed)) for graph, feed in zip(chosen, feeds, strict=True)
+    )
+
+
+def agrees(case: Known, options: Options) -> None:
     """The plan is valid by every checker, and the outputs are the interpreter's."""
-    compilation = compile_graph(graph, options)
+    compilation = compile_graph(case.graph, options)
     program, target = compilation.program, find_target(options.target)
     assert program_violations(program, allows_slices=target.runs_slices) == ()
     assert [str(program.recipe)] == [f"{options.partition}, {options.schedule}, {options.memory}"]
-    feed = feed_of(graph)
-    expected = run_graph(graph, feed)
     executable = compilation.code.load(1)
     try:
-        got = executable.run(feed)
+        got = executable.run(case.feed)
     finally:
         executable.close()
-    assert got.keys() == expected.keys()
-    for name, array in expected.items():
+    assert got.keys() == case.expected.keys()
+    for name, array in case.expected.items():
         np.testing.assert_allclose(got[name], array, rtol=1e-4, atol=1e-5)
 
 
-def known_graphs() -> list[Graph]:
-    """Those of `graphs` that any target runs: one passes its input through, others have joins and forks."""
-    return [graph for graph in graphs() if graph.name not in ("empty", "opaque")][:3]
+def some_memories(partition: str, schedule: str) -> list[str]:
+    """Memory planners for a pair of planners: others for the next, so that each meets all of them."""
+    names = MEMORY_PLANNERS.names()
+    first = PARTITIONERS.names().index(partition) + SCHEDULERS.names().index(schedule)
+    return [names[(first + number) % len(names)] for number in range(len(known()))]
 
 
 @pytest.mark.parametrize("target", ["interpreter", "stcp920"])
 @pytest.mark.parametrize("schedule", SCHEDULERS.names())
 @pytest.mark.parametrize("partition", PARTITIONERS.names())
 def test_any_planners_go_together_on_any_target(partition: str, schedule: str, target: str) -> None:
-    for memory in MEMORY_PLANNERS.names():
-        options = Options(target=target, partition=partition, schedule=schedule, memory=memory, effort=1)
-        for graph in known_graphs():
-            agrees(graph, options)
+    for memory, case in zip(some_memories(partition, schedule), known(), strict=True):
+        agrees(case, Options(target=target, partition=partition, schedule=schedule, memory=memory, effort=1))
 
 
 @pytest.mark.parametrize("schedule", SCHEDULERS.names())
 @pytest.mark.parametrize("partition", PARTITIONERS.names())
 def test_any_planners_go_together_in_generated_code(partition: str, schedule: str) -> None:
-    """All memory planners with one graph: kernels are compiled once for them."""
-    graph = known_graphs()[-1]
+    """Several memory planners with one graph: kernels are compiled once for them."""
+    for memory in some_memories(partition, schedule):
+        options = Options(partition=partition, schedule=schedule, memory=memory, effort=1, threads=1)
+        agrees(known()[-1], options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["interpreter", "stcp920", "cpu"])
+@pytest.mark.parametrize("schedule", SCHEDULERS.names())
+@pytest.mark.parametrize("partition", PARTITIONERS.names())
+def test_all_planners_go_together(partition: str, schedule: str, target: str) -> None:
     for memory in MEMORY_PLANNERS.names():
-        agrees(graph, Options(partition=partition, schedule=schedule, memory=memory, effort=1, threads=1))
+        options = Options(target=target, partition=partition, schedule=schedule, memory=memory, effort=1)
+        for case in known():
+            agrees(case, options)
