@@ -60,7 +60,8 @@ def map_chain(
         raise UsageError(f"recomputed {recomputed}: expected a share of the multiply-accumulates, 0 or more.")
     described = machine if isinstance(machine, Machine) else find_machine(machine)
     loaded = as_model(model, shapes)
-    graph = plan(loaded.graph, Options()).program.graph
+    # Attention stays several operators, whose scores may pass between them on chip.
+    graph = plan(loaded.graph, Options(disabled_passes=("recognise-attention",))).program.graph
     runs = runs_of(graph) if nodes is None else [_named(graph, nodes)]
     if not runs:
         raise UsageError(f"{loaded.name}: no sums of products in a row; nothing to tile jointly.")

@@ -38,8 +38,10 @@ def map_stage(
 def cost_of_stage(stage: Stage, machine: Machine, mappings: Sequence[MappingSolution]) -> ChainCost:
     """What a stage costs under mappings; what its other operators read passes the outermost level once.
 
-    A stage without mappings streams what it reads and writes.
+    A stage without mappings streams what it reads and writes; changes of shape and layout alone cost nothing.
     """
+    if not any(nest_flops(nest) > 0 for node in stage for nest in nests_of(node)):
+        return ChainCost(0, 0.0, 0, 0)
     outermost = machine.outermost
     if mappings:
         multiplied = _multiplied(stage[0])

@@ -21,7 +21,7 @@ from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import InfeasibleMapping, MachineError
 from tilewright.hardware.machine import Level, Machine, TensorKind
 from tilewright.hardware.operator_view import operator_view
-from tilewright.ir.derive import is_complex, macs, nest_flops, nests_of
+from tilewright.ir.derive import is_complex, macs
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import full_region, input_regions, volume
 from tilewright.mapping.base import MappingSolution
@@ -172,14 +172,11 @@ class ChainSolver:
         return ChainSolution(self.objective, best[-1][2], alone, bound_words, bound, is_whole)
 
     def alone(self, node: Node) -> Segment:
-        """An operator that is in no chain: the best mapping, or a stream; nothing of a change of layout.
+        """An operator that is in no chain: the best mapping, or a stream.
 
         Raises:
             InfeasibleMapping: it does not fit the machine.
         """
-        if not any(nest_flops(nest) > 0 for nest in nests_of(node)):
-            nothing = None if self.objective == "traffic" else ChainCost(0, 0.0, 0, 0)
-            return Segment((node,), 1, 0, 0, nothing)
         segment, _ = self._alike([(node,)], frozenset(node.results()))
         assert segment is not None
         return segment

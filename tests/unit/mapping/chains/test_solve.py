@@ -118,3 +118,14 @@ def test_chains_that_differ_in_names_and_weights_alone_are_solved_once() -> None
     assert [node for segment in other.segments for node in segment.nodes] == list(second)
     for segment, twin in zip(one.segments, other.segments, strict=True):
         assert segment.tiling is twin.tiling
+
+
+def test_changes_of_layout_alone_move_nothing() -> None:
+    build = GraphBuilder()
+    y = build.op("MatMul", build.input(4, 6), build.constant(6, 8), shape=(4, 8))
+    y = build.op("Transpose", y, shape=(8, 4), perm=(1, 0))
+    y = build.op("MatMul", y, build.constant(4, 2), shape=(8, 2))
+    (run,) = runs_of(build.finish(y))
+    solution = ChainSolver(with_buffer(load_preset("eyeriss"), 1 << 20), deadline_s=5).solve(run)
+    assert [segment.moved_words for segment in solution.separate] == [24 + 48 + 32, 0, 32 + 8 + 16]
+    assert solution.moved_words == 24 + 48 + 8 + 16
