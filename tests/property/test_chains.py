@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import permutations, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.support.graphs import GraphBuilder
 
@@ -108,7 +108,19 @@ def small_chain(second_window: int, columns: int = 1) -> Chain:
 @pytest.mark.parametrize("second_window", [1, 3])
 @pytest.mark.parametrize("columns", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_no_joint_tiling_there_is_moves_less_than_the_best(second_window: int, columns: int) -> None:
-    chain = small_chain(second_window, columns)
+    check_best(small_chain(second_window, columns))
+
+
+@pytest.mark.slow
+@given(chain=chains(most=3))
+@settings(max_examples=100, deadline=None)
+def test_no_joint_tiling_of_random_chains_moves_less_than_the_best(chain: Chain) -> None:
+    assume(len(chain.loops) < 3)
+    check_best(chain)
+
+
+def check_best(chain: Chain) -> None:
+    """The answers under several limits are the best of all plans, and pass the check."""
     counts = {
         (count.moved_words, count.num_macs, count.held_words)
         for count in (count_plan(chain, plan) for plan in plans(chain))
@@ -124,7 +136,7 @@ def test_no_joint_tiling_there_is_moves_less_than_the_best(second_window: int, c
             continue
         (best,) = ranking.plans
         assert not check_plan(chain, best.plan, best.count, capacity_words)
-        assert best.value == best.count.moved_words
+        assert compulsory_words(chain) <= best.value == best.count.moved_words
         assert (best.count.moved_words, best.count.num_macs) == min(keys)
 
 
