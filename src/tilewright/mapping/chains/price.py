@@ -77,6 +77,17 @@ class _Work:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """A plan with its parts' counts; weights that are `passing` each step reads past the outermost level as
+    often as its mapping asks for them."""
+
+    chain: Chain
+    plan: ChainPlan
+    counts: Sequence[PartCount]
+    passing: frozenset[Value]
+
+
 class Pricer:
     """Prices plans on a machine, whose values wait in `level`. Equal shares of steps are mapped once."""
 
@@ -97,21 +108,19 @@ class Pricer:
     def price(self, chain: Chain, plan: ChainPlan, end_s: float = inf) -> ChainCost | None:
         """What a plan costs; None where a share of a step cannot be mapped, or not before `end_s`."""
         self.end_s = end_s
-        counts = count_parts(chain, plan)
-        passing = self._passing_weights(chain, plan)
+        counted = _Counted(chain, plan, count_parts(chain, plan), self._passing_weights(chain, plan))
         work = _Work()
-        for part, count in zip(chain.parts, counts, strict=True):
+        for place, part in enumerate(chain.parts):
             node = _maker(chain, part)
             if node is None or is_pointwise(node):
                 continue
-            further = self._added(work, chain, plan, part, count, node, passing)
+            further = self._making(counted, place, node)
             if further is None:
                 return None
-            work = further
-        return self._total(chain, plan, counts, passing, work)
+            work = work.plus(further)
+        return self._total(counted, work)
 
     def _passing_weights(self, chain: Chain, plan: ChainPlan) -> frozenset[Value]:
-        """Weights that each step reads past the outermost level as often as its mapping asks for them."""
         multiplied = {value for node in chain.nodes for value in _weights_of(node)}
         return frozenset(
             part.value
@@ -121,17 +130,11 @@ class Pricer:
             and (depth == STREAMED or TensorKind.WEIGHT not in self.level.holds)
         )
 
-    def _added(
-        self,
-        work: _Work,
-        chain: Chain,
-        plan: ChainPlan,
-        part: Part,
-        count: PartCount,
-        node: Node,
-        passing: frozenset[Value],
-    ) -> _Work | None:
-        """With what all steps compute of one part."""
+    def _making(self, counted: _Counted, place: int, node: Node) -> _Work | None:
+        """What all steps do to make one part; None where a share of a step cannot be mapped."""
+        chain, plan = counted.chain, counted.plan
+        part, count = chain.parts[place], counted.counts[place]
+        work = _Work()
         for nest in nests_of(node):
             products = products_of(node, nest)
             if products is None:
@@ -139,7 +142,7 @@ class Pricer:
                     share = count.fresh_words / max(1, part.num_words)
                     work = work.plus(self._streamed(nest), share)
                 continue
-            is_passing = _weights_in(node, products) in passing
+            is_passing = _weights_in(node, products) in counted.passing
             shares = (
                 _anchor_shares(chain, plan) if part.kind == "result" else _shares(part, count, plan, nest)
             )
@@ -201,25 +204,19 @@ class Pricer:
             float(sum(t.updates for t in stored.values())),
         )
 
-    def _total(
-        self,
-        chain: Chain,
-        plan: ChainPlan,
-        counts: Sequence[PartCount],
-        passing: frozenset[Value],
-        work: _Work,
-    ) -> ChainCost:
+    def _total(self, counted: _Counted, work: _Work) -> ChainCost:
         """Everything together: what the levels inside do, and what comes in and goes out."""
-        result, made = chain.parts[0], counts[0]
-        steps_words = result.num_still_words(plan.tiling.order) * prod(side.total for side in made.needed)
+        chain, order = counted.chain, counted.plan.tiling.order
+        result, made = chain.parts[0], counted.counts[0]
+        steps_words = result.num_still_words(order) * prod(side.total for side in made.needed)
         added_reads = max(0, steps_words - result.num_words)  # partial sums that a later step adds to
         energy_pj = work.energy_pj + added_reads * _read_pj(self.level)
         energy_pj += result.num_words * self._outgoing_pj()
         read_words, stored_writes = ceil(work.outer_reads), work.stored_writes
         if not self.cost_options.elides_first_fills:
             stored_writes += result.num_words
-        for part, count in zip(chain.parts, counts, strict=True):
-            if part.kind in ("input", "constant") and part.value not in passing:
+        for part, count in zip(chain.parts, counted.counts, strict=True):
+            if part.kind in ("input", "constant") and part.value not in counted.passing:
                 kind = TensorKind.INPUT if part.kind == "input" else TensorKind.WEIGHT
                 energy_pj += count.fresh_words * self._incoming_pj(kind)
                 read_words += count.fresh_words
