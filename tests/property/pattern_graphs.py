@@ -144,6 +144,31 @@ class PatternMaker:
         soft = self.op("Softmax", scores, axis=-1)
         return self.op("MatMul", soft, x, shape=x.shape)
 
+    def cached_attention(self, x: Value) -> Value:
+        """Attention over a cache and what is new; two heads of queries may share one of keys."""
+        batch, groups, rows, size = x.shape
+        repeats = 1 + int(groups <= 4 and self.flag())
+        heads, length = groups * repeats, 2 + rows
+
+        def whole() -> Value:
+            past = self.random(batch, groups, 2, size)
+            both = self.op("Concat", past, x, shape=(batch, groups, length, size), axis=2)
+            if repeats == 1:
+                return both
+            apart, copies = (batch, groups, 1, length, size), (batch, groups, repeats, length, size)
+            both = self.op("Reshape", both, self.ints(*apart), shape=apart)
+            both = self.op("Expand", both, self.ints(*copies), shape=copies)
+            shape = (batch, heads, length, size)
+            return self.op("Reshape", both, self.ints(*shape), shape=shape)
+
+        queries = x
+        if repeats > 1:
+            queries = self.op("Concat", *[x] * repeats, shape=(batch, heads, rows, size), axis=1)
+        turned = self.op("Transpose", whole(), shape=(batch, heads, size, length), perm=(0, 1, 3, 2))
+        scores = self.times(self.op("MatMul", queries, turned, shape=(batch, heads, rows, length)), 0.5)
+        soft = self.op("Softmax", scores, axis=-1)
+        return self.op("MatMul", soft, whole(), shape=(batch, heads, rows, size))
+
     # Layers and what goes into them.
 
     def layer(self, x: Value) -> Value:
@@ -303,6 +328,7 @@ STEPS: tuple[Callable[[PatternMaker, Value], Value], ...] = (
     PatternMaker.mish,
     PatternMaker.softmax,
     PatternMaker.attention,
+    PatternMaker.cached_attention,
     PatternMaker.layer,
     PatternMaker.layer,
     PatternMaker.batch_norm,
