@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 
 import numpy as np
 import pytest
@@ -42,34 +43,50 @@ from tilewright.targets.npu.plan import SimulatedPlan, simulated
 MACHINES = [load_preset(name) for name in ("stcp920", "ipu-mk1")]
 
 
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A network, values for its inputs, and those that come out."""
+
+    graph: Graph
+    feed: dict[str, np.ndarray]
+
+    @cached_property
+    def expected(self) -> dict[str, np.ndarray]:
+        return run_graph(self.graph, self.feed)
+
+
 @cache
-def networks() -> list[tuple[Graph, dict[str, np.ndarray]]]:
+def networks() -> list[Case]:
     empty = GraphBuilder("empty").finish()
     passed = GraphBuilder("passed_through")
     value = passed.input(4, 4)
     graphs = [empty, passed.finish(value), random_graph(2, 12)]
-    found = [(g, feed_of(g)) for g in graphs]
-    return found + [(g, integer_feed(g)) for g in map(integer_network, range(3))]
+    cases = [Case(g, feed_of(g)) for g in graphs]
+    return cases + [Case(g, integer_feed(g)) for g in map(integer_network, range(3))]
 
 
-def partitions(name: str, graph: Graph) -> Iterator[Partition]:
+@cache
+def partitions(name: str, case: Case) -> tuple[Partition, ...]:
     """The partition of a registered partitioner; GraphTurbo's also where it has to cut a lot."""
+    graph = case.graph
     found = PARTITIONERS.get(name).solve(PartitionProblem(graph, MACHINES[0]), Budget(100))
     assert isinstance(found, Partition)
-    yield found
-    if name == "graphturbo":
-        largest = max((v.size_bytes for v in graph.values()), default=0)
-        yield GraphTurbo(capacity_bytes=largest // 2, dims="any").solve(PartitionProblem(graph), Budget())
+    if name != "graphturbo":
+        return (found,)
+    largest = max((v.size_bytes for v in graph.values()), default=0)
+    cut = GraphTurbo(capacity_bytes=largest // 2, dims="any").solve(PartitionProblem(graph), Budget())
+    assert isinstance(cut, Partition)
+    return found, cut
 
 
-def right(schedule: Schedule, feed: dict[str, np.ndarray], machine: Machine, memory: str) -> SimulatedPlan:
+def right(schedule: Schedule, case: Case, machine: Machine, memory: str) -> SimulatedPlan:
     """The plan of a schedule: valid, with the network's values, above its bound."""
     planned = simulated(schedule, machine, MEMORY_PLANNERS.get(memory))
+    assert planned.scopes.memory.provenance.planner == memory
     assert check_scopes(planned.scopes, planned.bindings) == ()
-    expected = run_graph(schedule.partition.graph, feed)
-    found = execute(planned.scopes, feed)
-    assert found.keys() == expected.keys()
-    for name, array in expected.items():
+    found = execute(planned.scopes, case.feed)
+    assert found.keys() == case.expected.keys()
+    for name, array in case.expected.items():
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
     assert planned.simulation.time_s >= planned.simulation.lower_bound_s
     nodes = [planned.instances.nodes[place] for place in planned.order]
@@ -78,32 +95,30 @@ def right(schedule: Schedule, feed: dict[str, np.ndarray], machine: Machine, mem
     return planned
 
 
-@pytest.mark.parametrize("memory", ["largest-size", "longest-liveness"])
 @pytest.mark.parametrize("scheduler", SCHEDULERS.names())
 @pytest.mark.parametrize("partitioner", PARTITIONERS.names())
-def test_whatever_is_registered_runs(partitioner: str, scheduler: str, memory: str) -> None:
-    for number, (graph, feed) in enumerate(networks()):
+def test_whatever_is_registered_runs(partitioner: str, scheduler: str) -> None:
+    for number, case in enumerate(networks()):
         machine = with_local_bytes(MACHINES[number % 2], 64)
-        for partition in partitions(partitioner, graph):
+        for partition in partitions(partitioner, case):
             for allows_slices in (False, True) if partition.is_split else (False,):
                 problem = ScheduleProblem(partition, limits=Limits(3), allows_slices=allows_slices)
                 schedule = SCHEDULERS.get(scheduler).solve(problem, Budget(100))
                 assert isinstance(schedule, Schedule)
-                planned = right(schedule, feed, machine, memory)
-                again = simulated(schedule, machine, MEMORY_PLANNERS.get(memory))
+                right(schedule, case, machine, "largest-size")
+                planned = right(schedule, case, machine, "longest-liveness")
+                again = simulated(schedule, machine, MEMORY_PLANNERS.get("longest-liveness"))
                 assert again.simulation.runs == planned.simulation.runs
-                assert planned.scopes.memory.provenance.planner == memory
 
 
 @pytest.mark.parametrize("memory", MEMORY_PLANNERS.names())
 def test_whatever_places_buffers_runs(memory: str) -> None:
-    for number, (graph, feed) in enumerate(networks()):
+    for number, case in enumerate(networks()):
         machine = with_local_bytes(MACHINES[number % 2], 64)
-        for partition in partitions("graphturbo", graph):
+        for partition in partitions("graphturbo", case):
             schedule = SCHEDULERS.get("depth-first").solve(ScheduleProblem(partition), Budget())
             assert isinstance(schedule, Schedule)
-            planned = right(schedule, feed, machine, memory)
-            assert planned.scopes.memory.provenance.planner == memory
+            right(schedule, case, machine, memory)
 
 
 def by_hand(graph: Graph, seed: int) -> Partition:
@@ -130,7 +145,7 @@ def test_subgraphs_of_several_results_run(seed: int) -> None:
     schedule = SCHEDULERS.get("random").solve(problem, Budget())
     assert isinstance(schedule, Schedule)
     for machine in MACHINES:
-        right(schedule, integer_feed(graph), machine, "longest-liveness")
+        right(schedule, Case(graph, integer_feed(graph)), machine, "longest-liveness")
 
 
 def sliced(indices: Sequence[int], *, is_turned: bool = False) -> tuple[Schedule, Graph]:
@@ -150,7 +165,7 @@ def sliced(indices: Sequence[int], *, is_turned: bool = False) -> tuple[Schedule
 
 def test_slices_side_by_side_are_put_together_for_their_reader() -> None:
     schedule, graph = sliced((1, 0, 2))
-    planned = right(schedule, feed_of(graph), MACHINES[0], "longest-liveness")
+    planned = right(schedule, Case(graph, feed_of(graph)), MACHINES[0], "longest-liveness")
     ran = [str(planned.instances.nodes[place]) for place in planned.order]
     assert ran == ["0.1", "0.0", "0.2", "concat(neg)->1.0", "1.0"]
     # Of the first subgraph, the longest of the slices that run at the same time has 3 of 7 rows.
