@@ -175,6 +175,10 @@ def one_more(problem: Problem, random: np.random.Generator) -> Problem:
     return replace(problem, dims=tuple(dims))
 
 
+def test_no_mapping_of_a_few_random_machines_beats_the_answer_or_its_bound() -> None:
+    assert [check(seed) for seed in range(40)].count("equal") > 12
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 3000, 100))
 def test_no_mapping_of_random_machines_beats_the_answer_or_its_bound(first: int) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.mapping.exact import search_states
-from tilewright.mapping.exact.space import Alike, Space
+from tilewright.mapping.exact.choices import Alike
+from tilewright.mapping.exact.space import Space
 
 Array = np.ndarray[Any, Any]
 ALL = 2**62
