@@ -83,7 +83,7 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_rows_between_the_ends_of_a_range_run_by_the_code_for_more(ends: Path, tmp_path: Path) -> None:
     with tw.open(ends) as opened:
         assert isinstance(opened, SavedShapes)
-        assert [shapes["x"][0] for shapes in opened.sets] == [1, 5]
+        assert [shapes["x"][0] for shapes in opened.sets] == [1, 2, 3, 5]
         for number in (3, 1, 5, 2, 4):
             given = feed(number)
             (found,) = opened.run(None, given)
@@ -100,6 +100,7 @@ def test_rows_between_the_ends_of_a_range_run_by_the_code_for_more(ends: Path, t
 @pytest.mark.parametrize(
     "changed",
     [
+        {"of_set": 4},
         {"of_set": 2},
         {"extents": [5]},
         {"extents": [0]},
@@ -117,7 +118,7 @@ def test_rows_that_do_not_fit_the_sets_are_refused(
 ) -> None:
     forged = rewritten(ends, tmp_path / "m.tw", lambda manifest, _: manifest["rows"][0].update(changed))
     with pytest.raises(ArtifactCorrupt):
-        tw.open(forged, trust=True).run(None, feed(3))
+        tw.open(forged, trust=True).run(None, feed(4))
 
 
 def test_saved_again_it_is_the_same_file(path: Path, tmp_path: Path) -> None:

@@ -162,7 +162,9 @@ class OpenCompiledModel(CompiledModel):
         Raises:
             UsageError: there are more than are kept; or none, and shapes are frozen.
         """
-        keys = sorted(self._binding.prepared(self._store.limit), key=self._binding.is_inside)
+        prepared, is_inside = self._binding.prepared(self._store.limit), self._binding.is_inside
+        # Ends of ranges first, then the largest extents: their code may serve somewhat smaller ones.
+        keys = [k for k in prepared if not is_inside(k)] + [k for k in reversed(prepared) if is_inside(k)]
         if self.options.frozen_shapes and not keys:
             raise UsageError(
                 f"frozen-shapes: no shapes are prepared, for {self._binding.describe()} leaves some open "
