@@ -6,7 +6,6 @@ import contextlib
 import errno
 import io
 import os
-import secrets
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,25 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
 
 Bytes = bytes | bytearray | memoryview
+
+
+_ADVICE = {
+    errno.ENOENT: "Check the path.",
+    errno.ENOTDIR: "Check the path: a folder in it is a file.",
+    errno.EISDIR: "Give a file, not a folder.",
+    errno.EACCES: "Change its permissions, or give another path.",
+    errno.EPERM: "Change its permissions, or give another path.",
+    errno.EROFS: "Give a path on a file system that can be written.",
+    errno.ENOSPC: "Free some space, or give a path on another disk.",
+    errno.EDQUOT: "Free some space, or give a path on another disk.",
+    errno.EFBIG: "Raise the limit on file sizes (ulimit -f), or give a path on another disk.",
+    errno.ENAMETOOLONG: "Give a shorter name.",
+}
+
+
+def system_advice(error: OSError) -> str:
+    """What a user can do about a file that the system refuses, in a sentence; empty where that is unknown."""
+    return _ADVICE.get(error.errno or 0, "")
 
 
 def is_artifact(path: Path) -> bool:
@@ -61,7 +79,8 @@ def write_output(path: Path | str, data: Bytes | Iterable[Bytes]) -> None:
     try:
         write_atomically(path, data)
     except OSError as error:
-        raise UsageError(f"{path}: cannot be written ({error.strerror or error}).") from error
+        text = f"{path}: cannot be written ({error.strerror or error}). {system_advice(error)}"
+        raise UsageError(text.rstrip()) from error
 
 
 def _replace(target: Path, pieces: Iterable[Bytes]) -> None:
@@ -73,7 +92,7 @@ def _replace(target: Path, pieces: Iterable[Bytes]) -> None:
 def replacing(path: Path | str) -> Iterator[BinaryIO]:
     """A new file that takes the place of `path` when all of it is written, and nothing if that fails."""
     target = Path(path)
-    temporary = target.with_name(f".tilewright-{secrets.token_hex(8)}.part")
+    temporary = target.with_name(f".tilewright-{os.urandom(8).hex()}.part")
     # The system applies the user's umask to this mode. Asking for the umask would mean to change it, for all
     # threads, for a moment in which others' files are open to everyone. O_EXCL follows no link.
     handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

@@ -198,7 +198,8 @@ def _placed_steps(code: CpuCode) -> tuple[list[Any], list[Any], Weights]:
     _, names = memory_problem(code.lowered, graph)
     homes = caller_homes(code.lowered, graph)
     reports = place_reports(code.lowered, code.image.arena_bytes)
-    placement = Placement(code.lowered, bases, code.memory.offsets, names, homes, weights, reports)
+    rows_base = FIRST_CALLER_BASE + len(graph.inputs) + len(graph.outputs)
+    placement = Placement(code.lowered, bases, code.memory.offsets, names, homes, weights, reports, rows_base)
     steps, host_steps = main_steps(code.lowered, placement)
     return steps, host_steps, weights
 

@@ -84,7 +84,9 @@ def test_an_error_names_the_file(name: str, error: type[OSError], tmp_path: Path
 
 
 def test_a_file_that_a_user_named_and_that_cannot_be_written_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"none/x: cannot be written \(No such file or directory\)\.$"):
+    with pytest.raises(
+        UsageError, match=r"none/x: cannot be written \(No such file or directory\)\. Check the path\.$"
+    ):
         write_output(tmp_path / "none" / "x", b"data")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import sys
@@ -18,6 +17,7 @@ from tilewright.cli.flags import help_all
 from tilewright.cli.output import MANNER, Manner, listen_to_warnings, note
 from tilewright.errors import TilewrightError
 from tilewright.families import FAMILIES
+from tilewright.files import system_advice
 from tilewright.version import __version__
 
 PROGRAM = "tilewright"
@@ -109,19 +109,6 @@ EXIT_INTERNAL = 1
 EXIT_USAGE = 2
 EXIT_LIMIT = 5
 EXIT_INTERRUPTED = 130
-
-_ADVICE = {
-    errno.ENOENT: "Check the path.",
-    errno.ENOTDIR: "Check the path: a folder in it is a file.",
-    errno.EISDIR: "Give a file, not a folder.",
-    errno.EACCES: "Change its permissions, or give another path.",
-    errno.EPERM: "Change its permissions, or give another path.",
-    errno.EROFS: "Give a path on a file system that can be written.",
-    errno.ENOSPC: "Free some space, or give a path on another disk.",
-    errno.EDQUOT: "Free some space, or give a path on another disk.",
-    errno.EFBIG: "Raise the limit on file sizes (ulimit -f), or give a path on another disk.",
-    errno.ENAMETOOLONG: "Give a shorter name.",
-}
 
 
 def _version(value: bool) -> None:
@@ -227,7 +214,7 @@ def _usage_text(error: Exception, message: str) -> str:
 def _os_text(error: OSError) -> str:
     reason = error.strerror or str(error) or type(error).__name__
     name = f"{os.fspath(error.filename)}: " if error.filename is not None else ""
-    advice = _ADVICE.get(error.errno or 0, "Repeat with --debug to see where it happened.")
+    advice = system_advice(error) or "Repeat with --debug to see where it happened."
     return f"{name}{reason}. {advice}"
 
 

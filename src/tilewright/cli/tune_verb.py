@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import typer
 
 from tilewright.cli.compile_verb import end_if_interrupted
 from tilewright.cli.flags import MODEL, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
-from tilewright.steps import SearchName
+
+if TYPE_CHECKING:
+    from tilewright.steps import SearchName
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -56,7 +58,7 @@ def tune(
             model,
             options=options,
             afresh=afresh,
-            search=cast(SearchName | None, search),
+            search=cast("SearchName | None", search),
             workers=workers,
             output=output,
             progress=update,

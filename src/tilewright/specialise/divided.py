@@ -19,11 +19,8 @@ from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Graph, Shape
-from tilewright.specialise.masked import real_places
-from tilewright.specialise.parts import Part
-from tilewright.specialise.rows import row_axes
-from tilewright.targets.base import RunsRows, written_into
+from tilewright.ir.graph import Shape
+from tilewright.targets.runs import RunsRows, written_into
 
 Array = np.ndarray[Any, Any]
 
@@ -172,6 +169,11 @@ class PaddedShapes:
         return array[tuple(real_places(x, x - y, is_at_end=self.is_at_end) for x, y in pairs)].copy()
 
 
+def real_places(extent: int, num_padded: int, *, is_at_end: bool) -> slice:
+    """Of an axis, those that are not padding."""
+    return slice(num_padded, extent) if is_at_end else slice(0, extent - num_padded)
+
+
 def placed(results: dict[str, Array], feed: Mapping[str, Array], into: Mapping[str, Array]) -> list[Array]:
     """Outputs of a run, those copied that have an array to lie in.
 
@@ -180,33 +182,6 @@ def placed(results: dict[str, Array], feed: Mapping[str, Array], into: Mapping[s
     """
     specs = [TensorInfo(name, DType.from_numpy(array.dtype), array.shape) for name, array in results.items()]
     return list(written_into(results, checked_places(specs, into, feed)).values())
-
-
-def divided_rows(
-    graph: Graph, prepared: Mapping[int, Part], axes: Mapping[str, int], num_rows: int, extents: Sequence[int]
-) -> DividedRows | None:
-    """The rows of a graph by prepared code; None where the axes of its inputs are not proven to hold rows."""
-    outputs: dict[str, int | None] | None = None
-    code: dict[int, CompiledModel] = {}
-    for extent, part in prepared.items():
-        if part.whole is None or part.graph is None:
-            return None
-        found = row_axes(graph, part.graph, axes)
-        if found is None or (outputs is not None and outputs != found):
-            return None
-        outputs, code[extent] = found, part.whole
-    if outputs is None:
-        return None
-    return DividedRows(num_rows, tuple(extents), code, axes, outputs)
-
-
-def rows_share(part: Part, axes: Mapping[str, int]) -> float:
-    """How much of the work of prepared code is less, where fewer rows along these axes are asked for."""
-    if part.whole is None or part.graph is None or part.graph.row_axes != axes:
-        return 0.0
-    executable = part.whole.load()
-    # What was kept of an earlier compilation may end along others.
-    return executable.rows_share if isinstance(executable, RunsRows) and executable.row_axes == axes else 0.0
 
 
 def cover(num_rows: int, extents: Sequence[int], shares: Mapping[int, float] = NO_SHARES) -> list[int]:

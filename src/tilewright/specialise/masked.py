@@ -22,6 +22,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Const, Expr, Iter, Read
 from tilewright.ir.graph import Graph, Node, Shape, Value
 from tilewright.ir.nest import Access, Affine, Nest, dim_of, index_dims
+from tilewright.specialise.divided import real_places
 from tilewright.specialise.twins import Axes, Key, Places, Twins, grown_axes, same_bits, walk
 
 Array = np.ndarray[Any, Any]
@@ -99,11 +100,6 @@ def masked_graph(larger: Graph, masks: Sequence[Mask]) -> Graph:
         inputs[m.operand] = hidden
         graph.set_inputs(node, inputs)
     return graph
-
-
-def real_places(extent: int, num_padded: int, *, is_at_end: bool) -> slice:
-    """Of an axis, those that are not padding."""
-    return slice(num_padded, extent) if is_at_end else slice(0, extent - num_padded)
 
 
 class _MaskedPlaces(Places):

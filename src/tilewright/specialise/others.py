@@ -9,9 +9,10 @@ from tilewright.compiled import CompiledModel
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.binding import Binding, Key
-from tilewright.specialise.divided import DividedRows, PaddedShapes, cover, divided_rows, rows_share
+from tilewright.specialise.divided import DividedRows, PaddedShapes, cover
 from tilewright.specialise.masked import Mask, Padding, masked_graph, padding
 from tilewright.specialise.parts import Part
+from tilewright.specialise.rows import divided_rows, rows_share
 
 ByOthers = DividedRows | PaddedShapes
 """What runs by the code for other shapes."""

@@ -8,15 +8,19 @@ may be computed beside any others, by the code for any extent.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tilewright.compiled import CompiledModel
 from tilewright.ir.graph import Graph
 from tilewright.ir.nest import Nest
 from tilewright.ir.rows import row_form
+from tilewright.specialise.divided import DividedRows
+from tilewright.specialise.parts import Part
 from tilewright.specialise.twins import NO_AXES, Axes, Places, Twins, grown_axes, same_bits, walk
+from tilewright.targets.runs import RunsRows
 
 Array = np.ndarray[Any, Any]
 
@@ -80,3 +84,30 @@ def _constant_rows(a: Array, b: Array) -> Axes | None:
         return None
     first = a.take([0], next(iter(axes)))
     return axes if all(same_bits(np.broadcast_to(first, c.shape), c) for c in (a, b)) else None
+
+
+def divided_rows(
+    graph: Graph, prepared: Mapping[int, Part], axes: Mapping[str, int], num_rows: int, extents: Sequence[int]
+) -> DividedRows | None:
+    """The rows of a graph by prepared code; None where the axes of its inputs are not proven to hold rows."""
+    outputs: dict[str, int | None] | None = None
+    code: dict[int, CompiledModel] = {}
+    for extent, part in prepared.items():
+        if part.whole is None or part.graph is None:
+            return None
+        found = row_axes(graph, part.graph, axes)
+        if found is None or (outputs is not None and outputs != found):
+            return None
+        outputs, code[extent] = found, part.whole
+    if outputs is None:
+        return None
+    return DividedRows(num_rows, tuple(extents), code, axes, outputs)
+
+
+def rows_share(part: Part, axes: Mapping[str, int]) -> float:
+    """How much of the work of prepared code is less, where fewer rows along these axes are asked for."""
+    if part.whole is None or part.graph is None or part.graph.row_axes != axes:
+        return 0.0
+    executable = part.whole.load()
+    # What was kept of an earlier compilation may end along others.
+    return executable.rows_share if isinstance(executable, RunsRows) and executable.row_axes == axes else 0.0

@@ -14,7 +14,8 @@ import tilewright as tw
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.verify import require_valid
-from tilewright.specialise.masked import masked_graph, padding, real_places
+from tilewright.specialise.divided import real_places
+from tilewright.specialise.masked import masked_graph, padding
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]> '
 SMALL, LARGE = 5, 8

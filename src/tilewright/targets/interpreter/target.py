@@ -16,7 +16,8 @@ from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import StepInfo, planned_steps
-from tilewright.targets.base import Array, PlainBackend, Support, written_into
+from tilewright.targets.base import Array, PlainBackend, Support
+from tilewright.targets.runs import written_into
 from tilewright.targets.validate import require_valid_program
 
 

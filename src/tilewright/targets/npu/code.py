@@ -12,12 +12,13 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.region import full_region
 from tilewright.program import Program
 from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, planned_steps
-from tilewright.targets.base import Array, written_into
+from tilewright.targets.base import Array
 from tilewright.targets.npu.describe import plan_of, subgraphs_of
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.occupancy import levels_over_time
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.simulate import Simulation
+from tilewright.targets.runs import written_into
 from tilewright.targets.simulated import LoweredType, NetworkPlan, SimulatedNetwork, Timeline, UnitRun
 
 

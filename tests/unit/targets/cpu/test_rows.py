@@ -9,8 +9,8 @@ from onnx.parser import parse_model
 
 import tilewright as tw
 from tilewright.errors import UsageError
-from tilewright.targets.base import RunsRows
 from tilewright.targets.cpu.executable import CpuExecutable
+from tilewright.targets.runs import RunsRows
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]> '
 MOST = 11

@@ -1,0 +1,33 @@
+"""What runs of any target have in common, without what plans and generates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@runtime_checkable
+class RunsRows(Protocol):
+    """An executable whose runs may have fewer rows, along `row_axes` of inputs if it has any: see `ir.rows`.
+
+    That much of its work, `rows_share`, is in proportion to them; the rest is done for all.
+    """
+
+    row_axes: Mapping[str, int]
+    rows_share: float
+
+    def run_rows(self, feed: Mapping[str, Array], num_rows: int) -> dict[str, Array]:
+        """As `Executable.run` on inputs that have all rows; of the outputs, the first rows are right."""
+        ...
+
+
+def written_into(results: dict[str, Array], into: Mapping[str, Array]) -> dict[str, Array]:
+    """Outputs that were computed elsewhere, those copied that have an array to lie in."""
+    for name, array in into.items():
+        array[...] = results[name]
+        results[name] = array
+    return results
