@@ -271,6 +271,7 @@ def put_temporal_loops(
     num_operands = facts.shape[0]
     first_port = pool.shape[1] - tail.size
     row, busy = np.empty(pool.shape[1]), np.empty(tail.size)
+    no_run = min(-1, count)  # no number that is written, as `_START` is none
     point, at = todo[AT], todo[WITHIN]
     while point >= 0:
         if at == BEGIN:
@@ -291,7 +292,7 @@ def put_temporal_loops(
                         row[FIRST + 3 * t] = 1.0
                     elif facts[t, HAS_NEXT] > 0:
                         row[FIRST + 3 * t] *= factor
-                run_dim = -1
+                run_dim = no_run
                 for u in range(windowed.size):
                     t = windowed[u]
                     if facts[t, HAS_NEXT] == 0:
@@ -423,7 +424,7 @@ def put_spatial_loops(
     num_operands = facts.shape[0]
     first_port = pool.shape[1] - tail.size
     row, busy = np.empty(pool.shape[1]), np.empty(tail.size)
-    no_run = min(-1, made)  # not a number that is written, as `_START`
+    no_run = min(-1, made)  # no number that is written, as `_START` is none
     least_used = least_units(totals[0], totals[2], objective, limit, cap_cycles)
     for at in range(todo[AT], count):
         if todo[WORK] > _MOST_WORK:
