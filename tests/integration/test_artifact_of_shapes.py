@@ -97,6 +97,19 @@ def test_rows_between_the_ends_of_a_range_run_by_the_code_for_more(ends: Path, t
         assert opened.save(tmp_path / "again.tw").read_bytes() == ends.read_bytes()
 
 
+def test_rows_run_by_code_that_was_generated_again(
+    ends: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which computes all rows: the file says nothing of them to the one who makes code."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    given = feed(3)
+    with tw.open(ends) as opened:
+        (found,) = opened.run(None, given)
+        assert opened.remarks
+    expected = np.maximum(given["x"] @ WEIGHTS * given["s"][:, None], 0) @ WEIGHTS
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-2)
+
+
 @pytest.mark.parametrize(
     "changed",
     [
