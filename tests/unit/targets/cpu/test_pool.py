@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.support.pool_kernels import executor, in_threads
 
-from tilewright.targets.cpu import pool, pool_ir, runtime
+from tilewright.targets.cpu import main_code, pool, pool_ir, runtime
 from tilewright.targets.cpu.codegen import emit_assembly
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.main_code import ArgRef, Launch
@@ -39,7 +39,9 @@ def test_a_pool_without_futex_blocks_in_python_and_still_runs_every_chunk(
     workers = pool.WorkerPool(3, idle_spin_ns=20_000, runtime=portable)
     fresh_pools.append(workers)
     monkeypatch.setattr(runtime, "shared_pool", lambda num_threads, number=0: workers)
-    monkeypatch.setattr(runtime, "runtime_code", lambda cache=None: portable)
+    # Callers run the same code as workers: one that sleeps in a futex is not woken by workers without.
+    for module in (runtime, main_code):
+        monkeypatch.setattr(module, "runtime_code", lambda cache=None, compiled=None: portable)
     counts = np.zeros((40, 16), np.int64)
     run = executor([Launch("count", 16, (ArgRef(1, 128 * i),)) for i in range(40)], 3)
     for round_number in range(30):

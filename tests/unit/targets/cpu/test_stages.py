@@ -12,7 +12,7 @@ import pytest
 from tests.support.pool_kernels import executor, in_threads
 
 from tilewright.errors import InternalError
-from tilewright.targets.cpu import pool, pool_ir, runtime
+from tilewright.targets.cpu import main_code, pool, pool_ir, runtime
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.main_code import ARENA_BASE, ArgRef, Launch, LaunchGroup, Stage, build_main
 
@@ -145,7 +145,9 @@ def test_without_futex_stages_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
     portable = pool.runtime_code(use_futex=False)
     workers = pool.WorkerPool(3, idle_spin_ns=20_000, runtime=portable)
     monkeypatch.setattr(runtime, "shared_pool", lambda num_threads, number=0: workers)
-    monkeypatch.setattr(runtime, "runtime_code", lambda cache=None: portable)
+    # Callers run the same code as workers: one that sleeps in a futex is not woken by workers without.
+    for module in (runtime, main_code):
+        monkeypatch.setattr(module, "runtime_code", lambda cache=None, compiled=None: portable)
     try:
         run_and_read(chains(random.Random(3), 5, 6), 6, 3, num_runs=50)
     finally:
