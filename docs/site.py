@@ -8,6 +8,7 @@ tool draws the pictures.
 
 from __future__ import annotations
 
+import ast
 import functools
 import os
 import re
@@ -45,7 +46,7 @@ def on_config(config: Any) -> Any:
         title, _, text = section.partition("\n")
         targets = [link[2] for link in _LINK.finditer(text)]
         nav.append({title: [_uri_of((DOCS / target).resolve()) for target in targets]})
-    config.nav = [*nav, "changelog.md"]
+    config.nav = [*nav, {"Source files": "files.md"}, "changelog.md"]
     return config
 
 
@@ -56,9 +57,32 @@ def on_files(files: Files, config: Any) -> Files:
         files.append(
             File.generated(config, page, content=text + (_fragments() if page == "changelog.md" else ""))
         )
+    files.append(File.generated(config, "files.md", content=source_files()))
     for name, text in pictures().items():
         files.append(File.generated(config, f"pictures/{name}", content=text))
     return files
+
+
+def source_files() -> str:
+    """The page of all source files, by folder: what the first line of each says it is."""
+    package = ROOT / "src" / "tilewright"
+    way_in = "The way in is [where things are](architecture.md)."
+    parts = [f"# Source files\n\nWhat the first line of each says it is. {way_in}\n"]
+    for init in sorted(package.rglob("__init__.py")):
+        folder = init.parent
+        parts.append(f"\n## {folder.relative_to(package.parent).as_posix()}/\n\n{first_line(init)}\n\n")
+        parts += [
+            f"* `{file.name}`: {first_line(file)}\n" for file in sorted(folder.glob("*.py")) if file != init
+        ]
+    return "".join(parts)
+
+
+def first_line(file: Path) -> str:
+    """The first paragraph of a file's docstring, as one line of Markdown."""
+    text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+    pieces = " ".join(text.split("\n\n")[0].split()).split("`")
+    pieces[::2] = [re.sub(r"([<>*_|\[\]])", r"\\\1", piece) for piece in pieces[::2]]  # not what is code
+    return "`".join(pieces)
 
 
 @functools.cache
