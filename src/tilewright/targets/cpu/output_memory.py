@@ -8,6 +8,7 @@ A decoder with 24 such outputs spent half of a run on that.
 from __future__ import annotations
 
 import math
+import weakref
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -38,6 +39,7 @@ class OutputMemory:
             if size_bytes >= LARGE_BYTES:
                 self._most_free[size_bytes] += _KEPT_FREE
         self._free: dict[int, list[AlignedBuffer]] = {size_bytes: [] for size_bytes in self._most_free}
+        self._weak = weakref.ref(self)
 
     @property
     def free_bytes(self) -> int:
@@ -58,7 +60,7 @@ class OutputMemory:
             buffer = free.pop()
         except IndexError:  # asked for by another thread in between, or none was there
             buffer = AlignedBuffer(size_bytes, "an output of a run")
-        return np.asarray(_Lent(buffer, self)).view(dtype).reshape(shape)
+        return np.asarray(_Lent(buffer, self._weak)).view(dtype).reshape(shape)
 
     def take_back(self, buffer: AlignedBuffer) -> None:
         """Keep a buffer for a later run, unless there are enough (threads at a time may add one each)."""
@@ -72,11 +74,14 @@ class OutputMemory:
 
 
 class _Lent:
-    """What numpy calls the base of an array: it goes when no array refers to the memory any more."""
+    """What numpy calls the base of an array: it goes when no array refers to the memory any more.
+
+    An array that outlives its model does not keep what lies free for other results.
+    """
 
     __slots__ = ("__array_interface__", "_buffer", "_memory")
 
-    def __init__(self, buffer: AlignedBuffer, memory: OutputMemory) -> None:
+    def __init__(self, buffer: AlignedBuffer, memory: weakref.ref[OutputMemory]) -> None:
         self._buffer, self._memory = buffer, memory
         self.__array_interface__ = {
             "version": 3,
@@ -86,4 +91,6 @@ class _Lent:
         }
 
     def __del__(self) -> None:
-        self._memory.take_back(self._buffer)
+        memory = self._memory()
+        if memory is not None:
+            memory.take_back(self._buffer)

@@ -43,9 +43,15 @@ CALLER_SPINS = 4000
 _STOP_TIMEOUT_S = 1.0
 _HUGE_PAGE_BYTES = 2 << 20
 
+# Python maps memory that forked children share: parent and child would write to the same outputs. Nor does
+# Linux give such memory huge pages, unless it was told to.
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+
 
 class AlignedBuffer:
-    """Zeroed memory at a fixed address, aligned to 64 bytes (to 2 MiB when large); freed when collected.
+    """Zeroed memory at a fixed address, aligned to a page, large ones to a huge page; freed when collected.
+
+    A forked child has a copy of it.
 
     Raises:
         BudgetExceeded: the system does not give so much; says what for.
@@ -56,7 +62,7 @@ class AlignedBuffer:
         alignment = _HUGE_PAGE_BYTES if size_bytes >= _HUGE_PAGE_BYTES else mmap.PAGESIZE
         slack = alignment if alignment > mmap.PAGESIZE else 0
         try:
-            self._map = mmap.mmap(-1, max(1, size_bytes) + slack)
+            self._map = mmap.mmap(-1, max(1, size_bytes) + slack, **_PRIVATE)
         except (OSError, OverflowError, MemoryError) as error:
             raise not_enough_memory(purpose, size_bytes, error) from error
         if slack and hasattr(mmap, "MADV_HUGEPAGE"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
+import weakref
 from typing import Any
 
 import ml_dtypes
@@ -74,6 +76,42 @@ def test_arrays_outlive_the_memory_they_came_from() -> None:
     del memory
     gc.collect()
     assert (array == 3).all()
+
+
+def test_an_array_that_is_left_keeps_no_free_memory() -> None:
+    memory = OutputMemory([LARGE_BYTES])
+    held, other = memory.empty(SHAPE, FLOAT), memory.empty(SHAPE, FLOAT)
+    del other
+    assert memory.free_bytes == LARGE_BYTES
+    watched = weakref.ref(memory)
+    del memory
+    assert watched() is None
+    assert held.shape == SHAPE
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_has_its_own_copy_of_what_it_holds() -> None:
+    memory = OutputMemory([LARGE_BYTES])
+    array = memory.empty(SHAPE, FLOAT)
+    array[...] = 1
+    (reads, told), (answers, answer) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(reads, 1)  # until the parent has written the next result
+        os.write(answer, b"yes" if (array == 1).all() else b"no")
+        os._exit(0)
+    where = address(array)
+    del array
+    result = memory.empty(SHAPE, FLOAT)
+    assert address(result) == where
+    result[...] = 2
+    os.write(told, b".")
+    kept = os.read(answers, 3)
+    os.waitpid(child, 0)
+    for end in (reads, told, answers, answer):
+        os.close(end)
+    assert kept == b"yes"
 
 
 def test_other_sizes_are_numpys_and_not_kept() -> None:

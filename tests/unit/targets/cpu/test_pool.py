@@ -206,6 +206,23 @@ print(codes)
     assert (done.stdout.strip(), done.returncode) == (str([0] * 10), 0), done.stderr
 
 
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says what memory is")
+@pytest.mark.parametrize("size_bytes", [100, 3 << 20])
+def test_memory_is_the_process_own_and_large_buffers_may_have_huge_pages(size_bytes: int) -> None:
+    """Shared anonymous memory is what forked children write too, and has no huge pages by default."""
+    buffer = pool.AlignedBuffer(size_bytes)
+    area, found = "", ""
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first = line.split()[0]
+        if "-" in first and not first.endswith(":"):
+            low, high = (int(end, 16) for end in first.split("-"))
+            area = line if low <= buffer.address < high else ""
+        elif area and first == "VmFlags:":
+            found = f"{area} {line}"
+    assert " rw-p " in found
+    assert (" hg" in found) == (size_bytes > 2 << 20)
+
+
 def test_a_process_exits_cleanly_while_a_daemon_thread_is_inside_a_run() -> None:
     done = script("""
 number = np.array([30_000_000_000])
