@@ -57,8 +57,8 @@ class MapRequest:
       architectures.
     * `mapper` is one of `MAPPERS`, `seed` for those that draw. A `budget` is for each layer: a time such as
       1m, 10s if left out, or for mappers that draw also a number of trials.
-    * `link_transfers`, `skips_pixels`, `double_buffered` and `elides_first_fills` are options of the cost
-      model (`CostOptions`).
+    * `link_transfers`, `skips_pixels`, `double_buffered`, `elides_first_fills` and `multicasts_per_axis` are
+      options of the cost model (`CostOptions`).
     * `noc` also simulates the mappings on the machine's network on chip, cycle by cycle.
     * `sweep` maps onto variants of the machine: `levels.GlobalBuffer.capacity=64KiB,128KiB`. `workers` are
       processes that do it (a number, `ray` or `ray://HOST:PORT`), `journal` a file to which answers are
@@ -85,6 +85,7 @@ class MapRequest:
     skips_pixels: bool = False
     double_buffered: bool = False
     elides_first_fills: bool = False
+    multicasts_per_axis: bool = False
     shapes: Mapping[str, Sequence[int]] | str | None = None
     noc: bool = False
     sweep: tuple[str, ...] = ()
@@ -120,7 +121,11 @@ class MapRequest:
     def cost_options(self) -> CostOptions:
         """The options of the cost model."""
         return CostOptions(
-            self.link_transfers, self.skips_pixels, self.double_buffered, self.elides_first_fills
+            self.link_transfers,
+            self.skips_pixels,
+            self.double_buffered,
+            self.elides_first_fills,
+            self.multicasts_per_axis,
         )
 
 

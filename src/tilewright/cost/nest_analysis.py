@@ -204,8 +204,11 @@ class _Nest:
                 inner[loop.dim] *= loop.factor
         return shifts
 
-    def distinct_boxes(self, operand: Operand, number: int) -> int:
-        """Different tiles of the next inner level among the instances that one instance feeds (rule 3)."""
+    def distinct_boxes(self, operand: Operand, number: int, cost_options: CostOptions) -> int:
+        """Different tiles of the next inner level among the instances that one instance feeds (rule 3).
+
+        With `multicasts_per_axis` tiles that are equal across two dims, as those of a diagonal, count apart.
+        """
         below = self.tiles[number + 1] if number + 1 < len(self.tiles) else dict.fromkeys(self.tiles[0], 1)
         inner = dict(below)
         moves: dict[str, list[int]] = {}
@@ -217,7 +220,10 @@ class _Nest:
         total = 1
         for axis in operand.axes:
             offsets = [[step * p for p in moves.get(dim, [0])] for dim, step in axis]
-            total *= len({sum(positions) for positions in cartesian(*offsets)})
+            if cost_options.multicasts_per_axis:
+                total *= prod(map(len, offsets))
+            else:
+                total *= len({sum(positions) for positions in cartesian(*offsets)})
         return total
 
     def positions(self, operand: Operand, number: int) -> list[Shift]:
@@ -270,7 +276,7 @@ def _count(operand: Operand, nest: _Nest, cost_options: CostOptions) -> dict[int
         child = kept[place + 1] if place + 1 < len(kept) else num_levels
         accesses = entering[child]
         for between in range(number, child):
-            accesses *= nest.distinct_boxes(operand, between)
+            accesses *= nest.distinct_boxes(operand, between, cost_options)
         if cost_options.link_transfers and child < num_levels and nest.levels[child - 1].spatial:
             linked = _linked(operand, nest, child, cost_options)
             if linked.sent:
@@ -281,7 +287,7 @@ def _count(operand: Operand, nest: _Nest, cost_options: CostOptions) -> dict[int
                 entering[child] = (linked.sent + linked.received) // per_parent
                 accesses = linked.accesses
                 for between in range(number, child - 1):
-                    accesses *= nest.distinct_boxes(operand, between)
+                    accesses *= nest.distinct_boxes(operand, between, cost_options)
         is_output = operand.kind is TensorKind.OUTPUT
         partition = nest.partition(operand, number, cost_options)
         reductions = max(0, accesses - partition) if is_output else 0

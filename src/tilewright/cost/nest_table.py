@@ -42,8 +42,9 @@ class Evaluator:
     def __init__(self, problem: Problem, machine: Machine, cost_options: CostOptions = TIMELOOP) -> None:
         if not self.suits(problem, cost_options):
             raise UsageError(
-                f"{problem.name}: transfers between neighbours, first fills left out, and operands with a "
-                "dim in two axes or three dims in one, are counted one mapping at a time; use evaluate."
+                f"{problem.name}: transfers between neighbours, first fills left out, multicasts along one "
+                "axis, and operands with a dim in two axes or three dims in one, are counted one mapping at "
+                "a time; use evaluate."
             )
         self.problem, self.machine = problem, machine
         self.dims = tuple(problem.extents)
@@ -78,7 +79,12 @@ class Evaluator:
             dims = [dim for axis in operand.axes for dim, _ in axis]
             if len(set(dims)) < len(dims) or any(len(axis) > 2 for axis in operand.axes):
                 return False
-        return not (cost_options.link_transfers or cost_options.elides_first_fills)
+        only_there = (
+            cost_options.link_transfers,
+            cost_options.elides_first_fills,
+            cost_options.multicasts_per_axis,
+        )
+        return not any(only_there)
 
     def encode(self, mappings: Sequence[Mapping]) -> Encoded:
         """Mappings with at most one temporal loop of each dim at a level as arrays.

@@ -122,7 +122,8 @@ class Exact:
         check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)
         best = self._unpadded(problem, end_s, known)
         if not Evaluator.suits(problem.problem, problem.cost_options):
-            # The search counts no transfers between neighbours, all first fills, and windows of two dims.
+            # The search counts no transfers between neighbours, all first fills, multicasts to all instances,
+            # and windows of two dims.
             note = f"{best.note}, nothing proven beyond the roofline"
             best = replace(best, energy_bound_pj=0.0, bound=self._bound(problem), note=note)
         bound = best.bound
