@@ -136,7 +136,7 @@ def check_best(chain: Chain) -> None:
             continue
         (best,) = ranking.plans
         assert not check_plan(chain, best.plan, best.count, capacity_words)
-        assert compulsory_words(chain) <= best.value == best.count.moved_words
+        assert compulsory_words(chain) <= ranking.bound == best.value == best.count.moved_words
         assert (best.count.moved_words, best.count.num_macs) == min(keys)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -18,8 +19,13 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from tilewright.ir.graph import Graph, Node
-    from tilewright.mapping.chains.results import ChainsResult, ChainTotal, MappedChain
-    from tilewright.mapping.chains.solve import ChainSolver
+    from tilewright.mapping.chains.results import (
+        ChainFigures,
+        ChainPart,
+        ChainsResult,
+        ChainTotal,
+        MappedChain,
+    )
 
 _DEFAULT_DEADLINE_S = 10.0
 
@@ -46,65 +52,86 @@ def map_chain(
     its steps, and of each operator alone (10s if left out).
 
     Raises:
-        UsageError: there is no chain, or no node of a name.
+        UsageError: there is no chain, no node of a name, or a node that comes twice or too early.
         MachineError: no level on chip can hold what passes between operators.
         InfeasibleMapping: an operator does not fit the machine.
     """
     from tilewright.compiler import plan
-    from tilewright.mapping.chains.results import ChainsResult, MappedChain
+    from tilewright.mapping.chains.results import ChainsResult, MappedChain, figures_of, part_of
     from tilewright.mapping.chains.runs import runs_of
     from tilewright.mapping.chains.solve import ChainSolver
     from tilewright.options import Options
 
-    if recomputed < 0:
+    if not recomputed >= 0:
         raise UsageError(f"recomputed {recomputed}: expected a share of the multiply-accumulates, 0 or more.")
+    deadline_s = _DEFAULT_DEADLINE_S if budget is None else Budget.parse(budget).deadline_s
+    if deadline_s is None:
+        raise UsageError(f"budget {budget!r}: expected a time such as 10s.")
     described = machine if isinstance(machine, Machine) else find_machine(machine)
+    solver = ChainSolver(described, objective, recomputed=recomputed, deadline_s=deadline_s)
     loaded = as_model(model, shapes)
     # Attention stays several operators, whose scores may pass between them on chip.
     graph = plan(loaded.graph, Options(disabled_passes=("recognise-attention",))).program.graph
     runs = runs_of(graph) if nodes is None else [_named(graph, nodes)]
     if not runs:
         raise UsageError(f"{loaded.name}: no sums of products in a row; nothing to tile jointly.")
-    deadline_s = _DEFAULT_DEADLINE_S if budget is None else Budget.parse(budget).deadline_s
-    if deadline_s is None:
-        raise UsageError(f"budget {budget!r}: expected a time such as 10s.")
-    solver = ChainSolver(described, objective, recomputed=recomputed, deadline_s=deadline_s)
     leaving = frozenset(graph.outputs)
     update = progress or (lambda *_: None)
     chains = []
     for number, run in enumerate(runs):
         update(f"tiling {run[0].name}", number, len(runs))
-        chains.append(MappedChain(solver.solve(run, leaving)))
+        chains.append(MappedChain.of(solver.solve(run, leaving)))
+    others: tuple[ChainPart, ...] = ()
     total = None
     if nodes is None:
         update("mapping the rest", len(runs), len(runs))
-        total = _total(graph, runs, solver, chains)
+        in_chains = {node for run in runs for node in run}
+        alone = [solver.alone((node,), leaving) for node in graph.nodes if node not in in_chains]
+        others = tuple(part_of(segment) for segment, _ in alone)
+        total = _total(
+            chains, figures_of([segment for segment, _ in alone]), sum(least for _, least in alone)
+        )
     return ChainsResult(
-        loaded.name, described.name, solver.level.name, solver.objective, tuple(chains), total, solver.view
+        model=loaded.name,
+        machine=described.name,
+        level=solver.level.name,
+        objective=solver.objective,
+        recomputed=recomputed,
+        budget_s=deadline_s,
+        chains=tuple(chains),
+        others=others,
+        total=total,
+        description=solver.view,
     )
 
 
-def _total(
-    graph: Graph, runs: Sequence[Sequence[Node]], solver: ChainSolver, chains: Sequence[MappedChain]
-) -> ChainTotal:
+def _total(chains: Sequence[MappedChain], others: ChainFigures, bound_others: float) -> ChainTotal:
     """The chains with the operators that are in none of them."""
-    from tilewright.mapping.chains.results import ChainTotal, figures_of
+    from tilewright.mapping.chains.results import ChainTotal
 
-    in_chains = {node for run in runs for node in run}
-    rest = figures_of([solver.alone(node) for node in graph.nodes if node not in in_chains])
-    fused = separate = rest
+    fused = separate = others
     for chain in chains:
         fused, separate = fused.plus(chain.figures), separate.plus(chain.separate)
-    return ChainTotal(fused, separate)
+    bound = bound_others + sum(chain.bound_searched for chain in chains)
+    return ChainTotal(fused, separate, bound, others, bound_others)
 
 
 def _named(graph: Graph, names: Sequence[str]) -> tuple[Node, ...]:
-    """The nodes of these names, in this order."""
+    """The nodes of these names, in this order, which must be the graph's."""
     known = {node.name: node for node in graph.nodes}
+    place = {node.name: place for place, node in enumerate(graph.nodes)}
     for name in names:
         if name not in known:
             listed = ", ".join(list(known)[:8])
             raise UsageError(
                 f"node {name!r}: there is none; the model has {listed}{' ...' if len(known) > 8 else ''}."
             )
+    for before, name in pairwise(names):
+        if place[name] <= place[before]:
+            raise UsageError(
+                f"node {name!r}: comes after {before!r}, but not in the model; name each node once, in the "
+                "order in which they run."
+            )
+    if not names:
+        raise UsageError("nodes: there are none; name the operators of a chain, or leave nodes out.")
     return tuple(known[name] for name in names)

@@ -31,6 +31,16 @@ class TensorCount:
         """Of one instance."""
         return self.energy_pj / self.num_instances
 
+    @property
+    def read_words(self) -> int:
+        """What all instances deliver."""
+        return self.reads * self.num_instances
+
+    @property
+    def written_words(self) -> int:
+        """What all instances take in."""
+        return (self.updates + self.fills) * self.num_instances
+
 
 @dataclass(frozen=True, slots=True)
 class LevelCount:
@@ -58,6 +68,11 @@ class Cost:
     num_units_used: int
     utilization: float
     levels: tuple[LevelCount, ...]  # outermost first
+
+    @property
+    def moved_words(self) -> int:
+        """Words that pass the outermost level, in and out."""
+        return sum(t.read_words + t.written_words for t in self.levels[0].tensors.values())
 
     @property
     def edp(self) -> float:

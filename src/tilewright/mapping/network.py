@@ -41,6 +41,7 @@ class Stream:
 
     cycles: int
     energy_pj: float
+    moved_words: int
 
 
 def layers_of(graph: Graph, node: str | None = None) -> list[Layer]:
@@ -224,7 +225,7 @@ def stream(nest: Nest, machine: Machine) -> Stream:
         transfer_cycles(machine, outermost, read, written),
     )
     energy_pj = read * outermost.read_access_pj + written * outermost.write_access_pj
-    return Stream(cycles, energy_pj / outermost.words_per_access)
+    return Stream(cycles, energy_pj / outermost.words_per_access, read + written)
 
 
 def _num_elements(access: Access, nest: Nest) -> int:

@@ -27,6 +27,19 @@ from tilewright.results import Result, Table, about, in_json
 _PORTS = ("into element", "north of", "east of", "south of", "west of")
 
 
+class WithEnergies(Result):
+    """A result whose energies come from the table of a machine, its `description`."""
+
+    __slots__ = ()
+    description: Machine
+
+    @property
+    @in_json
+    def energy_source(self) -> str:
+        """Where its energies come from: the machine's table, and where that has them from."""
+        return source_of(self.description)
+
+
 @dataclass(frozen=True, slots=True)
 class WindowStride:
     """How far a convolution's window moves: W of P with R, H of Q with S."""
@@ -211,6 +224,16 @@ class StreamedNode:
     operator: str
     cycles: int
     energy_pj: float
+    moved_words: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnfusedTotal:
+    """All operators one after another: each reads its operands from the outermost level, and writes there."""
+
+    cycles: int
+    energy_pj: float
+    moved_words: int = field(metadata=about("Past the outermost level, in and out."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +268,7 @@ class MapTotal:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MapResult(Result):
+class MapResult(WithEnergies):
     """Operators mapped onto a machine."""
 
     machine: str
@@ -260,9 +283,15 @@ class MapResult(Result):
 
     @property
     @in_json
-    def energy_source(self) -> str:
-        """Where its energies come from: the machine's table, and where that has them from."""
-        return source_of(self.description)
+    def unfused(self) -> UnfusedTotal:
+        """All operators, mapped or streamed: what passes between them passes the outermost level."""
+        total = self.total
+        moved = [layer.solution.cost.moved_words for layer in self.layers]
+        return UnfusedTotal(
+            total.cycles + total.streamed_cycles,
+            total.energy_pj + total.streamed_energy_pj,
+            sum(moved) + sum(node.moved_words for node in self.streamed),
+        )
 
     def tables(self) -> Sequence[Table]:
         """Layers with their costs and bounds, equal ones once; on the network, where that was simulated."""
@@ -353,6 +382,12 @@ class MapResult(Result):
                 f"{total.streamed_cycles:,} cycles, "
                 f"{energy_text(total.streamed_energy_pj, self.energy_source)} more"
             )
+            unfused = self.unfused
+            lines.append(
+                f"together, unfused: {unfused.cycles:,} cycles, "
+                f"{energy_text(unfused.energy_pj, self.energy_source)}, "
+                f"{unfused.moved_words:,} words past {self.description.outermost.name}"
+            )
         if self.mapped_onto:
             lines.append(f"mapped onto {self.mapped_onto}")
         return [*lines, energy_line(self.energy_source)]
@@ -425,19 +460,13 @@ class EvaluatedMapping(Result):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class MapEvaluation(Result):
+class MapEvaluation(WithEnergies):
     """Given mappings, evaluated."""
 
     machine: str
     link_transfers: bool
     cases: tuple[EvaluatedMapping, ...]
     description: Machine = field(metadata=about(hidden=True))
-
-    @property
-    @in_json
-    def energy_source(self) -> str:
-        """Where its energies come from: the machine's table, and where that has them from."""
-        return source_of(self.description)
 
     def tables(self) -> Sequence[Table]:
         """A row for each mapping; on the network, where that was simulated."""

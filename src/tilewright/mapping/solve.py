@@ -146,7 +146,9 @@ def streamed_nodes(layers: Sequence[Layer], part: Machine) -> tuple[StreamedNode
 
     view = operator_view(part).machine
     costs = [(layer, stream(layer.nest, view)) for layer in layers]
-    return tuple(StreamedNode(layer.node, layer.op_type, c.cycles, c.energy_pj) for layer, c in costs)
+    return tuple(
+        StreamedNode(layer.node, layer.op_type, c.cycles, c.energy_pj, c.moved_words) for layer, c in costs
+    )
 
 
 def evaluate_mappings(

@@ -24,6 +24,7 @@ from tilewright.mapping.chains.sides import EMPTY, STILL, Reach, Side, hull_of
 PartKind = Literal["result", "intermediate", "input", "constant"]
 MAX_LAYERS = 6
 """Contractions of one chain."""
+_MAX_EXTENT = 1 << 16  # of a loop in tiles: steps of one iteration are listed
 
 
 class CannotFuse(UsageError):
@@ -185,6 +186,9 @@ def chain_of(
         )
     reaches = reaches or Reaches()
     unfolding = _Unfolding(anchor, nests[0], reaches.maps)
+    for dim in unfolding.loops:
+        if dim.extent > _MAX_EXTENT:
+            raise CannotFuse(f"chain: {dim.name} has {dim.extent:,} iterations, more than {_MAX_EXTENT:,}.")
     unfolding.add_result(after)
     for node in reversed(before):
         unfolding.add_intermediate(node)

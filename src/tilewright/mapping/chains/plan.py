@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.mapping.chains.chain import Chain, Part
+from tilewright.mapping.chains.chain import CannotFuse, Chain, Part
 from tilewright.mapping.chains.sides import Side, still_side, tiles_of
 
+_MAX_COUNT = 1 << 55  # tiles may cover what strides jump over, several times as much
 STREAMED = -1
 """In place of a depth: a constant that is read word by word in every step that needs it."""
 
@@ -167,7 +168,28 @@ def least_macs(chain: Chain) -> int:
     return _finest(chain).num_macs
 
 
+def check_countable(chain: Chain) -> None:
+    """Refuse a chain whose tilings could move or compute more than arrays of numbers hold.
+
+    Raises:
+        CannotFuse: says of how much there is too much.
+    """
+    order = tuple(range(len(chain.loops)))
+    nothing_kept = ChainPlan(Tiling(order, (1,) * len(order)), (len(order),) * len(chain.parts))
+    count = count_plan(chain, nothing_kept)
+    most = max(count.moved_words, count.num_macs, count.held_words)
+    if most > _MAX_COUNT:
+        raise CannotFuse(
+            f"chain: steps of one iteration move or compute {most:,}, which is too much to count."
+        )
+
+
 @functools.lru_cache(maxsize=4)
 def _finest(chain: Chain) -> ChainCount:
+    return count_plan(chain, finest_plan(chain))
+
+
+def finest_plan(chain: Chain) -> ChainPlan:
+    """Tiles of one iteration that leave everything on chip: what moves is moved once."""
     order = tuple(range(len(chain.loops)))
-    return count_plan(chain, ChainPlan(Tiling(order, (1,) * len(order)), (0,) * len(chain.parts)))
+    return ChainPlan(Tiling(order, (1,) * len(order)), (0,) * len(chain.parts))

@@ -179,8 +179,7 @@ class Pricer:
             self.cost_options,
             constraints=Constraints.of(absent if is_passing else ()),
         )
-        answer = _solved(Exact(), task, Budget(UNLIMITED, deadline_s=self.deadline_s))
-        answer = answer or _solved(_QUICK, task, Budget(UNLIMITED))
+        answer = best_mapping(task, self.deadline_s) or best_mapping(task, mapper=_QUICK)
         if answer is None:
             return None
         cost = answer.cost
@@ -210,7 +209,7 @@ class Pricer:
         result, made = chain.parts[0], counted.counts[0]
         steps_words = result.num_still_words(order) * prod(side.total for side in made.needed)
         added_reads = max(0, steps_words - result.num_words)  # partial sums that a later step adds to
-        energy_pj = work.energy_pj + added_reads * _read_pj(self.level)
+        energy_pj = work.energy_pj + added_reads * read_pj(self.level)
         energy_pj += result.num_words * self._outgoing_pj()
         read_words, stored_writes = ceil(work.outer_reads), work.stored_writes
         if not self.cost_options.elides_first_fills:
@@ -233,17 +232,17 @@ class Pricer:
 
     def _incoming_pj(self, kind: TensorKind) -> float:
         """Of a word that comes from the outermost level to where values wait, or past it."""
-        total = _read_pj(self.machine.outermost)
+        total = read_pj(self.machine.outermost)
         for level in self._levels_on_the_way():
             if kind in level.holds:
-                total += _write_pj(level) + (0.0 if level is self.level else _read_pj(level))
+                total += write_pj(level) + (0.0 if level is self.level else read_pj(level))
         return total
 
     def _outgoing_pj(self) -> float:
         """Of a word of the result; its place is filled first, unless that is elided."""
-        total = _write_pj(self.machine.outermost)
+        total = write_pj(self.machine.outermost)
         if not self.cost_options.elides_first_fills:
-            total += sum(_write_pj(x) for x in self._levels_on_the_way() if TensorKind.OUTPUT in x.holds)
+            total += sum(write_pj(x) for x in self._levels_on_the_way() if TensorKind.OUTPUT in x.holds)
         return total
 
     def _levels_on_the_way(self) -> Sequence[Level]:
@@ -263,11 +262,11 @@ class Pricer:
 
             return least_cycles
         inside_pj, inside_macs = self._least_inside(chain)
-        fixed_pj = inside_pj + written * _write_pj(outermost)
+        fixed_pj = inside_pj + written * write_pj(outermost)
 
         def least_pj(moved_words: Counts, num_macs: Counts) -> Values:
             more_macs = np.maximum(num_macs - inside_macs, 0)
-            return (moved_words - written) * _read_pj(outermost) + fixed_pj + more_macs * self.machine.mac_pj
+            return (moved_words - written) * read_pj(outermost) + fixed_pj + more_macs * self.machine.mac_pj
 
         return least_pj
 
@@ -287,10 +286,12 @@ class Pricer:
         return energy_pj, num_macs
 
 
-def _solved(mapper: Exact, task: MappingProblem, budget: Budget) -> MappingSolution | None:
-    """The answer of a mapper; None where it has none, or not in time."""
+def best_mapping(
+    task: MappingProblem, deadline_s: float | None = None, mapper: Exact | None = None
+) -> MappingSolution | None:
+    """The best mapping; None where there is none, or not in time."""
     try:
-        answer = mapper.solve(task, budget)
+        answer = (mapper or Exact()).solve(task, Budget(UNLIMITED, deadline_s=deadline_s))
     except InfeasibleMapping:
         return None
     return answer if isinstance(answer, MappingSolution) else None
@@ -331,11 +332,13 @@ def _with_levels(machine: Machine, levels: tuple[Level, ...]) -> Machine:
     return machine.model_copy(update={"levels": levels, "networks": networks, "sources": {}})
 
 
-def _read_pj(level: Level) -> float:
+def read_pj(level: Level) -> float:
+    """Energy of reading a word."""
     return level.read_access_pj / level.words_per_access / level.num_instances_per_access
 
 
-def _write_pj(level: Level) -> float:
+def write_pj(level: Level) -> float:
+    """Energy of writing a word."""
     return level.write_access_pj / level.words_per_access / level.num_instances_per_access
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from tilewright.cost.energy import source_of
 from tilewright.hardware.machine import Machine
 from tilewright.mapping.chains.solve import ChainObjective, ChainSolution, Segment
-from tilewright.mapping.results import energy_line, energy_text
-from tilewright.results import Result, Table, about, in_json
+from tilewright.mapping.results import WithEnergies, energy_line, energy_text
+from tilewright.planning import Status
+from tilewright.results import Table, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,71 +60,85 @@ class ChainFigures:
     cycles: int | None
     energy_pj: float | None
 
-    def plus(self, other: ChainFigures) -> ChainFigures:
-        """Of these operators and others after them."""
+    def plus(self, other: ChainFigures, times: int = 1) -> ChainFigures:
+        """Of these operators and others after them, these so many times."""
         cycles, energy_pj = None, None
         if self.cycles is not None and other.cycles is not None:
-            cycles = self.cycles + other.cycles
+            cycles = self.cycles + times * other.cycles
         if self.energy_pj is not None and other.energy_pj is not None:
-            energy_pj = self.energy_pj + other.energy_pj
-        return ChainFigures(self.moved_words + other.moved_words, cycles, energy_pj)
+            energy_pj = self.energy_pj + times * other.energy_pj
+        return ChainFigures(self.moved_words + times * other.moved_words, cycles, energy_pj)
+
+    def less(self, other: ChainFigures) -> ChainFigures:
+        """Of these operators without others among them."""
+        return self.plus(other, -1)
 
 
 @dataclass(frozen=True, slots=True)
 class MappedChain:
-    """One chain. `separate` is what its operators take one by one, each as well as it can."""
+    """A chain of operators that follow each other: how it is cut, and what it takes."""
 
-    solution: ChainSolution = field(metadata=about(hidden=True))
+    figures: ChainFigures
+    separate: ChainFigures = field(metadata=about("What its operators take one by one, each at its best."))
+    bound_words: int = field(metadata=about("What comes in and goes out, once: no joint tiling moves fewer."))
+    bound: float = field(
+        metadata=about("Of the objective, in words, cycles or pJ: what no joint tiling of any tiles beats.")
+    )
+    bound_searched: float = field(
+        metadata=about("What none of the tiles that are searched beats, however the chain is cut.")
+    )
+    gap: float | None = field(
+        metadata=about("Of the objective: above `bound_searched`, relative to it; null where that is 0.")
+    )
+    saved: float = field(
+        metadata=about("The share of what its operators take one by one that it saves, of the objective.")
+    )
+    status: str = field(metadata=about("How the search ended: optimal, feasible, cut off."))
+    is_whole_search: bool = field(
+        metadata=about(
+            "Whether all joint tilings of the tiles that are searched were looked at: where only traffic "
+            "counts, the answer is the best of these."
+        )
+    )
+    num_tilings: int = field(
+        metadata=about("How many were looked at, of all cuts; chains alike count them too.")
+    )
+    seconds: float = field(
+        metadata=about("Time that it took; of chains that are alike the first one has it.")
+    )
+    parts: tuple[ChainPart, ...] = field(metadata=about("What runs together, in order."))
 
-    @property
-    @in_json
-    def figures(self) -> ChainFigures:
-        """What the chain takes."""
-        return figures_of(self.solution.segments)
-
-    @property
-    @in_json
-    def separate(self) -> ChainFigures:
-        """What its operators take one by one."""
-        return figures_of(self.solution.separate)
-
-    @property
-    @in_json
-    def bound_words(self) -> int:
-        """What comes in and goes out, once: no joint tiling moves fewer."""
-        return self.solution.bound_words
-
-    @property
-    @in_json
-    def bound(self) -> float:
-        """What no joint tiling beats in the objective's unit: words, cycles, or pJ."""
-        return self.solution.bound
-
-    @property
-    @in_json
-    def saved(self) -> float:
-        """The share that the chain saves of what its operators take one by one, of the objective."""
-        return self.solution.saved
-
-    @property
-    @in_json
-    def is_whole_search(self) -> bool:
-        """Whether all joint tilings were looked at: where only traffic counts, the answer is the best one."""
-        return self.solution.is_whole
-
-    @property
-    @in_json
-    def parts(self) -> tuple[ChainPart, ...]:
-        """What runs together, in order."""
-        return tuple(map(_part, self.solution.segments))
+    @classmethod
+    def of(cls, solution: ChainSolution) -> MappedChain:
+        """A chain's solution in words."""
+        quality = solution.quality
+        return cls(
+            figures=figures_of(solution.segments),
+            separate=figures_of(solution.separate),
+            bound_words=solution.bound_words,
+            bound=solution.bound,
+            bound_searched=quality.bound,
+            gap=quality.gap if quality.bound > 0 else None,
+            saved=solution.saved,
+            status=str(quality.status),
+            is_whole_search=solution.is_whole,
+            num_tilings=solution.num_tilings,
+            seconds=solution.seconds,
+            parts=tuple(map(part_of, solution.segments)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ChainTotal:
-    """The whole model: its chains, operators in none of them, and those that sum no products, streamed."""
+    """The whole model in sequence: its chains, and all other operators, mapped or streamed one by one."""
 
     fused: ChainFigures
-    separate: ChainFigures
+    separate: ChainFigures = field(metadata=about("Where the operators of chains run one by one, too."))
+    bound: float = field(
+        metadata=about("Of the objective: what none of the tiles that are searched beats, of these chains.")
+    )
+    others: ChainFigures = field(metadata=about("Of these, what operators in no chain take."))
+    bound_others: float = field(metadata=about("Of the objective: what none of their mappings beats."))
 
 
 def figures_of(segments: Sequence[Segment]) -> ChainFigures:
@@ -138,7 +152,8 @@ def figures_of(segments: Sequence[Segment]) -> ChainFigures:
     )
 
 
-def _part(segment: Segment) -> ChainPart:
+def part_of(segment: Segment) -> ChainPart:
+    """What runs together, in words."""
     figures = figures_of((segment,))
     names = tuple(node.name for node in segment.nodes)
     loops: tuple[ChainLoop, ...] = ()
@@ -161,60 +176,79 @@ def _part(segment: Segment) -> ChainPart:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class ChainsResult(Result):
-    """Chains of operators tiled jointly.
-
-    All figures are estimates. `level` holds what passes between operators; `total` is null where operators
-    were named.
-    """
+class ChainsResult(WithEnergies):
+    """Chains of operators tiled jointly. All figures are estimates."""
 
     model: str
     machine: str
-    level: str
+    level: str = field(metadata=about("What passes between the operators of a chain waits there."))
     objective: ChainObjective
+    recomputed: float = field(
+        metadata=about(
+            "How much may be computed again, as a share of a chain's multiply-accumulates.", nullable=True
+        )
+    )
+    budget_s: float = field(
+        metadata=about(
+            "Time for each joint tiling that is searched, for mapping its steps, and for each operator alone."
+        )
+    )
     chains: tuple[MappedChain, ...]
-    total: ChainTotal | None
+    others: tuple[ChainPart, ...] = field(
+        metadata=about("Operators in no chain, in order; empty where operators were named.")
+    )
+    total: ChainTotal | None = field(metadata=about("Null where operators were named."))
     description: Machine = field(metadata=about(hidden=True))
 
-    @property
-    @in_json
-    def energy_source(self) -> str:
-        """Where its energies come from: the machine's table, and where that has them from."""
-        return source_of(self.description)
-
     def tables(self) -> Sequence[Table]:
-        """A row for each part of each chain."""
-        what = {"traffic": "words", "latency": "cycles", "energy": "energy"}[self.objective]
-        heads = ("chain", "runs together", "tiles of a step", "words", what, "one by one", "least", "saved")
+        """A row for each part of each chain; the whole model."""
+        taken = "words", self._what, "one by one", "least", "gap", "saved"
+        heads = ("chain", "runs together", "tiles of a step", *taken)
         skipped = 4 if self.objective == "traffic" else None
         title = f"{self.model} on {self.machine}: words past its outermost level, values wait in {self.level}"
         rows = [tuple(x for i, x in enumerate(row) if i != skipped) for row in (heads, *self._rows())]
         last = len(rows[0]) - 1
-        return (Table(rows[0], tuple(rows[1:]), title, tuple(range(3, last + 1)), (last - 1, 2)),)
+        table = Table(rows[0], tuple(rows[1:]), title, tuple(range(3, last + 1)), (last - 2, 2, last - 1))
+        return (table,) if self.total is None else (table, self._total_table(self.total))
+
+    @property
+    def _what(self) -> str:
+        return {"traffic": "words", "latency": "cycles", "energy": "energy"}[self.objective]
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for number, chain in enumerate(self.chains, 1):
-            least = f"{self._text(chain.bound)}{'' if chain.is_whole_search else ' (not all tilings)'}"
-            separate = self._value(chain.separate)
-            figures = (separate, least, f"{100 * chain.saved:.1f} %")
+            gap = "-" if chain.gap is None else f"{100 * chain.gap:.1f} %"
+            ended = f", {chain.status}" if chain.status == Status.CUT_OFF else ""
+            least, separate = self._text(chain.bound), self._value(chain.separate)
+            figures = (separate, least, f"{gap}{ended}", f"{100 * chain.saved:.1f} %")
             for place, part in enumerate(chain.parts):
                 tiles = ", ".join(f"{loop.dim} {loop.tile} of {loop.extent}" for loop in part.loops)
                 value = self._value(ChainFigures(part.moved_words, part.cycles, part.energy_pj))
                 row = (" + ".join(part.nodes), tiles or "whole", f"{part.moved_words:,}", value)
-                yield (f"{number}", *row, *figures) if place == 0 else ("", *row, "", "", "")
+                yield (f"{number}", *row, *figures) if place == 0 else ("", *row, "", "", "", "")
+
+    def _total_table(self, total: ChainTotal) -> Table:
+        """The model with its chains beside the model without."""
+        in_chains = total.fused.less(total.others), total.separate.less(total.others)
+        bounds = total.bound - total.bound_others, total.bound_others, total.bound
+        counted = [
+            (f"{len(self.chains)} chains", *in_chains, bounds[0]),
+            (f"{len(self.others)} other operators", total.others, total.others, bounds[1]),
+            ("whole model", total.fused, total.separate, bounds[2]),
+        ]
+        is_traffic = self.objective == "traffic"
+        rows = []
+        for name, fused, separate, bound in counted:
+            words = f"{fused.moved_words:,}", f"{separate.moved_words:,}"
+            values = () if is_traffic else (self._value(fused), self._value(separate))
+            rows.append((name, *words, *values, self._text(bound)))
+        heads = ("", f"words past {self.description.outermost.name}", "one by one")
+        heads = (*heads, *(() if is_traffic else (self._what, "one by one")), "at least")
+        return Table(heads, tuple(rows), right=tuple(range(1, len(heads))))
 
     def lines(self) -> Sequence[str]:
-        """The whole model, and where energies come from."""
-        lines = []
-        if self.total is not None:
-            fused, separate = self.total.fused, self.total.separate
-            lines.append(
-                f"whole model: {fused.moved_words:,} words past {self.description.outermost.name}, "
-                f"one by one {separate.moved_words:,}"
-            )
-            if self.objective != "traffic":
-                lines.append(f"whole model: {self._value(fused)}, one by one {self._value(separate)}")
-        return lines if self.objective == "traffic" else [*lines, energy_line(self.energy_source)]
+        """Where energies come from."""
+        return () if self.objective == "traffic" else (energy_line(self.energy_source),)
 
     def _value(self, figures: ChainFigures) -> str:
         match self.objective:
@@ -229,7 +263,7 @@ class ChainsResult(Result):
         """A value of the objective for people."""
         if self.objective == "energy":
             return energy_text(value, self.energy_source)
-        return f"{ceil(value):,}{' cycles' if self.objective == 'latency' else ''}"
+        return f"{ceil(value):,}"
 
     def __repr__(self) -> str:
         return f"ChainsResult({self.model!r}, {self.machine!r}, {len(self.chains)} chains)"

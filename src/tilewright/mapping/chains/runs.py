@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from tilewright.ir.derive import is_complex, is_pointwise
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph_regions import kernel_structure
 
 Stage = tuple[Node, ...]
 """An operator and the pointwise ones that follow it: what is computed before a value is stored."""
-_FEW_ELEMENTS = 8  # constants that may say what an operator does, such as sizes and scales
 
 
 def runs_of(graph: Graph) -> list[tuple[Node, ...]]:
     """Longest runs with two sums of products or more, each operator reading what the last one computed.
 
-    A run ends where a value has several readers that it does not reach, or leaves the graph.
+    A run ends where a value has several readers, or leaves the graph.
     """
     taken: set[Node] = set()
     runs = []
@@ -61,32 +61,9 @@ def stages_of(nodes: Sequence[Node]) -> tuple[Stage, ...]:
     return tuple(map(tuple, stages))
 
 
-def alike_key(nodes: Sequence[Node], results: frozenset[Value]) -> tuple[object, ...]:
-    """What operators have in common that are tiled alike: all but names, and numbers of weights."""
+def alike_key(nodes: Sequence[Node], results: frozenset[Value]) -> Hashable:
+    """What operators have in common that are tiled alike: what they touch, and which values leave."""
     inside = set(nodes)
-    places: dict[Value | None, int] = {}
-    key: list[object] = []
-    for node in nodes:
-        attributes = tuple(sorted((name, repr(value)) for name, value in node.attributes.items()))
-        operands = tuple(
-            (places.setdefault(value, len(places)), None if value is None else (value.shape, _content(value)))
-            for value in node.inputs
-        )
-        made = tuple(
-            (
-                places.setdefault(value, len(places)),
-                value.shape,
-                value in results or not inside.issuperset(value.users),
-            )
-            for value in node.results()
-        )
-        key.append((node.op_type, node.domain, attributes, operands, made))
-    return tuple(key)
-
-
-def _content(value: Value) -> tuple[bool, bytes]:
-    """Whether a value is a constant, and what it says if that may decide which loops an operator has."""
-    if value.data is None:
-        return False, b""
-    decides = value.data.dtype.kind in "iub" and value.data.dtype.itemsize > 2
-    return True, value.data.tobytes() if decides or value.data.size <= _FEW_ELEMENTS else b""
+    made = [value for node in nodes for value in node.results()]
+    leaving = (v for v in made if v in results or not v.users or not inside.issuperset(v.users))
+    return kernel_structure(nodes, leaving)

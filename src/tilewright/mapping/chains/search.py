@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,11 +62,14 @@ class RankedPlan:
 class Ranking:
     """The best plans, the best first, no two with the same tiles; none where nothing fits.
 
-    `is_whole` says that no plan that was left out could be among them.
+    `is_whole` says that no plan that was left out could be among them, `is_cut_off` that time ended the
+    search. No plan has a lower value than `bound`, which is infinite where none fits.
     """
 
     plans: tuple[RankedPlan, ...]
+    bound: float
     is_whole: bool
+    is_cut_off: bool
     num_tilings: int
 
 
@@ -93,7 +97,11 @@ def rank_plans(
         search.look_at(order)
         if search.is_over():
             break
-    return Ranking(search.ranked(), grid.is_whole and not search.is_cut_off, search.num_tilings)
+    plans, is_whole = search.ranked(), grid.is_whole and not search.is_cut_off
+    bound = search.least_key[0]
+    if is_whole:
+        bound = plans[0].value if plans else inf
+    return Ranking(plans, bound, is_whole, search.is_cut_off, search.num_tilings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +142,7 @@ class _Search:
         self.chain, self.limits, self.grid = chain, limits, grid
         self.value_of, self.num_plans, self.end_s = value_of, num_plans, end_s
         self.tables = SideTables(chain, grid)
-        self.most_macs = int(least_macs(chain) * (1 + limits.recomputed))
+        self.most_macs = least_macs(chain) * (1 + limits.recomputed)
         self.num_made = sum(part.kind in ("result", "intermediate") for part in chain.parts)
         self.best: dict[int, tuple[Key, ChainPlan]] = {}
         self.worst: Key | None = None  # of the best, once there are enough of them

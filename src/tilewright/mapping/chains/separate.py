@@ -12,11 +12,9 @@ from tilewright.ir.contraction import contractions
 from tilewright.ir.derive import nest_flops, nests_of
 from tilewright.ir.graph import Node, Value
 from tilewright.mapping.base import MappingProblem, MappingSolution
-from tilewright.mapping.chains.price import ChainCost
+from tilewright.mapping.chains.price import ChainCost, best_mapping, read_pj
 from tilewright.mapping.chains.runs import Stage
-from tilewright.mapping.exact import Exact
 from tilewright.mapping.network import layers_in, stream
-from tilewright.planning import UNLIMITED, Budget
 
 
 def map_stage(
@@ -28,8 +26,8 @@ def map_stage(
         if layer.problem is None:
             continue
         task = MappingProblem(layer.problem, machine, objective, cost_options)
-        answer = Exact().solve(task, Budget(UNLIMITED, deadline_s=deadline_s))
-        if not isinstance(answer, MappingSolution):
+        answer = best_mapping(task, deadline_s)
+        if answer is None:
             return None
         answers.append(answer)
     return tuple(answers)
@@ -44,16 +42,14 @@ def cost_of_stage(stage: Stage, machine: Machine, mappings: Sequence[MappingSolu
         return ChainCost(0, 0.0, 0, 0)
     outermost = machine.outermost
     if mappings:
-        multiplied = _multiplied(stage[0])
-        read_words = sum(value.num_elements for value in outside(stage) if value not in multiplied)
-        cycles, energy_pj, written_words = 0, 0.0, 0
-        energy_pj = read_words * outermost.read_access_pj / outermost.words_per_access
+        read_words, written_words = added_words(stage), 0
+        cycles, energy_pj = 0, read_words * read_pj(outermost)
         for mapping in mappings:
             cycles += mapping.cost.cycles
             energy_pj += mapping.cost.energy_pj
             for count in mapping.cost.levels[0].tensors.values():
-                read_words += count.reads * count.num_instances
-                written_words += (count.updates + count.fills) * count.num_instances
+                read_words += count.read_words
+                written_words += count.written_words
     else:
         read_words = sum(value.num_elements for value in outside(stage))
         written_words = sum(value.num_elements for value in stage[-1].results())
@@ -64,7 +60,13 @@ def cost_of_stage(stage: Stage, machine: Machine, mappings: Sequence[MappingSolu
     return ChainCost(cycles, energy_pj, read_words, written_words)
 
 
-def _multiplied(node: Node) -> set[Value | None]:
+def added_words(stage: Stage) -> int:
+    """What a stage reads beside the operands of its sums of products."""
+    factors = multiplied(stage[0])
+    return sum(value.num_elements for value in outside(stage) if value not in factors)
+
+
+def multiplied(node: Node) -> set[Value | None]:
     """Operands of a node's sums of products."""
     return {
         node.inputs[access.operand.position]
@@ -84,8 +86,8 @@ def outside(nodes: Sequence[Node]) -> list[Value]:
 def traffic_view(machine: Machine) -> Machine:
     """A machine whose energy is the words that pass its outermost level, in pJ."""
     free = {"read_pj": 0.0, "write_pj": 0.0}
-    outermost = machine.outermost
-    paid = {"read_pj": float(outermost.words_per_access), "write_pj": float(outermost.words_per_access)}
-    levels = (*(x.model_copy(update=free) for x in machine.levels[:-1]), outermost.model_copy(update=paid))
+    paid = {"read_pj": 1.0, "write_pj": 1.0, "words_per_access": 1, "num_instances_per_access": 1}
+    inner = (level.model_copy(update=free) for level in machine.levels[:-1])
+    levels = (*inner, machine.outermost.model_copy(update=paid))
     units = tuple(unit.model_copy(update={"mac_pj": None}) for unit in machine.units)
     return machine.model_copy(update={"levels": levels, "units": units})

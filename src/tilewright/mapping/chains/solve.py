@@ -7,8 +7,8 @@ programming. Stages mapped one by one are among the answers, so no answer is wor
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Literal, NamedTuple
 
@@ -26,15 +26,24 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import full_region, input_regions, volume
 from tilewright.mapping.base import MappingSolution
 from tilewright.mapping.chains.chain import MAX_LAYERS, CannotFuse, Chain, Reaches, chain_of
-from tilewright.mapping.chains.plan import compulsory_words, least_macs
-from tilewright.mapping.chains.price import ChainCost, Pricer
+from tilewright.mapping.chains.plan import check_countable, compulsory_words, least_macs
+from tilewright.mapping.chains.price import ChainCost, Pricer, read_pj, write_pj
 from tilewright.mapping.chains.runs import Stage, alike_key, stages_of
-from tilewright.mapping.chains.search import ChainLimits, RankedPlan, rank_plans, words_moved
-from tilewright.mapping.chains.separate import cost_of_stage, map_stage, outside, traffic_view
+from tilewright.mapping.chains.search import ChainLimits, RankedPlan, Ranking, rank_plans, words_moved
+from tilewright.mapping.chains.separate import (
+    added_words,
+    cost_of_stage,
+    map_stage,
+    multiplied,
+    outside,
+    traffic_view,
+)
+from tilewright.planning import Quality
 
 ChainObjective = Literal["traffic", "latency", "energy"]
 """What is minimised: words past the outermost level, cycles, or energy."""
 _NUM_PRICED = 6  # joint tilings of one run, the most promising ones
+_UNITS: dict[ChainObjective, str] = {"traffic": "words", "latency": "cycles", "energy": "pJ"}
 _STEPS_IN_TIME = 4  # shares of steps that are mapped in the time of one joint tiling, where that ends them
 
 
@@ -67,9 +76,10 @@ class Segment:
 class ChainSolution:
     """How a chain runs: its segments, and the stages as they run one by one.
 
-    Nothing that keeps to these tilings moves fewer than `bound_words`: what comes in and goes out, once. Nor
-    takes it less than `bound` in the objective's unit: words, cycles or pJ. `is_whole` says that all joint
-    tilings were looked at, of which the most promising ones were mapped where cycles or energy count.
+    No joint tiling, whatever its tiles, moves fewer than `bound_words`: what comes in and goes out, once. Nor
+    takes it less than `bound` in the objective's unit: words, cycles or pJ. The bound of `quality` is that of
+    the tiles that are searched, for all cuts. `is_whole` says that all of these were looked at; where cycles
+    or energy count the most promising ones were mapped. `num_tilings` were looked at.
     """
 
     objective: ChainObjective
@@ -77,7 +87,10 @@ class ChainSolution:
     separate: tuple[Segment, ...]
     bound_words: int
     bound: float
+    quality: Quality
     is_whole: bool
+    num_tilings: int
+    seconds: float = field(compare=False)
 
     @property
     def moved_words(self) -> int:
@@ -92,7 +105,7 @@ class ChainSolution:
     @property
     def value(self) -> float:
         """Words, cycles or pJ of all segments."""
-        return sum(segment.rank(self.objective)[0] for segment in self.segments)
+        return self.quality.cost
 
     @property
     def separate_value(self) -> float:
@@ -106,10 +119,17 @@ class ChainSolution:
 
 
 class _Answer(NamedTuple):
-    """The best segment of some stages, if there is one; whether all joint tilings were looked at."""
+    """The best segment of some stages, if there is one, and what none takes less than; whether all joint
+    tilings were looked at, or time ended the search."""
 
     segment: Segment | None
+    bound: float
     is_whole: bool = True
+    is_cut_off: bool = False
+    num_tilings: int = 0
+
+
+_NONE = _Answer(None, inf)
 
 
 class ChainSolver:
@@ -145,7 +165,7 @@ class ChainSolver:
             share_s = deadline_s / _STEPS_IN_TIME
             self.pricer = Pricer(self.view, self.level, objective, cost_options, share_s)
         self._reaches = Reaches()
-        self._known: dict[tuple[object, ...], _Answer] = {}
+        self._known: dict[Hashable, _Answer] = {}
 
     def solve(self, nodes: Sequence[Node], results: frozenset[Value] = frozenset()) -> ChainSolution:
         """The best segments of a chain; `results` are values that must leave.
@@ -153,33 +173,50 @@ class ChainSolver:
         Raises:
             InfeasibleMapping: an operator does not fit the machine.
         """
+        started = time.perf_counter()
         stages = stages_of(nodes)
-        separate = [self._alike([stage], results).segment for stage in stages]
         best: list[tuple[float, float, tuple[Segment, ...]]] = [(0.0, 0.0, ())]
-        is_whole = True
+        bounds, answers = [0.0], []
         for end in range(1, len(stages) + 1):
-            ways = []
+            ways, least = [], inf
             for start in range(end):
-                segment, was_whole = self._alike(stages[start:end], results)
-                is_whole = is_whole and was_whole
-                if segment is not None:
-                    value, second = segment.rank(self.objective)
+                answer = self._alike(stages[start:end], results)
+                answers.append(answer)
+                least = min(least, bounds[start] + answer.bound)
+                if answer.segment is not None:
+                    value, second = answer.segment.rank(self.objective)
                     before = best[start]
-                    ways.append((before[0] + value, before[1] + second, (*before[2], segment)))
+                    ways.append((before[0] + value, before[1] + second, (*before[2], answer.segment)))
             best.append(min(ways, key=lambda way: way[:2]))
-        alone = tuple(segment for segment in separate if segment is not None)
+            bounds.append(least)
         bound_words, bound = self._bounds(nodes)
-        return ChainSolution(self.objective, best[-1][2], alone, bound_words, bound, is_whole)
+        quality = Quality.of(
+            best[-1][0],
+            bound=max(bound, bounds[-1]),
+            unit=_UNITS[self.objective],
+            cut_off=any(answer.is_cut_off for answer in answers),
+        )
+        return ChainSolution(
+            self.objective,
+            best[-1][2],
+            tuple(self.alone(stage, results)[0] for stage in stages),
+            bound_words,
+            bound,
+            quality,
+            all(answer.is_whole for answer in answers),
+            sum(answer.num_tilings for answer in answers),
+            time.perf_counter() - started,
+        )
 
-    def alone(self, node: Node) -> Segment:
-        """An operator that is in no chain: the best mapping, or a stream.
+    def alone(self, stage: Stage, results: frozenset[Value] = frozenset()) -> tuple[Segment, float]:
+        """(A stage on its own: the best mapping, or a stream; what none takes less than).
 
         Raises:
             InfeasibleMapping: it does not fit the machine.
         """
-        segment, _ = self._alike([(node,)], frozenset(node.results()))
-        assert segment is not None
-        return segment
+        answer = self._alike([stage], results)
+        assert answer.segment is not None  # else it has been refused
+        return answer.segment, answer.bound
 
     def _alike(self, stages: Sequence[Stage], results: frozenset[Value]) -> _Answer:
         """The best segment of some stages, from memory where others were alike."""
@@ -187,11 +224,12 @@ class ChainSolver:
         key = alike_key(nodes, results)
         if key not in self._known:
             self._known[key] = self._segment(stages, nodes, results)
-        known, is_whole = self._known[key]
+        answer = self._known[key]
+        known = answer.segment
         if known is None or known.nodes == nodes:
-            return _Answer(known, is_whole)
+            return answer
         chain = None if known.chain is None else chain_of(nodes, results, reaches=self._reaches)
-        return _Answer(replace(known, nodes=nodes, chain=chain), is_whole)
+        return answer._replace(segment=replace(known, nodes=nodes, chain=chain))
 
     def _segment(
         self, stages: Sequence[Stage], nodes: tuple[Node, ...], results: frozenset[Value]
@@ -199,29 +237,33 @@ class ChainSolver:
         joint = self._joint(nodes, len(stages), results)
         if len(stages) > 1:
             return joint
-        listed = [way for way in (joint.segment, self._alone(stages[0])) if way is not None]
+        alone = self._alone(stages[0])
+        listed = [way.segment for way in (joint, alone) if way.segment is not None]
         if not listed:
             raise InfeasibleMapping(
                 f"node {nodes[0].name!r} has no mapping on {self.view.name}, alone or in a chain."
             )
-        return _Answer(min(listed, key=lambda way: way.rank(self.objective)), joint.is_whole)
+        best = min(listed, key=lambda way: way.rank(self.objective))
+        return joint._replace(segment=best, bound=min(joint.bound, alone.bound))
 
     def _joint(self, nodes: tuple[Node, ...], num_stages: int, results: frozenset[Value]) -> _Answer:
         """The best joint tiling of operators."""
         if sum(map(is_complex, nodes)) > MAX_LAYERS:
-            return _Answer(None)
+            return _NONE
         try:
             chain = chain_of(nodes, results, reaches=self._reaches)
+            check_countable(chain)
         except CannotFuse:
-            return _Answer(None)
+            return _NONE
         if self.pricer is not None:
             return self._priced(chain, num_stages, self.pricer)
         ranking = rank_plans(chain, self.limits, self.deadline_s)
-        if not ranking.plans:
-            return _Answer(None, ranking.is_whole)
-        (best,) = ranking.plans
-        moved, num_macs = best.count.moved_words, best.count.num_macs
-        return _Answer(Segment(nodes, num_stages, moved, num_macs, None, chain, best), ranking.is_whole)
+        segment = None
+        if ranking.plans:
+            (best,) = ranking.plans
+            moved, num_macs = best.count.moved_words, best.count.num_macs
+            segment = Segment(nodes, num_stages, moved, num_macs, None, chain, best)
+        return _answer(ranking, segment)
 
     def _priced(self, chain: Chain, num_stages: int, pricer: Pricer) -> _Answer:
         """The best of the most promising tilings: no other is mapped that must take more than the best."""
@@ -247,19 +289,25 @@ class ChainSolver:
             )
             if best is None or segment.rank(self.objective) < best.rank(self.objective):
                 best = segment
-        return _Answer(best, ranking.is_whole)
+        return _answer(ranking, best)
 
-    def _alone(self, stage: Stage) -> Segment | None:
+    def _alone(self, stage: Stage) -> _Answer:
         """A stage whose operators are mapped onto the whole machine, or that streams."""
         machine = traffic_view(self.view) if self.objective == "traffic" else self.view
         mapper_objective: Objective = "latency" if self.objective == "latency" else "energy"
         mappings = map_stage(stage, machine, mapper_objective, self.cost_options, self.deadline_s)
         if mappings is None or (not mappings and any(map(is_complex, stage))):
-            return None
+            return _NONE
         cost = cost_of_stage(stage, self.view, mappings)
         num_macs = sum(map(macs, stage))
         priced = None if self.objective == "traffic" else cost
-        return Segment(stage, 1, cost.moved_words, num_macs, priced, mappings=mappings)
+        segment = Segment(stage, 1, cost.moved_words, num_macs, priced, mappings=mappings)
+        bound = segment.rank(self.objective)[0]
+        if mappings:
+            per_word = {"traffic": 1.0, "latency": 0.0, "energy": read_pj(self.view.outermost)}
+            bound = added_words(stage) * per_word[self.objective]
+            bound += sum(mapping.quality.bound for mapping in mappings)
+        return _Answer(segment, bound)
 
     def _bounds(self, nodes: Sequence[Node]) -> tuple[int, float]:
         """(Words that must move, what the objective is at least)."""
@@ -267,21 +315,26 @@ class ChainSolver:
         try:
             chain = chain_of(nodes, most_layers=len(nodes), reaches=self._reaches)
         except CannotFuse:
-            # Not all operators have a joint tiling: weights and the result must pass.
-            written = sum(value.num_elements for value in nodes[-1].results())
-            constants = (value for value in outside(nodes) if value.is_constant)
-            read = sum(min(value.num_elements, _touched(nodes, value)) for value in constants)
+            # Not all operators have a joint tiling: weights and the last sums must pass.
+            last = next((node for node in reversed(nodes) if is_complex(node)), None)
+            written = 0 if last is None else sum(value.num_elements for value in last.results())
+            factors = {value for node in nodes for value in multiplied(node)}
+            weights = (value for value in outside(nodes) if value.is_constant and value in factors)
+            read = sum(_touched(nodes, value) for value in weights)
             match self.objective:
                 case "traffic":
                     return read + written, float(read + written)
                 case "latency":
                     return read + written, float(transfer_cycles(self.view, outermost, read, written))
                 case "energy":
-                    energy_pj = read * outermost.read_access_pj + written * outermost.write_access_pj
-                    return read + written, energy_pj / outermost.words_per_access
+                    return read + written, read * read_pj(outermost) + written * write_pj(outermost)
         moved, computed = compulsory_words(chain), least_macs(chain)
         value_of = words_moved if self.pricer is None else self.pricer.least(chain)
         return moved, float(value_of(np.array([moved]), np.array([computed]))[0])
+
+
+def _answer(ranking: Ranking, segment: Segment | None) -> _Answer:
+    return _Answer(segment, ranking.bound, ranking.is_whole, ranking.is_cut_off, ranking.num_tilings)
 
 
 def fusing_level(machine: Machine) -> Level:

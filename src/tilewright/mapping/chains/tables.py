@@ -17,14 +17,24 @@ from tilewright.mapping.chains.plan import made_side, written_side
 from tilewright.mapping.chains.sides import Side, tiles_of
 from tilewright.mapping.factors import divisors
 
-_ALL_TILES_UP_TO = 16  # of longer loops only tiles that divide them
+_ALL_TILES_UP_TO = 16  # of longer loops only tiles that divide them,
+_FEW_DIVISORS, _MOST_STEPS = 6, 8  # and where these are few, those that leave so many nearly equal steps
 
 Counts = NDArray[np.int64]
 
 
 def tile_sizes(extent: int) -> list[int]:
-    """Tiles that are tried of a loop: all of a short one, of a long one those that divide it."""
-    return list(range(1, extent + 1)) if extent <= _ALL_TILES_UP_TO else divisors(extent)
+    """Tiles that are tried of a loop: all of a short one, of a long one those that divide it, or nearly.
+
+    >>> tile_sizes(56), tile_sizes(197)
+    ([1, 2, 4, 7, 8, 14, 28, 56], [1, 25, 29, 33, 40, 50, 66, 99, 197])
+    """
+    if extent <= _ALL_TILES_UP_TO:
+        return list(range(1, extent + 1))
+    exact = divisors(extent)
+    if len(exact) >= _FEW_DIVISORS:
+        return exact
+    return sorted({*exact, *(-(-extent // steps) for steps in range(2, _MOST_STEPS + 1))})
 
 
 @dataclass(frozen=True, eq=False)

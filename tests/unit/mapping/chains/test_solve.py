@@ -12,8 +12,11 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Value
 from tilewright.loops.problem import Problem
+from tilewright.mapping.chains import chain, plan, solve
+from tilewright.mapping.chains.chain import CannotFuse, chain_of
 from tilewright.mapping.chains.check import check_plan
-from tilewright.mapping.chains.runs import runs_of, stages_of
+from tilewright.mapping.chains.plan import check_countable
+from tilewright.mapping.chains.runs import alike_key, runs_of, stages_of
 from tilewright.mapping.chains.solve import ChainSolver, fusing_level
 from tilewright.mapping.network import layers_of
 from tilewright.mapping.solve import MapItem, MapProblem, Workload, map_layers
@@ -102,7 +105,7 @@ def test_a_chain_takes_no_more_than_its_operators_mapped_one_by_one(
     # What the last operator adds to the result is read besides, whoever runs it.
     added = 24 * solver.view.outermost.read_access_pj / solver.view.outermost.words_per_access
     assert solution.value <= value + (24 if objective == "latency" else added)
-    assert solution.bound <= solution.value <= solution.separate_value
+    assert solution.bound <= solution.quality.bound <= solution.value <= solution.separate_value
     assert all(segment.cost is not None for segment in solution.segments)
 
 
@@ -129,3 +132,35 @@ def test_changes_of_layout_alone_move_nothing() -> None:
     solution = ChainSolver(with_buffer(load_preset("eyeriss"), 1 << 20), deadline_s=5).solve(run)
     assert [segment.moved_words for segment in solution.separate] == [24 + 48 + 32, 0, 32 + 8 + 16]
     assert solution.moved_words == 24 + 48 + 8 + 16
+
+
+def test_an_operator_without_a_mapping_of_its_own_runs_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve, "map_stage", lambda *_: None)
+    (run,) = runs_of(inverted_residual())
+    solution = ChainSolver(with_buffer(load_preset("eyeriss"), 256), deadline_s=5).solve(run)
+    assert all(segment.chain is not None for segment in solution.segments)
+
+
+def test_what_is_too_long_or_too_much_to_count_runs_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = runs_of(inverted_residual())
+    with monkeypatch.context() as patch:
+        patch.setattr(plan, "_MAX_COUNT", 100)
+        with pytest.raises(CannotFuse, match="too much to count"):
+            check_countable(chain_of(run))
+    monkeypatch.setattr(chain, "_MAX_EXTENT", 3)
+    with pytest.raises(CannotFuse, match="oh has 4 iterations, more than 3"):
+        chain_of(run)
+    solution = ChainSolver(load_preset("eyeriss"), deadline_s=5).solve(run)
+    assert [segment.num_stages for segment in solution.segments] == [1, 1, 1]
+    assert solution.moved_words == solution.separate_words
+
+
+def test_operators_that_differ_in_a_table_are_not_alike() -> None:
+    def picked(*rows: int) -> Graph:
+        build = GraphBuilder()
+        y = build.op("MatMul", build.input(4, 6), build.constant(6, 8), shape=(4, 8))
+        y = build.op("Gather", y, build.integers(*rows), shape=(2, 8), axis=0)
+        return build.finish(build.op("MatMul", y, build.constant(8, 2), shape=(2, 2)))
+
+    keys = [alike_key(picked(*rows).nodes, frozenset()) for rows in ((0, 1), (0, 1), (0, 3))]
+    assert keys[0] == keys[1] != keys[2]

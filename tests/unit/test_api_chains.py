@@ -1,0 +1,105 @@
+"""`tw.map_chain`: what may be asked, and totals that add up."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+from tests.support.models import F32, model, small_net
+
+import tilewright as tw
+from tilewright.errors import UsageError
+from tilewright.mapping.chains.results import ChainFigures
+
+BUDGET = "200ms"
+
+
+def two_products() -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    weights = [
+        onnx.numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+        for name, shape in (("w1", (16, 32)), ("w2", (32, 8)))
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w1"], ["y"], "up"),
+        helper.make_node("Relu", ["y"], ["z"], "relu"),
+        helper.make_node("MatMul", ["z", "w2"], ["out"], "down"),
+    ]
+    inputs = [helper.make_tensor_value_info("x", F32, [12, 16])]
+    return model(nodes, inputs, [helper.make_tensor_value_info("out", F32, [12, 8])], weights)
+
+
+@pytest.mark.parametrize("objective", ["traffic", "energy"])
+def test_a_model_adds_up_from_its_chains_and_all_other_operators(
+    objective: Literal["traffic", "energy"],
+) -> None:
+    result = tw.map_chain(small_net(6, 6), "eyeriss", objective=objective, budget=BUDGET)
+    total = result.total
+    assert total is not None
+    assert [name for part in result.others for name in part.nodes] == ["conv1", "relu1"]
+    parts = [*result.others, *(part for chain in result.chains for part in chain.parts)]
+    assert total.fused.moved_words == sum(part.moved_words for part in parts)
+    assert total.others.moved_words == sum(part.moved_words for part in result.others)
+    before = total.others.moved_words + sum(chain.separate.moved_words for chain in result.chains)
+    assert total.separate.moved_words == before
+
+    def value(figures: ChainFigures) -> float:
+        return figures.moved_words if objective == "traffic" else figures.energy_pj or 0.0
+
+    assert total.bound <= value(total.fused) <= value(total.separate)
+    assert total.bound == total.bound_others + sum(chain.bound_searched for chain in result.chains)
+    chains, others, whole = result.tables()[1].rows
+    assert (chains[0], others[0], whole[0]) == ("1 chains", "2 other operators", "whole model")
+    assert whole[1] == f"{total.fused.moved_words:,}"
+
+
+def test_one_by_one_a_chain_takes_no_more_than_its_layers_mapped_alone() -> None:
+    chained = tw.map_chain(two_products(), "eyeriss", objective="latency", budget=BUDGET)
+    mapped = tw.map(two_products(), "eyeriss")
+    assert chained.total is not None
+    assert 0 < (chained.total.separate.cycles or 0) <= mapped.total.cycles
+    # What passes between operators is a part of everything together.
+    streamed = sum(node.moved_words for node in mapped.streamed)
+    moved = sum(layer.solution.cost.moved_words for layer in mapped.layers)
+    assert mapped.unfused.moved_words == moved + streamed
+    assert streamed == 2 * 12 * 32
+    assert mapped.unfused.cycles == mapped.total.cycles + mapped.total.streamed_cycles
+    assert f"{mapped.unfused.moved_words:,} words past DRAM" in str(mapped)
+
+
+def test_what_is_searched_whole_is_proven_and_says_how() -> None:
+    (chain,) = tw.map_chain(two_products(), "tpu-v1", budget="30s").chains
+    assert (chain.status, chain.gap, chain.is_whole_search) == ("optimal", 0.0, True)
+    assert chain.bound <= chain.bound_searched == chain.figures.moved_words
+    assert chain.num_tilings > 0
+    (chain,) = tw.map_chain(two_products(), "eyeriss", objective="energy", budget="30s").chains
+    assert chain.gap is not None
+    assert chain.bound <= chain.bound_searched <= (chain.figures.energy_pj or 0.0)
+    assert (chain.status == "optimal") == (chain.gap == 0.0)
+
+
+def test_any_amount_may_be_computed_again() -> None:
+    least = tw.map_chain(two_products(), "eyeriss", recomputed=float("inf"), budget=BUDGET).chains[0]
+    none = tw.map_chain(two_products(), "eyeriss", recomputed=0, budget=BUDGET).chains[0]
+    assert least.figures.moved_words <= none.figures.moved_words
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"nodes": []}, "there are none; name the operators"),
+        ({"nodes": ["up", "up"]}, "'up': comes after 'up'"),
+        ({"nodes": ["down", "up"]}, "'up': comes after 'down', but not in the model"),
+        ({"nodes": ["up", "missing"]}, "'missing': there is none; the model has up"),
+        ({"recomputed": -0.5}, "0 or more"),
+        ({"recomputed": float("nan")}, "0 or more"),
+        ({"budget": "5trials"}, "expected a time"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_line(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        tw.map_chain(two_products(), "eyeriss", **settings)  # type: ignore[arg-type]  # that is the test
+    assert "\n" not in str(caught.value)
