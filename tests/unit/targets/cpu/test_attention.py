@@ -11,6 +11,7 @@ from harness.kernel_runner import KernelRunner
 from tests.support.graphs import feed_of
 from tests.unit.targets.cpu.test_arrange import one_stage, partition_of
 
+from tilewright.compiler import compile_graph
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
@@ -227,6 +228,46 @@ def test_scores_that_others_read_are_no_run() -> None:
     assert attention_run(group.nests, 0) is not None
     assert attention_run(group.nests[:-1], 0) is None
     assert attention_run((*group.nests, group.nests[1]), 0) is None
+
+
+def weighted(equation: str, values: tuple[int, ...], shape: tuple[int, ...]) -> Graph:
+    """Products and a softmax as attention has them, whose weights and values meet as an equation says."""
+    graph = Graph("weighted")
+    q, k = (graph.add_input(Value(name, F32, (2, 3, 9, 8))) for name in "qk")
+    v = graph.add_input(Value("v", F32, values))
+    square = (2, 3, 9, 9)
+
+    def op(name: str, shape: tuple[int, ...], *inputs: Value, **attributes: str) -> Value:
+        out = graph.value(name.lower(), F32, shape)
+        return graph.append(Node(name, inputs, [out], attributes, opset=17)).output
+
+    scores = op("Einsum", square, q, k, equation="bhqd,bhkd->bhqk")
+    graph.outputs = [op("Einsum", shape, op("Softmax", square, scores), v, equation=equation)]
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("equation", "values", "shape"),
+    [
+        ("bhqk,bhkd->bqd", (2, 3, 9, 8), (2, 9, 8)),
+        ("bhqk,bhkd->bhd", (2, 3, 9, 8), (2, 3, 8)),
+        ("bhqk,bhqkd->bhkd", (2, 3, 9, 9, 8), (2, 3, 9, 8)),
+    ],
+)
+def test_weights_summed_over_more_than_keys_are_no_attention(
+    equation: str, values: tuple[int, ...], shape: tuple[int, ...]
+) -> None:
+    graph = weighted(equation, values, shape)
+    *_, made = lowered(graph, host_isa(), {"y": tuple(range(len(shape)))})
+    assert isinstance(made, Declined)
+    feed = feed_of(graph)
+    executable = compile_graph(graph, Options(no_cache=True, threads=1)).code.load(1)
+    try:
+        (result,) = executable.run(feed).values()
+    finally:
+        executable.close()
+    (expected,) = run_graph(graph, feed, dtype=DType.FLOAT64).values()
+    np.testing.assert_allclose(result, expected, rtol=0, atol=3e-6)
 
 
 @pytest.mark.parametrize(

@@ -330,6 +330,8 @@ def _classify(
         return Declined("channels of the values are not contiguous")
     if key.step(DEPTH) == 0 or query.step(DEPTH) == 0 or value.step(column) == 0:
         return Declined("a summed loop selects no element of a factor")
+    if result.step(column) or not all(result.step(a) for a in looping):
+        return Declined("the weighted sums are not over keys alone")
     shift, divisor = _of_call(nests[2].body, "exp_nonpositive", "sub"), _of_call(nests[4].body, "div")
     if shift is None or divisor is None:
         return Declined("no softmax between the products")

@@ -284,7 +284,7 @@ def before_of(nest: Nest, value: Expr, dim: str) -> Before | None:
     """A value as a state before: a read with a fill, or another one for the first step."""
     if isinstance(value, Read):
         access = nest.reads[value.index]
-        return Before(access, None) if access.fill == 0 and access.fill is not None else None
+        return Before(access, None) if access.fill == 0 else None
     match value:
         case Call("select", (Call("eq", (Iter(name), Const(0))), Read(first), Read(later))) if name == dim:
             access = nest.reads[later]
