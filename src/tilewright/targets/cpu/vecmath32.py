@@ -59,6 +59,8 @@ _EXP2 = (1.0, 0.6931472, 0.24022648, 0.055503324, 0.009618437, 0.0013398875, 0.0
 
 # exp rounds to zero below.
 _EXP_ZERO = -104.0
+# The sigmoid rounds to one above; exp is scaled down by so many powers of two: exp(104) stays below 2**128.
+_SIGMOID_ONE, _SIGMOID_SHIFT = 24.0, 30
 # Below, results of `exp_nonpositive` would come near the denormal numbers: they are zero.
 _EXP_NORMAL = -86.6
 
@@ -84,22 +86,19 @@ def _power_of_two(e: LaneOps, biased: Val) -> Val:
     return e.bitcast(e.shl(biased, _MANTISSA_BITS), biased.type.with_element("float"))
 
 
-def _exp_to(e: LaneOps, x: Val, most: float) -> Val:
-    """exp(min(x, most)): underflows and overflows by rounding, because 2**n is applied in two halves.
+def exp(e: LaneOps, x: Val) -> Val:
+    """At most 0.9 ulp, denormal results included.
+
+    Underflows and overflows by rounding, because 2**n is applied in two halves.
 
     Where the result is zero, another argument is computed: x86 takes more than a hundred cycles for each
     product that underflows, and softmax over masked scores has many.
     """
     is_zero = e.fcmp("olt", x, _EXP_ZERO)
-    r, bits = _split_exponent(e, e.minimum(e.select(is_zero, 0.0, x), most), 2 * 127)
+    r, bits = _split_exponent(e, e.minimum(e.select(is_zero, 0.0, x), 89.0), 2 * 127)
     half = e.lshr(bits, 1)
     scaled = e.fmul(horner(e, r, (1.0, 1.0, *_EXP)), _power_of_two(e, half))
     return e.select(is_zero, 0.0, e.fmul(scaled, _power_of_two(e, e.isub(bits, half))))
-
-
-def exp(e: LaneOps, x: Val) -> Val:
-    """At most 0.9 ulp, denormal results included."""
-    return _exp_to(e, x, 89.0)
 
 
 def exp_nonpositive(e: LaneOps, x: Val) -> Val:
@@ -127,9 +126,15 @@ def expm1(e: LaneOps, x: Val) -> Val:
 
 
 def sigmoid(e: LaneOps, x: Val) -> Val:
-    """1 / (1 + exp(-x)), at most 2.4 ulp."""
-    small = _exp_to(e, e.fneg(e.fabs(x)), 0.0)
-    return e.fdiv(e.select(e.fcmp("olt", x, 0.0), small, 1.0), e.fadd(small, 1.0))
+    """1 / (1 + exp(-x)), at most 2.4 ulp, denormal results included.
+
+    Both sides of the fraction are scaled: exp is finite where the result is the least denormal number.
+    """
+    negated = e.fneg(e.maximum(e.minimum(x, _SIGMOID_ONE), _EXP_ZERO))
+    r, bits = _split_exponent(e, negated, 127 - _SIGMOID_SHIFT)
+    power = e.fmul(horner(e, r, (1.0, 1.0, *_EXP)), _power_of_two(e, bits))
+    scale = 2.0**-_SIGMOID_SHIFT
+    return e.fdiv(scale, e.fadd(power, scale))
 
 
 def tanh(e: LaneOps, x: Val) -> Val:
