@@ -1,10 +1,14 @@
-"""Weights of a loaded model are let go of when it has been compiled, unless the caller has the model."""
+"""Weights of a loaded model are let go of when it has been compiled, unless the caller has the model.
+
+Those of the program are while its code is loaded, unless somebody asks for it.
+"""
 
 from __future__ import annotations
 
 import gc
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +18,13 @@ from tests.support.models import model
 import tilewright as tw
 from tilewright.api import compilation
 from tilewright.api.models import Model, as_model
+from tilewright.compiler import compile_graph
+from tilewright.ir.graph import Graph, Value
+from tilewright.options import Options
+from tilewright.targets.base import ReleasingCode
+from tilewright.targets.cpu.code import CpuCode
+from tilewright.targets.cpu.image import CpuImage
+from tilewright.targets.cpu.released_constants import MIN_RELEASED_BYTES, ReleasedConstants
 
 F32 = TensorProto.FLOAT
 
@@ -68,3 +79,100 @@ def test_a_model_that_the_caller_has_keeps_its_weights() -> None:
     tw.compile(loaded, threads=1)
     assert weight() is not None
     assert all(value.data is not None for value in loaded.graph.initializers)
+
+
+def products() -> bytes:
+    """Rows of a table through two products, whose weights kernels read in another order."""
+    rng = np.random.default_rng(0)
+    shapes = {"table": (300, 128), "w": (128, 200), "v": (200, 130)}
+    weights = [numpy_helper.from_array(rng.standard_normal(s, np.float32), n) for n, s in shapes.items()]
+    nodes = [
+        helper.make_node("Gather", ["table", "rows"], ["x"]),
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("MatMul", ["h", "v"], ["y"]),
+    ]
+    rows = helper.make_tensor_value_info("rows", TensorProto.INT64, [20])
+    y = helper.make_tensor_value_info("y", F32, [20, 130])
+    data: bytes = model(nodes, [rows], [y], weights).SerializeToString()
+    return data
+
+
+FEED = {"rows": np.arange(20, dtype=np.int64)}
+
+
+def large_constants(graph: Graph) -> list[Value]:
+    return [value for value in graph.initializers if value.size_bytes >= MIN_RELEASED_BYTES]
+
+
+def test_loaded_code_has_the_only_copy_of_the_weights_until_somebody_asks_for_them() -> None:
+    loaded = tw.load(products())
+    code = compile_graph(loaded.graph, Options(no_cache=True, threads=1)).code
+    assert isinstance(code, ReleasingCode)
+    for value in loaded.graph.initializers:
+        value.data = None
+    constants = large_constants(code.program.graph)
+    before = {value: np.array(value.data) for value in constants}
+    arrays = [weakref.ref(value.data) for value in constants if value.data is not None]
+    assert len(arrays) == 3
+    expected = code.load(1).run(FEED)["y"]
+    executable, restore = code.load_releasing(1)
+    assert all(array() is None for array in arrays)
+    np.testing.assert_array_equal(executable.run(FEED)["y"], expected)
+    executable.close()
+    restore()
+    restore()
+    for value, array in before.items():
+        assert value.data is not None
+        assert value.data.dtype == array.dtype
+        np.testing.assert_array_equal(value.data, array)
+        assert not value.data.flags.writeable
+    np.testing.assert_array_equal(code.load(1).run(FEED)["y"], expected)
+
+
+def test_what_the_host_reads_is_kept() -> None:
+    code = compile_graph(tw.load(products()).graph, Options(no_cache=True, threads=1)).code
+    assert isinstance(code, CpuCode)
+    kept, *others = large_constants(code.program.graph)
+    constants = ReleasedConstants(code.weights, {kept})
+    assert kept.data is not None
+    assert [value.data for value in others] == [None] * len(others)
+    constants.restore()
+    assert all(value.data is not None for value in others)
+
+
+def test_a_model_that_runs_is_saved_as_one_that_never_did(tmp_path: Path) -> None:
+    fresh, used = (tw.compile(products(), threads=1) for _ in range(2))
+    (expected,) = used.run(None, FEED)
+    paths = [one.save(tmp_path / f"{number}.tw") for number, one in enumerate((fresh, used))]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    np.testing.assert_array_equal(used.run(None, FEED)[0], expected)
+
+
+def test_whoever_has_the_program_keeps_its_weights() -> None:
+    compiled = tw.compile(products(), threads=1)
+    constants = large_constants(compiled.program.graph)
+    compiled.run(None, FEED)
+    assert all(value.data is not None for value in constants)
+
+
+def test_weights_come_back_from_a_model_that_was_closed() -> None:
+    compiled = tw.compile(products(), threads=1)
+    compiled.run(None, FEED)
+    compiled.close()
+    expected = large_constants(tw.compile(products(), threads=1).program.graph)
+    for value, other in zip(large_constants(compiled.program.graph), expected, strict=True):
+        assert value.data is not None
+        np.testing.assert_array_equal(value.data, other.data)
+
+
+def test_code_that_cannot_be_loaded_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = compile_graph(tw.load(products()).graph, Options(no_cache=True, threads=1)).code
+    assert isinstance(code, CpuCode)
+
+    def fails(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(CpuImage, "executable", fails)
+    with pytest.raises(MemoryError):
+        code.load_releasing(1)
+    assert all(value.data is not None for value in large_constants(code.program.graph))

@@ -46,7 +46,7 @@ def compile_model(
         from tilewright.api.open_compilation import compile_open
 
         return compile_open(model, model.source, options, progress)
-    compiled = compile_static(model, options, progress=progress)
+    compiled = compile_static(model, options, progress=progress, releases=is_loaded_here)
     if is_loaded_here:
         # Nobody sees the loaded graph again. Nodes and values refer to each other, so it would be collected
         # late, and its weights would be in memory while those of the code are arranged.

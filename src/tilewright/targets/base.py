@@ -128,6 +128,15 @@ class SharingCode(Protocol):
 
 
 @runtime_checkable
+class ReleasingCode(Protocol):
+    """Code that can be loaded without a second copy of the constants of its program."""
+
+    def load_releasing(self, num_threads: int | None) -> tuple[Executable, Callable[[], None]]:
+        """As `load`, while the program lacks constants that the code has; and what gives them back to it."""
+        ...
+
+
+@runtime_checkable
 class SimulatedCode(Code, Protocol):
     """Code of a machine that is described: what a run of it would take is simulated."""
 

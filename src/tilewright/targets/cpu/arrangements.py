@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from math import prod
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -91,6 +91,16 @@ class Window:
             flat[self.offset :], self.shape, [stride * flat.itemsize for stride in self.strides]
         )
 
+    def visits_all(self, num_elements: int) -> bool:
+        """Whether its loops come to each of so many elements once."""
+        loops = zip(map(abs, self.strides), self.shape, strict=True)
+        size = 1
+        for stride, extent in sorted(loop for loop in loops if loop[1] != 1):
+            if stride != size:
+                return False
+            size *= extent
+        return size == num_elements
+
 
 def window(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Window:
     """The window of these loops."""
@@ -126,6 +136,19 @@ def _panel_by_panel(columns: Array, width: int) -> Array:
     return np.concatenate([whole.reshape(num_outer, -1), rest.reshape(num_outer, -1)], axis=1).reshape(-1)
 
 
+@runtime_checkable
+class Reversible(Protocol):
+    """An arrangement that may hold a constant whole, so that nobody needs to keep it besides."""
+
+    def holds(self, array: Array) -> bool:
+        """Whether every element of the constant is in the arrangement, bit by bit."""
+        ...
+
+    def restore(self, arranged: Array, into: Array) -> None:
+        """Write the constant into an array of its shape and type, which the arrangement `holds`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """Axes in another order, the last one contiguous."""
@@ -138,6 +161,15 @@ class Order:
         if sorted(self.order) != list(range(array.ndim)):
             raise FieldError(f"{list(self.order)} is no order of {array.ndim} axes", ".order")
         return np.transpose(array, self.order)
+
+    def holds(self, array: Array) -> bool:
+        """Always."""
+        return True
+
+    def restore(self, arranged: Array, into: Array) -> None:
+        """The array as it was."""
+        moved = np.transpose(into, self.order)
+        moved[...] = arranged.view(into.dtype).reshape(moved.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +219,25 @@ class PanelOrder:
             by_outer[:, done : done + stored.shape[1]] = stored
             done += stored.shape[1]
         return packed
+
+    def holds(self, array: Array) -> bool:
+        """Unless they are rounded, or the window leaves some out."""
+        is_same_type = array.dtype == self.dtype.numpy
+        return is_same_type and not self.is_compact and self.window.visits_all(array.size)
+
+    def restore(self, arranged: Array, into: Array) -> None:
+        """The elements of the panels, where they were."""
+        view = self.window.of(into)
+        by_outer = arranged.view(into.dtype).reshape(self.num_outer, -1)
+        steps = prod(view.shape[:-1]) // max(1, self.num_outer)
+        done = 0
+        for first in range(0, view.shape[-1], self.width):
+            columns = view[..., first : first + self.width]
+            width = columns.shape[-1]
+            end = done + steps * _padded(width, self.lanes)
+            panel = by_outer[:, done:end].reshape(self.num_outer, steps, -1)
+            columns[...] = panel[..., :width].reshape(columns.shape)
+            done = end
 
 
 def compact(values: Array) -> Array:

@@ -30,6 +30,7 @@ from tilewright.targets.cpu.main_code import (
     MainStep,
     Stage,
 )
+from tilewright.targets.cpu.released_constants import ReleasedConstants
 from tilewright.targets.cpu.runtime import CheckedIndex
 from tilewright.targets.cpu.storage import (
     Placement,
@@ -102,6 +103,17 @@ class CpuCode:
     def load_sharing(self, num_threads: int | None, pool: ContentPool) -> CpuExecutable:
         """The same, with the constants that a pool has already."""
         return self.image.load_sharing(num_threads, pool)
+
+    def load_releasing(self, num_threads: int | None) -> tuple[CpuExecutable, Callable[[], None]]:
+        """The same, while the program lacks large constants that the code has; and what gives them back."""
+        steps = self.image.host_steps
+        read = {v for step in steps for v in (*step.node.inputs, *step.node.captures) if v is not None}
+        constants = ReleasedConstants(self.weights, read)
+        try:
+            return self.image.executable(constants.places, num_threads), constants.restore
+        except BaseException:
+            constants.restore()
+            raise
 
 
 @dataclass(frozen=True, slots=True, eq=False)

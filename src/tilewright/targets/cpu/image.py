@@ -76,16 +76,17 @@ class CpuImage:
 
             shared = SharedConstants(self.constants, pool, WEIGHTS_BASE)
             placed = replace(self, main=shared.main(self.main), host_steps=shared.host_steps(self.host_steps))
-            return placed._executable(shared.places, num_threads)
-        constants = AlignedBuffer(max(64, self.constants.size_bytes), "the model's constants")
+            return placed.executable(shared.places, num_threads)
+        constants = arena_of_constants(self.constants.size_bytes)
         self.constants.fill(bytes_at(constants.address, constants.size_bytes))
-        return self._executable(ConstantPlaces(constants.address, (constants,)), num_threads)
+        return self.executable(ConstantPlaces(constants.address, (constants,)), num_threads)
 
     def load_sharing(self, num_threads: int | None, pool: ContentPool) -> CpuExecutable:
         """The same, with the constants that a pool has already."""
         return self.load(num_threads, pool)
 
-    def _executable(self, constants: ConstantPlaces, num_threads: int | None) -> CpuExecutable:
+    def executable(self, constants: ConstantPlaces, num_threads: int | None) -> CpuExecutable:
+        """What runs with the constants in these places."""
         return CpuExecutable(
             inputs=self.inputs,
             outputs=self.outputs,
@@ -101,3 +102,8 @@ class CpuImage:
             row_axes=self.row_axes,
             rows_share=self.rows_share,
         )
+
+
+def arena_of_constants(size_bytes: int) -> AlignedBuffer:
+    """Zeros for so many bytes of constants."""
+    return AlignedBuffer(max(64, size_bytes), "the model's constants")

@@ -99,17 +99,18 @@ class Weights:
         """Write all constants into `target` (zeros of uint8, at least `size_bytes`), on all cores: numpy lets
         go of the interpreter while it rearranges."""
 
-        def place(source: tuple[int, Storage]) -> None:
-            offset, storage = source
-            if isinstance(storage, PackedTensor) and self._arrangements is None:
-                assert storage.value.data is not None
-                part = target[offset : offset + storage.packed.size_bytes]
-                arrange_into(storage.packed.arrangement, storage.value.data, part)
-            else:
-                data = self._bytes(storage)
-                target[offset : offset + data.nbytes] = data
+        map_on_cores(lambda source: self.place(source, target), self._sources)
 
-        map_on_cores(place, self._sources)
+    def place(self, source: tuple[int, Storage], target: Array) -> None:
+        """Write one of `sources` to its offset in `target`."""
+        offset, storage = source
+        if isinstance(storage, PackedTensor) and self._arrangements is None:
+            assert storage.value.data is not None
+            part = target[offset : offset + storage.packed.size_bytes]
+            arrange_into(storage.packed.arrangement, storage.value.data, part)
+        else:
+            data = self._bytes(storage)
+            target[offset : offset + data.nbytes] = data
 
     def each(self, visit: Callable[[int, Array], None]) -> None:
         """Call with the offset and the bytes of each constant, on all cores, too."""

@@ -19,6 +19,7 @@ from tilewright.targets.cpu.arrangements import (
     MatrixTiles,
     Order,
     PanelOrder,
+    Reversible,
     SignedBytes,
     Stacked,
     StepOnes,
@@ -71,6 +72,45 @@ def test_panels_hold_consecutive_columns_for_each_step() -> None:
             wanted = FILTER[first : first + 8, channel, row, column].tolist()
             expected += wanted + [0.0] * (-len(wanted) % 4)
     assert packed.tolist() == expected
+
+
+MATRIX = RNG.standard_normal((9, 14), dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("arrangement", "array"),
+    [
+        (Order((2, 3, 1, 0)), FILTER),
+        (PANELS, FILTER),
+        (PanelOrder(TAPS, 3, 4, 8, DType.FLOAT32), FILTER),
+        (PanelOrder(TAPS, 9, 16, 16, DType.FLOAT32), FILTER),
+        (PanelOrder(window((9, 14), (14, 1), 0), 1, 4, 12, DType.FLOAT32), MATRIX),
+        (PanelOrder(window((14, 1, 9), (1, 7, 14), 0), 1, 8, 8, DType.FLOAT32), MATRIX),
+        (PanelOrder(window((14, 9), (-1, 14), 13), 1, 8, 8, DType.FLOAT32), MATRIX),
+    ],
+)
+def test_constants_come_back_from_what_holds_them(arrangement: Any, array: np.ndarray[Any, Any]) -> None:
+    assert isinstance(arrangement, Reversible)
+    assert arrangement.holds(array)
+    arranged = np.ascontiguousarray(arrangement.arrange(array)).reshape(-1).view(np.uint8)
+    restored = np.full_like(array, np.nan)
+    arrangement.restore(arranged, restored)
+    np.testing.assert_array_equal(restored, array)
+
+
+@pytest.mark.parametrize(
+    "arrangement",
+    [
+        PanelOrder(TAPS, 1, 4, 8, DType.FLOAT32, is_compact=True),
+        PanelOrder(window((3, 3, 5, 9), (3, 1, 9, 45), 0), 1, 4, 8, DType.FLOAT32),
+        PanelOrder(window((3, 3, 5, 10), (3, 1, 9, 0), 0), 1, 4, 8, DType.FLOAT32),
+        PanelOrder(window((3, 2, 5, 15), (3, 1, 9, 30), 0), 1, 4, 8, DType.FLOAT32),
+        PanelOrder(TAPS, 1, 4, 8, DType.FLOAT64),
+        WinogradPanels(TAPS, 4, 8, tuple(map(tuple, G.tolist()))),
+    ],
+)
+def test_what_is_rounded_or_lacks_elements_holds_no_constant(arrangement: Any) -> None:
+    assert not (isinstance(arrangement, Reversible) and arrangement.holds(FILTER))
 
 
 def test_integer_panels_hold_all_steps_of_their_columns_and_the_last_is_narrower() -> None:
