@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+
 import pytest
 from tests.support.models import small_net
 
 import tilewright as tw
+from tilewright.benchmark import Contestant
 
 
 @pytest.mark.usefixtures("short_bursts")
@@ -48,6 +52,27 @@ def test_a_scheduler_without_an_answer_is_a_row_that_says_why(monkeypatch: pytes
     assert found.tables()[1].rows == (("greedy", "no room for it."),)
     with pytest.raises(tw.InfeasibleMapping, match="no room"):
         tw.compare_schedules(small_net(), "greedy", duration_s=0, threads=1)
+
+
+@pytest.mark.usefixtures("short_bursts")
+def test_a_schedule_that_does_not_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tilewright.api import schedules
+    from tilewright.api.benchmark import BenchResult
+
+    bench = schedules.bench
+
+    def failing(*models: tw.CompiledModel, **settings: Any) -> BenchResult:
+        found = bench(*models, **settings)
+        first, second = found.contestants
+        broken = Contestant(second.label, second.engine, error="its process ended with exit code 1.")
+        return dataclasses.replace(found, contestants=(first, broken))
+
+    monkeypatch.setattr(schedules, "bench", failing)
+    found = tw.compare_schedules(small_net(), "sequential,greedy", duration_s=0.05, threads=1)
+    assert [s.failure for s in found.schedules] == [None, "its process ended with exit code 1."]
+    table, reasons = found.tables()
+    assert table.rows[1][6] == "failed"
+    assert reasons.rows == (("greedy", "its process ended with exit code 1."),)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,9 @@ class ScheduledModel:
     ratio_low: float | None = None
     ratio_high: float | None = None
     verdict: str | None = field(default=None, metadata=about("Of the first beside it, from the interval."))
+    failure: str | None = field(
+        default=None, metadata=about("Why it could not be measured; null where it was, or nothing is.")
+    )
 
     @classmethod
     def of(cls, schedule: str, compiled: CompiledModel) -> ScheduledModel:
@@ -78,6 +81,7 @@ class ScheduledModel:
             ratio_low=None if ratio is None else ratio.low,
             ratio_high=None if ratio is None else ratio.high,
             verdict=None if ratio is None else str(ratio.verdict),
+            failure=contestant.error,
         )
 
 
@@ -94,14 +98,16 @@ class ScheduleComparison(Result):
     target: str = field(metadata=about(hidden=True))
 
     def tables(self) -> Sequence[Table]:
-        """A row for each scheduler; those without a schedule say why."""
+        """A row for each scheduler; those without a schedule, or without a time, say why."""
         good = [s for s in self.schedules if s.error is None]
         refused = [s for s in self.schedules if s.error is not None]
+        failed = [s for s in good if s.failure is not None]
         heads = ("schedule", "stages", "side by side", f"estimate {self.unit}", "at least", "memory")
         measured = ("measured", "over the first's", "verdict")
-        is_measured = any(s.median_ms is not None for s in good)
+        is_measured = self.num_threads is not None
         rows = tuple((*_figures(s), *(_times(s, good[0]) if is_measured else ())) for s in good)
-        threads = f", {self.num_threads} threads, in turns" if is_measured else ""
+        plural = "" if self.num_threads == 1 else "s"
+        threads = f", {self.num_threads} thread{plural}, in turns" if is_measured else ""
         title = f"{self.model} on {self.target}{threads}; estimates by {self.source}"
         tables = [
             Table((*heads, *(measured if is_measured else ())), rows, title, (1, 2, 3, 4, 6), (4, 5, 1))
@@ -109,6 +115,9 @@ class ScheduleComparison(Result):
         if refused:
             reasons = tuple((s.schedule, s.error) for s in refused)
             tables.append(Table(("schedule", "why there is none"), reasons, "no schedule"))
+        if failed:
+            reasons = tuple((s.schedule, s.failure) for s in failed)
+            tables.append(Table(("schedule", "why it did not run"), reasons, "not measured"))
         return tables
 
 

@@ -210,7 +210,7 @@ def compare_engines(
             files = (folder / "inputs.npz", folder / f"outputs{number}.npz")
             workers.append(stack.enter_context(_worker(entrant, plan, shapes or {}, dtypes, files)))
         before = Snapshot.take()
-        rounds = _measure([w for w in workers if w.failure is None], plan, progress)
+        rounds = _measure(workers, plan, progress)
         after = Snapshot.take()
         contestants = tuple(
             _result(w, rounds.get(w.entrant.label, []), expected, plan.num_streams) for w in workers
@@ -304,34 +304,37 @@ class _Burst:
 
 
 def _measure(workers: Sequence[_Worker], plan: BenchPlan, progress: Progress) -> dict[str, list[_Burst]]:
-    """Rounds of bursts of each contestant."""
+    """Rounds of bursts of each contestant; one that fails takes no further part."""
     rounds: dict[str, list[_Burst]] = {w.entrant.label: [] for w in workers}
-    if not workers:
-        return rounds
-    for worker in workers:
+    running = [worker for worker in workers if worker.failure is None]
+    for worker in running:
         _burst(worker, plan.warmup_s)
     started = time.perf_counter()
     number = 0
-    while (
-        number < MIN_ROUNDS
-        or time.perf_counter() - started < plan.duration_s
-        or min(sum(len(b.runs_ms) for b in bursts) for bursts in rounds.values()) < plan.num_iterations
-    ):
-        turn = number % len(workers)
-        for worker in (*workers[turn:], *workers[:turn]):
+    while running := [worker for worker in running if worker.failure is None]:
+        fewest_runs = min(sum(len(b.runs_ms) for b in rounds[w.entrant.label]) for w in running)
+        elapsed = time.perf_counter() - started
+        if number >= MIN_ROUNDS and elapsed >= plan.duration_s and fewest_runs >= plan.num_iterations:
+            break
+        turn = number % len(running)
+        for worker in (*running[turn:], *running[:turn]):
             seconds = BURST_S if plan.num_streams == 1 else STREAMS_BURST_S
-            rounds[worker.entrant.label].append(_burst(worker, seconds))
+            burst = _burst(worker, seconds)
+            if burst is not None:
+                rounds[worker.entrant.label].append(burst)
         number += 1
         elapsed = time.perf_counter() - started
         progress("measuring in turns", min(int(100 * elapsed / plan.duration_s), 100), 100)
     return rounds
 
 
-def _burst(worker: _Worker, seconds: float) -> _Burst:
+def _burst(worker: _Worker, seconds: float) -> _Burst | None:
+    """One burst of a contestant; none where it fails, which it is then marked with."""
     time.sleep(SETTLE_S)
     answer = worker.ask({"seconds": seconds})
     if "error" in answer:
-        raise UsageError(answer["error"])
+        worker.failure = answer["error"]
+        return None
     worker.peak_bytes = answer["peak_bytes"]
     samples_ns = answer["samples_ns"]
     # The worker of another version of the package may say times alone.

@@ -53,12 +53,8 @@ def main() -> None:
         started = time.perf_counter()
         outputs = engine.run(feed)
         first_s = time.perf_counter() - started
-    except TilewrightError as error:
-        answer(error=str(error))
-        return
     except Exception as error:  # a peer's own failure is a result of the comparison, not a crash of it
-        reason = (str(error).splitlines() or [""])[0][:300]
-        answer(error=f"{request['engine']}: {type(error).__name__}: {reason}")
+        answer(error=failure_text(request["engine"], error))
         return
     # In double precision, which holds every value of the types that are compared.
     wide = (o if o.dtype.kind == "c" else o.astype(np.float64) for o in outputs)
@@ -67,12 +63,28 @@ def main() -> None:
     with ThreadPoolExecutor(1 + len(engine.others)) as threads:
         for line in sys.stdin:
             seconds = json.loads(line)["seconds"]
-            streams = burst(engine, feed, seconds, threads)
+            try:
+                streams = burst(engine, feed, seconds, threads)
+            except Exception as error:
+                answer(error=failure_text(request["engine"], error))
+                return
             answer(
                 samples_ns=[sample for stream in streams for sample in stream.samples_ns],
                 queries_per_s=sum(stream.queries_per_s for stream in streams),
                 peak_bytes=peak_bytes(),
             )
+
+
+def failure_text(engine: str, error: Exception) -> str:
+    """Why an engine did not run, in one line.
+
+    >>> failure_text("onnxruntime", ValueError("no such kernel\\nat line 3"))
+    'onnxruntime: ValueError: no such kernel'
+    """
+    if isinstance(error, TilewrightError):
+        return str(error)
+    reason = (str(error).splitlines() or [""])[0][:300]
+    return f"{engine}: {type(error).__name__}: {reason}".rstrip(": ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +96,10 @@ class Stream:
 
 
 def burst(engine: Engine, feed: Feed, seconds: float, threads: ThreadPoolExecutor) -> list[Stream]:
-    """Run every stream of an engine for so long, all at the same time; at least once each."""
+    """Run every stream of an engine for so long, all at the same time; at least once each.
+
+    What one stream raises is raised here, and not that the others waited for it in vain.
+    """
     runs = (engine.run, *engine.others)
     begin_together = threading.Barrier(len(runs))
 
@@ -106,7 +121,11 @@ def burst(engine: Engine, feed: Feed, seconds: float, threads: ThreadPoolExecuto
 
     if len(runs) == 1:
         return [stream(engine.run)]
-    return [future.result() for future in [threads.submit(stream, run) for run in runs]]
+    futures = [threads.submit(stream, run) for run in runs]
+    errors = [error for error in (future.exception() for future in futures) if error is not None]
+    if errors:
+        raise next((e for e in errors if not isinstance(e, threading.BrokenBarrierError)), errors[0])
+    return [future.result() for future in futures]
 
 
 def peak_bytes() -> int:

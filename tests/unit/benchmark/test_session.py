@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,6 +59,33 @@ def test_who_cannot_run_does_not_stop_the_others(artifact: Path, tmp_path: Path)
     assert bad.error is not None
     assert "none.tw" in bad.error
     assert found.ratio("bad") is None
+    assert found.verdict is None
+
+
+@pytest.mark.usefixtures("short_bursts")
+@pytest.mark.parametrize("failing", ["a", "b", "ab"])
+def test_who_fails_while_it_is_measured_does_not_stop_the_others(
+    failing: str, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, num_bursts = session_module._Worker.ask, dict.fromkeys("ab", 0)
+
+    def failing_ask(worker: session_module._Worker, request: Mapping[str, Any]) -> dict[str, Any]:
+        label = worker.entrant.label
+        num_bursts[label] += "seconds" in request
+        is_out = label in failing and num_bursts[label] > 2
+        return {"error": f"{label}: no memory"} if is_out else ask(worker, request)
+
+    monkeypatch.setattr(session_module._Worker, "ask", failing_ask)
+    found = compare_engines([Entrant(n, "tilewright", artifact) for n in "ab"], feed_for(small_net()), QUICK)
+    for contestant in found.contestants:
+        if contestant.label in failing:
+            assert contestant.error == f"{contestant.label}: no memory"
+            assert contestant.timing is None
+            assert num_bursts[contestant.label] == 3, "it is not asked again"
+        else:
+            assert contestant.error is None
+            assert contestant.timing is not None
+            assert len(contestant.timing.samples_ms) == found.num_rounds >= session_module.MIN_ROUNDS
     assert found.verdict is None
 
 

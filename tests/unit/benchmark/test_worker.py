@@ -1,16 +1,19 @@
 """The process of one contestant."""
 
+import json
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tilewright.benchmark.engines import Array, Engine, Feed
 from tilewright.benchmark.worker import burst
+from tilewright.files import npz_bytes
 
 WAIT_S = 60.0
 
@@ -59,5 +62,41 @@ def test_a_stream_that_fails_stops_the_others() -> None:
         raise ValueError("no")
 
     engine = Engine("failing", "1", lambda feed: [], (fail,))
-    with ThreadPoolExecutor(2) as threads, pytest.raises((ValueError, threading.BrokenBarrierError)):
+    with ThreadPoolExecutor(2) as threads, pytest.raises(ValueError, match="no"):
         burst(engine, {}, 0.001, threads)
+
+
+FAILS_IN_A_BURST = """
+from tilewright.benchmark import worker
+from tilewright.benchmark.engines import Engine
+
+runs = []
+
+def run(feed):
+    runs.append(feed)
+    if len(runs) > 1:
+        raise MemoryError("no room")
+    return []
+
+worker.make_engine = lambda *_: Engine("failing", "1", run)
+worker.main()
+"""
+
+
+def test_a_failure_while_measuring_is_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "inputs.npz").write_bytes(npz_bytes({"x": np.zeros(1)}))
+    request = {
+        **dict.fromkeys(("model", "threads", "accuracy", "streams")),
+        "engine": "failing",
+        "inputs": str(tmp_path / "inputs.npz"),
+        "outputs": str(tmp_path / "outputs.npz"),
+        "dtypes": {},
+        "shapes": {},
+    }
+    asked = "".join(json.dumps(line) + "\n" for line in (request, {"seconds": 0.001}))
+    child = subprocess.run(
+        [sys.executable, "-c", FAILS_IN_A_BURST], input=asked, capture_output=True, text=True, check=True
+    )
+    loaded, measured = map(json.loads, child.stdout.splitlines())
+    assert loaded["version"] == "1"
+    assert measured == {"error": "failing: MemoryError: no room"}
