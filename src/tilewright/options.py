@@ -185,7 +185,8 @@ class Options:
     threads: int | None = field(
         default=None,
         metadata=_about(
-            "Worker threads; default: the cores this process may use, or 1 for throughput.", "--threads"
+            "Worker threads; default: the cores this process may use, or 1 with --hint throughput.",
+            "--threads",
         ),
     )
     hint: Hint = field(
@@ -198,8 +199,8 @@ class Options:
     isa: str | None = field(
         default=None,
         metadata=_about(
-            "Instruction set to generate for, as `tilewright targets cpu` lists them; default: yours. An "
-            "artifact holds code for several: avx512,avx2,aarch64.",
+            "Instruction set to generate code for, one that `tilewright targets cpu` lists; default: this "
+            "machine's. An artifact can hold code for several: avx512,avx2,aarch64.",
             "--isa",
         ),
     )
@@ -209,7 +210,7 @@ class Options:
     budget: Budget | None = field(
         default=None,
         metadata=_about(
-            "Choose kernels by measuring for so long: 30s, 500trials; default: by estimate.",
+            "Choose kernels by measuring them for this long: 30s, 500trials; default: by estimate.",
             "--budget",
             panel=PLANS,
             parse=Budget.parse,
@@ -277,7 +278,7 @@ class Options:
     max_memory_bytes: int | None = field(
         default=None,
         metadata=_about(
-            "Refuse a larger arena for activations: 512MiB.",
+            "Refuse a model whose activations need more memory than this: 512MiB.",
             "--max-memory",
             panel=_LIMITS,
             parse=_parse_bytes,
@@ -286,7 +287,7 @@ class Options:
     max_shapes: int = field(
         default=64,
         metadata=_about(
-            "Of a model with open sizes, keep the code for so many sets of shapes.",
+            "For a model with open sizes: how many sets of shapes to keep code for.",
             "--max-shapes",
             panel=_LIMITS,
             key=False,
@@ -296,7 +297,7 @@ class Options:
     frozen_shapes: bool = field(
         default=False,
         metadata=_about(
-            "Shapes that were not prepared are an error, so that no run waits for a compilation.",
+            "Make shapes that were not prepared an error, so that no run waits for a compilation.",
             "--frozen-shapes",
             panel=_LIMITS,
             key=False,
@@ -304,11 +305,13 @@ class Options:
     )
     timeout_s: float | None = field(
         default=None,
-        metadata=_about("Stop compiling after so many seconds.", "--timeout", panel=_LIMITS, key=False),
+        metadata=_about("Stop compiling after this many seconds.", "--timeout", panel=_LIMITS, key=False),
     )
     cache_dir: Path | None = field(
         default=None,
-        metadata=_about("Folder of the kernel cache; default: yours.", "--cache", panel=_LIMITS, key=False),
+        metadata=_about(
+            "Folder of the kernel cache; default: the user's.", "--cache", panel=_LIMITS, key=False
+        ),
     )
     no_cache: bool = field(
         default=False,
@@ -319,7 +322,7 @@ class Options:
     frozen: bool = field(
         default=False,
         metadata=_about(
-            "A kernel missing from the cache is an error.",
+            "Make a kernel that is missing from the cache an error.",
             "--frozen",
             panel=_LIMITS,
             key=False,
@@ -329,7 +332,7 @@ class Options:
     trust: bool = field(
         default=False,
         metadata=_about(
-            "Use the machine code of an artifact whoever signed it; see `tilewright trust`.",
+            "Use the machine code of an artifact no matter who signed it; see `tilewright trust`.",
             "--trust",
             panel=_LIMITS,
             key=False,

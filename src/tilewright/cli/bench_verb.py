@@ -22,17 +22,20 @@ def bench(
         metavar="A [B]...", help="ONNX models or artifacts; the first is compared with each of the others."
     ),
     versus: str = typer.Option(
-        "", "--vs", help="Peers to run beside it: onnxruntime,openvino.", rich_help_panel="How to measure"
+        "", "--vs", help="Engines to compare with: onnxruntime,openvino.", rich_help_panel="How to measure"
     ),
     streams: int | None = typer.Option(
         None,
         "--streams",
-        help="Runs at a time, which share --threads: queries per second and tail latencies. Default: 1, or "
-        "one for each thread with --hint throughput.",
+        help="Number of runs at a time, which share --threads; shows queries per second and tail latencies. "
+        "Default: 1, or one for each thread with --hint throughput.",
         rich_help_panel="How to measure",
     ),
     duration: float = typer.Option(
-        10.0, "--duration", help="Seconds to measure, all engines together.", rich_help_panel="How to measure"
+        10.0,
+        "--duration",
+        help="Seconds to measure, for all engines together.",
+        rich_help_panel="How to measure",
     ),
     iters: int = typer.Option(
         1,
@@ -53,19 +56,21 @@ def bench(
     ),
     inputs: Path | None = INPUTS,
     error: bool = typer.Option(True, help="Measure each engine's error against the reference in float64."),
-    advice: bool = typer.Option(True, help="Measure A's kernels and this machine, and say what binds A."),
+    advice: bool = typer.Option(
+        True, help="Measure the first model's kernels and this machine, and say what limits the model."
+    ),
     report: Path | None = typer.Option(
         None,
         "--report",
-        help="Also write a page: how latencies are distributed, and how they went from round to round.",
+        help="Also write an HTML page with the distribution of latencies and the latencies of each round.",
         rich_help_panel=FILES,
     ),
     fail_if_slower: bool = typer.Option(
-        False, "--fail-if-slower", help="Exit code 5 if A is slower than any."
+        False, "--fail-if-slower", help="Exit code 5 if the first model is slower than any of the others."
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Measure latency or throughput, in turns with other engines and artifacts, and say which is faster.
+    """Measure latency or throughput, in turns with other engines and models, and say which is faster.
 
     Example: `tilewright bench model.onnx --vs onnxruntime --threads 2`.
     """

@@ -20,14 +20,16 @@ def bisect(
     flags: CompileFlags,
     model: Path = MODEL,
     inputs: Path | None = INPUTS,
-    rtol: float = typer.Option(1e-4, "--rtol", help="Allowed difference over the tensor's largest value."),
+    rtol: float = typer.Option(
+        1e-4, "--rtol", help="Allowed difference, relative to the tensor's largest value."
+    ),
     atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Find the first kernel whose result differs from the reference; exit code 4 if one does.
 
-    It is then compiled and run alone, on the reference's operands, which tells a wrong kernel from errors
-    that add up. Example: `tilewright bisect model.onnx -i inputs.npz`.
+    That kernel is then compiled and run alone on the reference's operands, which tells a wrong kernel from
+    rounding errors that add up. Example: `tilewright bisect model.onnx -i inputs.npz`.
     """
     from tilewright.api.artifacts import open_or_compile
     from tilewright.api.bisection import bisect_model

@@ -41,8 +41,8 @@ def list_entries(cache: Path | None = CACHE, as_json: bool = JSON_OPTION) -> Non
 def verify(cache: Path | None = CACHE, as_json: bool = JSON_OPTION) -> None:
     """Check owner, mode and digest of all that is stored; exit code 1 if something is wrong.
 
-    What is damaged is removed; what others may have written is named, and stays.
-    Example: `tilewright cache verify`.
+    Damaged files are removed; files that other users may have written are named, and stay. Example:
+    `tilewright cache verify`.
     """
     from tilewright.api.cache import verify
 
@@ -56,10 +56,10 @@ def prune(
     max_size: str | None = typer.Option(
         None,
         "--max-size",
-        help="Of compilations and kernels keep the most recently used up to this size, such as 100MiB or 0B.",
+        help="Keep the most recently used compilations and kernels, up to this size, such as 100MiB or 0B.",
     ),
     older_than: str | None = typer.Option(
-        None, "--older-than", help="Remove findings of tuning that were measured longer ago, such as 30d."
+        None, "--older-than", help="Remove findings of tuning that are older than this, such as 30d."
     ),
     unusable: bool = typer.Option(
         False, "--unusable", help="Remove findings of other machines, compilers or versions."
@@ -106,7 +106,9 @@ def forget(cache: Path | None = CACHE, as_json: bool = JSON_OPTION) -> None:
 
 def export(
     path: Path = typer.Argument(help="File to write."),
-    tuning: bool = typer.Option(False, "--tuning", help="Findings of tuning, as lines of JSON, not kernels."),
+    tuning: bool = typer.Option(
+        False, "--tuning", help="Write findings of tuning, as lines of JSON, instead of kernels."
+    ),
     cache: Path | None = CACHE,
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -122,7 +124,7 @@ def export(
 def import_(
     path: Path = typer.Argument(help="What `export` wrote; damaged or foreign entries are refused."),
     trust: bool = typer.Option(
-        False, "--trust", help="Findings of a machine like this one count without being measured again."
+        False, "--trust", help="Use findings of a machine like this one without measuring them again."
     ),
     cache: Path | None = CACHE,
     as_json: bool = JSON_OPTION,

@@ -8,6 +8,7 @@ import typer
 
 from tilewright.cli.flags import INPUTS, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress
+from tilewright.errors import UsageError
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -19,14 +20,14 @@ def compare_schedules(
     flags: CompileFlags,
     model: Path = typer.Argument(metavar="MODEL", help="An ONNX file."),
     inputs: Path | None = INPUTS,
-    duration: float = typer.Option(2.0, "--duration", help="Seconds to measure each; 0: estimates alone."),
+    duration: float = typer.Option(2.0, "--duration", help="Seconds to measure each; 0: only estimates."),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Compile a model with several schedulers: estimates beside times that are measured in turns.
+    """Compile a model with several schedulers, and show estimates beside measured times.
 
-    `--schedule` takes several names with commas between them, or `all`; by default those that suit most
-    models. `plan` has more combinations, by estimate alone. Example: `tilewright compare-schedules
-    inception_v3.onnx --schedule sequential,greedy,ios`.
+    `--schedule` takes several names separated by commas, or `all`; the default are those that suit most
+    models. All are measured in turns. `plan` compares more combinations, by estimate alone. Example:
+    `tilewright compare-schedules inception_v3.onnx --schedule sequential,greedy,ios`.
     """
     from tilewright.api.schedules import USUAL
     from tilewright.api.schedules import compare_schedules as compare
@@ -46,3 +47,6 @@ def compare_schedules(
         print_model_document("compare-schedules", found.model_sha256, found.target, found)
     else:
         print_result(found)
+    failure = next((s.failure for s in found.schedules if s.failure is not None), None)
+    if failure is not None:
+        raise UsageError(failure)

@@ -24,9 +24,13 @@ def compare(
     ),
     inputs: Path | None = INPUTS,
     layers: bool = typer.Option(
-        False, "--layers", help="Compare A with the interpreter wherever one kernel hands to the next."
+        False,
+        "--layers",
+        help="Compare every value that one kernel passes to another with the interpreter's.",
     ),
-    rtol: float = typer.Option(1e-4, "--rtol", help="Allowed difference over the tensor's largest value."),
+    rtol: float = typer.Option(
+        1e-4, "--rtol", help="Allowed difference, relative to the tensor's largest value."
+    ),
     atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
     as_json: bool = JSON_OPTION,
 ) -> None:

@@ -44,7 +44,9 @@ def compile_(
     model: Path = MODEL,
     output: Path | None = typer.Option(None, "--output", "-o", help="Artifact to write; default MODEL.tw."),
     report: Path | None = typer.Option(
-        None, "--report", help="Also write a page with the graph, times by estimate, and memory over time."
+        None,
+        "--report",
+        help="Also write an HTML page with the graph, estimated times, and memory over time.",
     ),
     dump_after: list[str] = flag("dump_after"),
     error: bool = typer.Option(
@@ -55,8 +57,8 @@ def compile_(
 ) -> None:
     """Compile a model into an artifact, and say how long each phase took and what came out.
 
-    Kernels are chosen by estimate, or as an earlier search for this model found; `--budget` measures. Of a
-    model whose sizes are open, the artifact has code for all sets of shapes that `--shapes` lists.
+    Kernels are chosen by estimate, or as an earlier `tune` of this model found; with `--budget` they are
+    measured. For a model with open sizes, the artifact holds code for all sets of shapes in `--shapes`.
 
     Example: `tilewright compile resnet50.onnx -o resnet50.tw`.
     """

@@ -25,7 +25,7 @@ def demo(
     seed: int = SEED,
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Build a network, compile it for this processor, check it, time it. Needs no file and no internet.
+    """Build a network, compile it for this processor, check it, time it. Needs no file and no download.
 
     Example: `tilewright demo`.
     """

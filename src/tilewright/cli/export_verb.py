@@ -41,11 +41,13 @@ def export(
         "ort-partition (the same for onnxruntime).",
     ),
     isa: str | None = flag(
-        "isa", about="Instruction set to generate for, which need not be this machine's; default: yours."
+        "isa", about="Instruction set to generate code for, also another machine's; default: this machine's."
     ),
-    output: Path = typer.Option(Path(), "--output", "-o", help="Folder to write into; default: this one."),
+    output: Path = typer.Option(
+        Path(), "--output", "-o", help="Folder to write into; default: the current one."
+    ),
     name: str | None = typer.Option(
-        None, "--name", help="Of the files and the C function; default: MODEL's."
+        None, "--name", help="Name of the files and of the C function; default: MODEL's."
     ),
     force: bool = typer.Option(
         False, "--force", help="Replace files that export did not write, or that were edited since."
@@ -60,7 +62,8 @@ def export(
     """Write a model or an artifact as an object file that a C program links, with header and weights.
 
     The code uses one thread, allocates nothing, and needs neither Python nor this package. With --to stages
-    or ort-partition the stages of a schedule instead, as MODEL.stages.json or MODEL.ort-partition.json.
+    or ort-partition, the stages of a schedule are written instead, as MODEL.stages.json or
+    MODEL.ort-partition.json.
 
     Example: `tilewright export model.onnx --isa aarch64 -o firmware`.
     """

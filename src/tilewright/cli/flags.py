@@ -129,7 +129,7 @@ def _instruction_sets() -> tuple[str, ...]:
 MODEL = typer.Argument(metavar="MODEL", help="An ONNX file, or an artifact that `tilewright compile` wrote.")
 INPUTS = typer.Option(None, "--input", "-i", help="Inputs: an .npz file with one array for each input.")
 SHAPES, THREADS, SEED, CACHE = map(flag, ("shapes", "threads", "seed", "cache_dir"))
-_COMPILE_FLAGS = {
+COMPILE_FLAGS = {
     name: (_type(name), flag(name))
     for name, f in _FIELDS.items()
     if f.metadata["flags"] and name != "dump_after"
@@ -196,7 +196,7 @@ FILES = "Files to write"
 """The panel of help for what is written beside the result."""
 _MANNER = "What to say"
 _CONTEXT = "parser_context"
-_MANNER_FLAGS = {
+MANNER_FLAGS = {
     "quiet": typer.Option(False, "--quiet", "-q", help="Results and errors only.", rich_help_panel=_MANNER),
     "verbose": typer.Option(
         False, "--verbose", "-v", help="Say what is being done.", rich_help_panel=_MANNER
@@ -236,8 +236,8 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
         if parameter.name != "flags":
             parameters.append(_keyword(parameter.name, hints[parameter.name], parameter.default))
     if has_flags:
-        parameters += [_keyword(name, kind, default) for name, (kind, default) in _COMPILE_FLAGS.items()]
-    parameters += [_keyword(name, bool, flag) for name, flag in _MANNER_FLAGS.items()]
+        parameters += [_keyword(name, kind, default) for name, (kind, default) in COMPILE_FLAGS.items()]
+    parameters += [_keyword(name, bool, flag) for name, flag in MANNER_FLAGS.items()]
     has_experts = any(getattr(parameter.default, "hidden", False) for parameter in parameters)
     parameters.append(_keyword("help_all", bool, help_all(hidden=not has_experts)))
     if _IS_COMPLETING:  # which passes over what is hidden
@@ -250,15 +250,15 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(verb)
     def call(**values: Any) -> None:
         del values["help_all"]
-        manner = {name: values.pop(name) for name in _MANNER_FLAGS}
+        manner = {name: values.pop(name) for name in MANNER_FLAGS}
         MANNER.set(Manner(manner["quiet"], manner["verbose"], manner["debug"] or MANNER.get().debug))
         listen_to_warnings()
         if not has_flags:
             verb(**values)
             return
         context = values.pop(_CONTEXT)
-        asked = frozenset(name for name in _COMPILE_FLAGS if _is_given(context, name))
-        given = {name: values.pop(name) for name in _COMPILE_FLAGS}
+        asked = frozenset(name for name in COMPILE_FLAGS if _is_given(context, name))
+        given = {name: values.pop(name) for name in COMPILE_FLAGS}
         with _keeping_nothing() if given["no_cache"] else contextlib.nullcontext():
             verb(flags=CompileFlags(given, asked), **values)
 

@@ -17,13 +17,17 @@ def register(app: typer.Typer, panel: str) -> None:
 
 
 def learn(
-    models: list[Path] = typer.Argument(metavar="MODEL...", help="ONNX files whose kernels teach."),
+    models: list[Path] = typer.Argument(
+        metavar="MODEL...", help="ONNX files whose kernels are learned from."
+    ),
     output: Path = typer.Option(..., "--output", "-o", help="Write the cost model here, as JSON."),
     target: str = flag("target"),
     samples: Path | None = typer.Option(
-        None, "--samples", help="Keep what was measured in this file; what is in it is not measured again."
+        None,
+        "--samples",
+        help="Keep measurements in this file; those that it already holds are not repeated.",
     ),
-    budget: str = typer.Option("5m", "--budget", help="Begin no measurement after so long: 60s, 5m."),
+    budget: str = typer.Option("5m", "--budget", help="Begin no measurement after this long: 60s, 5m."),
     share: float = typer.Option(
         1.0, "--share", help="Share of the kernels that training may see.", hidden=True
     ),
@@ -35,15 +39,15 @@ def learn(
         hidden=True,
     ),
     start: Path | None = typer.Option(
-        None, "--start", metavar="FILE", help="Begin with a cost model of another machine."
+        None, "--start", metavar="FILE", help="Start from the cost model of another machine."
     ),
     threads: int | None = THREADS,
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Learn how far a target's cost estimates are off, from kernels that are measured here or simulated.
 
-    Each model is held out in its turn, so several of different kinds say most of the error. Training needs
-    scikit-learn (`pip install 'tilewright[learn]'`), using the file does not.
+    The error is measured on each model in turn, held out of the training, so give several models of different
+    kinds. Training needs scikit-learn (`pip install 'tilewright[learn]'`); using the file does not.
 
     Example: `tilewright learn resnet18.onnx bert.onnx -o costs.json --samples kernels.jsonl`, then
     `tilewright compile model.onnx --partition "pcgc{cost=costs.json}"`.

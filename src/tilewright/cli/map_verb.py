@@ -29,15 +29,14 @@ def map_(
     target: str = flag(
         "target",
         default="simba-cosa-repo",
-        about="A machine, see `tilewright targets`: a name, or a YAML file, also one of Timeloop's "
-        "architectures.",
+        about="A machine: a name from `tilewright targets`, a YAML file, or an architecture of Timeloop.",
     ),
     more: list[Path] = typer.Option(
         None,
         "--with",
         metavar="FILE",
-        help="More of a Timeloop architecture: constraints or a mapping (what bypasses a memory), an ERT "
-        "(energies). May be repeated.",
+        help="More files of a Timeloop architecture: constraints or a mapping (what bypasses a memory), "
+        "an ERT (energies). Repeatable.",
         rich_help_panel=SUBJECT,
     ),
     mapper: str = typer.Option(
@@ -52,21 +51,22 @@ def map_(
     budget: str | None = typer.Option(
         None,
         "--budget",
-        help="For each layer: a time, 10s if left out; of hybrid and random also how many mappings they look "
-        "at, such as 5000trials.",
+        help="For each layer: a time, 10s if left out; for the mappers hybrid and random also a number of "
+        "mappings, such as 5000trials.",
         rich_help_panel=PLANS,
     ),
     evaluate: Path | None = typer.Option(
         None,
         "--evaluate",
-        help="Count given mappings instead: a JSON file of cases, or a Timeloop mapping of a problem LAYER.",
+        help="Instead of searching, evaluate given mappings: a JSON file of cases, or a Timeloop mapping "
+        "for a problem LAYER.",
         rich_help_panel=PLANS,
     ),
     export_timeloop: Path | None = typer.Option(
         None,
         "--export-timeloop",
         metavar="DIR",
-        help="Also write arch.yaml, problem.yaml and map.yaml for timeloop-model; of several layers into a "
+        help="Also write arch.yaml, problem.yaml and map.yaml for timeloop-model; several layers get a "
         "folder each.",
         rich_help_panel=FILES,
     ),
@@ -74,15 +74,15 @@ def map_(
         None,
         "--constrain",
         metavar="TEXT",
-        help="What every mapping keeps: weight-stationary, output-stationary@GlobalBuffer, "
+        help="What every mapping must satisfy: weight-stationary, output-stationary@GlobalBuffer, "
         "row-stationary@GlobalBuffer, DRAM.spatial.C=8, DRAM.spatial=C,K, GlobalBuffer.tile.P=14, "
-        "DRAM.order=K,C,*, DRAM.without=R. May be repeated; with the mapper exact.",
+        "DRAM.order=K,C,*, DRAM.without=R. Repeatable; only for the mapper exact.",
         rich_help_panel=PLANS,
     ),
     ignore_constraints: bool = typer.Option(
         False,
         "--ignore-constraints",
-        help="Search without the constraints on loops in Timeloop's files; else those that no search keeps "
+        help="Ignore constraints on loops in Timeloop's files; otherwise those that the mapper cannot keep "
         "are refused.",
         hidden=True,
         rich_help_panel=PLANS,
@@ -90,7 +90,7 @@ def map_(
     link_transfers: bool = typer.Option(
         False,
         "--link-transfers/--no-link-transfers",
-        help="Whether neighbours of an array may pass words on to each other.",
+        help="Whether neighbouring instances of an array may pass words to each other.",
         hidden=True,
         rich_help_panel=PLANS,
     ),
@@ -111,7 +111,7 @@ def map_(
     elide_first_fills: bool = typer.Option(
         False,
         "--elide-first-fills",
-        help="Count no fill for an output that nothing was added to yet, as Timeloop 4.",
+        help="Like Timeloop 4, count no fill of an output to which nothing has been added yet.",
         hidden=True,
         rich_help_panel=PLANS,
     ),
@@ -131,16 +131,16 @@ def map_(
     fuse: bool = typer.Option(
         False,
         "--fuse",
-        help="Of a model, tile chains of operators jointly, so that what passes between them stays on chip. "
-        "The objective may also be traffic, which it is if left out.",
+        help="In a model, tile chains of operators jointly, so that what passes between them stays on chip. "
+        "The objective may then also be traffic, the default.",
         rich_help_panel=PLANS,
     ),
     shapes: str | None = SHAPES,
     sweep: list[str] = typer.Option(
         None,
         "--sweep",
-        help="Map onto variants of the machine: levels.GlobalBuffer.capacity_bytes=64KiB,128KiB. Each "
-        "combination is mapped if there are several.",
+        help="Map onto variants of the machine: levels.GlobalBuffer.capacity_bytes=64KiB,128KiB. Repeatable; "
+        "every combination is mapped.",
         rich_help_panel=PLANS,
     ),
     workers: str | None = typer.Option(
@@ -154,7 +154,8 @@ def map_(
         None,
         "--journal",
         metavar="FILE",
-        help="With --sweep: append every answer to a file of JSON lines; what it has is not searched again.",
+        help="With --sweep: append every answer to a file of JSON lines; answers that it already holds are "
+        "not searched again.",
         rich_help_panel=FILES,
     ),
     plot: Path | None = typer.Option(
@@ -162,14 +163,15 @@ def map_(
         "--plot",
         "--report",
         metavar="FILE",
-        help="Draw the mappings as an HTML page; with --sweep also latency, energy and area and their front.",
+        help="Draw the mappings as an HTML page; with --sweep also latency, energy, area and their Pareto "
+        "front.",
         rich_help_panel=FILES,
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Find an operator's loops for each level of a machine's memory, their cost and what none can beat.
+    """Find an operator's loops for each level of a machine's memory, with cost and a lower bound.
 
-    Of a model, every sum of products is mapped, equal ones once; the other operators are counted as streams.
+    In a model, every sum of products is mapped, equal ones once; other operators are counted as streams.
     Example: `tilewright map 3_14_256_256_1 -t simba-cosa-repo --objective energy`.
     """
     from tilewright.api.mapping import MapRequest, answer

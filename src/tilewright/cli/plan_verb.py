@@ -22,10 +22,10 @@ def plan(
     model: Path = typer.Argument(metavar="MODEL", help="An ONNX file."),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Show what plans of a model cost beside their bounds, on any target; nothing is generated or run.
+    """Show what plans of a model cost, beside lower bounds, on any target; nothing is compiled or run.
 
-    `--target`, `--partition`, `--schedule` and `--memory` take several names with commas between them, or
-    `all`; every combination is a row. Example: `tilewright plan model.onnx -t stcp920,cpu --partition
+    `--target`, `--partition`, `--schedule` and `--memory` take several names separated by commas, or `all`;
+    every combination is a row. Example: `tilewright plan model.onnx -t stcp920,cpu --partition
     layerwise,graphturbo{alpha=1.25} --schedule all`.
     """
     from tilewright.api.plans import plan_model

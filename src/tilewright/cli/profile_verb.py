@@ -38,7 +38,8 @@ def profile(
     report: Path | None = typer.Option(
         None,
         "--report",
-        help="Also write a page with the graph, kernels beside limits, threads and memory over time.",
+        help="Also write an HTML page with the graph, kernels beside their limits, threads and memory over "
+        "time.",
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:

@@ -22,21 +22,26 @@ def reduce(
         Path("reduced.onnx"),
         "--output",
         "-o",
-        help="The part that is left; its inputs lie beside it as .npz.",
+        help="The reduced model to write; its inputs are written beside it as .npz.",
     ),
     inputs: Path | None = INPUTS,
     command: str | None = typer.Option(
-        None, "--command", help="A command that fails on such a model, {} being its file; for crashes."
+        None,
+        "--command",
+        help="A command that fails on such a model, with {} for its file; finds crashes, too.",
     ),
-    trials: int = typer.Option(500, "--trials", min=1, help="Try so many parts at most."),
-    rtol: float = typer.Option(1e-4, "--rtol", help="Allowed difference over the tensor's largest value."),
+    trials: int = typer.Option(500, "--trials", min=1, help="Try at most this many parts."),
+    rtol: float = typer.Option(
+        1e-4, "--rtol", help="Allowed difference, relative to the tensor's largest value."
+    ),
     atol: float = typer.Option(1e-6, "--atol", help="Allowed difference, absolute."),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Leave out nodes of a model that fails, as long as it fails in the same way, and write what is left.
+    """Cut a failing model down to the nodes that fail, and write these as a model.
 
-    It fails where it cannot be loaded, compiled or run, or differs from the reference. Example: `tilewright
-    reduce model.onnx -o small.onnx`, `tilewright reduce model.onnx --command "tilewright run {}"`.
+    Failing means that it cannot be loaded, compiled or run, or differs from the reference. Nodes are left out
+    as long as the rest fails in the same way. Example: `tilewright reduce model.onnx -o small.onnx`,
+    `tilewright reduce model.onnx --command "tilewright run {}"`.
     """
     from tilewright.api.reduction import reduce_model
 

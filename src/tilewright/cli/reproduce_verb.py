@@ -18,7 +18,7 @@ def register(app: typer.Typer, panel: str) -> None:
 def reproduce(
     paper: str = typer.Argument(help="Which paper: ago, cosa, graphturbo, ios, pcgc."),
     output: Path | None = typer.Option(None, "--output", "-o", help="The HTML file; default PAPER.html."),
-    share: float = typer.Option(1.0, "--share", help="Share of the layers: 0.1 for a first look."),
+    share: float = typer.Option(1.0, "--share", help="Share of the layers to compute; 0.1 for a first look."),
     samples: int = typer.Option(
         4000, "--samples", help="Random mappings where a distribution is shown.", hidden=True
     ),
@@ -26,15 +26,19 @@ def reproduce(
         None, "--processes", help="Processes; default: one for each core.", hidden=True
     ),
     resume: Path | None = typer.Option(
-        None, "--resume", help="A file that keeps finished parts, and from which a run goes on (ago, pcgc)."
+        None, "--resume", help="File that keeps finished parts; a later run continues from it (ago, pcgc)."
     ),
-    only: str | None = typer.Option(None, "--only", help="Exhibits: Figure 10,Figure 13 (ago)."),
+    only: str | None = typer.Option(
+        None, "--only", help="Only these exhibits, such as Figure 10,Figure 13 (ago)."
+    ),
     budget: str | None = typer.Option(
-        None, "--budget", help="Time for what is tuned and raced, such as 5m; the rest is left out (ago)."
+        None,
+        "--budget",
+        help="Time for tuning and measuring, such as 5m; what does not fit is left out (ago).",
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Make a paper's tables and figures again, and write them beside the paper's numbers into one HTML file.
+    """Reproduce a paper's tables and figures beside the paper's own numbers, as one HTML file.
 
     Example: `tilewright reproduce cosa --share 0.2`.
     """

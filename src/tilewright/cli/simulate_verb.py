@@ -25,20 +25,20 @@ def register(app: typer.Typer, panel: str) -> None:
 def simulate(
     model: Path = MODEL,
     target: str = flag(
-        "target", default="stcp920", about="A machine, see `tilewright targets`: a name, or a YAML file."
+        "target", default="stcp920", about="A machine: a name from `tilewright targets`, or a YAML file."
     ),
     dtype: str | None = typer.Option(
         None,
         "--dtype",
-        help="What floating-point numbers are lowered to: float32, float16, bfloat16, int16, int8; default: "
-        "what the machine multiplies, the widest in place of other types.",
+        help="Type that floating-point numbers are converted to: float32, float16, bfloat16, int16, int8; "
+        "default: types that the machine multiplies stay, others become the widest that it multiplies.",
         rich_help_panel=SUBJECT,
     ),
     recipe: str | None = typer.Option(
         None,
         "--recipe",
-        help="How to plan: best (of a portfolio; the default), search (from there on), graphturbo, tvm, "
-        "astitch, variant-1 to variant-4; with -overlapped behind all but graphturbo and variant-4.",
+        help="How to plan: best (of a portfolio; the default), search (improves that plan), graphturbo, tvm, "
+        "astitch, variant-1 to variant-4. All but graphturbo and variant-4 may end in -overlapped.",
         rich_help_panel=PLANS,
     ),
     partition: str | None = flag(
@@ -60,38 +60,39 @@ def simulate(
     budget: str | None = typer.Option(
         None,
         "--budget",
-        help="How many recipes of the portfolio to try, or for how long: 20trials, 60s; the paper's own "
-        "first. With --recipe search: how many plans beyond the portfolio (default: 170trials), or for how "
-        "long both.",
+        help="How many recipes of the portfolio to try, or for how long, the paper's own first: "
+        "20trials, 60s. With --recipe search: how many plans beyond the portfolio (default: 170trials), "
+        "or the time for both.",
         rich_help_panel=PLANS,
     ),
     objective: str = typer.Option(
         "latency",
         "--objective",
-        help="What the best plan has least of: latency, energy, or their product edp.",
+        help="What to minimise: latency, energy, or their product edp.",
         rich_help_panel=PLANS,
     ),
     shapes: str | None = SHAPES,
     batch: str | None = typer.Option(
         None,
         "--batch",
-        help="Samples for each cluster, the open first axis of inputs (0 in --shapes); auto: the power of "
-        "two with the most samples per second; several numbers (6,12,24): how to run each of them. With auto "
-        "and several, the plan that is shown, and that --check, --trace, --html and --compare are about, is "
-        "the best batch's.",
+        help="Samples for each cluster, along the open first axis of inputs (0 in --shapes); auto: the "
+        "power of two with the most samples per second; several numbers (6,12,24): the fastest way to "
+        "run each of them. With auto or several numbers, the tables and --check, --trace, --html and "
+        "--compare show the best batch.",
         rich_help_panel=PLANS,
     ),
     max_latency_ms: float | None = typer.Option(
         None,
         "--max-latency",
-        help="With --batch auto or several: no batch and no run that takes longer, in milliseconds.",
+        help="With --batch auto or several numbers: leave out batches and runs that take longer than "
+        "this, in milliseconds.",
         rich_help_panel=PLANS,
     ),
     mapper: str | None = typer.Option(
         None,
         "--mapper",
-        help="Who tiles layers whose operands do not fit the cores' buffers and are read again: exact (the "
-        "default), cosa, paper.",
+        help="Mapper that tiles layers whose operands do not fit the cores' buffers and are read repeatedly: "
+        "exact (the default), cosa, paper.",
         hidden=True,
         rich_help_panel=PLANS,
     ),
@@ -99,24 +100,24 @@ def simulate(
     trace: Path | None = typer.Option(
         None,
         "--trace",
-        help="Write what every unit does when, as a Chrome trace (for Perfetto).",
+        help="Write a trace of every unit for Perfetto, as .json.",
         rich_help_panel=FILES,
     ),
     page: Path | None = typer.Option(
         None,
         "--html",
         "--report",
-        help="Draw what the buffers hold and what the units do, over time, as an HTML file.",
+        help="Write an HTML page that shows what buffers hold and what units do over time.",
         rich_help_panel=FILES,
     ),
     check: bool = typer.Option(
         False,
         "--check",
-        help="Compute the plan's values buffer by buffer and hold them against the network's.",
+        help="Compute the values of the plan buffer by buffer, and compare them with the network's.",
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Plan a network for an accelerator with buffers that software fills, and simulate one batch.
+    """Plan a network for an accelerator with software-managed buffers, and simulate one batch.
 
     Example: `tilewright simulate resnet50.onnx -t stcp920 --compare`.
     """

@@ -13,8 +13,8 @@ def register(app: typer.Typer, panel: str) -> None:
     """Add the verb."""
     trust = typer.Typer(
         no_args_is_help=True,
-        help="Whose artifacts run their machine code here; of all others it is made again. "
-        "Example: `tilewright trust ls`.",
+        help="Choose whose artifacts may run their machine code here; the code of all others is generated "
+        "again. Example: `tilewright trust ls`.",
     )
     for name, command in (("key", key), ("ls", list_keys), ("add", add), ("rm", remove)):
         add_verb(trust, name, command)
@@ -43,7 +43,7 @@ def add(
     name: str = typer.Option("", "--name", help="What to call it."),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Trust whoever signs with a key from now on, as a program that they give you.
+    """Trust a key: artifacts signed with it may run their machine code here, like any program.
 
     Example: `tilewright trust add model.tw --name build-server`.
     """
@@ -56,7 +56,7 @@ def remove(
     which: str = typer.Argument(metavar="KEY", help="The key, its first digits, or its name."),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Trust a key no longer. Example: `tilewright trust rm build-server`."""
+    """Stop trusting a key. Example: `tilewright trust rm build-server`."""
     from tilewright.api.trust import distrust_key
 
     _print("trust-rm", distrust_key(which), as_json)

@@ -25,28 +25,30 @@ def tune(
     model: Path = MODEL,
     output: Path | None = typer.Option(None, "--output", "-o", help="Also write the artifact here."),
     afresh: bool = typer.Option(
-        False, "--afresh", help="Forget what was measured before, measure all again."
+        False, "--afresh", help="Forget earlier measurements of this model, and measure everything again."
     ),
     search: str | None = typer.Option(
         None,
         "--search",
         metavar="NAME",
-        help="What varies: forms of subgraphs, parts first (reformer), as wholes (evolutionary), or without "
-        "complex operators in one kernel (conventional), or only how products are made (flat); default: "
-        "reformer, or flat where operators run in Python or kernels side by side.",
+        help="What is varied: how subgraphs become kernels, parts first (reformer), as wholes "
+        "(evolutionary), or with at most one complex operator in a kernel (conventional); or only how "
+        "products are computed (flat). Default: reformer, or flat where operators run in Python or "
+        "kernels in parallel.",
     ),
     workers: str = typer.Option(
         "",
         "--workers",
         metavar="ray|ray://HOST:PORT",
-        help="Let machines of a Ray cluster measure that are like this one; default: this one does.",
+        help="Measure on those machines of a Ray cluster that are like this one; default: on this one.",
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Measure other ways to make each kernel, in the running model, and keep what is faster.
+    """Measure other ways to compute each kernel, in the running model, and keep what is faster.
 
-    It goes on where the last search for this model ended, for `--budget` (60s), and never takes what is not
-    faster in a whole run. Later compilations of the model use what it finds.
+    The search continues where the last one for this model ended, for the time in `--budget` (default: 60s),
+    and changes nothing that does not make whole runs faster. Later compilations of the model use what it
+    found.
 
     Example: `tilewright tune resnet50.onnx --budget 2m`.
     """

@@ -20,19 +20,23 @@ def view(
     flags: CompileFlags,
     model: Path = MODEL,
     output: Path | None = typer.Option(
-        None, "--output", "-o", help="The page; default: beside the model, as .html.", rich_help_panel=FILES
+        None,
+        "--output",
+        "-o",
+        help="The page to write; default: MODEL.html beside the model.",
+        rich_help_panel=FILES,
     ),
     duration: float = typer.Option(
-        0.0, "--duration", min=0, help="Colour by times that are measured for so many seconds."
+        0.0, "--duration", min=0, help="Measure for this many seconds, and colour by measured times."
     ),
     inputs: Path | None = INPUTS,
     is_opened: bool = typer.Option(False, "--open", help="Show it in the browser."),
     as_json: bool = JSON_OPTION,
 ) -> None:
-    """Write the graph of a model as one page: boxes are kernels with their nodes, the redder the longer.
+    """Write the graph of a model as one HTML page: a box for each kernel, redder the longer it takes.
 
-    It zooms, finds nodes by name, says why each arc was cut, and needs no network. Example: `tilewright view
-    model.onnx --duration 2 --open`.
+    The page zooms, finds nodes by name, says why each edge was fused or cut, and works offline. Example:
+    `tilewright view model.onnx --duration 2 --open`.
     """
     from tilewright.api.artifacts import require_asked_of_all
     from tilewright.api.view import view_model
