@@ -1,6 +1,6 @@
 """Errors against float64: of networks at each accuracy beside onnxruntime and OpenVINO; of operators alone.
 
-    python benchmarks/errors.py networks --limit 1200
+    python benchmarks/errors.py networks --isa avx512 --limit 1200 --page docs/accuracy.md
     python benchmarks/errors.py networks --isa avx2 --networks resnet50,bert_base@128
     python benchmarks/errors.py networks --isa emulated-amx --networks resnet18@64
     python benchmarks/errors.py operators --networks resnet18,mobilevit_s@64
@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any, get_args
 
 import numpy as np
@@ -131,18 +132,58 @@ def _is_of(row: Mapping[str, Any], network: str, isa: str) -> bool:
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> str:
-    """A row for each network and instruction set; ours with how many times onnxruntime's error it is."""
+    """Errors of each accuracy beside onnxruntime's, by instruction set; those of each network are folded."""
     by_key = {(r["network"], r["isa"], r["engine"]): r for r in found}
-    there = {r["engine"] for r in found}
-    ours = [engine for engine in (f"tilewright {a}" for a in get_args(Accuracy)) if engine in there]
-    heads = ["network", "code for", *PEERS, *ours]
-    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    for network, isa in dict.fromkeys((r["network"], r["isa"]) for r in found if r["engine"] in ours):
-        base = by_key.get((network, "host", PEERS[0]), {}).get("error")
-        cells = [network, isa, *(_cell(by_key.get((network, "host", peer)), None) for peer in PEERS)]
-        cells += [_cell(by_key.get((network, isa, engine)), base) for engine in ours]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    ours = [f"tilewright {accuracy}" for accuracy in get_args(Accuracy)]
+    isas = list(dict.fromkeys(r["isa"] for r in found if r["engine"] in ours))
+    networks = list(dict.fromkeys(r["network"] for r in found))
+    heads = ("code for", "accuracy", "networks", "error / onnxruntime's: median, largest", "largest error")
+    lines = [_markdown_row(heads), "|---|---|---:|---|---|"]
+    lines += [_markdown_row(cells) for isa in isas for cells in _summary(by_key, isa, networks, ours)]
+    for isa in isas:
+        rows = []
+        for network in networks:
+            row = by_key.get((network, "host", PEERS[0]))
+            cells = [_cell(by_key.get((network, isa, engine)), (row or {}).get("error")) for engine in ours]
+            if set(cells) != {"-"}:
+                rows.append((network, _cell(row, None), *cells))
+        lines += _folded(f"code for {isa}", ("network", "onnxruntime", *get_args(Accuracy)), rows)
+    peers = [(n, *(_cell(by_key.get((n, "host", peer)), None) for peer in PEERS)) for n in networks]
+    return "\n".join([*lines, *_folded("other engines", ("network", *PEERS), peers)]) + "\n"
+
+
+def _summary(
+    by_key: Mapping[tuple[str, str, str], Mapping[str, Any]],
+    isa: str,
+    networks: Sequence[str],
+    ours: Sequence[str],
+) -> Iterator[tuple[str, ...]]:
+    """A row for each accuracy, or for several whose errors are the same on every network."""
+    accuracies: dict[tuple[tuple[str, float], ...], list[str]] = {}
+    for engine in ours:
+        errors = ((network, by_key.get((network, isa, engine), {}).get("error")) for network in networks)
+        known = tuple((network, error) for network, error in errors if error is not None)
+        if known:
+            accuracies.setdefault(known, []).append(engine.split()[1])
+    for known, names in accuracies.items():
+        bases = {network: by_key.get((network, "host", PEERS[0]), {}).get("error") for network, _ in known}
+        ratios = sorted((error / bases[network], network) for network, error in known if bases[network])
+        times = "-"
+        if ratios:
+            most, at = ratios[-1]
+            times = f"{median(ratio for ratio, _ in ratios):.1f}, {most:.1f} ({at})"
+        largest, network = max((error, network) for network, error in known)
+        yield isa, ", ".join(names), str(len(known)), times, f"{largest:.1e} ({network})"
+
+
+def _folded(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table that readers open."""
+    shown = (_markdown_row(heads), "|" + "---|" * len(heads), *map(_markdown_row, rows))
+    return ["", f'<details markdown="1"><summary>{title}</summary>', "", *shown, "", "</details>"]
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _cell(row: Mapping[str, Any] | None, base: float | None) -> str:
