@@ -38,8 +38,8 @@ class Wider:
 
 _FOUR_DECIMALS = Wider("the suite writes its expected outputs with four decimals", error=1e-4)
 _ROUNDED_STEPS = Wider(
-    "the suite rounds the result of every step to the type, so that its expected outputs are up to two "
-    "units off; those of the exact evaluation, rounded, are met within one",
+    "the suite rounds every intermediate result to the type, so that its expected outputs are up to two "
+    "units off; the exact result, rounded once, is met within one",
     units=2,
 )
 EXCEPTIONS: Mapping[str, Wider] = {
@@ -260,12 +260,13 @@ def conformance_markdown(runs: Mapping[str, Sequence[CaseResult]], versions: Map
     lines = [
         "# Conformance",
         "",
-        f"The node suite of onnx {versions['onnx']} has {cases} cases. Written by "
-        "`python -m tilewright.backend.conformance`; kept true by `tests/conformance`.",
+        f"Which cases of ONNX's node suite run (onnx {versions['onnx']} with {cases} cases). Written by "
+        "`python -m tilewright.backend.conformance` and checked by `tests/conformance`. For your own model, "
+        "`tilewright check model.onnx` says the same.",
         "",
-        '"Generated" are cases of which loop nests describe every node, so that a target generates code for '
-        'them; "reference kernel" are cases with a node that runs through its reference on the host. '
-        "Everything else is refused, before or while running, with an error that names node and reason.",
+        "A case is *generated* if loop nests describe each of its nodes, so that targets generate code for it. "
+        "With a *reference kernel*, at least one node runs on the host, in its reference implementation. All "
+        "other cases are refused, before or during the run, with an error that names the node and the reason.",
         "",
         f"| result | {' | '.join(runs)} |",
         f"|---|{'---:|' * len(runs)}",
@@ -276,26 +277,30 @@ def conformance_markdown(runs: Mapping[str, Sequence[CaseResult]], versions: Map
         lines.append(f"| {row[0][0]} | {cells} |")
     lines += [
         "",
-        "Integers, booleans and text must be equal to the suite's, and so must the places of infinities and "
-        "NaN. A float16 or bfloat16 may differ by one unit in the last place; a wider float by "
-        f"{_ULPS} units in the last place of its type, taken at its own plus at the output's largest "
-        "magnitude. Every float must also lie within the suite's own tolerances "
-        f"(unless a case says otherwise {_RTOL:g} of the expected value plus {_ATOL:g}).",
+        "Integers, booleans and text must equal the suite's, and infinities and NaN must be in the same "
+        "places. A float16 or bfloat16 may differ by one unit in the last place; wider floats by "
+        f"{_ULPS} units in the last place, of the value itself plus of the output's largest magnitude. Every "
+        "float must also lie within the suite's own tolerances "
+        f"({_RTOL:g} of the expected value plus {_ATOL:g}, unless a case has its own).",
         "",
         "## Exceptions",
         "",
         *(
-            f"* `{name}`: {_allowance(wider)}, for {wider.reason}."
-            for name, wider in sorted(EXCEPTIONS.items())
+            f"* {_allowance(wider)}, because {wider.reason}: "
+            f"{', '.join(f'`{name}`' for name in sorted(EXCEPTIONS) if EXCEPTIONS[name] == wider)}."
+            for wider in dict.fromkeys(EXCEPTIONS.values())
         ),
     ]
     for device, results in runs.items():
-        lines += ["", f"## By operator, {device}", "", *_operator_table(results)]
+        operators = len({result.operator for result in results})
+        lines += ["", f"## By operator, {device}", ""]
+        lines += [f'<details markdown="1"><summary>{operators} operators</summary>', ""]
+        lines += [*_operator_table(results), "", "</details>"]
     return "\n".join([*lines, ""])
 
 
 def _allowance(wider: Wider) -> str:
-    return f"error up to {wider.error:g}" if wider.error else f"{wider.units} units in the last place"
+    return f"An error up to {wider.error:g}" if wider.error else f"{wider.units} units in the last place"
 
 
 def _summary(results: Sequence[CaseResult]) -> list[tuple[str, int]]:
