@@ -55,7 +55,7 @@ def on_files(files: Files, config: Any) -> Files:
     for page, source in ABOVE.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(
-            File.generated(config, page, content=text + (_fragments() if page == "changelog.md" else ""))
+            File.generated(config, page, content=_changelog(text) if page == "changelog.md" else text)
         )
     files.append(File.generated(config, "files.md", content=source_files()))
     for name, text in pictures().items():
@@ -132,11 +132,18 @@ def _uri_of(file: Path) -> str | None:
     return file.relative_to(DOCS).as_posix() if file.is_relative_to(DOCS) else None
 
 
-def _fragments() -> str:
-    """Entries of the changelog that are not gathered yet."""
-    entries = (path for path in sorted((ROOT / "changelog.d").glob("*.md")) if path.name != "README.md")
-    lines = (" ".join(path.read_text(encoding="utf-8").split()) for path in entries)
-    return "\n## Next release\n\n" + "\n".join(f"* {line}" for line in lines) + "\n"
+def _changelog(text: str) -> str:
+    """The changelog, the newest first, with the entries that are not gathered yet."""
+    head, heading, rest = text.partition("\n## ")
+    paths = (path for path in sorted((ROOT / "changelog.d").glob("*.md")) if path.name != "README.md")
+    entries = (entry for path in paths for entry in _entries(path.read_text(encoding="utf-8")))
+    return "\n".join((head, "## Next release\n", *(f"* {entry}" for entry in entries), heading)) + rest
+
+
+def _entries(fragment: str) -> list[str]:
+    """What a fragment says, a line for each paragraph or item of a list."""
+    parts = re.split(r"\n\s*\n|^[-*] ", fragment, flags=re.MULTILINE)
+    return [" ".join(part.split()) for part in parts if part.strip()]
 
 
 def reference() -> str:
