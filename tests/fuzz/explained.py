@@ -489,11 +489,11 @@ def section() -> str:
         "",
         "`python -m tests.fuzz.hunt 0 5000` generates random models of opset 13 and later, with every family "
         "of operators, every type, broadcasting, empty tensors, NaN, infinities, signed zeros, denormal "
-        "numbers and the largest integers. Each node is compared with ONNX Runtime and with ONNX's reference. "
-        "Each model is compared with generated code, whose memory lies between guard pages, and with ONNX "
-        "Runtime with and without optimisations. A difference that no row of this table explains is a "
-        "failure. The rows are data in `tests/fuzz/explained.py`; `python -m tests.fuzz.explained` writes "
-        "this section.",
+        "numbers and the largest integers. Each node is compared with ONNX Runtime and with ONNX's "
+        "reference. Each model is compared with generated code, whose memory lies between guard pages, and "
+        "with ONNX Runtime with and without optimisations. A difference that no row of this table explains "
+        "is a failure. The rows are data in `tests/fuzz/explained.py`; `python -m tests.fuzz.explained` "
+        "writes this section.",
         "",
         "| other | operators | why it differs |",
         "|---|---|---|",

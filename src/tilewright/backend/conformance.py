@@ -264,9 +264,10 @@ def conformance_markdown(runs: Mapping[str, Sequence[CaseResult]], versions: Map
         "`python -m tilewright.backend.conformance` and checked by `tests/conformance`. For your own model, "
         "`tilewright check model.onnx` says the same.",
         "",
-        "A case is *generated* if loop nests describe each of its nodes, so that targets generate code for it. "
-        "With a *reference kernel*, at least one node runs on the host, in its reference implementation. All "
-        "other cases are refused, before or during the run, with an error that names the node and the reason.",
+        "A case is *generated* if loop nests describe each of its nodes, so that targets generate code for "
+        "it. With a *reference kernel*, at least one node runs on the host, in its reference implementation. "
+        "All other cases are refused, before or during the run, with an error that names the node and the "
+        "reason.",
         "",
         f"| result | {' | '.join(runs)} |",
         f"|---|{'---:|' * len(runs)}",

@@ -1,0 +1,58 @@
+"""The table of errors: a row for each accuracy of an instruction set; networks are folded."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    pytest.importorskip("onnxruntime")
+    sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]  # as it is where a script of that folder runs
+    spec = importlib.util.spec_from_file_location("errors_benchmark", ROOT / "benchmarks" / "errors.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    for folder in ("benchmarks", ""):
+        sys.path.remove(str(ROOT / folder))
+
+
+def row(network: str, engine: str, error: float | None, isa: str = "avx2") -> dict[str, Any]:
+    isa = isa if engine.startswith("tilewright") else "host"
+    return {"network": network, "engine": engine, "isa": isa, "error": error}
+
+
+def test_a_row_for_each_accuracy_and_one_for_those_whose_errors_are_equal(script: ModuleType) -> None:
+    found = [
+        row("a", "onnxruntime float32", 1e-7),
+        row("b", "onnxruntime float32", 2e-7),
+        *(row(network, "tilewright default", 3e-7) for network in "ab"),
+        *(
+            row(network, f"tilewright {accuracy}", 1e-5)
+            for network in "ab"
+            for accuracy in ("relaxed", "fast")
+        ),
+        {"network": "b", "engine": "openvino float32", "isa": "host", "failure": "no such operator"},
+    ]
+    text = script.table(found)
+    summary, networks, peers = text.split("<details")
+    assert [line for line in summary.splitlines() if line.startswith("| avx2")] == [
+        "| avx2 | default | 2 | 2.2, 3.0 (a) | 3.0e-07 (b) |",
+        "| avx2 | relaxed, fast | 2 | 75.0, 100.0 (a) | 1.0e-05 (b) |",
+    ]
+    assert "code for avx2" in networks
+    assert "| b | 2.0e-07 | - | 3.0e-07 (1.5 x) | 1.0e-05 (50.0 x) | 1.0e-05 (50.0 x) |" in networks
+    assert "| b | 2.0e-07 | failed | - |" in peers
+    assert text.endswith("</details>\n")
