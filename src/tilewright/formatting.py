@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 
 def format_bytes(size_bytes: float) -> str:
@@ -63,3 +64,13 @@ def format_shape(shape: Sequence[int]) -> str:
     '1x3x224x224'
     """
     return "x".join(str(d) for d in shape) if shape else "scalar"
+
+
+def format_shapes(shapes: Iterable[Sequence[int]]) -> str:
+    """Shapes one after another, with how many where equal ones follow each other.
+
+    >>> format_shapes([(1, 13), (1, 26), (1, 26), ()])
+    '1x13, 2 of 1x26, scalar'
+    """
+    runs = ((format_shape(shape), sum(1 for _ in run)) for shape, run in groupby(map(tuple, shapes)))
+    return ", ".join(text if count == 1 else f"{count} of {text}" for text, count in runs)

@@ -10,12 +10,12 @@ from tilewright.cli.flags import add_verb
 from tilewright.cli.output import (
     JSON_OPTION,
     format_bytes,
-    format_shape,
     hint,
     print_document,
     print_table,
     say,
 )
+from tilewright.formatting import format_shapes
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -41,7 +41,7 @@ def list_networks(as_json: bool = JSON_OPTION) -> None:
     print_table(
         ("name", "family", "inputs", "what it is"),
         [
-            (e.name, e.family, " ".join(format_shape(s) for s in e.input_shapes.values()), e.description)
+            (e.name, e.family, format_shapes(e.input_shapes.values()), e.description)
             for e in entries
         ],
     )
