@@ -40,10 +40,7 @@ def list_networks(as_json: bool = JSON_OPTION) -> None:
         return
     print_table(
         ("name", "family", "inputs", "what it is"),
-        [
-            (e.name, e.family, format_shapes(e.input_shapes.values()), e.description)
-            for e in entries
-        ],
+        [(e.name, e.family, format_shapes(e.input_shapes.values()), e.description) for e in entries],
     )
 
 
