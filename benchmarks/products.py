@@ -39,11 +39,11 @@ RUNS_BETWEEN_PEAKS = 10
 FAR_FROM_LIMIT = 0.75
 
 
-def measure(name: str, threads: int, seconds: float, accuracy: str) -> dict[str, Any]:
+def measure(name: str, threads: int, seconds: float, accuracy: str, isa: str | None) -> dict[str, Any]:
     """One network: least time of every step, summed over steps that compute the same."""
     model = built(name)
     feed = zoo.example_inputs(model, 0)
-    options = Options(threads=threads, accuracy=accuracy)
+    options = Options(threads=threads, accuracy=accuracy, isa=isa)
     program = plan(load_onnx(model), options).program
     code = CpuTarget().generate(program, profile=True)
     works = {launch: Work.of(launch, code.lowered) for launch in code.lowered.launches}
@@ -84,7 +84,8 @@ def measure(name: str, threads: int, seconds: float, accuracy: str) -> dict[str,
         )
         row["product_mflop"] += sum(works[x].product_flop for x in launches) / 1e6
     return {
-        "network": name, "threads": threads, "accuracy": accuracy, "commit": commit(), "num_runs": num_runs,
+        "network": name, "threads": threads, "accuracy": accuracy, "isa": isa,
+        "commit": commit(), "num_runs": num_runs,
         "peak_gflop_per_s": peak / 1e9, "least_us": sum(least) / 1e3,
         "rows": [
             {"template": t, "shape": shape, "notes": notes, **row} for (t, shape, notes), row in rows.items()
@@ -139,17 +140,18 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(NETWORKS), help="by commas, as in bert_base@384")
     parser.add_argument("--threads", default="1", help="numbers of threads, by commas")
     parser.add_argument("--accuracy", default="default")
+    parser.add_argument("--isa", help="instruction set to keep to; default: all that this machine has")
     parser.add_argument("--seconds", type=float, default=20.0, help="of runs, for each network")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/products.jsonl"))
     parser.add_argument("--page", type=Path, help="a file for the tables")
     arguments = parser.parse_args()
     results = rows_of(arguments.output)
-    done = {(r["network"], r["threads"], r["accuracy"]) for r in results}
+    done = {(r["network"], r["threads"], r["accuracy"], r["isa"]) for r in results}
     for name in arguments.networks.split(","):
         for threads in map(int, arguments.threads.split(",")):
-            if (name, threads, arguments.accuracy) in done:
+            if (name, threads, arguments.accuracy, arguments.isa) in done:
                 continue
-            result = measure(name, threads, arguments.seconds, arguments.accuracy)
+            result = measure(name, threads, arguments.seconds, arguments.accuracy, arguments.isa)
             append_row(arguments.output, result)
             results.append(result)
             print(table(result), file=sys.stderr, flush=True)
