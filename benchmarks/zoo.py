@@ -3,9 +3,12 @@
     python benchmarks/zoo.py --threads 1,2 --duration 6 --page docs/benchmarks.md
     python benchmarks/zoo.py --isa avx2 --output results/zoo-avx2
     python benchmarks/zoo.py --accuracy fast --output results/zoo-fast
+    python benchmarks/zoo.py --quantized --output results/zoo-int8
 
-Peers compute in float32 whatever the processor; beside `fast` OpenVINO computes in bfloat16. A network may
-be given another size: `mobilenet_v2@112` is 112 pixels wide, `bert_base@384` reads 384 tokens,
+Peers compute in float32 whatever the processor; beside `fast` OpenVINO computes in bfloat16. Quantised, each
+engine gets the same file, its layers between QuantizeLinear and DequantizeLinear, with ranges of the example
+input; the error is against that file in float64, where a rounding that falls otherwise is a step. A network
+may be given another size: `mobilenet_v2@112` is 112 pixels wide, `bert_base@384` reads 384 tokens,
 `gru_tagger@64x8` eight sequences of 64. Writes
 `OUTPUT.json` (all samples) and `OUTPUT.md` (the tables) after each network, so that a run that was
 interrupted, or that `--limit` ended, goes on where it stopped; in the end the tables go into `--page`. Before
@@ -30,6 +33,9 @@ from pathlib import Path
 from typing import Any
 
 from results import with_table
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from harness.quantize import quantize
 
 import tilewright as tw
 from tilewright import zoo
@@ -82,17 +88,34 @@ SETS = (
     ),
 )  # fmt: skip
 
+QUANTIZED = Set(
+    "Quantised to bytes",
+    1.2,
+    (
+        "resnet18", "resnet50", "mobilenet_v2", "mobilenet_v2@112", "squeezenet1_1", "vgg16", "inception_v3",
+        "densenet121", "bert_tiny", "bert_base", "vit_b_16",
+    ),
+)  # fmt: skip
+
 SEED = 0
 LOOK_S = 1.0
 PROFILE_S = 1.0
 
 
 def measure(
-    name: str, peers: list[str], threads: list[int], duration_s: float, accuracy: str, isa: str | None
+    name: str,
+    peers: list[str],
+    threads: list[int],
+    duration_s: float,
+    accuracy: str,
+    isa: str | None,
+    is_quantized: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """A row for each number of threads: figures, samples, versions, the state of the machine, the commit."""
     model = built(name)
     feed = zoo.example_inputs(model, SEED)
+    if is_quantized:
+        model = quantize(model, feed)
     graph = load_onnx(model)
     expected = expected_outputs(graph, feed, [o.name for o in graph.outputs])
     with tempfile.TemporaryDirectory() as folder:
@@ -114,6 +137,7 @@ def measure(
                 "seed": SEED,
                 "accuracy": accuracy,
                 "isa": isa_by_name(isa or HOST).name,
+                "is_quantized": is_quantized,
                 "commit": commit(),
                 "warnings": list(comparison.machine.warnings()),
                 "is_busy": comparison.machine.is_busy,
@@ -186,8 +210,9 @@ def wait_for_idle(limit_s: float) -> None:
 def tables(rows: list[dict[str, Any]], peers: list[str]) -> str:
     """A table for each set with rows, the networks of no set last; then means and what was measured where."""
     parts = [conditions(rows)] if rows else []
-    in_sets = {name for one in SETS for name in one.networks}
-    for one in SETS:
+    sets = (QUANTIZED,) if any(row.get("is_quantized") for row in rows) else SETS
+    in_sets = {name for one in sets for name in one.networks}
+    for one in sets:
         own = [row for row in rows if row["model"] in one.networks]
         if own:
             title = f"### {one.title}: at least {one.goal:.2f} times"
@@ -200,6 +225,9 @@ def tables(rows: list[dict[str, Any]], peers: list[str]) -> str:
 
 def conditions(rows: list[dict[str, Any]]) -> str:
     """What is compared with what: the accuracy and the instruction set of ours, the types of peers."""
+    if any(row.get("is_quantized") for row in rows):
+        isas = ", ".join(sorted({row["isa"] for row in rows}))
+        return f"tilewright's code for {isas}; every engine runs the same quantised file.\n"
     ours = sorted({f"accuracy `{row['accuracy']}`, code for {row['isa']}" for row in rows})
     theirs = {f"{c['engine']} in {c['accuracy']}" for row in rows for c in row["contestants"][1:]}
     return f"tilewright at {'; '.join(ours)}; beside {', '.join(sorted(theirs)) or 'nobody'}.\n"
@@ -333,8 +361,10 @@ def error(contestant: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    every = ",".join(name for one in SETS for name in one.networks)
-    parser.add_argument("--networks", default=every, help="names, by commas, as in resnet18@112")
+    parser.add_argument(
+        "--networks", help="names, by commas, as in resnet18@112; default: all that a table has"
+    )
+    parser.add_argument("--quantized", action="store_true", help="the networks quantised to bytes")
     parser.add_argument("--accuracy", default="default", help="ours: strict, default, relaxed or fast")
     parser.add_argument(
         "--isa", help="instruction set that ours keeps to; default: all that this machine has"
@@ -356,16 +386,19 @@ def main() -> None:
     samples = arguments.output.with_suffix(".json")
     rows: list[dict[str, Any]] = json.loads(samples.read_text()) if samples.exists() else []
     done = {(r["model"], r["num_threads"]) for r in rows}
-    asked = (arguments.accuracy, isa_by_name(arguments.isa or HOST).name)
-    if any((row.get("accuracy"), row.get("isa")) != asked for row in rows):
-        parser.error(f"{samples} is of another accuracy or instruction set: give another --output")
-    for name in arguments.networks.split(","):
+    asked = (arguments.accuracy, isa_by_name(arguments.isa or HOST).name, arguments.quantized)
+    if any((row["accuracy"], row["isa"], row.get("is_quantized", False)) != asked for row in rows):
+        parser.error(f"{samples} is of another accuracy, instruction set or type: give another --output")
+    sets = (QUANTIZED,) if arguments.quantized else SETS
+    networks = arguments.networks.split(",") if arguments.networks else [n for s in sets for n in s.networks]
+    for name in networks:
         threads = [n for n in map(int, arguments.threads.split(",")) if (name, n) not in done]
         is_over = arguments.limit is not None and time.monotonic() - started_s > arguments.limit
         if not threads or is_over:
             continue
         wait_for_idle(arguments.wait)
-        for row in measure(name, peers, threads, arguments.duration, arguments.accuracy, arguments.isa):
+        settings = (arguments.duration, arguments.accuracy, arguments.isa, arguments.quantized)
+        for row in measure(name, peers, threads, *settings):
             rows.append(row)
             write_atomically(samples, json.dumps(rows).encode())
             write_atomically(arguments.output.with_suffix(".md"), tables(rows, peers).encode())
