@@ -363,7 +363,8 @@ class CpuCosts:
                 yield attention
                 done = number + len(attention.nests)
                 continue
-            context = Context(self._isa, names.layouts([nest]), self._accuracy, names.constants, cached)
+            layouts = names.layouts([nest])
+            context = Context(self._isa, layouts, self._accuracy, names.constants, cached, names.num_locals)
             way = product_way(nest, context)
             if way is None:
                 others.append(nest)
@@ -374,7 +375,8 @@ class CpuCosts:
 
     def _attention(self, run: tuple[Nest, ...], names: Names) -> _Part | None:
         """Nests that may be one attention, if one kernel computes them."""
-        context = Context(self._isa, names.layouts(run), self._accuracy, names.constants)
+        layouts = names.layouts(run)
+        context = Context(self._isa, layouts, self._accuracy, names.constants, next_local=names.num_locals)
         problem = ATTENTION.match(run, context)
         if isinstance(problem, Declined):
             return None

@@ -19,6 +19,11 @@ class Product:
     layouts: Layouts
     constants: frozenset[OperandKey]
 
+    @property
+    def next_local(self) -> int:
+        """The first number that no temporary of the nest has."""
+        return 1 + max((position for kind, position in self.layouts if kind == "local"), default=-1)
+
 
 Products = Mapping[str, Product]
 """Products by signature: equal signatures are equal work."""

@@ -152,7 +152,7 @@ class Sites:
     def _alternatives(self, signature: str, isa: Isa, accuracy: Accuracy) -> tuple[Choice, ...]:
         """Ways to make a product beside the one that the estimates chose."""
         product = self.plain.products[signature]
-        context = Context(isa, product.layouts, accuracy, product.constants)
+        context = Context(isa, product.layouts, accuracy, product.constants, next_local=product.next_local)
         ways = product_candidates(product.nest, context)
         return ways[1:]
 

@@ -2,8 +2,10 @@
 
 import copy
 
+import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from harness.quantize import quantize
+from onnx import TensorProto, helper, numpy_helper
 from tests.support.models import model
 
 from tilewright import zoo
@@ -190,3 +192,25 @@ def test_which_operand_a_group_makes_itself_is_told_apart() -> None:
     assert times[0] != times[1]
     assert costs.stage_facts(stages[0]) != costs.stage_facts(stages[1])
     assert costs.stage_facts(stages[0]) == costs.stage_facts(stages[0])
+
+
+def test_a_product_within_a_kernel_is_priced_beside_the_temporaries_of_the_kernel() -> None:
+    """The padded copy that a product of bytes makes of its input has a name of its own in the kernel."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((8, 8, 3, 3)), "v": rng.standard_normal((8, 16, 1, 1))}
+    float_model = model(
+        [
+            helper.make_node("Conv", ["x", "w"], ["a"], pads=[1, 1, 1, 1]),
+            helper.make_node("Concat", ["x", "a"], ["b"], axis=1),
+            helper.make_node("Conv", ["b", "v"], ["y"]),
+        ],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 16, 16])],
+        [numpy_helper.from_array(data.astype(np.float32), name) for name, data in weights.items()],
+    )
+    quantized = quantize(float_model, {"x": rng.standard_normal((1, 8, 16, 16)).astype(np.float32)})
+    compilation = compile_graph(load_onnx(quantized), Options(no_cache=True, threads=1))
+    backend, graph = compilation.planned.backend, compilation.program.graph
+    assert isinstance(backend, CpuBackend)
+    whole = make_subgraph(0, tuple(graph.nodes), graph)
+    assert backend.costs.kernel(whole).time_ns > 0

@@ -141,6 +141,6 @@ def _ways(
 ) -> tuple[tuple[Choice, ...], int]:
     """All ways to make a product, and how many of them, the first, are worth measuring in any case."""
     product = lowered.products[signature]
-    context = Context(isa, product.layouts, accuracy, product.constants)
+    context = Context(isa, product.layouts, accuracy, product.constants, next_local=product.next_local)
     first = product_candidates(product.nest, context)
     return tuple(dict.fromkeys((*first, *product_variations(product.nest, context)))), len(first)
