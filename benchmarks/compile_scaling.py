@@ -21,13 +21,14 @@ from typing import Any
 
 import numpy as np
 import onnx
+from line_chart import write_line_chart
 from onnx import TensorProto, helper, numpy_helper
 from results import with_table
 
 from tilewright.api import load
 from tilewright.compiler import compile_graph
 from tilewright.options import Options
-from tilewright.report.figure import Line, line_chart
+from tilewright.report.figure import Line
 
 SIZES = (300, 1_000, 3_000, 10_000)
 NUM_ELEMENTS = 1_000
@@ -226,8 +227,7 @@ def main() -> None:
             )
             for shape in dict.fromkeys(r["shape"] for r in rows)
         ]
-        picture = line_chart("Compile time, processor seconds", "operators", "seconds", lines)
-        (arguments.page.parent / PICTURE).write_text(picture + "\n")
+        write_line_chart(arguments.page.parent / PICTURE, "operators", "processor seconds", lines)
         arguments.page.write_text(with_table(arguments.page.read_text(), text))
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from line_chart import write_line_chart
 from results import with_table
 
 import tilewright as tw
@@ -25,7 +26,7 @@ from tilewright.hardware.presets import load_preset
 from tilewright.hardware.variants import parse_axis, variants
 from tilewright.options import Options
 from tilewright.passes import run_passes
-from tilewright.report.figure import Line, line_chart
+from tilewright.report.figure import Line
 from tilewright.targets.npu.recipes import NAMED
 from tilewright.targets.npu.target import NpuTarget
 
@@ -123,8 +124,8 @@ def pictures(rows: Sequence[Mapping[str, Any]], output: Path) -> None:
         for network in dict.fromkeys(r["network"] for r in rows):
             own = [r for r in rows if (r["network"], r["axis"]) == (network, axis)]
             lines.append(Line(network, tuple((r["value"], r["time_ns"] * 1e-6) for r in own)))
-        chart = line_chart(f"Simulated time, best plan: {AXES[axis][0]}", AXES[axis][0], "ms", lines)
-        output.with_name(f"{output.name}_{axis}.svg").write_text(chart + "\n")
+        path = output.with_name(f"{output.name}_{axis}.svg")
+        write_line_chart(path, AXES[axis][0], "simulated time of the best plan, ms", lines)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The software bill of materials of a release: CycloneDX 1.6 as JSON, from the lock file of what runs.
+"""The software bill of materials of a release: CycloneDX 1.6 as JSON, from the lock files of what runs.
 
 `python requirements/sbom.py > tilewright-VERSION.cdx.json`. Equal lock files give equal documents: there is
 no time in them, and the serial number is made of the content.
@@ -17,6 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements" / "runtime.lock"
+LIBRARIES = ROOT / "src" / "tilewright" / "report" / "libraries" / "libraries.json"
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)(?:\s*;\s*([^\\]+?))?\s*\\?$")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 
@@ -37,7 +38,8 @@ def bill_of_materials(path: Path = LOCK) -> dict[str, Any]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     name, version = project["name"], project["version"]
     root = f"pkg:pypi/{name}@{version}"
-    components = [_component(*entry) for entry in locked(path)]
+    packages = [_component(*entry) for entry in locked(path)]
+    components = [*packages, *map(_library, json.loads(LIBRARIES.read_text()))]
     content = json.dumps([root, components], sort_keys=True).encode()
     return {
         "bomFormat": "CycloneDX",
@@ -51,7 +53,7 @@ def bill_of_materials(path: Path = LOCK) -> dict[str, Any]:
                 "name": name,
                 "version": version,
                 "purl": root,
-                "licenses": [{"license": {"id": project["license"]}}],
+                "licenses": [{"expression": project["license"]}],
             }
         },
         "components": components,
@@ -72,6 +74,28 @@ def _component(name: str, version: str, marker: str, hashes: list[str]) -> dict[
         "purl": purl,
         "scope": "optional" if marker else "required",
         "properties": properties,
+    }
+
+
+def _library(package: dict[str, Any]) -> dict[str, Any]:
+    """JavaScript that pages hold, which is in the package itself, with what its file is made of."""
+    component = _of_npm(package)
+    component["hashes"] = [{"alg": "SHA-256", "content": package["sha256"]}]
+    component["properties"] = [{"name": "tilewright:file", "value": package["file"]}]
+    component["components"] = [_of_npm(held, f"{package['file']}:") for held in package["holds"]]
+    return component
+
+
+def _of_npm(package: dict[str, Any], inside: str = "") -> dict[str, Any]:
+    purl = f"pkg:npm/{package['name'].replace('@', '%40')}@{package['version']}"
+    return {
+        "type": "library",
+        "bom-ref": f"{inside}{purl}",
+        "name": package["name"],
+        "version": package["version"],
+        "purl": purl,
+        "scope": "required",
+        "licenses": [{"license": {"id": package["license"]}}],
     }
 
 

@@ -22,17 +22,17 @@ LOCKS = {name: ROOT / "requirements" / f"{name}.lock" for name in ("ci", "runtim
 HERE = {"python_version": "3.11", "python_full_version": "3.11.7", "sys_platform": "linux", "extra": ""}
 
 
-def loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("sbom", ROOT / "requirements" / "sbom.py")
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "requirements" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules["sbom"] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
 
-SBOM = loaded()
+SBOM, PAGES = loaded("sbom"), loaded("page_libraries")
 
 
 def pins(lock: str) -> dict[str, str]:
@@ -116,7 +116,8 @@ def test_ci_installs_nothing_without_a_hash() -> None:
 def test_the_bill_of_materials_lists_what_runs() -> None:
     bill = SBOM.bill_of_materials()
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
-    assert {(c["name"], c["version"]) for c in bill["components"]} == {
+    libraries = {(package["name"], package["version"]) for package in PAGES.locked()}
+    assert {(c["name"], c["version"]) for c in bill["components"]} == libraries | {
         (name, version) for name, version, _, _ in SBOM.locked(LOCKS["runtime"])
     }
     assert bill["metadata"]["component"]["version"] == PROJECT["project"]["version"]
@@ -124,3 +125,17 @@ def test_the_bill_of_materials_lists_what_runs() -> None:
     assert set(bill["dependencies"][0]["dependsOn"]) == references
     assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", bill["serialNumber"])
     assert SBOM.bill_of_materials() == bill
+
+
+def test_javascript_of_pages_is_what_is_locked_and_its_licences_are_beside_it() -> None:
+    project = PROJECT["project"]
+    told = PAGES.LICENCES.read_text()
+    for package in PAGES.locked():
+        assert PAGES.sha256(PAGES.FOLDER / package["file"]) == package["sha256"]
+        assert package["integrity"].startswith("sha512-")
+        assert package["version"] in (PAGES.FOLDER / package["file"]).read_text()
+        for held in (package, *package["holds"]):
+            assert f"{held['name']} {held['version']} ({held['license']})" in told
+            assert held["license"] in project["license"].split(" AND ")
+    assert {p.name for p in PAGES.FOLDER.glob("*.js")} == {p["file"] for p in PAGES.locked()}
+    assert PAGES.LICENCES.relative_to(ROOT).as_posix() in project["license-files"]

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from tests.support.cli import tilewright
 from tests.support.models import small_net
+from tests.support.pictures import marks, own_text, pictures
 
 from tilewright.cli.schemas import violations
 from tilewright.cost.nest_analysis import evaluate
@@ -218,8 +219,9 @@ def test_a_sweep_maps_onto_every_combination_and_marks_what_no_other_beats(tmp_p
         as_good = [f for f in figures.values() if all(a <= b for a, b in zip(f, own, strict=True))]
         assert rows[key]["is_best"] is (set(as_good) == {own})
     drawn = plot.read_text()
-    assert drawn.count("<circle") == 3 * 4, "three pictures of four variants"
-    assert "http" not in drawn.replace("http://www.w3.org/2000/svg", ""), "the page needs no network"
+    dots = [found["num"] for picture in pictures(drawn) for found in marks(picture, "dot")]
+    assert dots == [4, 4, 4], "three pictures of four variants"
+    assert "http" not in own_text(drawn), "the page needs no network"
 
 
 @pytest.mark.parametrize("mapper", ["cosa", "exact", "random"])

@@ -68,7 +68,8 @@ _SMALLEST_PX = 9.0
 _UNREADABLE = """
 (() => {
   const told = [];
-  for (const svg of document.querySelectorAll(".drawn svg")) {
+  const isTurned = (text) => (text.getAttribute("transform") ?? "").includes("rotate");
+  for (const svg of document.querySelectorAll(".drawn svg, .nest svg")) {
     const frame = svg.getBoundingClientRect();
     if (!frame.width) continue;
     const scale = frame.width / svg.viewBox.baseVal.width;
@@ -84,8 +85,7 @@ _UNREADABLE = """
         const b = areas[j];
         const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
         const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
-        const isTurned = text.hasAttribute("transform") || texts[j].hasAttribute("transform");
-        if (!isTurned && across > 1 && down > 0.3 * Math.min(a.height, b.height))
+        if (!isTurned(text) && !isTurned(texts[j]) && across > 1 && down > 0.3 * Math.min(a.height, b.height))
           told.push(`${name} lies on ${JSON.stringify(texts[j].textContent)}`);
       }
     });
@@ -159,14 +159,14 @@ class Browser:
         session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.ask(f"{domain}.enable", session)
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.ask("Emulation.setDeviceMetricsOverride", session, **size)
+        opened = Page(self, session)
+        opened.resize(width, height)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
         self.ask("Emulation.setEmulatedMedia", session, features=[scheme])
         self.ask("Page.navigate", session, url=path.resolve().as_uri())
         self.wait_for("Page.loadEventFired", session)
         try:
-            yield Page(self, session, width)
+            yield opened
         finally:
             self.ask("Target.closeTarget", targetId=target)
 
@@ -174,8 +174,14 @@ class Browser:
 class Page:
     """An open page."""
 
-    def __init__(self, browser: Browser, session: str, width: int) -> None:
-        self._browser, self._session, self.width = browser, session, width
+    def __init__(self, browser: Browser, session: str) -> None:
+        self._browser, self._session, self.width = browser, session, 0
+
+    def resize(self, width: int, height: int = 900) -> None:
+        """Give it another width, as a phone has where it is small."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+        self._browser.ask("Emulation.setDeviceMetricsOverride", self._session, **size)
+        self.width = width
 
     def value(self, expression: str) -> Any:
         """What JavaScript gives for an expression."""
@@ -188,6 +194,13 @@ class Page:
     def drawn(self) -> None:
         """Wait until everything that was asked for has been drawn."""
         self.value("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+
+    def until(self, expression: str) -> None:
+        """Wait until an expression of JavaScript holds."""
+        self.value(
+            "new Promise((done) => { const look = () => "
+            f"{{ if ({expression}) done(1); else setTimeout(look, 10); }}; look(); }})"
+        )
 
     def headings(self) -> list[str]:
         """The page's sections."""

@@ -17,7 +17,6 @@ from tilewright.benchmark.limits import MachineLimits
 from tilewright.benchmark.machine_state import MachineState
 from tilewright.benchmark.profile import Bound, KernelTime, Profile
 from tilewright.benchmark.statistics import Timing
-from tilewright.report.graph_layout import Box, layered
 from tilewright.report.workers import RecordedChunk, RecordedRun
 
 LIMITS = MachineLimits(2, 100e9, 800e9, 10e9, 100e9, 200e9, 32_000, 50e9)
@@ -84,31 +83,20 @@ def _timing(least_ms: float, seed: int) -> Timing:
     return Timing(tuple(sorted(r)[25] for r in rounds), tuple(ms for r in rounds for ms in r))
 
 
-def many_boxes(number: int) -> dict[str, Any]:
-    """A graph of so many boxes, placed, as its picture takes it."""
+def many_boxes(number: int) -> tuple[list[dict[str, Any]], list[list[Any]]]:
+    """Boxes and arcs of a graph, as its picture takes them."""
     rng = random.Random(0)
-    boxes = [Box(200, 40)] * number
-    arcs = [(rng.randrange(max(0, i - 8), i), i) for i in range(1, number)]
-    layout = layered(boxes, arcs)
-    described = [
+    boxes = [
         {
-            "x": x,
-            "y": y,
-            "w": 200,
-            "h": 40,
             "lines": [f"k{n} loops", f"Relu  relu{n}"],
             "share": n / number**2,
             "about": [f"k{n} loops", f"Relu relu{n} -> v{n}"],
             "find": f"relu relu{n} k{n}",
         }
-        for n, (x, y) in enumerate(layout.corners)
+        for n in range(number)
     ]
-    return {
-        "width": layout.width,
-        "height": layout.height,
-        "boxes": described,
-        "arcs": [[source, sink, [f"v{source}: cut"]] for source, sink in arcs],
-    }
+    sources = [rng.randrange(max(0, n - 8), n) for n in range(1, number)]
+    return boxes, [[source, n, [f"v{source}: cut"]] for n, source in enumerate(sources, 1)]
 
 
 def write_pages(folder: Path) -> dict[str, Path]:

@@ -31,7 +31,7 @@ _UNTIL = 0.995
 
 
 def latency_page(comparison: Comparison, tables: Sequence[Table], lines: Sequence[str]) -> str:
-    """One HTML page without scripts or network; `tables` and `lines` are what is said of all in words."""
+    """One HTML page that needs no network; `tables` and `lines` are what is said of all in words."""
     timed = [(c.label, c.timing) for c in comparison.contestants if c.timing is not None]
     streams = "" if comparison.num_streams == 1 else f", {comparison.num_streams} runs at a time"
     threads = f"{comparison.num_threads} thread{'s' if comparison.num_threads > 1 else ''}"
@@ -47,7 +47,7 @@ def latency_page(comparison: Comparison, tables: Sequence[Table], lines: Sequenc
         parts += [heading("Did not run"), html_table(("engine", "why"), failed, is_words=True)]
     parts += [heading("The machine meanwhile"), *map(note, lines)]
     parts.append(folded("Medians of rounds, ms", [_round_table(timed)]))
-    return page(f"Latency of {comparison.model}", parts, follows_system=True)
+    return page(f"Latency of {comparison.model}", parts)
 
 
 _ROUNDS = (

@@ -125,7 +125,7 @@ class CompilationReport:
 
     def html(self) -> str:
         """The whole report as one page."""
-        return page("tilewright report", [table.html() for table in self.tables], follows_system=True)
+        return page("tilewright report", [table.html() for table in self.tables])
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:

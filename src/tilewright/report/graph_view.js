@@ -1,171 +1,226 @@
 "use strict";
+// Draws the graph of a page: places its boxes with dagre, zooms and moves with d3, finds boxes and says what they are.
 (() => {
-  const source = document.currentScript.previousElementSibling;
-  const data = JSON.parse(source.textContent);
-  const frame = source.previousElementSibling;
-  const canvas = frame.querySelector("canvas");
-  const about = frame.querySelector(".graph-about");
-  const tools = frame.previousElementSibling;
-  const field = tools.querySelector("input");
-  const count = tools.querySelector(".graph-count");
-  const pen = canvas.getContext("2d");
-  const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  const view = { x: 0, y: 0, scale: 1 };
-  const most = Math.max(1e-9, ...data.boxes.map((box) => box.share));
-  let chosen = -1, found = [], place = -1, waiting = false;
+  const LINE = 16, PAD = 8, GAP_X = 28, GAP_Y = 44, FONT = "12px system-ui, sans-serif";
+  // dagre takes time that grows faster than the graph, some 0.2 s for 250 boxes: larger graphs are placed in pieces.
+  const PIECE = 250, PIECE_OF_MANY = 60, MANY = 1000;
+  const AT_ONCE_MS = 50;
+  const READABLE = 0.7;
 
-  const draw = () => {
-    waiting = false;
-    const ratio = window.devicePixelRatio || 1;
-    const width = canvas.clientWidth, height = canvas.clientHeight;
-    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-      canvas.width = Math.round(width * ratio);
-      canvas.height = Math.round(height * ratio);
+  // Where pieces begin: where the fewest arcs pass in the second half of what a piece may have.
+  const starts = (number, arcs) => {
+    const most = number > MANY ? PIECE_OF_MANY : PIECE;
+    const passing = new Array(number + 1).fill(0);
+    for (const [from, to] of arcs) {
+      passing[Math.min(from, to) + 1] += 1;
+      passing[Math.max(from, to) + 1] -= 1;
     }
-    const ink = dark.matches ? "#eee" : "#111", faint = dark.matches ? "#999" : "#777";
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.clearRect(0, 0, width, height);
-    pen.setTransform(ratio * view.scale, 0, 0, ratio * view.scale, -ratio * view.x * view.scale, -ratio * view.y * view.scale);
-    const right = view.x + width / view.scale, bottom = view.y + height / view.scale;
-    pen.lineWidth = Math.max(1, 0.7 / view.scale);
-    for (const [from, to] of data.arcs) {
-      const a = data.boxes[from], b = data.boxes[to];
-      const x1 = a.x + a.w / 2, y1 = a.y + a.h, x2 = b.x + b.w / 2, y2 = b.y;
-      if (Math.max(y1, y2) < view.y || Math.min(y1, y2) > bottom) continue;
-      // What passes by other boxes goes around them on the right.
-      const bend = y2 - y1 > 160 ? Math.max(a.w, b.w) / 2 + 30 : 0;
-      if (Math.max(x1, x2) + bend < view.x || Math.min(x1, x2) > right) continue;
-      pen.strokeStyle = from === chosen || to === chosen ? ink : faint;
-      pen.beginPath();
-      pen.moveTo(x1, y1);
-      pen.bezierCurveTo(x1 + bend, y1 + 22, x2 + bend, y2 - 22, x2, y2);
-      pen.stroke();
+    for (let place = 1; place <= number; place += 1) passing[place] += passing[place - 1];
+    const found = [0];
+    while (number - found.at(-1) > most) {
+      let best = found.at(-1) + most;
+      for (let place = best; place > found.at(-1) + most / 2; place -= 1) {
+        if (passing[place] < passing[best]) best = place;
+      }
+      found.push(best);
     }
-    const isReadable = view.scale > 0.35;
-    pen.font = "12px system-ui, sans-serif";
-    pen.textBaseline = "top";
-    data.boxes.forEach((box, number) => {
-      if (box.x > right || box.x + box.w < view.x || box.y > bottom || box.y + box.h < view.y) return;
-      const heat = Math.sqrt(box.share / most);
-      pen.fillStyle = `hsl(${Math.round(215 - 215 * heat)} 70% ${dark.matches ? 28 : 86}%)`;
-      pen.fillRect(box.x, box.y, box.w, box.h);
-      pen.strokeStyle = number === chosen ? ink : faint;
-      pen.lineWidth = number === chosen ? 3 / view.scale : 1;
-      pen.strokeRect(box.x, box.y, box.w, box.h);
-      if (!isReadable) return;
-      pen.fillStyle = ink;
-      box.lines.forEach((line, row) => pen.fillText(line, box.x + 8, box.y + 8 + 16 * row, box.w - 12));
-    });
-  };
-  const redraw = () => {
-    if (!waiting) { waiting = true; requestAnimationFrame(draw); }
-  };
-  const whole = () => {
-    const width = canvas.clientWidth, height = canvas.clientHeight;
-    view.scale = Math.min(1, width / (data.width + 80), Math.max(height / (data.height + 40), 0.25));
-    view.x = data.width / 2 - width / view.scale / 2;
-    view.y = -20;
-    redraw();
-  };
-  const choose = (number) => {
-    chosen = number;
-    if (number < 0) { about.textContent = ""; redraw(); return; }
-    const lines = [...data.boxes[number].about];
-    for (const [from, to, passed] of data.arcs) {
-      if (to === number) lines.push(...passed.map((text) => `reads ${text}`));
-      if (from === number) lines.push(...passed.map((text) => `gives ${text}`));
-    }
-    about.textContent = lines.join("\n");
-    redraw();
-  };
-  const goTo = (number) => {
-    const box = data.boxes[number];
-    view.scale = Math.max(view.scale, 0.8);
-    view.x = box.x + box.w / 2 - canvas.clientWidth / view.scale / 2;
-    view.y = box.y + box.h / 2 - canvas.clientHeight / view.scale / 2;
-    choose(number);
-  };
-  const at = (event) => {
-    const area = canvas.getBoundingClientRect();
-    return [(event.clientX - area.left) / view.scale + view.x, (event.clientY - area.top) / view.scale + view.y];
-  };
-  const zoom = (factor, clientX, clientY) => {
-    const area = canvas.getBoundingClientRect();
-    const scale = Math.min(4, Math.max(0.01, view.scale * factor));
-    view.x += (clientX - area.left) * (1 / view.scale - 1 / scale);
-    view.y += (clientY - area.top) * (1 / view.scale - 1 / scale);
-    view.scale = scale;
-    redraw();
+    return found;
   };
 
-  const fingers = new Map();
-  let moved = 0, spread = 0;
-  canvas.addEventListener("pointerdown", (event) => {
-    canvas.setPointerCapture(event.pointerId);
-    fingers.set(event.pointerId, event);
-    moved = 0;
-    spread = 0;
-  });
-  canvas.addEventListener("pointermove", (event) => {
-    const before = fingers.get(event.pointerId);
-    if (!before) return;
-    fingers.set(event.pointerId, event);
-    if (fingers.size === 2) {
-      const [a, b] = [...fingers.values()];
-      const distance = Math.hypot(a.clientX - b.clientX, a.clientY - b.clientY);
-      if (spread) zoom(distance / spread, (a.clientX + b.clientX) / 2, (a.clientY + b.clientY) / 2);
-      spread = distance;
-      moved = 99;
-      return;
+  // Gives boxes from start to end their places, below all before, and arcs between them their bends.
+  const placePiece = (boxes, arcs, start, end, top) => {
+    const graph = new dagre.graphlib.Graph().setDefaultEdgeLabel(() => ({}));
+    graph.setGraph({ nodesep: GAP_X, ranksep: GAP_Y, edgesep: GAP_X / 2, ranker: "tight-tree" });
+    for (let number = start; number < end; number += 1) {
+      graph.setNode(String(number), { width: boxes[number].w, height: boxes[number].h });
     }
-    const dx = event.clientX - before.clientX, dy = event.clientY - before.clientY;
-    moved += Math.abs(dx) + Math.abs(dy);
-    view.x -= dx / view.scale;
-    view.y -= dy / view.scale;
-    redraw();
-  });
-  const lift = (event) => {
-    if (!fingers.delete(event.pointerId) || moved > 4 || event.type !== "pointerup") return;
-    const [x, y] = at(event);
-    choose(data.boxes.findIndex((box) => x >= box.x && x <= box.x + box.w && y >= box.y && y <= box.y + box.h));
+    const isInside = ({ from, to }) => Math.min(from, to) >= start;
+    for (const { from, to } of arcs.filter(isInside)) graph.setEdge(String(from), String(to));
+    dagre.layout(graph);
+    // As near as can be below what it reads from the pieces before.
+    const away = arcs.filter((arc) => arc.from < start).map(({ from, to }) =>
+      boxes[from].x + boxes[from].w / 2 - graph.node(String(to)).x);
+    const left = d3.mean(away) ?? 0;
+    for (let number = start; number < end; number += 1) {
+      const { x, y } = graph.node(String(number));
+      boxes[number].x = x + left - boxes[number].w / 2;
+      boxes[number].y = y + top - boxes[number].h / 2;
+    }
+    const through = d3.line((p) => p.x + left, (p) => p.y + top).curve(d3.curveBasis);
+    for (const arc of arcs) {
+      const from = boxes[arc.from], to = boxes[arc.to];
+      const bends = isInside(arc) && graph.edge(String(arc.from), String(arc.to)).points;
+      arc.path = new Path2D(bends ? through(bends) : past(from, to));
+      arc.top = Math.min(from.y, to.y);
+      arc.bottom = Math.max(from.y + from.h, to.y + to.h);
+    }
+    return d3.max(boxes.slice(start, end), (box) => box.y + box.h) + GAP_Y;
   };
-  canvas.addEventListener("pointerup", lift);
-  canvas.addEventListener("pointercancel", lift);
-  // Until the picture is chosen the wheel scrolls the page, which would else end here.
-  canvas.addEventListener("wheel", (event) => {
-    if (document.activeElement !== canvas && !event.ctrlKey) return;
-    event.preventDefault();
-    zoom(Math.exp(-event.deltaY / 400), event.clientX, event.clientY);
-  }, { passive: false });
-  canvas.addEventListener("keydown", (event) => {
-    const step = 60 / view.scale;
-    const moves = { ArrowLeft: [-step, 0], ArrowRight: [step, 0], ArrowUp: [0, -step], ArrowDown: [0, step] };
-    const area = canvas.getBoundingClientRect();
-    if (moves[event.key]) {
-      view.x += moves[event.key][0];
-      view.y += moves[event.key][1];
+
+  // From a piece to a later one: beside the boxes between them, on the right.
+  const past = (from, to) => {
+    const x1 = from.x + from.w / 2, y1 = from.y + from.h, x2 = to.x + to.w / 2, y2 = to.y;
+    const bend = y2 - y1 > 4 * GAP_Y ? Math.max(from.w, to.w) / 2 + GAP_X : 0;
+    return `M${x1},${y1}C${x1 + bend},${y1 + GAP_Y / 2},${x2 + bend},${y2 - GAP_Y / 2},${x2},${y2}`;
+  };
+
+  const show = (frame) => {
+    const { boxes, arcs: described } = JSON.parse(frame.nextElementSibling.textContent);
+    const arcs = described.map(([from, to, passed]) => ({ from, to, passed }));
+    const canvas = frame.querySelector("canvas"), about = frame.querySelector(".graph-about");
+    const tools = frame.previousElementSibling;
+    const field = tools.querySelector("input"), count = tools.querySelector(".graph-count");
+    const pen = canvas.getContext("2d"), surface = d3.select(canvas);
+    const dark = window.matchMedia("(prefers-color-scheme: dark)");
+    const most = d3.max(boxes, (box) => box.share) || 1;
+    const size = { left: 0, right: 0, bottom: 0 };
+    let view = d3.zoomIdentity, chosen = -1, found = [], turn = -1, isWaiting = false, isMoved = false, numPlaced = 0;
+
+    const draw = () => {
+      isWaiting = false;
+      const ratio = window.devicePixelRatio || 1;
+      const width = Math.round(canvas.clientWidth * ratio), height = Math.round(canvas.clientHeight * ratio);
+      if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+      const ink = dark.matches ? "#eee" : "#111", faint = dark.matches ? "#999" : "#777";
+      pen.setTransform(1, 0, 0, 1, 0, 0);
+      pen.clearRect(0, 0, width, height);
+      pen.setTransform(ratio * view.k, 0, 0, ratio * view.k, ratio * view.x, ratio * view.y);
+      const [left, top] = view.invert([0, 0]);
+      const [right, bottom] = view.invert([canvas.clientWidth, canvas.clientHeight]);
+      pen.lineWidth = Math.max(1, 0.7 / view.k);
+      for (const arc of arcs) {
+        if (!arc.path || arc.bottom < top || arc.top > bottom) continue;
+        pen.strokeStyle = arc.from === chosen || arc.to === chosen ? ink : faint;
+        pen.stroke(arc.path);
+      }
+      pen.font = FONT;
+      pen.textBaseline = "top";
+      for (let number = 0; number < numPlaced; number += 1) {
+        const box = boxes[number];
+        if (box.x > right || box.x + box.w < left || box.y > bottom || box.y + box.h < top) continue;
+        const heat = Math.sqrt(box.share / most);
+        pen.fillStyle = `hsl(${Math.round(215 - 215 * heat)} 70% ${dark.matches ? 28 : 86}%)`;
+        pen.fillRect(box.x, box.y, box.w, box.h);
+        pen.strokeStyle = number === chosen ? ink : faint;
+        pen.lineWidth = number === chosen ? 3 / view.k : 1;
+        pen.strokeRect(box.x, box.y, box.w, box.h);
+        if (view.k <= 0.35) continue; // texts could not be read
+        pen.fillStyle = ink;
+        box.lines.forEach((line, row) => pen.fillText(line, box.x + PAD, box.y + PAD + LINE * row));
+      }
+    };
+    const redraw = () => {
+      if (!isWaiting) { isWaiting = true; requestAnimationFrame(draw); }
+    };
+
+    const zoom = d3.zoom()
+      .scaleExtent([0.01, 4])
+      // Until the picture is chosen the wheel scrolls the page, which would else end here.
+      .filter((event) => event.type !== "wheel" ? !event.button : event.ctrlKey || document.activeElement === canvas)
+      .on("zoom", ({ transform, sourceEvent }) => {
+        view = transform;
+        if (sourceEvent) isMoved = true;
+        redraw();
+      });
+    surface.call(zoom).on("dblclick.zoom", null);
+    const lookAt = (x, y, scale, height) =>
+      surface.call(zoom.transform, d3.zoomIdentity
+        .translate(canvas.clientWidth / 2 - scale * x, height - scale * y).scale(scale));
+    const wholeScale = () => {
+      const across = canvas.clientWidth / (size.right - size.left + 80);
+      return Math.min(1, across, Math.max(canvas.clientHeight / (size.bottom + 40), 0.25));
+    };
+    const whole = () => lookAt((size.left + size.right) / 2, 0, wholeScale(), 20);
+    // What is too large to be read as a whole is shown from its beginning.
+    const begin = () => {
+      if (isMoved) redraw();
+      else if (wholeScale() >= READABLE) whole();
+      else lookAt(boxes[0].x + boxes[0].w / 2, 0, READABLE, 20);
+    };
+    const choose = (number) => {
+      chosen = number;
+      const lines = number < 0 ? [] : [...boxes[number].about];
+      for (const { from, to, passed } of number < 0 ? [] : arcs) {
+        if (to === number) lines.push(...passed.map((text) => `reads ${text}`));
+        if (from === number) lines.push(...passed.map((text) => `gives ${text}`));
+      }
+      about.textContent = lines.join("\n");
       redraw();
-    } else if (event.key === "+" || event.key === "-") {
-      zoom(event.key === "+" ? 1.25 : 0.8, area.left + area.width / 2, area.top + area.height / 2);
-    } else return;
-    event.preventDefault();
-  });
-  field.addEventListener("input", () => {
-    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
-    found = words.length ? data.boxes.flatMap((box, n) => (words.every((w) => box.find.includes(w)) ? [n] : [])) : [];
-    place = found.length ? 0 : -1;
-    count.textContent = words.length ? `${found.length} found` : "";
-    if (place >= 0) goTo(found[0]);
-    else choose(-1);
-  });
-  field.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || !found.length) return;
-    place = (place + (event.shiftKey ? found.length - 1 : 1)) % found.length;
-    count.textContent = `${place + 1} of ${found.length}`;
-    goTo(found[place]);
-  });
-  tools.querySelector("button").addEventListener("click", whole);
-  dark.addEventListener("change", redraw);
-  new ResizeObserver(redraw).observe(canvas);
-  whole();
+    };
+    const goTo = (number) => {
+      const { x, y, w, h } = boxes[number];
+      lookAt(x + w / 2, y + h / 2, Math.max(view.k, 0.8), canvas.clientHeight / 2);
+      choose(number);
+    };
+
+    canvas.addEventListener("click", (event) => {
+      const [x, y] = view.invert(d3.pointer(event, canvas));
+      choose(boxes.findIndex((box) => x >= box.x && x <= box.x + box.w && y >= box.y && y <= box.y + box.h));
+    });
+    canvas.addEventListener("keydown", (event) => {
+      const step = 60 / view.k;
+      const moves = { ArrowLeft: [step, 0], ArrowRight: [-step, 0], ArrowUp: [0, step], ArrowDown: [0, -step] };
+      if (moves[event.key]) surface.call(zoom.translateBy, ...moves[event.key]);
+      else if (event.key === "+" || event.key === "-") surface.call(zoom.scaleBy, event.key === "+" ? 1.25 : 0.8);
+      else return;
+      event.preventDefault();
+    });
+    field.addEventListener("input", () => {
+      const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
+      found = words.length ? d3.range(boxes.length).filter((n) => words.every((w) => boxes[n].find.includes(w))) : [];
+      turn = found.length ? 0 : -1;
+      count.textContent = words.length ? `${found.length} found` : "";
+      if (found.length) goTo(found[0]);
+      else choose(-1);
+    });
+    field.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || !found.length) return;
+      turn = (turn + (event.shiftKey ? found.length - 1 : 1)) % found.length;
+      count.textContent = `${turn + 1} of ${found.length}`;
+      goTo(found[turn]);
+    });
+    tools.querySelector("button").addEventListener("click", whole);
+    dark.addEventListener("change", redraw);
+    new ResizeObserver(redraw).observe(canvas);
+
+    const measure = (end, bottom) => {
+      for (const box of boxes.slice(numPlaced, end)) {
+        size.left = Math.min(size.left, box.x);
+        size.right = Math.max(size.right, box.x + box.w);
+      }
+      size.bottom = bottom;
+      numPlaced = end;
+    };
+    // Piece by piece, so that the page is read meanwhile.
+    const place = async () => {
+      pen.font = FONT;
+      for (const box of boxes) {
+        box.w = 2 * PAD + d3.max(box.lines, (line) => pen.measureText(line).width);
+        box.h = 2 * PAD + LINE * box.lines.length;
+      }
+      const pieces = starts(boxes.length, described), into = pieces.map(() => []);
+      const pieceOf = (number) => d3.bisectRight(pieces, number) - 1;
+      for (const arc of arcs) into[Math.max(pieceOf(arc.from), pieceOf(arc.to))].push(arc);
+      let top = 0, since = performance.now();
+      for (let piece = 0; piece < pieces.length; piece += 1) {
+        const end = pieces[piece + 1] ?? boxes.length;
+        top = placePiece(boxes, into[piece], pieces[piece], end, top);
+        measure(end, top);
+        if (performance.now() - since > AT_ONCE_MS) {
+          count.textContent = `${end.toLocaleString("en")} of ${boxes.length.toLocaleString("en")} placed`;
+          begin();
+          await new Promise((done) => setTimeout(done));
+          since = performance.now();
+        }
+      }
+      frame.style.height = `min(75vh, ${Math.ceil(top + GAP_Y)}px)`;
+      count.textContent = "";
+      field.disabled = false;
+      frame.placed = boxes;
+      begin();
+    };
+    field.disabled = true;
+    if (boxes.length) place();
+  };
+  document.querySelectorAll(".graph").forEach(show);
 })();

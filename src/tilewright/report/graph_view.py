@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tilewright.explain import EdgeStory
@@ -14,15 +12,16 @@ from tilewright.formatting import format_ms, format_shape
 from tilewright.ir.graph import Graph, Node
 from tilewright.printable import html_text, printable
 from tilewright.program import Program
-from tilewright.report.graph_layout import Arc, Box, layered
+from tilewright.report.charts import script_json
 from tilewright.steps import KernelInfo
+
+Arc = tuple[int, int]
+"""From a box to another, by their numbers."""
 
 SHOWN_NODES = 8
 """Lines of a box; of larger kernels the rest is shown when the box is chosen."""
-_LINE, _PAD, _CHAR = 16.0, 8.0, 7.0
-_SCRIPT = Path(__file__).with_suffix(".js")
 _STYLE = (
-    ".graph{position:relative;border:1px solid #8886;border-radius:4px;overflow:hidden}"
+    ".graph{position:relative;height:75vh;border:1px solid #8886;border-radius:4px;overflow:hidden}"
     ".graph canvas{width:100%;height:100%;display:block;touch-action:none;cursor:grab}"
     ".graph-tools{display:flex;flex-wrap:wrap;gap:.5em;align-items:center;margin:.5em 0}"
     ".graph-tools input{flex:1;min-width:9em;font:inherit}.graph-tools button{font:inherit}"
@@ -48,41 +47,35 @@ def graph_section(
     edges: Sequence[EdgeStory],
     measured_ns: Mapping[str, float] | None = None,
 ) -> str:
-    """The graph as HTML with its data and its script; nothing is loaded from elsewhere.
+    """The graph as HTML with its data.
 
     `measured_ns` are times of kernels by their id; without them boxes are coloured by estimate.
     """
     drawn = in_order(_drawn(program.graph, kernels, measured_ns), program.graph)
     arcs = _arcs(program.graph, _owners(drawn))
-    layout = layered([_box(box) for box in drawn], list(arcs))
     why = {(edge.producer, edge.consumer): edge for edge in edges}
     total_ns = sum(box.time_ns or 0.0 for box in drawn)
-    data = {
-        "width": layout.width,
-        "height": layout.height,
-        "boxes": [
-            _described(box, *corner, total_ns) for box, corner in zip(drawn, layout.corners, strict=True)
-        ],
-        "arcs": [[*arc, _reasons(values, why)] for arc, values in arcs.items()],
-    }
+    boxes = [_described(box, total_ns) for box in drawn]
+    described = [[*arc, _reasons(values, why)] for arc, values in arcs.items()]
     source = "measured" if measured_ns else "by estimate"
-    return graph_frame(data, f"{source}, {format_ms(total_ns / 1e6)} in all")
+    return graph_frame(boxes, described, f"{source}, {format_ms(total_ns / 1e6)} in all")
 
 
-def graph_frame(data: Mapping[str, Any], said: str) -> str:
-    """The picture of boxes and arcs that are placed already; `said` is what is said of their times."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c")
+def graph_frame(boxes: Sequence[Mapping[str, Any]], arcs: Sequence[Sequence[Any]], said: str) -> str:
+    """The picture of boxes, of which most arcs lead to a later one; `said` is what is said of their times.
+
+    The page's script places them, with dagre.
+    """
     return (
         f"<style>{_STYLE}</style>"
         f'<div class="graph-tools"><input type="search" placeholder="find a node, operator or kernel" '
         f'aria-label="find in the graph"><span class="graph-count"></span>'
         f'<button type="button">whole graph</button>'
-        f"<span>{len(data['boxes'])} boxes; the redder, the longer ({html_text(said)})</span></div>"
-        f'<div class="graph" style="height:min(75vh,{data["height"] + 80:.0f}px)">'
-        f'<canvas tabindex="0" role="img" aria-label="the model\'s graph"></canvas>'
-        f'<div class="graph-about" aria-live="polite"></div></div>'
-        f'<script type="application/json" class="graph-data">{text}</script>'
-        f"<script>{_SCRIPT.read_text(encoding='utf-8')}</script>"
+        f"<span>{len(boxes):,} boxes; the redder, the longer ({html_text(said)})</span></div>"
+        '<div class="graph"><canvas tabindex="0" role="img" aria-label="the model\'s graph"></canvas>'
+        '<div class="graph-about" aria-live="polite"></div></div>'
+        '<script type="application/json" class="graph-data">'
+        f"{script_json({'boxes': boxes, 'arcs': arcs})}</script>"
     )
 
 
@@ -158,29 +151,18 @@ def _arcs(graph: Graph, owner: Mapping[Node, int]) -> dict[Arc, list[tuple[str, 
     return arcs
 
 
-def _box(box: DrawnKernel) -> Box:
-    lines = _lines(box)
-    longest = max(map(len, lines))
-    return Box(2 * _PAD + _CHAR * min(longest, 40), 2 * _PAD + _LINE * len(lines))
-
-
 def _lines(box: DrawnKernel) -> list[str]:
     shown = [f"{node.op_type}  {node.name}" for node in box.nodes[:SHOWN_NODES]]
     if len(box.nodes) > SHOWN_NODES:
         shown.append(f"and {len(box.nodes) - SHOWN_NODES} more")
     lines = [box.title, *shown]
-    return [printable(line if len(line) <= 40 else f"{line[:38]}...") for line in lines]
+    return [line if len(line) <= 40 else f"{line[:38]}..." for line in map(printable, lines)]
 
 
-def _described(box: DrawnKernel, x: float, y: float, total_ns: float) -> dict[str, Any]:
-    size = _box(box)
+def _described(box: DrawnKernel, total_ns: float) -> dict[str, Any]:
     share = (box.time_ns or 0.0) / total_ns if total_ns else 0.0
     time = "" if box.time_ns is None else f"{format_ms(box.time_ns / 1e6)}, {100 * share:.1f} %"
     return {
-        "x": round(x, 1),
-        "y": round(y, 1),
-        "w": round(size.width, 1),
-        "h": round(size.height, 1),
         "lines": _lines(box),
         "share": round(share, 4),
         "about": [printable(line) for line in (box.title, *filter(None, [time]), *box.details)],

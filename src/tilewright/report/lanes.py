@@ -1,7 +1,6 @@
-"""Lanes over one axis of time, drawn without scripts: names at the left, bands, blocks, stacks over the time.
+"""Lanes over one axis of time: names at the left, bands, blocks, stacks over the time.
 
-A lane's shapes are SVG that is stretched to the width of the page or, zoomed, to a multiple of it; texts are
-HTML at the same places, so that they keep their form.
+All lanes are as wide as the page or, zoomed, as a multiple of it, and scroll together.
 """
 
 from __future__ import annotations
@@ -9,18 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tilewright.formatting import format_bytes
 from tilewright.printable import html_text
+from tilewright.report.charts import Drawn, chart, mark
 
 SPAN = 100_000
-"""The width of a lane in the units of its SVG: integers, as places of pixels when zoomed in."""
+"""The width of a lane in its own units: integers, as places of pixels when zoomed in."""
 ZOOMS = (1, 4, 16)
 _CELLS = 8_000  # of a lane's width: what is shorter is drawn together
 _MAX_BLOCKS = 10_000  # of all lanes of blocks together, or else cells are doubled
 _NAMES_PX = 196
 _SHADES = 8
 _TICK_PX = 14
+_AXIS_PX, _BLOCK_PX = 18, 18
 
 STYLE = (
     "body{max-width:112em}"
@@ -33,19 +35,10 @@ STYLE = (
     ".scroll{flex:1;overflow-x:auto;overflow-y:hidden}.wide{position:relative;width:100%;min-width:44em}"
     ".lane{position:relative;box-sizing:border-box;border-bottom:1px solid #8883;overflow:hidden}"
     ".names>div{border-bottom:1px solid #8883}"
-    ".lane svg{position:absolute;left:0;top:0;width:100%;height:100%;max-width:none}"
+    ".lane .chart,.grid{position:absolute;inset:0}.grid{pointer-events:none}"
     ".lane span{position:absolute;top:0;height:100%;overflow:hidden;white-space:nowrap;font-size:10px;"
     "box-sizing:border-box;padding:2px 0 0 3px;color:#222;border-left:1px solid #fff8}"
-    ".axis span{border-left:1px solid #888;color:CanvasText;padding-top:3px}"
-    ".grid{position:absolute;top:0;bottom:0;width:0;border-left:1px solid #8883;pointer-events:none}"
-    + "".join(f".t{zoom}{{display:none}}" for zoom in ZOOMS[1:])
-    + "".join(
-        f"#z{zoom}:checked~.lanes .wide{{width:{100 * zoom}%}}"
-        + "".join(
-            f"#z{zoom}:checked~.lanes .t{finer}{{display:block}}" for finer in ZOOMS[1:] if finer <= zoom
-        )
-        for zoom in ZOOMS
-    )
+    + "".join(f"#z{zoom}:checked~.lanes .wide{{width:{100 * zoom}%}}" for zoom in ZOOMS)
 )
 """What the page of lanes needs beside the style of all pages."""
 
@@ -90,7 +83,6 @@ class Lane:
     name: str
     body: str
     height_px: int
-    style: str = "lane"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +93,13 @@ class Time:
     """
 
     end_s: float
-    unit: str = "ms"
-    per_s: float = 1e3
+    unit: str
+    per_s: float
+
+    @classmethod
+    def of(cls, end_s: float) -> Time:
+        """An axis of time in a unit of which there are not few."""
+        return cls(end_s, "ms", 1e3) if end_s >= 1e-3 else cls(end_s, "µs", 1e6)
 
     def place(self, at_s: float) -> int:
         """Where a moment lies, in units of the lane."""
@@ -112,29 +109,18 @@ class Time:
         """The same for HTML."""
         return f"{self.place(at_s) * 100 / SPAN:.3f}%"
 
-    def _ticks(self) -> list[tuple[float, int]]:
-        """Round moments, and from which zoom on each is shown."""
-        ticks: dict[float, int] = {}
-        for zoom in ZOOMS:
-            step = _round_up(self.end_s * self.per_s / (10 * zoom)) if self.end_s else 1.0
-            for number in range(int(self.end_s * self.per_s / step) + 1):
-                ticks.setdefault(float(f"{number * step:.9g}"), zoom)
-        return sorted(ticks.items())
-
     def lane(self) -> Lane:
-        """The ticks with their times."""
-        body = "".join(
-            f'<span class="t{zoom}" style="left:{self.percent(tick / self.per_s)};width:7em">{tick:g}</span>'
-            for tick, zoom in self._ticks()
-        )
-        return Lane(f'<div class="top">{html_text(self.unit)}</div>', body, 18, "lane axis")
+        """The axis with its numbers."""
+        axis = mark("axisX", tickSize=4, tickPadding=1, textAnchor="start", dx=2, label=None)
+        body = self._drawn([axis], _AXIS_PX, marginBottom=_AXIS_PX - 1)
+        return Lane(f'<div class="top">{html_text(self.unit)}</div>', body, _AXIS_PX)
 
-    def grid(self) -> str:
-        """Lines through all lanes at the ticks."""
-        return "".join(
-            f'<div class="grid t{zoom}" style="left:{self.percent(tick / self.per_s)}"></div>'
-            for tick, zoom in self._ticks()
-        )
+    def grid(self, height_px: int) -> str:
+        """Lines through all lanes at the numbers of the axis."""
+        return f'<div class="grid">{self._drawn([mark("gridX")], height_px)}</div>'
+
+    def _drawn(self, marks: Sequence[Drawn], height_px: int, **margins: int) -> str:
+        return _picture(marks, height_px, x={"domain": [0, self.end_s * self.per_s or 1.0]}, **margins)
 
 
 def band_lane(name: str, time: Time, spans: Iterable[Span]) -> Lane:
@@ -145,6 +131,17 @@ def band_lane(name: str, time: Time, spans: Iterable[Span]) -> Lane:
         for s in spans
     )
     return Lane(f"<b>{html_text(name)}</b>", body, 18)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What is drawn in a row of blocks, in units of the lane."""
+
+    start: int
+    end: int
+    colour: str
+    label: str
+    opacity: float = 1.0
 
 
 @dataclass(slots=True)
@@ -160,12 +157,12 @@ class _Cell:
         self.by_colour[block.colour] = taken + block.end - block.start
         self.num_blocks += 1
 
-    def drawn(self, start: int, width: int, seconds: float) -> str:
+    def drawn(self, start: int, width: int, seconds: float) -> _Shape:
         """In the colour of most of the time, the paler the less of it is filled."""
         colour = max(self.by_colour, key=lambda c: self.by_colour[c])
         shade = math.ceil(_SHADES * min(1.0, sum(self.by_colour.values()) / seconds)) / _SHADES
         label = self.label + (f"\nand {self.num_blocks - 1} more" if self.num_blocks > 1 else "")
-        return _rect(start, 1, width, 16, colour, label, f' fill-opacity="{shade:g}"')
+        return _Shape(start, start + width, colour, label, shade)
 
 
 def block_lanes(time: Time, rows: Sequence[tuple[str, Sequence[Block]]]) -> list[Lane]:
@@ -174,19 +171,34 @@ def block_lanes(time: Time, rows: Sequence[tuple[str, Sequence[Block]]]) -> list
     while True:
         drawn = [(name, _blocks(time, blocks, num_cells)) for name, blocks in rows]
         if sum(len(shapes) for _, shapes in drawn) <= _MAX_BLOCKS or num_cells <= 500:
-            return [Lane(name, _svg(shapes, 18), 18) for name, shapes in drawn]
+            return [Lane(name, _row(shapes), _BLOCK_PX) for name, shapes in drawn]
         num_cells //= 2
 
 
-def _blocks(time: Time, blocks: Sequence[Block], num_cells: int) -> list[str]:
+def _row(shapes: Sequence[_Shape]) -> str:
+    marks = mark(
+        "rect",
+        len(shapes),
+        x1=[s.start for s in shapes],
+        x2=[max(s.end, s.start + 1) for s in shapes],
+        fill=[s.colour for s in shapes],
+        fillOpacity=[s.opacity for s in shapes],
+        title=[s.label for s in shapes],
+        insetTop=1,
+        insetBottom=1,
+    )
+    return _of_lane([marks], _BLOCK_PX)
+
+
+def _blocks(time: Time, blocks: Sequence[Block], num_cells: int) -> list[_Shape]:
     """Blocks that are longer than a cell each, others together with those in the same cell."""
-    shapes: list[str] = []
+    shapes: list[_Shape] = []
     cells: dict[int, _Cell] = {}
     width = SPAN // num_cells
     for block in blocks:
         start, end = time.place(block.start), time.place(block.end)
         if end - start > width:
-            shapes.append(_rect(start, 1, end - start, 16, block.colour, block.label))
+            shapes.append(_Shape(start, end, block.colour, block.label))
         else:
             cells.setdefault((start + end) // 2 // width, _Cell(block.label)).add(block)
     seconds = time.end_s / num_cells
@@ -212,47 +224,47 @@ def stack_lane(
     has_line = limit_bytes is not None and limit_bytes <= 20 * max(highest, 1)
     top = max(highest, limit_bytes if has_line and limit_bytes else 0, 1) * 1.06
 
-    def y(size_bytes: float) -> int:
-        return round(height * (1 - size_bytes / top))
-
     ticks = _byte_ticks(top)
-    shapes = [f'<path d="M0 {y(t)}H{SPAN}" stroke="#8886" {_FINE}/>' for t in ticks]
-    for kind in range(len(colours) - 1, -1, -1):
-        path = [f"M0 {height}"]
-        level = height
-        for at, values in steps:
-            new = y(sum(values[: kind + 1]))
-            if new != level:
-                path.append(f"H{at}V{new}")
-                level = new
-        shapes.append(f'<path d="{"".join(path)}H{SPAN}V{height}Z" fill="{colours[kind]}"/>')
+    marks = [mark("ruleY", len(ticks), y=ticks, strokeOpacity=0.3)]
+    moments = [at for at, _ in steps] + [SPAN]
+    sizes = [values for _, values in (*steps, steps[-1])] if steps else [(0,) * len(colours)]
+    for kind, shade in enumerate(colours):
+        low, high = ([sum(values[:number]) for values in sizes] for number in (kind, kind + 1))
+        area = {"x": moments, "y1": low, "y2": high, "curve": "step-after", "fill": shade}
+        marks.append(mark("areaY", len(moments), **area))
     names = [f'<div class="top"><b>{html_text(name)}</b> {html_text(title)}']
     if limit_bytes is not None:
         names.append(f"<br>of {html_text(format_bytes(limit_bytes))}")
     names.append(f"<br>at most {html_text(format_bytes(highest))}</div>")
-    shown = [t for t in ticks if t and y(t) >= _TICK_PX / 2]  # a text is as high above its tick as below
-    names += [f'<i style="top:{y(t)}px">{html_text(format_bytes(t))}</i>' for t in shown]
+    places = [(t, round(height * (1 - t / top))) for t in ticks if t]
+    names += [
+        f'<i style="top:{y}px">{html_text(format_bytes(t))}</i>'
+        for t, y in places
+        if y >= _TICK_PX / 2  # a text is as high above its tick as below
+    ]
     if has_line and limit_bytes is not None:
-        shapes.append(f'<path d="M0 {y(limit_bytes)}H{SPAN}" stroke="#c00" stroke-dasharray="6 4" {_FINE}/>')
-    return Lane("".join(names), _svg(shapes, height), height)
+        marks.append(mark("ruleY", 1, y=[limit_bytes], stroke="#c00", strokeDasharray="6 4"))
+    return Lane("".join(names), _of_lane(marks, height, y={"domain": [0, top]}), height)
 
 
 def map_lane(title: str, time: Time, rectangles: Sequence[Rectangle], height: int) -> Lane:
     """Where something lies: time by place, from the bottom up."""
     top = max((r.high for r in rectangles), default=0.0) or 1.0
-    shapes = []
-    for r in rectangles:
-        low, high = (round(height * 10 * (1 - x / top)) for x in (r.low, r.high))
-        start, end = time.place(r.start), time.place(r.end)
-        label = f"<title>{_title(r.label)}</title>"
-        shapes.append(
-            f'<rect x="{start}" y="{high}" width="{max(end - start, 1)}" height="{low - high}" '
-            f'fill="{r.colour}">{label}</rect>'
-        )
-    body = (
-        f'<svg viewBox="0 0 {SPAN} {height * 10}" preserveAspectRatio="none"><g stroke="#fff8" '
-        f'stroke-width="0.6" vector-effect="non-scaling-stroke">{"".join(shapes)}</g></svg>'
+    starts = [time.place(r.start) for r in rectangles]
+    ends = [time.place(r.end) for r in rectangles]
+    marks = mark(
+        "rect",
+        len(rectangles),
+        x1=starts,
+        x2=[max(end, start + 1) for start, end in zip(starts, ends, strict=True)],
+        y1=[r.low for r in rectangles],
+        y2=[r.high for r in rectangles],
+        fill=[r.colour for r in rectangles],
+        title=[r.label for r in rectangles],
+        stroke="#fff8",
+        strokeWidth=0.6,
     )
+    body = _of_lane([marks], height, y={"domain": [0, top]})
     name = "<br>".join(map(html_text, title.split("\n")))
     return Lane(f'<div class="top">{name}</div>', body, height)
 
@@ -266,15 +278,22 @@ def picture(time: Time, lanes: Sequence[Lane]) -> str:
     )
     names = "".join(f'<div style="height:{lane.height_px}px">{lane.name}</div>' for lane in lanes)
     bodies = "".join(
-        f'<div class="{lane.style}" style="height:{lane.height_px}px">{lane.body}</div>' for lane in lanes
+        f'<div class="lane" style="height:{lane.height_px}px">{lane.body}</div>' for lane in lanes
     )
+    grid = time.grid(sum(lane.height_px for lane in lanes))
     return (
-        f'<div class="zoomed">{choices}<div class="lanes"><div class="names">{names}</div>'
-        f'<div class="scroll"><div class="wide">{bodies}{time.grid()}</div></div></div></div>'
+        f'<div class="zoomed">zoom {choices}<div class="lanes"><div class="names">{names}</div>'
+        f'<div class="scroll"><div class="wide">{bodies}{grid}</div></div></div></div>'
     )
 
 
-_FINE = 'fill="none" vector-effect="non-scaling-stroke"'
+def _of_lane(marks: Sequence[Drawn], height_px: int, **axes: Any) -> str:
+    """A picture as wide as its lane, whose axis is that of all lanes."""
+    return _picture(marks, height_px, x={"domain": [0, SPAN]}, **axes)
+
+
+def _picture(marks: Sequence[Drawn], height_px: int, x: dict[str, Any], **options: Any) -> str:
+    return chart("", marks, height_px=height_px, axis=None, margin=0, x=x, **options)
 
 
 def _fullest(time: Time, points: Iterable[tuple[float, Sequence[int]]]) -> list[tuple[int, Sequence[int]]]:
@@ -303,25 +322,9 @@ def _fullest(time: Time, points: Iterable[tuple[float, Sequence[int]]]) -> list[
     return steps
 
 
-def _rect(x: int, y: int, width: int, height: int, colour: str, label: str, more: str = "") -> str:
-    return (
-        f'<rect x="{x}" y="{y}" width="{max(width, 1)}" height="{height}" fill="{colour}"{more}>'
-        f"<title>{_title(label)}</title></rect>"
-    )
-
-
-def _svg(shapes: Sequence[str], height: int) -> str:
-    return f'<svg viewBox="0 0 {SPAN} {height}" preserveAspectRatio="none">{"".join(shapes)}</svg>'
-
-
 def _title(label: str) -> str:
     """Lines that are shown when pointed at; names in them may hold anything."""
     return "&#10;".join(html_text(line) for line in label.split("\n"))
-
-
-def _round_up(value: float) -> float:
-    power = 10.0 ** math.floor(math.log10(value))
-    return min(digit for digit in (1, 2, 5, 10) if digit * power >= value * (1 - 1e-9)) * power
 
 
 def _byte_ticks(top: float) -> list[int]:

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.formatting import format_ms
-from tilewright.printable import html_text
+from tilewright.printable import printable
+from tilewright.report.charts import chart, mark
 from tilewright.report.figure import Line, Point, colour, drawn, heading, key, note, scatter
 
-_WIDTH, _ROW, _TOP = 860, 20, 26
-_NAME, _BAR, _END = 8, 300, 720
-"""Where names, bars, and the text behind the longest bar begin."""
+_ROW_PX = 20
+_NAMES_PX, _TEXTS_PX = 300, 150
+"""Room for the names of kernels and for what stands behind their bars."""
 _MAX_ROWS = 60
 _MAX_DOTS = 2_000
 _CHARACTERS = 42
@@ -83,29 +84,78 @@ def times_section(kernels: Sequence[TimedKernel]) -> list[str]:
 
 def _bars(kernels: Sequence[TimedKernel], total_ns: float) -> str:
     most_ns = max(max(k.high_ns, k.limit_ns or 0.0) for k in kernels) or 1.0
-    scale = (_END - _BAR) / most_ns
-    body = [_text(_NAME, 14, "kernel", "bold"), _text(_BAR, 14, "time", "bold")]
-    for row, kernel in enumerate(kernels):
-        top = _TOP + row * _ROW
-        body.append(f"<g><title>{html_text(kernel.told)}</title>")
-        body.append(_text(_NAME, top + 13, _shortened(f"{kernel.id} {kernel.name}")))
-        body.append(
-            f'<rect x="{_BAR}" y="{top + 3}" width="{max(kernel.time_ns * scale, 1):.1f}" '
-            f'height="{_ROW - 6}" fill="{bound_colour(kernel.bound)}" fill-opacity="0.85"/>'
-        )
-        low, high = (_BAR + ns * scale for ns in (kernel.low_ns, kernel.high_ns))
-        middle = top + _ROW / 2
-        body.append(_stroke(low, middle, high, middle, 1))
-        of_limit = ""
-        if kernel.limit_ns is not None:
-            at = _BAR + kernel.limit_ns * scale
-            body.append(_stroke(at, top + 1, at, top + _ROW - 1, 3))
-            of_limit = f", {100 * kernel.limit_ns / kernel.time_ns:.0f} % of limit" if kernel.time_ns else ""
-        share = f"{_time(kernel.time_ns)}, {100 * kernel.time_ns / total_ns:.0f} %"
-        place = max(kernel.time_ns, kernel.high_ns, kernel.limit_ns or 0.0) * scale + _BAR + 6
-        body.append(_text(min(place, _END + 6), top + 13, share if place > _END - 90 else share + of_limit))
-        body.append("</g>")
-    return _picture(body, _TOP + len(kernels) * _ROW + 6, "time of each kernel beside its limit")
+    unit, unit_ns = ("ms", 1e6) if most_ns >= 1e6 else ("µs", 1e3)
+    rows = list(range(len(kernels)))
+    limits = [(row, k.limit_ns / unit_ns) for row, k in enumerate(kernels) if k.limit_ns is not None]
+    ends_ns = [max(k.time_ns, k.high_ns, k.limit_ns or 0.0) for k in kernels]
+    labels = [k.told for k in kernels]
+    marks = [
+        mark(
+            "text",
+            len(rows),
+            y=rows,
+            text=[_shortened(f"{k.id} {k.name}") for k in kernels],
+            title=labels,
+            frameAnchor="left",
+            dx=8 - _NAMES_PX,
+        ),
+        mark(
+            "barX",
+            len(rows),
+            y=rows,
+            x1=0,
+            x2=[k.time_ns / unit_ns for k in kernels],
+            fill=[bound_colour(k.bound) for k in kernels],
+            fillOpacity=0.85,
+            title=labels,
+        ),
+        mark(
+            "ruleY",
+            len(rows),
+            y=rows,
+            x1=[k.low_ns / unit_ns for k in kernels],
+            x2=[k.high_ns / unit_ns for k in kernels],
+        ),
+        mark(
+            "tickX",
+            len(limits),
+            y=[row for row, _ in limits],
+            x=[limit for _, limit in limits],
+            strokeWidth=3,
+            insetTop=-2,
+            insetBottom=-2,
+        ),
+        mark(
+            "text",
+            len(rows),
+            y=rows,
+            x=[end_ns / unit_ns for end_ns in ends_ns],
+            text=[
+                _share(k, total_ns, end_ns < 0.7 * most_ns)
+                for k, end_ns in zip(kernels, ends_ns, strict=True)
+            ],
+            textAnchor="start",
+            dx=6,
+        ),
+    ]
+    return chart(
+        "time of each kernel beside its limit",
+        marks,
+        height_px=len(rows) * _ROW_PX + 44,
+        x={"domain": [0, most_ns / unit_ns], "label": f"time, {unit}", "axis": "top", "grid": True},
+        y={"domain": rows, "axis": None, "padding": 0.25},
+        marginLeft=_NAMES_PX,
+        marginRight=_TEXTS_PX,
+        marginTop=38,
+        marginBottom=6,
+    )
+
+
+def _share(kernel: TimedKernel, total_ns: float, has_room: bool) -> str:
+    share = f"{_time(kernel.time_ns)}, {100 * kernel.time_ns / total_ns:.0f} %"
+    if kernel.limit_ns is None or not kernel.time_ns or not has_room:
+        return share
+    return f"{share}, {100 * kernel.limit_ns / kernel.time_ns:.0f} % of limit"
 
 
 def roofline_section(
@@ -164,23 +214,6 @@ def _time(time_ns: float) -> str:
     return format_ms(time_ns / 1e6)
 
 
-def _shortened(text: str) -> str:
+def _shortened(name: str) -> str:
+    text = printable(name)
     return text if len(text) <= _CHARACTERS else f"{text[: _CHARACTERS - 3]}..."
-
-
-def _text(x: float, y: float, text: str, weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}">{html_text(text)}</text>'
-
-
-def _stroke(x1: float, y1: float, x2: float, y2: float, width: int) -> str:
-    return (
-        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="currentColor" '
-        f'stroke-width="{width}"/>'
-    )
-
-
-def _picture(body: Sequence[str], height: int, label: str) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
-        f'height="{height}" role="img" aria-label="{html_text(label)}">\n' + "\n".join(body) + "\n</svg>"
-    )

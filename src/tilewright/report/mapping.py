@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import math
-import textwrap
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.hardware.machine import TensorKind
 from tilewright.printable import html_text
-from tilewright.report.figure import colour, drawn, folded, html_table, note, page, preformatted
+from tilewright.report.charts import chart, mark
+from tilewright.report.figure import colour, folded, html_table, key, note, page, preformatted
 
 if TYPE_CHECKING:
     from tilewright.mapping.drawing import DrawnLevel, DrawnMapping, DrawnTensor
     from tilewright.mapping.results import MapResult
 
-_WIDTH = 860
-_LINE, _GAP, _TOP = 17, 12, 46
-_LOOPS, _HELD, _MOVED, _END = 150, 400, 520, 850
-"""Where the columns of a picture begin: loops, what is held, words moved."""
-_BAR = 11
-_CHARACTER = 7.0
-_JOINED = "\N{NO-BREAK SPACE}"
+_LINE_PX, _INDENT_PX, _DEEPEST_PX = 17, 8, 90
+_NUMBERS_PX = 150
+"""Room for numbers behind bars of moved words."""
+_STYLE = (
+    ".nest{font-size:12px;line-height:17px}.nest>div{display:grid;grid-template-columns:11em 1fr 8em 21em;"
+    "gap:1em;padding:.3em .6em;margin:.5em 0;border:1px solid #8888;border-radius:4px;background:#8881}"
+    ".nest>.heads{border-color:transparent;background:none;font-weight:bold}"
+    "@media(max-width:52em){.nest>div{grid-template-columns:1fr}.nest>.heads{display:none}}"
+)
 _COLOUR_OF = {kind: number for number, kind in enumerate(TensorKind)}
 
 
@@ -42,7 +44,7 @@ def map_page(result: MapResult) -> str:
         parts.append(html_table(("layer", "cycles", "at least", "units in use"), rows))
     parts.append(note(EXPLAINED))
     parts += [folded(d.name, mapping_parts(d), is_open=len(drawings) == 1) for d in drawings]
-    return page(f"Mappings onto {result.machine}, by {result.mapper}", parts, follows_system=True)
+    return page(f"Mappings onto {result.machine}, by {result.mapper}", parts)
 
 
 EXPLAINED = (
@@ -63,7 +65,7 @@ def mapping_parts(drawing: DrawnMapping) -> list[str]:
     table = drawing.table()
     return [
         note(said),
-        drawn(mapping_figure(drawing)),
+        mapping_figure(drawing),
         folded("loops and words", [preformatted(list(drawing.lines())), html_table(table.heads, table.rows)]),
     ]
 
@@ -71,97 +73,117 @@ def mapping_parts(drawing: DrawnMapping) -> list[str]:
 def mapping_figure(drawing: DrawnMapping) -> str:
     """A row for each level: its loops, how full it is, words moved per tensor beside the least."""
     most = max((t.moved_words for x in drawing.levels for t in x.tensors), default=1)
-    body = _heads()
-    y, depth = _TOP, 0
+    heads = "".join(f"<div>{head}</div>" for head in ("level", "loops", "held by each", "words moved"))
+    rows, depth = [], 0
     for level in drawing.levels:
-        lines = _loop_lines(level, depth)
-        height = _LINE * max(2, len(lines), len(level.tensors)) + 8
-        body += _level(level, y, height, lines, most)
+        used = f"{level.num_used:,} of {level.num_instances:,} in use"
+        cells = (
+            f"<b>{html_text(level.name)}</b><div>{used}</div>",
+            _loops(level, depth),
+            _held(level),
+            _moved(level, most),
+        )
+        rows.append(f"<div>{''.join(f'<div>{cell}</div>' for cell in cells)}</div>")
         depth += len(level.temporal) + bool(level.spatial)
-        y += height + _GAP
+    colours = key([(colour(number), str(kind)) for kind, number in _COLOUR_OF.items()])
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {y}" width="{_WIDTH}" height="{y}" '
-        f'role="img" aria-label="{html_text(drawing.name)}">\n' + "\n".join(body) + "\n</svg>"
+        f"<style>{_STYLE}</style>{colours}"
+        f'<div class="nest" role="group" aria-label="{html_text(drawing.name)}">'
+        f'<div class="heads">{heads}</div>{"".join(rows)}</div>'
     )
 
 
-def _loop_lines(level: DrawnLevel, depth: int) -> list[tuple[int, str]]:
-    """The loops of a level, each further to the right than those around it, with where they begin; spatial
-    ones, which are one loop, over as many lines as the column needs."""
-
-    def begins(number: int) -> int:
-        return _LOOPS + min(8 * (depth + number), 90)
-
-    lines = [(begins(n), f"for {loop.dim} in {loop.factor}") for n, loop in enumerate(level.temporal)]
+def _loops(level: DrawnLevel, depth: int) -> str:
+    """The loops of a level, each further to the right than those around it; spatial ones, which are one loop,
+    on one line."""
+    lines = [f"for {loop.dim} in {loop.factor}" for loop in level.temporal]
     if level.spatial:
-        x = begins(len(level.temporal))
-        loops = ", ".join(f"{loop.dim} in {loop.factor}".replace(" ", _JOINED) for loop in level.spatial)
-        told = f"spatial {loops} " + f"({level.num_spread} of {level.fan_out})".replace(" ", _JOINED)
-        width = int((_HELD - x) / _CHARACTER)
-        lines += [(x, line.replace(_JOINED, " ")) for line in textwrap.wrap(told, width)]
-    return lines
+        loops = ", ".join(f"{loop.dim} in {loop.factor}" for loop in level.spatial)
+        lines.append(f"spatial {loops} ({level.num_spread} of {level.fan_out})")
+    places = [min(_INDENT_PX * (depth + number), _DEEPEST_PX) for number in range(len(lines))]
+    return "".join(
+        f'<div class="loop" style="padding-left:{place}px">{html_text(line)}</div>'
+        for place, line in zip(places, lines, strict=True)
+    )
 
 
-def _heads() -> list[str]:
-    names = ((8, "level"), (_LOOPS, "loops"), (_HELD, "held by each"), (_MOVED, "words moved"))
-    body = [_text(x, 14, name, "bold") for x, name in names]
-    x = float(_HELD)
-    for kind in TensorKind:
-        body.append(f'<rect x="{x}" y="24" width="10" height="10" fill="{colour(_COLOUR_OF[kind])}"/>')
-        body.append(_text(x + 14, 33, str(kind)))
-        x += 75
-    return body
-
-
-def _level(level: DrawnLevel, y: int, height: int, lines: Sequence[tuple[int, str]], most: int) -> list[str]:
-    body = [
-        f'<rect x="2" y="{y}" width="{_WIDTH - 4}" height="{height}" rx="4" fill="#8881" stroke="#8888"/>',
-        _text(8, y + _LINE, level.name, "bold"),
-        _text(8, y + 2 * _LINE, f"{level.num_used:,} of {level.num_instances:,} in use"),
-    ]
-    body += [_text(x, y + _LINE * number, line) for number, (x, line) in enumerate(lines, 1)]
-    return [*body, *_held(level, y), *_moved(level.tensors, y, most)]
-
-
-def _held(level: DrawnLevel, y: int) -> list[str]:
+def _held(level: DrawnLevel) -> str:
     """Shares of the capacity side by side; of an unlimited level only that it is."""
-    width = _MOVED - _HELD - 20
     if not level.capacity_words:
-        return [_text(_HELD, y + _LINE, "not limited")]
-    body = [f'<rect x="{_HELD}" y="{y + 7}" width="{width}" height="{_BAR}" fill="none" stroke="#8888"/>']
-    x = float(_HELD)
-    for tensor in level.tensors:
-        part = width * tensor.tile_words / level.capacity_words
-        body.append(
-            f'<rect x="{x:.1f}" y="{y + 7}" width="{part:.1f}" height="{_BAR}" '
-            f'fill="{colour(_COLOUR_OF[tensor.kind])}"><title>'
-            f"{html_text(f'{tensor.name}: {tensor.tile_words:,} words')}</title></rect>"
-        )
-        x += part
+        return "not limited"
+    ends = list(itertools.accumulate((t.tile_words for t in level.tensors), initial=0))
+    bar = mark(
+        "rect",
+        len(level.tensors),
+        x1=ends[:-1],
+        x2=ends[1:],
+        fill=_colours(level.tensors),
+        title=[f"{t.name}: {t.tile_words:,} words" for t in level.tensors],
+    )
+    drawn = chart(
+        f"held by {level.name}",
+        [bar, mark("frame", strokeOpacity=0.5)],
+        height_px=13,
+        x={"domain": [0, level.capacity_words]},
+        axis=None,
+        margin=1,
+    )
     share = level.share_held or 0.0
-    return [*body, _text(_HELD, y + 2 * _LINE, f"{100 * share:.0f} % of {level.capacity_words:,}")]
+    return f"{drawn}{100 * share:.0f} % of {level.capacity_words:,}"
 
 
-def _moved(tensors: Sequence[DrawnTensor], y: int, most: int) -> list[str]:
+def _moved(level: DrawnLevel, most: int) -> str:
     """A bar for each tensor, with a mark where the least is."""
-    width = _END - _MOVED - 150
-    scale = width / math.log(max(most, 2))
-    body = []
-    for number, tensor in enumerate(tensors):
-        top = y + 7 + _LINE * number
-        length = scale * math.log(max(tensor.moved_words, 1))
-        least = _MOVED + scale * math.log(max(tensor.least_words, 1))
-        times = f" ({tensor.moved_words / tensor.least_words:,.1f} x)" if tensor.least_words else ""
-        title = f"{tensor.name}: {tensor.moved_words:,} words, at least {tensor.least_words:,}"
-        body += [
-            f'<rect x="{_MOVED}" y="{top}" width="{max(length, 1):.1f}" height="{_BAR}" '
-            f'fill="{colour(_COLOUR_OF[tensor.kind])}"><title>{html_text(title)}</title></rect>',
-            f'<line x1="{least:.1f}" x2="{least:.1f}" y1="{top - 2}" y2="{top + _BAR + 2}" '
-            'stroke="currentColor" stroke-width="2"/>',
-            _text(_END - 140, top + _BAR - 1, f"{tensor.moved_words:,}{times}"),
-        ]
-    return body
+    tensors = level.tensors
+    if not tensors:
+        return "nothing"
+    rows = list(range(len(tensors)))
+    marks = [
+        mark(
+            "barX",
+            len(tensors),
+            y=rows,
+            x1=1,
+            x2=[max(t.moved_words, 1) for t in tensors],
+            fill=_colours(tensors),
+            title=[f"{t.name}: {t.moved_words:,} words, at least {t.least_words:,}" for t in tensors],
+        ),
+        mark(
+            "tickX",
+            len(tensors),
+            y=rows,
+            x=[max(t.least_words, 1) for t in tensors],
+            strokeWidth=2,
+            insetTop=-2,
+            insetBottom=-2,
+        ),
+        mark(
+            "text",
+            len(tensors),
+            y=rows,
+            text=[_times(t) for t in tensors],
+            frameAnchor="right",
+            textAnchor="start",
+            dx=8,
+        ),
+    ]
+    return chart(
+        f"words moved at {level.name}",
+        marks,
+        height_px=_LINE_PX * len(tensors),
+        x={"type": "log", "domain": [1, max(most, 2)]},
+        y={"domain": rows, "padding": 0.3},
+        axis=None,
+        margin=0,
+        marginLeft=1,
+        marginRight=_NUMBERS_PX,
+    )
 
 
-def _text(x: float, y: float, text: str, weight: str = "normal") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-weight="{weight}">{html_text(text)}</text>'
+def _times(tensor: DrawnTensor) -> str:
+    of_least = f" ({tensor.moved_words / tensor.least_words:,.1f} x)" if tensor.least_words else ""
+    return f"{tensor.moved_words:,}{of_least}"
+
+
+def _colours(tensors: Sequence[DrawnTensor]) -> list[str]:
+    return [colour(_COLOUR_OF[tensor.kind]) for tensor in tensors]

@@ -50,7 +50,7 @@ class Clock:
             lengths = [(ns or 0.0) / 1e9 if self.is_timed else 1.0 for ns in times_ns]
             self._moments = list(itertools.accumulate(lengths, initial=0.0))
         end = self._moments[-1]
-        self.axis = Time(end) if self.is_timed else Time(end, "step", 1.0)
+        self.axis = Time.of(end) if self.is_timed else Time(end, "step", 1.0)
 
     def start(self, step: int) -> float:
         """When a step begins; what is needed before the first step, from the beginning on."""

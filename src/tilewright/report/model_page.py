@@ -62,7 +62,7 @@ def model_page(
     memory: MemoryInfo | None,
     times: RunTimes,
 ) -> str:
-    """One HTML page that needs no network; its script draws the graph."""
+    """One HTML page that needs no network."""
     kernels = [kernel for step in steps for kernel in step.kernels]
     measured_ns = times.by_id() if times.is_measured else None
     summary = report.tables[0].rows
@@ -79,7 +79,7 @@ def model_page(
     parts += run_section(_timed_steps(steps, times), memory, recorded)
     parts += _edges_section(explanation)
     parts += [heading("Tables"), *(folded(table.title, [table.rows_html()]) for table in report.tables)]
-    return page(title, parts, follows_system=True)
+    return page(title, parts)
 
 
 def shapes_page(
@@ -91,7 +91,7 @@ def shapes_page(
     for name, report, times in sections:
         tables = [folded(inner.title, [inner.rows_html()]) for inner in report.tables]
         parts.append(folded(name, [*times_section(times.kernels), *tables]))
-    return page(title, parts, follows_system=True)
+    return page(title, parts)
 
 
 _OF_SHAPES = (

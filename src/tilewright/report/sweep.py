@@ -39,7 +39,7 @@ def sweep_page(sweep: MapSweep) -> str:
         parts += [note(EXPLAINED), *(_variant(sweep, number, v) for number, v in mapped)]
     if refused:
         parts += [heading("Nothing could be mapped"), html_table(("variant", "why"), refused)]
-    return page(f"Variants of {sweep.machine}", parts, follows_system=True)
+    return page(f"Variants of {sweep.machine}", parts)
 
 
 _SAID = (

@@ -59,8 +59,8 @@ _UNSEEN = 1e-4  # of the whole time
 
 
 def run_page(timeline: Timeline, cost: SimulatedCost, said: Sequence[tuple[str, str]]) -> str:
-    """A page without scripts or network; `said` are rows of a table: the figures of the run."""
-    time = Time(cost.time_s)
+    """A page that needs no network; `said` are rows of a table: the figures of the run."""
+    time = Time.of(cost.time_s)
     pictured = _Run(timeline, time)
     parts = [
         f"<style>{STYLE}</style>",
@@ -76,7 +76,7 @@ def run_page(timeline: Timeline, cost: SimulatedCost, said: Sequence[tuple[str, 
         ),
         pictured.subgraph_table(),
     ]
-    return figure.page(f"{timeline.network} on {timeline.machine}", parts, follows_system=True)
+    return figure.page(f"{timeline.network} on {timeline.machine}", parts)
 
 
 class _Run:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol, runtime_checkable
 
 from tilewright.errors import UsageError
-from tilewright.report.figure import heading, html_table, note, page
+from tilewright.report.figure import drawn, heading, html_table, note, page
 from tilewright.reproduce.kept import Kept
 from tilewright.results import Result, Table, about
 
@@ -27,7 +27,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Exhibit:
-    """One table or figure: its name in the paper, a picture as SVG, figures, the data, what is to be said."""
+    """One table or figure: its name in the paper, a picture as HTML, figures, the data, what to say."""
 
     name: str
     title: str
@@ -93,11 +93,12 @@ class Reproduction(Protocol):
 
 
 def report_page(title: str, exhibits: Sequence[Exhibit], conditions: str) -> str:
-    """One HTML file, without scripts or network."""
+    """One HTML file that needs no network."""
     parts = [note(conditions), heading("At a glance")]
     parts.append(html_table(_HEADS, list(_rows(exhibits))))
     for exhibit in exhibits:
-        parts += [heading(f"{exhibit.name}: {exhibit.title}"), exhibit.picture, note(exhibit.said)]
+        picture = [drawn(exhibit.picture)] if exhibit.picture else []
+        parts += [heading(f"{exhibit.name}: {exhibit.title}"), *picture, note(exhibit.said)]
         if exhibit.rows:
             parts.append(html_table(exhibit.heads, exhibit.rows))
     return page(title, parts)

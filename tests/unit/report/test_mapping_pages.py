@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from tests.support.pictures import marks, own_text, pictures
 
 import tilewright as tw
 from tilewright.mapping.sweep.results import MapSweep
@@ -19,13 +20,14 @@ LAYERS = ["1_1_4_4_1", "3_4_8_8_1"]
 def elements(page: str) -> ElementTree.Element:
     """A page as a tree, which only a well-formed one is."""
     assert page.startswith("<!DOCTYPE html>\n")
-    return ElementTree.fromstring(re.sub("<meta [^>]*>", "", page.split("\n", 1)[1]))
+    text = re.sub(r"<script.*?</script>", "", own_text(page), flags=re.DOTALL)
+    return ElementTree.fromstring(re.sub("<meta [^>]*>", "", text.split("\n", 1)[1]))
 
 
 def alone(page: str) -> bool:
     """Whether a page needs nothing else, in light and in dark."""
-    rest = page.replace("http://www.w3.org/2000/svg", "")
-    return "http" not in rest and "<script" not in rest and "color-scheme:light dark" in rest
+    text = own_text(page)
+    return "http" not in text and "color-scheme:light dark" in text
 
 
 @pytest.mark.parametrize("machine", ["simba-cosa-repo", "k80"])
@@ -34,13 +36,19 @@ def test_every_layer_is_drawn_with_its_loops(machine: str) -> None:
     page = map_page(result)
     tree = elements(page)
     assert alone(page)
-    pictures = [svg.get("aria-label") for svg in tree.iter("{http://www.w3.org/2000/svg}svg")]
-    assert pictures == LAYERS
+    drawn = [div.get("aria-label") for div in tree.iter("div") if div.get("role") == "group"]
+    assert drawn == LAYERS
     for drawing in result.drawn():
         for level in drawing.levels:
             assert level.name in page
             for tensor in level.tensors:
                 assert f"{tensor.name}: {tensor.moved_words:,} words, at least" in page
+    moved = [marks(drawn, "barX")[0] for drawn in pictures(page) if marks(drawn, "barX")]
+    for drawing in result.drawn():
+        text = "\n".join(drawing.lines())
+        assert f"<pre>{text}</pre>" in page
+    levels = [level for drawing in result.drawn() for level in drawing.levels]
+    assert [bars["x2"] for bars in moved] == [[max(1, t.moved_words) for t in x.tensors] for x in levels]
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +61,7 @@ def test_every_dot_leads_to_its_mapping(sweep: MapSweep) -> None:
     page = sweep_page(sweep)
     tree = elements(page)
     assert alone(page)
-    links = [a.get("href", "") for a in tree.iter("{http://www.w3.org/2000/svg}a")]
+    links = [link for drawn in pictures(page) for dots in marks(drawn, "dot") for link in dots["href"]]
     places = {div.get("id") for div in tree.iter("div")}
     assert len(links) == 3 * 2, "three pictures of the two variants onto which everything fits"
     assert {link.removeprefix("#") for link in links} <= places
@@ -67,7 +75,7 @@ def test_every_dot_leads_to_its_mapping(sweep: MapSweep) -> None:
 
 def test_the_front_is_drawn_and_the_rest_is_text(sweep: MapSweep) -> None:
     page = sweep_page(sweep)
-    labelled = re.findall(r'aria-label="([^"]+)"', page)
+    labelled = re.findall(r'role="group" aria-label="([^"]+)"', page)
     assert len(labelled) == len(LAYERS) * len(sweep.front)
     assert 0 < len(sweep.front) <= 2
 

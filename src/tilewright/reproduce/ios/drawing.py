@@ -7,34 +7,28 @@ from collections.abc import Sequence
 from tilewright.printable import html_text
 from tilewright.reproduce.ios.runs import PlannedStage
 
-_BOX_WIDTH, _BOX_HEIGHT, _GAP = 112, 26, 12
-_STAGE_TOP = 26
-_COLOURS = ("#dde8f7", "#f7e3d4")
+_STYLE = (
+    ".stages{display:inline-block;vertical-align:top;margin:1em 2em 1em 0;font-size:12px}"
+    ".stage{border-top:1px dashed #999;padding:.4em 0}.groups{display:flex;gap:1em;margin:.4em 0}"
+    ".groups>div>div{width:10em;padding:.3em;margin-bottom:4px;border:1px solid #8888;background:#3366aa33;"
+    "text-align:center}.groups>.merged>div{margin-bottom:-1px;background:#cc663333}"
+)
 
 
 def stages_drawn(title: str, names: Sequence[str], stages: Sequence[PlannedStage]) -> str:
-    """Stages from top to bottom, groups beside each other, operators of a group below each other.
+    """Stages from top to bottom, groups beside each other, operators of a group below each other, as HTML.
 
     Operators that merge are one box, for each a line.
     """
-    width = max((len(_columns(stage)) for stage in stages), default=1) * (_BOX_WIDTH + _GAP) + 2 * _GAP
-    parts: list[str] = []
-    top = 28
-    for number, stage in enumerate(stages):
-        columns = _columns(stage)
-        height = _STAGE_TOP + max(map(len, columns)) * (_BOX_HEIGHT + 4) + _GAP
-        parts.append(
-            f'<line x1="0" y1="{top}" x2="{width}" y2="{top}" stroke="#999" stroke-dasharray="6 4"/>'
-            f'<text x="4" y="{top + 16}">stage {number + 1}: {stage.time_ns / 1e3:.1f} us'
-            f"{', merged' if stage.merges else ''}</text>"
+    rows = []
+    for number, stage in enumerate(stages, 1):
+        merged = ", merged" if stage.merges else ""
+        groups = "".join(_group(column, names, stage.merges) for column in _columns(stage))
+        rows.append(
+            f'<div class="stage">stage {number}: {stage.time_ns / 1e3:.1f} us{merged}'
+            f'<div class="groups">{groups}</div></div>'
         )
-        for place, column in enumerate(columns):
-            parts += _boxes(column, names, _GAP + place * (_BOX_WIDTH + _GAP), top + _STAGE_TOP, stage.merges)
-        top += height
-    return (
-        f'<svg viewBox="0 0 {max(width, 320)} {top + 8}" width="{max(width, 320)}" height="{top + 8}">'
-        f'<text x="4" y="16" font-weight="bold">{html_text(title)}</text>{"".join(parts)}</svg>'
-    )
+    return f'<style>{_STYLE}</style><div class="drawn stages"><b>{html_text(title)}</b>{"".join(rows)}</div>'
 
 
 def _columns(stage: PlannedStage) -> Sequence[tuple[int, ...]]:
@@ -43,14 +37,6 @@ def _columns(stage: PlannedStage) -> Sequence[tuple[int, ...]]:
     return stage.groups
 
 
-def _boxes(column: Sequence[int], names: Sequence[str], left: int, top: int, merges: bool) -> list[str]:
-    boxes = []
-    for place, operator in enumerate(column):
-        y = top + place * (_BOX_HEIGHT + (0 if merges else 4))
-        boxes.append(
-            f'<rect x="{left}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" '
-            f'fill="{_COLOURS[merges]}" stroke="#777"/>'
-            f'<text x="{left + _BOX_WIDTH / 2}" y="{y + 17}" text-anchor="middle">'
-            f"{html_text(names[operator])}</text>"
-        )
-    return boxes
+def _group(column: Sequence[int], names: Sequence[str], merges: bool) -> str:
+    boxes = "".join(f"<div>{html_text(names[operator])}</div>" for operator in column)
+    return f'<div class="{"merged" if merges else "group"}">{boxes}</div>'
