@@ -57,19 +57,18 @@ class Extents:
         return self.is_any or any(first <= extent <= last for first, last in self.ranges)
 
     def __and__(self, other: Extents) -> Extents | None:
-        """What both allow; None where that is nothing.
+        """What both allow; None where that is nothing. What has a name in either keeps it.
 
         >>> Extents.of("1..8") & Extents.of("4|16")
         Extents(ranges=((4, 4),))
+        >>> str(Extents.of("6|7|8") & Extents.of("6..8"))
+        '6|7|8'
         """
         if self.is_any or other.is_any:
             return other if self.is_any else self
-        both = [
-            (max(a, c), min(b, d))
-            for a, b in _merged(self.ranges)
-            for c, d in _merged(other.ranges)
-            if max(a, c) <= min(b, d)
-        ]
+        both = {
+            (max(a, c), min(b, d)) for a, b in self.ranges for c, d in other.ranges if max(a, c) <= min(b, d)
+        }
         return Extents(tuple(sorted(both))) if both else None
 
     def values(self) -> Iterator[int]:

@@ -70,6 +70,14 @@ def test_nothing_is_prepared_where_an_axis_may_be_anything() -> None:
     assert binding({"a": (2, "?")}, a=("N", "S")).prepared(10) == []
 
 
+def test_extents_that_are_named_for_several_inputs_are_not_within_a_range() -> None:
+    asked: dict[str, tuple[Axis, ...]] = {"a": ("6|7|8",), "b": ("6|7|8",), "c": ("6..8",)}
+    named = binding({n: asked[n] for n in "ab"}, a=("N",), b=("N",))
+    assert not any(map(named.is_inside, named.prepared(10)))
+    ranged = binding({"a": asked["c"]}, a=("N",))
+    assert list(map(ranged.is_inside, ranged.prepared(10))) == [False, True, False]
+
+
 def test_inputs_of_unknown_rank_get_it_from_what_is_asked() -> None:
     assert binding({"a": (2, "3|4")}, a=None).prepared(10) == [(("a", (2, 3)),), (("a", (2, 4)),)]
     assert binding(a=None).key({"a": zeros(2, 3)}) == (("a", (2, 3)),)

@@ -14,6 +14,9 @@ MAX_STRUCTURE_BYTES = 32 << 20
 # takes 3 GiB at the most, weights what they are in the file, and constants computed 256 MiB.
 MAX_PARTS = 2_000_000
 
+# Fields of a file that are looked at one by one before it is parsed: more than any model has, and seconds.
+MAX_FIELDS = 2_000_000
+
 # Nodes of a file, of what its local functions expand to, and of the graph that it becomes.
 MAX_NODES = 1_000_000
 

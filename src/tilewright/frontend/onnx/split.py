@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.files import Bytes
+from tilewright.frontend.onnx.limits import MAX_FIELDS
 
 Array = np.ndarray[Any, Any]
 
@@ -38,7 +39,7 @@ def split_model(file: BufferedIOBase, size_bytes: int) -> Split:
     """Read a model of so many bytes.
 
     What no writer of models would write stays whole, and the parser says what it is: fields that come twice,
-    or reach beyond the message that they are in.
+    or reach beyond the message that they are in, and more than `MAX_FIELDS`.
     """
     stream = _Stream(file, size_bytes)
     data: dict[int, Array] = {}
@@ -68,6 +69,7 @@ class _Stream:
         self._file = file
         self._pieces: list[Bytes] = []
         self._small = bytearray()
+        self._num_fields = 0
 
     def take(self, count: int) -> bytes:
         """The next bytes."""
@@ -105,6 +107,13 @@ class _Stream:
                 return taken, value
         raise _IrregularError
 
+    def tag(self) -> tuple[bytes, int]:
+        """The begin of the next field: its number and its kind."""
+        self._num_fields += 1
+        if self._num_fields > MAX_FIELDS:
+            raise _IrregularError
+        return self.varint()
+
     def length(self, end: int) -> tuple[bytes, int]:
         """That of a field, which ends within its message."""
         taken, count = self.varint()
@@ -122,7 +131,7 @@ class _Stream:
 def _model(stream: _Stream, data: dict[int, Array]) -> bytearray:
     rest, has_graph = bytearray(), False
     while stream.at < stream.end:
-        tag, key = stream.varint()
+        tag, key = stream.tag()
         if key == _GRAPH_OF_MODEL << 3 | _BYTES:
             if has_graph:  # the parser would make one graph of both
                 raise _IrregularError
@@ -137,7 +146,7 @@ def _model(stream: _Stream, data: dict[int, Array]) -> bytearray:
 def _graph(stream: _Stream, end: int, data: dict[int, Array]) -> bytearray:
     rest, num_initializers = bytearray(), 0
     while stream.at < end:
-        tag, key = stream.varint()
+        tag, key = stream.tag()
         if key == _INITIALIZER_OF_GRAPH << 3 | _BYTES:
             size, count = stream.length(end)
             if count < MIN_BYTES:
@@ -157,7 +166,7 @@ def _graph(stream: _Stream, end: int, data: dict[int, Array]) -> bytearray:
 def _tensor(stream: _Stream, end: int) -> tuple[bytearray, Array | None]:
     rest, array, has_data = bytearray(), None, False
     while stream.at < end:
-        tag, key = stream.varint()
+        tag, key = stream.tag()
         if key != _RAW_DATA_OF_TENSOR << 3 | _BYTES:
             rest += tag + _field(stream, key, end)
             continue

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import TypeAlias
 
+from tilewright.frontend.onnx.limits import MAX_FIELDS
+
 # Which fields of a message are looked into, by number; None is data that take no more room when parsed.
 Fields: TypeAlias = Mapping[int, "Fields | None"]
 
@@ -17,8 +19,6 @@ _GRAPH: dict[int, Fields | None] = {1: _NODE, 5: _TENSOR}  # node, initializer
 _ATTRIBUTE.update({6: _GRAPH, 11: _GRAPH})  # g, graphs
 _MODEL: dict[int, Fields | None] = {7: _GRAPH, 25: {7: _NODE}}  # graph, functions
 
-# More fields than any model has; finding them takes seconds.
-_MAX_FIELDS = 2_000_000
 # Smaller messages count whole.
 _SMALL_BYTES = 4096
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
@@ -39,7 +39,7 @@ def structure_bytes(data: bytes) -> int:
 
 def _structure(data: memoryview, start: int, end: int, fields: Fields, seen: Iterator[int]) -> int:
     total, at = end - start, start
-    while at < end and next(seen) < _MAX_FIELDS:
+    while at < end and next(seen) < MAX_FIELDS:
         try:
             key, at = _varint(data, at)
             kind = key & 7

@@ -102,6 +102,15 @@ def test_what_nobody_writes_stays_whole(change: object) -> None:
     assert parts.rest == b"".join(map(bytes, parts.pieces)) == data
 
 
+def test_more_fields_than_any_model_has_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = model_of(weight("a", 8)).SerializeToString()
+    monkeypatch.setattr(split, "MAX_FIELDS", 40)
+    assert split_of(data).data
+    many = split_of(data + b"\x08\x09" * 40)  # the version of its format, again and again
+    assert many.data == {}
+    assert many.rest == data + b"\x08\x09" * 40
+
+
 @pytest.mark.parametrize("known_bytes", [0, 100, 3000, 10**6])
 def test_a_file_that_changes_meanwhile_stays_whole(known_bytes: int) -> None:
     data = model_of(weight("a", 8), weight("b", 8)).SerializeToString()
