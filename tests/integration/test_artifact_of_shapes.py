@@ -15,6 +15,7 @@ from tests.support.artifacts import rewritten
 from tests.support.cli import tilewright
 
 import tilewright as tw
+from tilewright.api.inspection import StoredShapes
 from tilewright.errors import ArtifactCorrupt, BudgetExceeded, ModelClosed, UsageError
 from tilewright.specialise.model import OpenCompiledModel
 from tilewright.specialise.opened import SavedShapes
@@ -188,6 +189,24 @@ def test_each_set_has_code_for_each_instruction_set(tmp_path: Path) -> None:
     looked = tilewright("inspect", tmp_path / "m.tw", "--json").document
     assert looked["isas"][1] == "neon"
     assert tw.open(tmp_path / "m.tw", isa=looked["isas"][0]).run(None, feed(4))
+    sizes = looked["sizes"]
+    with zipfile.ZipFile(tmp_path / "m.tw") as archive:
+        members = {member.filename: member.file_size for member in archive.infolist()}
+    assert sizes["file_bytes"] == (tmp_path / "m.tw").stat().st_size
+    assert sizes["weight_bytes"] == members["weights.safetensors"]
+    for code, size_bytes in enumerate(sizes["code_bytes"]):
+        assert size_bytes == sum(s for name, s in members.items() if f"/code/{code}/" in name)
+    for number, size_bytes in enumerate(sizes["set_bytes"]):
+        assert size_bytes == sum(s for name, s in members.items() if name.startswith(f"shapes/{number}/"))
+
+
+def test_a_look_says_what_else_the_code_runs(ends: Path) -> None:
+    looked = tw.inspect(ends)
+    assert isinstance(looked.model, StoredShapes)
+    assert looked.model.sets_beside == ("x:4x256,s:4",)
+    rows = looked.tables()[0].rows
+    assert ("also runs", "x:4x256,s:4") in rows
+    assert next(text for name, text in rows if name == "code for").startswith("x:1x256,s:1, ")
 
 
 def test_memory_is_asked_of_the_sets_that_may_run(path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from tilewright.api.models import Model, ModelSummary, Shapes, load
 from tilewright.arguments import checked
-from tilewright.artifact import origin_of
+from tilewright.artifact import Sizes, origin_of
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import MeasuredError, OpenTensorInfo, TensorInfo
 from tilewright.compiler import plan
@@ -39,6 +39,9 @@ class StoredShapes:
     outputs: tuple[OpenTensorInfo, ...]
     sets: tuple[Mapping[str, tuple[int, ...]], ...] = field(
         metadata=about("Shapes of the inputs, of each set.")
+    )
+    sets_beside: tuple[str, ...] = field(
+        metadata=about("Other shapes, which run by the code for sets with more rows.")
     )
 
 
@@ -71,6 +74,7 @@ class Inspection(Result):
     isas: tuple[str, ...] | None = field(metadata=about("Instruction sets of the artifact's machine code."))
     signed_by: str | None = field(metadata=about("Public key of who made the artifact's code, in hex."))
     is_trusted: bool | None = field(metadata=about("Whether the artifact's code runs here."))
+    sizes: Sizes | None = field(metadata=about("Of the artifact."))
     model_sha256: str = field(metadata=about(hidden=True))
     target: str = field(metadata=about(hidden=True))
     tool_version: str = field(default="", metadata=about(hidden=True))
@@ -108,8 +112,16 @@ class Inspection(Result):
             ("inputs", ", ".join(map(str, model.inputs))),
             ("outputs", ", ".join(map(str, model.outputs))),
         ]
+        sizes = self.sizes
+        assert sizes is not None
+        weights = format_bytes(sizes.weight_bytes)
+        rows.append(("file", f"{format_bytes(sizes.file_bytes)}, of which weights are {weights}"))
         if isinstance(model, StoredShapes):
-            rows += [("code for", shapes_text(shapes)) for shapes in model.sets]
+            rows += [
+                ("code for", f"{shapes_text(shapes)}, {format_bytes(size_bytes)}")
+                for shapes, size_bytes in zip(model.sets, sizes.set_bytes, strict=False)
+            ]
+            rows += [("also runs", shapes) for shapes in model.sets_beside]
         else:
             rows += [
                 ("operators", str(model.num_nodes)),
@@ -120,7 +132,9 @@ class Inspection(Result):
         if self.isas:
             trust = "trusted" if self.is_trusted else "not trusted here"
             signer = "nobody" if self.signed_by is None else f"{self.signed_by}, {trust}"
-            rows += [("machine code", f"for {', '.join(self.isas)}"), ("signed by", signer)]
+            codes = zip(self.isas, sizes.code_bytes, strict=False)
+            code = ", ".join(f"{isa} ({format_bytes(size_bytes)})" for isa, size_bytes in codes)
+            rows += [("machine code", f"for {code}"), ("signed by", signer)]
         if self.memory is not None:
             rows += level_rows(self.memory.levels)
             rows.append(("constants", format_bytes(self.memory.constant_bytes)))
@@ -179,6 +193,7 @@ def _of_model(file: Path, model: Model, target: str | None) -> Inspection:
         isas=None,
         signed_by=None,
         is_trusted=None,
+        sizes=None,
         model_sha256=model.sha256,
         target=target or "any",
     )
@@ -201,7 +216,10 @@ def _of_artifact(file: Path, compiled: CompiledModel) -> Inspection:
     if isinstance(compiled, SavedShapes):
         of_all = [OpenTensorInfo(info.name, info.dtype, info.shape) for info in (*inputs, *outputs)]
         held: StoredModel | StoredShapes = StoredShapes(
-            tuple(of_all[: len(inputs)]), tuple(of_all[len(inputs) :]), compiled.sets
+            tuple(of_all[: len(inputs)]),
+            tuple(of_all[len(inputs) :]),
+            compiled.sets,
+            tuple(map(shapes_text, compiled.sets_beside)),
         )
     else:
         held = StoredModel(inputs, outputs, len(compiled.program.graph.nodes))
@@ -218,6 +236,7 @@ def _of_artifact(file: Path, compiled: CompiledModel) -> Inspection:
         isas=origin.isas,
         signed_by=origin.signed_by,
         is_trusted=origin.is_trusted,
+        sizes=origin.sizes,
         model_sha256=compiled.model_sha256,
         target=compiled.target,
         tool_version=compiled.facts.tool_version,

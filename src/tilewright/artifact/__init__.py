@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +29,15 @@ from typing import TYPE_CHECKING, Any
 from tilewright.artifact.container import MANIFEST, Archive
 from tilewright.artifact.facts import decode_facts
 from tilewright.artifact.honour import require_honoured
-from tilewright.artifact.members import FORMAT_VERSION, MACHINE, SHAPES, shapes_folder
+from tilewright.artifact.members import (
+    FORMAT_VERSION,
+    MACHINE,
+    SHAPES,
+    WEIGHTS,
+    code_of_member,
+    set_of_member,
+    shapes_folder,
+)
 from tilewright.artifact.section import AnyArchive, ArchiveConstants, Section, Shared
 from tilewright.artifact.signature import SHOWN_DIGITS, user_key
 from tilewright.artifact.stored import Stored, loader
@@ -57,6 +66,7 @@ __all__ = [
     "FORMAT_VERSION",
     "Archive",
     "Origin",
+    "Sizes",
     "StoredModel",
     "StoredShapes",
     "origin_of",
@@ -217,12 +227,40 @@ def _asked_set(archive: Archive, options: Options, asked: Collection[str]) -> in
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of a file, of the constants in it, of code for each kind of machine in all sets of shapes, and of
+    what each set has of its own, where there are several."""
+
+    file_bytes: int
+    weight_bytes: int
+    code_bytes: tuple[int, ...]
+    set_bytes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, archive: Archive) -> Sizes:
+        """Those of the members of a file."""
+        weight_bytes, code, sets = 0, Counter[int](), Counter[int]()
+        for name in archive.names:
+            size_bytes, member = archive.size_of(name), name
+            if (found := set_of_member(name)) is not None:
+                number, member = found
+                sets[number] += size_bytes
+            if (kind := code_of_member(member)) is not None:
+                code[kind] += size_bytes
+            if member == WEIGHTS:
+                weight_bytes = size_bytes
+        of_kinds, of_sets = (tuple(counts[n] for n in sorted(counts)) for counts in (code, sets))
+        return cls(archive.size_bytes, weight_bytes, of_kinds, of_sets)
+
+
+@dataclass(frozen=True, slots=True)
 class Origin:
-    """For which instruction sets an artifact holds code, and the public key of who signed it."""
+    """For which instruction sets an artifact holds code, the public key of who signed it, and its sizes."""
 
     isas: tuple[str, ...]
     signed_by: str | None
     is_trusted: bool
+    sizes: Sizes
 
 
 def origin_of(path: Path) -> Origin:
@@ -235,10 +273,10 @@ def origin_of(path: Path) -> Origin:
     archive.verify_signature()
     with archive.decoding(MANIFEST):
         isas = tuple(made_for["isa"] for made_for in _stated_codes(archive) if "isa" in made_for)
-    signature = archive.signature
+    signature, sizes = archive.signature, Sizes.of(archive)
     if signature is None:
-        return Origin(isas, None, False)
-    return Origin(isas, signature.public_key, signature.is_trusted)
+        return Origin(isas, None, False, sizes)
+    return Origin(isas, signature.public_key, signature.is_trusted, sizes)
 
 
 def require_asked(path: Path, options: Options, asked: Collection[str]) -> None:

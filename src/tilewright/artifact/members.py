@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 FORMAT_VERSION = 4
 """Raise it when an older release could no longer read what this one writes; older ones stay readable."""
 
@@ -31,3 +33,23 @@ def shapes_folder(number: int) -> str:
     'shapes/0/'
     """
     return f"shapes/{number}/"
+
+
+def code_of_member(name: str) -> int | None:
+    """Which kind of code a member is of; None if of none.
+
+    >>> code_of_member("code/1/objects/main.o")
+    1
+    """
+    found = re.match(r"code/(\d{1,9})/", name)
+    return None if found is None else int(found[1])
+
+
+def set_of_member(name: str) -> tuple[int, str] | None:
+    """Which set of shapes a member is for, and its name there; None if for none.
+
+    >>> set_of_member("shapes/0/graph.txt")
+    (0, 'graph.txt')
+    """
+    found = re.match(r"shapes/(\d{1,9})/", name)
+    return None if found is None else (int(found[1]), name[found.end() :])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.compiled_facts import CompiledFacts, TensorInfo
 from tilewright.fields import FieldError, field_of
 
 Shapes = Mapping[str, tuple[int, ...]]
+T = TypeVar("T", bound=int | str)
 
 ROWS = "rows"
 """In the manifest of an artifact for several sets of shapes, where there is something."""
@@ -27,14 +28,14 @@ class StoredRows:
     inputs: Mapping[str, int]
     outputs: Mapping[str, int | None]
 
-    def shapes_at(self, extent: int, of_set: Shapes) -> dict[str, tuple[int, ...]]:
+    def shapes_at(self, extent: T, of_set: Shapes) -> dict[str, tuple[int | T, ...]]:
         """Of the inputs, where the set with code has these."""
-        return {
-            name: shape
-            if name not in self.inputs
-            else (*shape[: self.inputs[name]], extent, *shape[self.inputs[name] + 1 :])
-            for name, shape in of_set.items()
-        }
+
+        def changed(name: str, shape: tuple[int, ...]) -> tuple[int | T, ...]:
+            axis = self.inputs.get(name)
+            return shape if axis is None else (*shape[:axis], extent, *shape[axis + 1 :])
+
+        return {name: changed(name, shape) for name, shape in of_set.items()}
 
     def fits(self, outputs: Sequence[TensorInfo], most: int) -> bool:
         """Whether outputs of the code, which computes `most` rows, have rows where this says."""

@@ -17,7 +17,7 @@ from tilewright.compiled_facts import Body
 from tilewright.errors import ModelClosed, UsageError
 from tilewright.forks import ForkSafeLock
 from tilewright.ir.graph import Shape
-from tilewright.options import Options, sets_text, shapes_text
+from tilewright.options import OpenShapes, Options, sets_text, shapes_text
 from tilewright.specialise.divided import DividedRows, placed
 
 Array = np.ndarray[Any, Any]
@@ -78,6 +78,13 @@ class SavedShapes(CompiledModel):
         self._divided: dict[tuple[Shape, ...], DividedRows] = {}
         self._opened: dict[int, CompiledModel] = {}
         self._opening = ForkSafeLock()
+
+    @property
+    def sets_beside(self) -> tuple[OpenShapes, ...]:
+        """Shapes that run by the code for sets with more rows."""
+        return tuple(
+            held.shapes_at("|".join(map(str, held.extents)), self.sets[held.of_set]) for held in self._rows
+        )
 
     def run(self, output_names: Sequence[str] | None, feed: Mapping[str, Array]) -> list[Array]:
         """Outputs in the order of `output_names`, all of them for None. As onnxruntime's `run`.
