@@ -45,19 +45,26 @@ CompilePart = Callable[[Graph, Shapes, float | None, bool], CompiledModel]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Recent:
-    """What the last run used, which the next one mostly does: shapes of the inputs, and the code for them, or
-    what runs by code for others."""
+    """What the last run used, which the next one mostly does: shapes and types of the inputs, and what runs;
+    its code alone, where that is the whole model."""
 
     names: Sequence[str]
     shapes: list[Shape]
+    dtypes: list[np.dtype[Any]]
     entry: Entry[Part | ByOthers]
     executable: Executable | None
-    others: ByOthers | None
 
-    def has_shapes_of(self, feed: Mapping[str, Array]) -> bool:
+    def has_kinds_of(self, feed: Mapping[str, Array]) -> bool:
         """Whether it is for a feed; what may be wrong with one is not said here."""
         try:
-            return [feed[name].shape for name in self.names] == self.shapes and len(feed) == len(self.shapes)
+            return (
+                len(feed) == len(self.shapes)
+                and [feed[name].shape for name in self.names] == self.shapes
+                and (
+                    self.executable is not None  # which looks at types itself
+                    or [feed[name].dtype for name in self.names] == self.dtypes
+                )
+            )
         except (KeyError, AttributeError, TypeError):
             return False
 
@@ -113,13 +120,12 @@ class OpenCompiledModel(CompiledModel):
         """
         names = self._output_names if output_names is None else self._checked_names(output_names)
         recent = self._recent
-        if recent is not None and recent.has_shapes_of(feed):
+        if recent is not None and recent.has_kinds_of(feed):
             recent.entry.num_uses += 1
             if recent.executable is not None:
                 results = recent.executable.run(feed)
                 return [results[name] for name in names]
-            if recent.others is not None:
-                return recent.others.run(names, feed)
+            return self._run(names, recent.entry.value, feed)
         arrays = self._arrays(feed)
         return self._run(names, self._part(arrays), arrays)
 
@@ -269,12 +275,12 @@ class OpenCompiledModel(CompiledModel):
         key = self._binding.key(feed)
         part = self._obtained(key)
         entry = self._store.entry((key, False))
-        others = part if isinstance(part, ByOthers) else None
-        whole = part.whole if isinstance(part, Part) else None
-        if entry is not None and (others is not None or whole is not None):
+        if entry is not None:
             # Not locked, as it is no more than the shapes and code that most runs have in common.
+            whole = part.whole if isinstance(part, Part) else None
             executable = None if whole is None else whole.load()
-            self._recent = _Recent([n for n, _ in key], [s for _, s in key], entry, executable, others)
+            names, shapes = [n for n, _ in key], [s for _, s in key]
+            self._recent = _Recent(names, shapes, [feed[n].dtype for n in names], entry, executable)
         return part
 
     def _results(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:

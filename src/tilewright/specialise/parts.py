@@ -15,9 +15,10 @@ from tilewright.frontend.onnx.prepared import Division, HostOperator, PreparedMo
 from tilewright.ir.derive import flops
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Shape
-from tilewright.ir.interpret import run_graph, run_node
+from tilewright.ir.interpret import run_graph
 from tilewright.ir.ops.registry import sizing_by_data
 from tilewright.ir.work import MAX_HOST_ELEMENTS
+from tilewright.targets import host_runner
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
@@ -98,9 +99,9 @@ def operator_results(
         InputError: operands that it does not take, or that make a result larger than the host may hold.
     """
     _require_small(node, arrays)
-    results = run_node(node, arrays, captures=captures)
+    results = host_runner()(node, arrays, captures=captures)
     return {
-        value.name: np.ascontiguousarray(array).reshape(array.shape)
+        value.name: array if array.flags.c_contiguous else np.ascontiguousarray(array)
         for value, array in zip(node.outputs, results, strict=True)
         if value is not None and array is not None
     }

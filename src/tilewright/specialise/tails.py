@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.frontend.onnx.prepared import PreparedModel, Step
 from tilewright.ir.dtype import DType
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph import Node, Shape, Value
 from tilewright.specialise.parts import operator_results
 
 Array = np.ndarray[Any, Any]
@@ -23,14 +23,47 @@ MAX_GROWTH = 2
 """Inputs of so many times the elements are little work still; larger ones are looked at again."""
 
 
+class _Repeated:
+    """A step that runs many times. Shapes are mostly those of the last run, and so is the node then."""
+
+    def __init__(self, step: Step, dtypes: Mapping[str, DType]) -> None:
+        self.operands = tuple(filter(None, step.inputs))
+        self._step = step
+        self._dtypes = dtypes
+        self._last: tuple[list[Shape], Node] | None = None
+
+    def results(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """What the node gives, by name."""
+        step = self._step
+        captures = [values[name] for name in step.captures]
+        arrays = [values[name] if name else None for name in step.inputs]
+        shapes = [array.shape for array in (*arrays, *captures) if array is not None]
+        last = self._last
+        if last is None or last[0] != shapes:
+            # Not locked: whichever of two threads is later, both have a node for their own shapes.
+            last = self._last = (shapes, self._node(values))
+        return operator_results(last[1], arrays, captures)
+
+    def _node(self, values: Mapping[str, Array]) -> Node:
+        step, dtypes = self._step, self._dtypes
+        return Node(
+            step.op_type,
+            [Value(name, dtypes[name], values[name].shape) if name else None for name in step.inputs],
+            [Value(name, dtypes[name], ()) if name else None for name in step.outputs],
+            step.attributes,
+            name=step.name,
+            opset=step.opset,
+            captures=[Value(name, dtypes[name], values[name].shape) for name in step.captures],
+        )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Tail:
     """The nodes of a model behind a shape that data decide, for inputs of at most so many elements;
     `constants` are all values that depend on no input."""
 
-    steps: Sequence[Step]
+    steps: Sequence[_Repeated]
     constants: Mapping[str, Array]
-    dtypes: Mapping[str, DType]
     max_elements: int
 
     @classmethod
@@ -42,11 +75,12 @@ class Tail:
         constants = model.arrays()
         asked = []
         for step in steps:
-            if constants.keys() >= set(filter(None, (*step.inputs, *step.captures))):
-                constants.update(_results(step, constants, dtypes))
+            repeated = _Repeated(step, dtypes)
+            if constants.keys() >= {*repeated.operands, *step.captures}:
+                constants.update(repeated.results(constants))
             else:
-                asked.append(step)
-        return cls(asked, constants, dtypes, MAX_GROWTH * _num_elements(feed))
+                asked.append(repeated)
+        return cls(asked, constants, MAX_GROWTH * _num_elements(feed))
 
     def takes(self, feed: Mapping[str, Array]) -> bool:
         """Whether it is little work on a feed, too."""
@@ -56,27 +90,8 @@ class Tail:
         """Every value of a run, by name."""
         values = {**self.constants, **feed}
         for step in self.steps:
-            values.update(_results(step, values, self.dtypes))
+            values.update(step.results(values))
         return values
-
-
-def _results(step: Step, values: Mapping[str, Array], dtypes: Mapping[str, DType]) -> dict[str, Array]:
-    """What a node gives, by name."""
-
-    def value(name: str) -> Value | None:
-        return Value(name, dtypes[name], values[name].shape) if name else None
-
-    node = Node(
-        step.op_type,
-        list(map(value, step.inputs)),
-        [Value(name, dtypes[name], ()) if name else None for name in step.outputs],
-        step.attributes,
-        name=step.name,
-        opset=step.opset,
-        captures=[Value(name, dtypes[name], values[name].shape) for name in step.captures],
-    )
-    arrays = [values[name] if name else None for name in step.inputs]
-    return operator_results(node, arrays, [values[name] for name in step.captures])
 
 
 def _num_elements(feed: Mapping[str, Array]) -> int:

@@ -14,6 +14,7 @@ from tilewright.registry import Registry
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
     from tilewright.targets.base import CodeStore, Target
+    from tilewright.targets.runs import HostRunner
 
 TARGETS: Registry[Target] = families.TARGETS
 
@@ -42,6 +43,14 @@ def cpu_code_store() -> CodeStore:
     from tilewright.targets.cpu.stored import CpuStore
 
     return CpuStore()
+
+
+def host_runner() -> HostRunner:
+    """What runs an operator whole on the host, as `ir.interpret.run_node` does, but by machine code where
+    there is some for it."""
+    from tilewright.targets.cpu.host_operators import run_on_host
+
+    return run_on_host
 
 
 def runs_steps(text: str) -> bool:

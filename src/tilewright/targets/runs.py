@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+
+from tilewright.ir.graph import Node
 
 Array = np.ndarray[Any, Any]
 
@@ -22,6 +24,16 @@ class RunsRows(Protocol):
 
     def run_rows(self, feed: Mapping[str, Array], num_rows: int) -> dict[str, Array]:
         """As `Executable.run` on inputs that have all rows; of the outputs, the first rows are right."""
+        ...
+
+
+class HostRunner(Protocol):
+    """What runs an operator whole on the host: see `ir.interpret.run_node`."""
+
+    def __call__(
+        self, node: Node, arrays: Sequence[Array | None], *, captures: Sequence[Array] = ()
+    ) -> tuple[Array | None, ...]:
+        """Outputs of one node."""
         ...
 
 

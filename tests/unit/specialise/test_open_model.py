@@ -265,12 +265,28 @@ def test_large_constants_are_held_once_for_all_shapes() -> None:
         {id(v.data) for v in compiled.at({"x": (n, 512)}).program.graph.initializers} for n in (32, 64)
     ]
     assert constants[0] == constants[1]
-    held = [
-        {buffer.address for buffer in compiled.at({"x": (n, 512)}).load()._weights.buffers[1:]}
-        for n in (32, 64)
-    ]
+    held = [{piece.address for piece in compiled.at({"x": (n, 512)}).load()._weights.held} for n in (32, 64)]
     assert held[0] == held[1]
     assert held[0]
+
+
+def test_constants_lie_beside_each_other() -> None:
+    """In one piece of memory, which large ones have in huge pages."""
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.standard_normal((256, 256)).astype(np.float32) for name in "uvw"}
+    text = (
+        HEADER
+        + """g (float[batch,256] x) => (float[batch,256] y) {
+        a = MatMul(x, u) b = Relu(a) c = MatMul(b, v) d = Relu(c) y = MatMul(d, w)
+    }"""
+    )
+    compiled = tw.compile(model(text, **arrays), no_cache=True, threads=1)
+    compiled.run(None, {"x": rows(32, 256)})
+    held = compiled.at({"x": (32, 256)}).load()._weights.held
+    assert len(held) == 3
+    assert len({id(piece.slab) for piece in held}) == 1
+    addresses = sorted(piece.address for piece in held)
+    assert addresses[-1] - addresses[0] < 3 * arrays["u"].nbytes
 
 
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])

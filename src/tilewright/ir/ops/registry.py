@@ -99,6 +99,8 @@ class Operator:
     host_work: HostWorkFunction | None = None
 
 
+_NO_WORK = HostWork()
+
 _OPERATORS: dict[tuple[str, str], Operator] = {}
 _loaded = False
 _loading = ForkSafeLock()
@@ -200,13 +202,14 @@ def _describe(node: Node) -> Description:
 
 def host_excess(node: Node, data: Sequence[Array | None]) -> str | None:
     """What is too much for the host about a node on operands of which some data may be known, or None."""
-    return find_host_excess(host_work(node, data))
+    work = host_work(node, data)
+    return None if work is _NO_WORK else find_host_excess(work)
 
 
 def host_work(node: Node, data: Sequence[Array | None]) -> HostWork:
     """What a node without nests asks of the host besides a look at its operands and results."""
     found = find_operator(node)
-    return HostWork() if found is None or found.host_work is None else found.host_work(node, data)
+    return _NO_WORK if found is None or found.host_work is None else found.host_work(node, data)
 
 
 def _require_sized(node: Node, operator: Operator) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,30 +24,44 @@ _BLOCK = 128
 """Candidates that are compared at once: with all better boxes, and with each other."""
 
 
-def _number(inputs: Sequence[Array | None], position: int, default: float) -> float:
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the operands ask: so many boxes of a class at the `most`, which no better one overlaps by more
+    than `overlap` of their union, with scores above `least` if that is given."""
+
+    most: int
+    overlap: float
+    least: float | None
+
+    @classmethod
+    def of(cls, inputs: Sequence[Array | None]) -> Limits:
+        """Those of the operands of a node."""
+        most, overlap, least = (_number(inputs, position) for position in (2, 3, 4))
+        return cls(max(int(most or 0), 0), 0.0 if overlap is None else overlap, least)
+
+
+def _number(inputs: Sequence[Array | None], position: int) -> float | None:
     array = inputs[position] if position < len(inputs) else None
-    return default if array is None or not array.size else float(array.reshape(-1)[0])
+    return None if array is None or not array.size else float(array.reshape(-1)[0])
 
 
 def _suppressed(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     """Batch, class and box of each that is kept: class by class, the best score first, of equal scores the
     first box."""
     boxes, scores = present(inputs, 0), present(inputs, 1)
-    most = max(int(_number(inputs, 2, 0)), 0)
-    overlap = scores.dtype.type(_number(inputs, 3, 0.0))
-    least = _number(inputs, 4, -np.inf)
-    has_least = len(inputs) > 4 and inputs[4] is not None and inputs[4].size > 0
+    limits = Limits.of(inputs)
+    overlap = scores.dtype.type(limits.overlap)
     kept: list[tuple[int, int, int]] = []
     for batch, classes in enumerate(scores):
-        corners = _corners(boxes[batch], is_center=bool(node.int_attr("center_point_box", 0)))
+        sides = corners(boxes[batch], is_center=bool(node.int_attr("center_point_box", 0)))
         for number, row in enumerate(classes):
-            candidates = np.flatnonzero(row > least) if has_least else np.arange(len(row))
+            candidates = np.arange(len(row)) if limits.least is None else np.flatnonzero(row > limits.least)
             ranked = candidates[np.argsort(-row[candidates], kind="stable")]
-            kept += [(batch, number, int(box)) for box in _best(corners, ranked, most, overlap)]
+            kept += [(batch, number, int(box)) for box in _best(sides, ranked, limits.most, overlap)]
     return (np.array(kept, np.int64).reshape(-1, 3),)
 
 
-def _corners(boxes: Array, *, is_center: bool) -> Array:
+def corners(boxes: Array, *, is_center: bool) -> Array:
     """Lowest and highest coordinate along both axes, and the area: five rows."""
     if is_center:
         half = boxes[:, 2:] / 2
@@ -57,29 +72,35 @@ def _corners(boxes: Array, *, is_center: bool) -> Array:
     return np.stack([low[:, 0], low[:, 1], high[:, 0], high[:, 1], sides[:, 0] * sides[:, 1]])
 
 
-def _best(corners: Array, ranked: Array, most: int, overlap: Any) -> Array:
+def _best(sides: Array, ranked: Array, most: int, overlap: Any) -> Array:
     """Of ranked boxes those that no better one overlaps by more than is allowed, `most` of them."""
-    corners = corners[:, ranked]
-    kept = [places[_kept(corners[:, places], most, overlap)] for places in _apart(corners)]
-    return ranked[np.sort(np.concatenate(kept))[:most]] if kept else ranked
+    if not len(ranked):
+        return ranked
+    sides = sides[:, ranked]
+    order, begins = apart(sides[0], sides[2])
+    groups = map(np.sort, np.split(order, begins[1:]))
+    kept = [places[_kept(sides[:, places], most, overlap)] for places in groups]
+    first: Array = np.sort(np.concatenate(kept))[:most]
+    return ranked[first]
 
 
-def _apart(corners: Array) -> list[Array]:
-    """Places of boxes in groups, ascending: boxes of different groups do not meet along the first axis.
+def apart(low: Array, high: Array) -> tuple[Array, Array]:
+    """Boxes in an order in which groups of them follow each other, and where in it each group begins: boxes
+    of different groups do not meet along the axis of which their lowest and highest coordinates are given.
 
     Detectors of many classes move the boxes of each to where no other class has any.
     """
-    order = np.argsort(corners[0], kind="stable")
-    reached = np.fmax.accumulate(corners[2, order])
-    begins = np.flatnonzero(corners[0, order[1:]] >= reached[:-1]) + 1
-    return [np.sort(places) for places in np.split(order, begins) if len(places)]
+    order = np.argsort(low, kind="stable")
+    reached = np.fmax.accumulate(high[order])
+    begins = np.flatnonzero(low[order[1:]] >= reached[:-1]) + 1
+    return order, np.concatenate([[0], begins])
 
 
-def _kept(corners: Array, most: int, overlap: Any) -> list[int]:
+def _kept(sides: Array, most: int, overlap: Any) -> list[int]:
     """Places of the boxes that no better one, which is before them, overlaps by more than is allowed."""
     best: list[int] = []
-    for start in range(0, corners.shape[1], _BLOCK):
-        block, better = corners[:, start : start + _BLOCK], corners[:, best]
+    for start in range(0, sides.shape[1], _BLOCK):
+        block, better = sides[:, start : start + _BLOCK], sides[:, best]
         is_hidden: Array = np.any(_hide(better[:, :, None], block[:, None], overlap), axis=0)
         hides = _hide(block[:, :, None], block[:, None], overlap)
         for place in range(block.shape[1]):

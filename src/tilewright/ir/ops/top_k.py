@@ -51,19 +51,44 @@ Array = np.ndarray[Any, Any]
 MAX_PASSES = 10
 MAX_COMPARED = 1024
 
+# On the host: of rows of so many elements, where one of so many is asked for, not all are sorted.
+MIN_PRESELECTED = 512
+FEW = 4
+
 
 def _top_k_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     x = present(inputs)
     axis, given = _axis(node), optional(inputs, 1)
     count = node.int_attr("k", 0) if given is None else int(given.reshape(-1)[0])
-    if node.int_attr("largest", 1):
-        # The reverse of an ascending order of the reversed row: equal elements keep their order.
-        turned = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-        order = x.shape[axis] - 1 - np.flip(turned, axis)
+    is_largest = bool(node.int_attr("largest", 1))
+    rows = x.swapaxes(axis, -1)
+    if rows.shape[-1] >= MIN_PRESELECTED and 0 < FEW * count <= rows.shape[-1]:
+        chosen = np.empty((*rows.shape[:-1], count), np.int64)
+        for place in np.ndindex(rows.shape[:-1]):
+            chosen[place] = _preselected(rows[place], count, is_largest)
     else:
-        order = np.argsort(x, axis=axis, kind="stable")
-    chosen = np.take(order, range(count), axis)
-    return np.take_along_axis(x, chosen, axis), chosen.astype(np.int64)
+        chosen = _sorted(rows, count, is_largest)
+    found = rows[chosen] if rows.ndim == 1 else np.take_along_axis(rows, chosen, -1)
+    return found.swapaxes(axis, -1), chosen.swapaxes(axis, -1)
+
+
+def _sorted(rows: Array, count: int, is_largest: bool) -> Array:
+    """Places of the first elements of each row in order; what is no number is larger than every number."""
+    if not is_largest:
+        return np.argsort(rows, -1, kind="stable")[..., :count]
+    # The reverse of an ascending order of the reversed row: equal elements keep their order.
+    turned = np.argsort(rows[..., ::-1], -1, kind="stable")[..., ::-1]
+    first: Array = rows.shape[-1] - 1 - turned[..., :count]
+    return first
+
+
+def _preselected(row: Array, count: int, is_largest: bool) -> Array:
+    """The same for few of many: those that come before the last one, or equal it, are found without sorting
+    all."""
+    rank = len(row) - count if is_largest else count - 1
+    last = np.partition(row, rank)[rank]
+    candidates = np.flatnonzero(~(row < last) if is_largest else ~(row > last))
+    return candidates[_sorted(row[candidates], count, is_largest)]
 
 
 def _axis(node: Node) -> int:

@@ -17,7 +17,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.output_memory import OutputMemory
-from tilewright.targets.cpu.pool import AlignedBuffer, not_enough_memory
+from tilewright.targets.cpu.pool import not_enough_memory
 from tilewright.targets.cpu.runtime import CheckedIndex, Executor, HostCallback, RunTrace, StepTime
 
 Array = np.ndarray[Any, Any]
@@ -41,10 +41,10 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantPlaces:
-    """Where constants lie: their base is `address`, and `buffers` are what must not be collected."""
+    """Where constants lie: their base is `address`, and `held` is what must not be collected."""
 
     address: int
-    buffers: tuple[AlignedBuffer, ...]
+    held: tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +58,8 @@ class HostStep:
     def callback(self) -> HostCallback:
         """The function that the executor calls with the base addresses of a run."""
 
-        from tilewright.ir.interpret import require_shape, run_node
+        from tilewright.ir.interpret import require_shape
+        from tilewright.targets.cpu.host_operators import run_on_host
 
         def run(bases: Sequence[int]) -> None:
             arrays = [
@@ -67,7 +68,7 @@ class HostStep:
             ]
             num_inputs = len(self.node.inputs)
             captures = [a for a in arrays[num_inputs:] if a is not None]
-            results = run_node(self.node, arrays[:num_inputs], captures=captures)
+            results = run_on_host(self.node, arrays[:num_inputs], captures=captures)
             for value, ref, result in zip(self.node.outputs, self.outputs, results, strict=False):
                 if value is None or ref is None or result is None:
                     continue

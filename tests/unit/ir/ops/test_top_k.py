@@ -8,10 +8,10 @@ import pytest
 from tilewright.compiler import compile_graph
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.interpret import run_graph
+from tilewright.ir.interpret import run_graph, run_node
 from tilewright.ir.nest import Opaque
 from tilewright.ir.ops import describe
-from tilewright.ir.ops.top_k import MAX_COMPARED, MAX_PASSES
+from tilewright.ir.ops.top_k import FEW, MAX_COMPARED, MAX_PASSES, MIN_PRESELECTED
 from tilewright.options import Options
 
 
@@ -66,6 +66,39 @@ def test_nan_is_larger_than_every_number_and_zeros_are_equal(count: int, largest
     found = code.load(1).run({"x": x})
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("kind", ["equal", "float", "nan", "bytes"])
+def test_few_of_many_are_those_that_come_first_when_all_are_sorted(kind: str, largest: int) -> None:
+    """Of rows that are found without a sort of all, along any axis."""
+    rng = np.random.default_rng(2)
+    extent = MIN_PRESELECTED + 7
+    x = rng.standard_normal((3, extent)).astype(np.float32)
+    if kind == "equal":
+        x = rng.integers(-2, 3, x.shape).astype(np.float32)
+        x[x == 0] *= rng.choice([-1, 1], (x == 0).sum())
+    if kind == "nan":
+        x[rng.random(x.shape) < 0.1] = np.nan
+        x[1] = np.nan
+    if kind == "bytes":
+        x = rng.integers(0, 256, x.shape).astype(np.uint8)
+    ranked = np.where(np.isnan(x), np.inf, x.astype(np.float64))
+    order = np.argsort(-ranked if largest else ranked, axis=1, kind="stable")
+    dtype = DType.from_numpy(x.dtype)
+    for count in (1, extent // FEW, extent // FEW + 1):
+        found = run_graph(top_k(extent, count, largest=largest, dtype=dtype, rows=3), {"x": x})
+        np.testing.assert_array_equal(found["indices"], order[:, :count])
+        np.testing.assert_array_equal(found["values"], np.take_along_axis(x, order[:, :count], 1))
+        node = Node(
+            "TopK",
+            [Value("x", dtype, x.T.shape), Value("k", DType.INT64, (1,))],
+            [Value("y", dtype, (count, 3)), Value("i", DType.INT64, (count, 3))],
+            {"largest": largest, "axis": 0},
+        )
+        _, indices = run_node(node, [x.T, np.array([count])])
+        assert indices is not None
+        np.testing.assert_array_equal(indices, order[:, :count].T)
 
 
 def test_only_the_indices_may_be_wanted() -> None:
