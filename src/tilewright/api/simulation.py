@@ -34,7 +34,7 @@ from tilewright.progress import PhaseClock, Progress
 from tilewright.results import Result, Table, about, in_json
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode, SimulatingTarget
-from tilewright.targets.simulated import NetworkPlan, SimulatedNetwork
+from tilewright.targets.simulated import JointTiling, NetworkPlan, SimulatedNetwork
 
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MACHINE = "stcp920"
 BEST, SEARCH = "best", "search"
+_JOINT_TILING_S = 2.0
+"""For each search of a joint tiling."""
 DEFAULT_SEARCH = Budget(max_evaluations=170)
 """Plans that are simulated beyond the portfolio's: what the published gains were found with."""
 
@@ -70,6 +72,7 @@ class SimulationRequest:
       and are read again; short for the target's option of that name.
     * `compare` also simulates every plan that has a name.
     * `check` computes the plan's values buffer by buffer and holds them against the network's.
+    * `joint_tilings` says of each subgraph what the best joint tiling of its operators would move.
     """
 
     model: Model | Source
@@ -87,6 +90,7 @@ class SimulationRequest:
     mapper: str | None = None
     compare: bool = False
     check: bool = False
+    joint_tilings: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -171,6 +175,7 @@ _KINDS: Mapping[str, Any] = {
     "mapper": str | None,
     "compare": bool,
     "check": bool,
+    "joint_tilings": bool,
 }
 
 
@@ -222,6 +227,9 @@ class SimulationResult(SimulatedRecipe, Result):
             "they are lowered to. What lowering rounds is no part of it."
         )
     )
+    joint_tilings: tuple[JointTiling, ...] | None = field(
+        metadata=about("Subgraphs beside the best joint tilings of their operators.", optional=True)
+    )
     num_clusters: int = field(metadata=about(hidden=True))
     code: SimulatedCode = field(metadata=about(hidden=True))
 
@@ -252,6 +260,8 @@ class SimulationResult(SimulatedRecipe, Result):
                 for name, other in self.compared.items()
             )
             tables.append(Table(("compared", "ms", "samples/s", "times"), rows, right=(1, 2, 3)))
+        if self.joint_tilings is not None:
+            tables.append(_joint_table(self.joint_tilings))
         return tables
 
     def lines(self) -> Sequence[str]:
@@ -394,6 +404,10 @@ class _Simulation:
             compared[name] = SimulatedRecipe(
                 **self.plan(graph, options, name).figures(samples, self.num_clusters)
             )
+        tilings = None
+        if request.joint_tilings:
+            self.progress("tiling subgraphs jointly", 0, 1)
+            tilings = chosen.code.joint_tilings(_JOINT_TILING_S)
         if request.check:
             self.progress("computing values", 0, 1)
             _check(chosen.code)
@@ -415,6 +429,7 @@ class _Simulation:
             num_untried=chosen.num_untried,
             compared=compared,
             values_checked=request.check,
+            joint_tilings=tilings,
             num_clusters=self.num_clusters,
             code=chosen.code,
         )
@@ -468,6 +483,23 @@ def _check(code: SimulatedCode) -> None:
             f"output {worst.name!r} of the plan differs from the network's by up to "
             f"{worst.max_difference:.3g}, where {worst.allowed:.3g} is allowed."
         )
+
+
+def _joint_table(tilings: Sequence[JointTiling]) -> Table:
+    """Subgraphs beside joint tilings of them; why some have none."""
+
+    def told(size_bytes: int | None) -> str:
+        return "-" if size_bytes is None else format_bytes(size_bytes)
+
+    rows = []
+    for row in tilings:
+        tiles = ", ".join(f"{loop.dim} {loop.tile} of {loop.extent}" for loop in row.loops) or "whole"
+        if not row.is_whole_search:
+            tiles += " (not all tilings)"
+        alone = told(row.sliced_bytes), told(row.joint_bytes), told(row.least_bytes)
+        rows.append((str(row.subgraph), format_bytes(row.moved_bytes), *alone, row.why or tiles))
+    heads = ("subgraph", "moves", "alone, in slices", "tiled jointly", "at least", "tiles of a step")
+    return Table(heads, tuple(rows), "past main memory's port", (1, 2, 3, 4), (4,))
 
 
 def _written(path: str | os.PathLike[str], text: str) -> Path:

@@ -115,6 +115,13 @@ def simulate(
         "--check",
         help="Compute the values of the plan buffer by buffer, and compare them with the network's.",
     ),
+    joint_tilings: bool = typer.Option(
+        False,
+        "--joint-tilings",
+        help="Say of each subgraph what the best joint tiling of its operators would move past main memory.",
+        hidden=True,
+        rich_help_panel=PLANS,
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Plan a network for an accelerator with software-managed buffers, and simulate one batch.
@@ -139,6 +146,7 @@ def simulate(
         mapper=mapper,
         compare=compare,
         check=check,
+        joint_tilings=joint_tilings,
     )
     with progress(f"simulating {model.name}") as update:
         result = answer(request, update)

@@ -26,7 +26,7 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.schedule.base import PriceSchedule, Stage, StageBench
 from tilewright.steps import STORED_TUNING, MemoryInfo, SimulatedCost, StepInfo, TuningInfo, TuningSettings
-from tilewright.targets.simulated import NetworkPlan, SimulatedNetwork, Timeline
+from tilewright.targets.simulated import JointTiling, NetworkPlan, SimulatedNetwork, Timeline
 from tilewright.targets.stored import StoredCode, StoredParts
 
 if TYPE_CHECKING:
@@ -155,6 +155,10 @@ class SimulatedCode(Code, Protocol):
 
     def timeline(self) -> Timeline:
         """What every unit does when."""
+        ...
+
+    def joint_tilings(self, deadline_s: float) -> tuple[JointTiling, ...]:
+        """Subgraphs beside the best joint tilings of their operators, with so long a search for each."""
         ...
 
     @property

@@ -81,6 +81,10 @@ class Regrouper:
             return None
         return with_splits(partition, members, self.splitter, self.sizes)
 
+    def fits(self, group: Group) -> bool:
+        """Whether it may be a subgraph that is split so."""
+        return self._member(group) is not None
+
     def _member(self, group: Group) -> Member | None:
         if group not in self._members:
             self._members[group] = self._build(group)

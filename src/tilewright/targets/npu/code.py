@@ -15,11 +15,19 @@ from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, planned_steps
 from tilewright.targets.base import Array
 from tilewright.targets.npu.describe import plan_of, subgraphs_of
 from tilewright.targets.npu.execute import execute
+from tilewright.targets.npu.joint_tilings import joint_tilings
 from tilewright.targets.npu.occupancy import levels_over_time
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.simulate import Simulation
 from tilewright.targets.runs import written_into
-from tilewright.targets.simulated import LoweredType, NetworkPlan, SimulatedNetwork, Timeline, UnitRun
+from tilewright.targets.simulated import (
+    JointTiling,
+    LoweredType,
+    NetworkPlan,
+    SimulatedNetwork,
+    Timeline,
+    UnitRun,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +79,10 @@ class NpuCode:
     def plan(self) -> NetworkPlan:
         """All that one cluster does for a batch."""
         return plan_of(self.planned, self.machine)
+
+    def joint_tilings(self, deadline_s: float) -> tuple[JointTiling, ...]:
+        """Subgraphs beside the best joint tilings of their operators."""
+        return joint_tilings(self.planned, self.machine, deadline_s)
 
     def timeline(self) -> Timeline:
         """One batch on one cluster."""

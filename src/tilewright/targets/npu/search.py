@@ -2,7 +2,8 @@
 
 A move takes a cut away, adds one, shifts one, or doubles or halves the slices of a subgraph; where several
 subgraphs have the same structure, of all of them. The first move that helps is made, and what was refused is
-not tried again until everything else was.
+not tried again until everything else was. Where none of them helps, groups take the splits that move least
+when their layers are tiled jointly.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tilewright.planning.portfolio import Attempt
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.targets.base import Improved, MakeProgram
+from tilewright.targets.npu.joint_splits import JointSplits
 from tilewright.targets.npu.recipes import ALPHAS
 
 
@@ -55,26 +57,30 @@ class _Search:
         # What instances may hold is the portfolio's most; the time says whether it is too much.
         widest = replace(partitioner, alpha=max(ALPHAS))
         self.regrouper = Regrouper(problem, widest)
+        self.splits = JointSplits(self.regrouper)
         self.seen: set[Groups] = set()
         self.refused: set[Move] = set()
+        self.is_spent = False
 
     def run(self) -> Improved:
         groups = self.regrouper.groups_of(self.start.partition)
         self.seen.add(groups)
         again = False
         while True:
-            better = self._step(groups, again)
-            if better is not None:
-                groups, again = better, False
-            elif again or not self.refused:
-                break
-            else:
+            better = self._step(groups, moves(self.regrouper, groups), again)
+            if better is None and not again and self.refused and not self.is_spent:
                 again = True
+                continue
+            if better is None and not self.is_spent:
+                better = self._step(groups, joint_moves(self.regrouper, groups, self.splits), True)
+            if better is None:
+                break
+            groups, again = better, False
         return Improved(self.best, tuple(self.attempts))
 
-    def _step(self, groups: Groups, again: bool) -> Groups | None:
+    def _step(self, groups: Groups, listed: Iterator[Move], again: bool) -> Groups | None:
         """The groups after the first move that helps; None if none does, or the budget is spent."""
-        for move in moves(self.regrouper, groups):
+        for move in listed:
             if move in self.refused and not again:
                 continue
             candidate = move.applied(groups)
@@ -85,7 +91,7 @@ class _Search:
             if partition is None:
                 continue
             if not self.meter.spend():
-                self.refused.clear()
+                self.is_spent = True
                 return None
             if self._is_better(move, partition):
                 return candidate
@@ -165,6 +171,22 @@ def moves(regrouper: Regrouper, groups: Groups) -> Iterator[Move]:
                     added = frozenset(part for g in alike for part in _cut(g.layers, places, splits))
                     what = f"{_name(alike)} cut after {len(prefix)} layers, {splits[0]} and {splits[1]}"
                     yield Move(what, frozenset(alike), added)
+
+
+def joint_moves(regrouper: Regrouper, groups: Groups, splits: JointSplits) -> Iterator[Move]:
+    """Moves to splits of least traffic: of groups, and of pairs that become one."""
+    classes: dict[Hashable, list[Group]] = {}
+    for group in groups:
+        classes.setdefault(regrouper.structure(group), []).append(group)
+    for alike in classes.values():
+        for split in splits.of(alike[0].layers):
+            added = frozenset(Group(g.layers, split) for g in alike)
+            yield Move(f"{_name(alike)} tiled jointly, {split}", frozenset(alike), added)
+    for alike_pairs in _pairs(regrouper, groups):
+        removed = frozenset(g for pair in alike_pairs for g in pair)
+        for split in splits.of(_joined(*alike_pairs[0])):
+            added = frozenset(Group(_joined(a, b), split) for a, b in alike_pairs)
+            yield Move(f"{_name(alike_pairs[0])} joined and tiled jointly, {split}", removed, added)
 
 
 def _pairs(regrouper: Regrouper, groups: Groups) -> list[list[tuple[Group, Group]]]:

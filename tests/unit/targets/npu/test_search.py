@@ -25,7 +25,8 @@ from tilewright.partition.split import Split
 from tilewright.planning import Budget
 from tilewright.schedule.check_instances import check_instances, check_order
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.search import moves
+from tilewright.targets.npu.joint_splits import JointSplits
+from tilewright.targets.npu.search import joint_moves, moves
 
 
 @cache
@@ -79,7 +80,8 @@ def test_every_move_holds_each_layer_once(seed: int) -> None:
     assert again is not None
     assert again.splits == partition.splits
     tried = 0
-    for move in moves(regrouper, groups):
+    joint = joint_moves(regrouper, groups, JointSplits(regrouper))
+    for move in (*moves(regrouper, groups), *joint):
         candidate = move.applied(groups)
         assert sorted(i for g in candidate for i in g.layers) == everything, move
         made = regrouper.partition(candidate)
