@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from line_chart import write_line_chart
 from onnx import TensorProto, helper, numpy_helper
+from pictures import write_line_chart
 from results import with_table
 
 from tilewright.api import load

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from line_chart import write_line_chart
+from pictures import write_line_chart
 from results import with_table
 
 import tilewright as tw

@@ -32,6 +32,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pictures import Ratio, write_ratio_chart
 from results import with_table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -378,6 +379,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, help="begin no network after so many seconds")
     parser.add_argument("--page", type=Path, help="a page to put the table in, between its markers")
     parser.add_argument("--marker", default="table", help="the name of the markers there")
+    parser.add_argument("--picture", type=Path, help="an SVG file for the ratios on the most threads")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/zoo"))
     arguments = parser.parse_args()
     started_s = time.monotonic()
@@ -409,6 +411,19 @@ def main() -> None:
         write_atomically(
             arguments.page, with_table(arguments.page.read_text(), text, arguments.marker).encode()
         )
+    if arguments.picture is not None:
+        draw(arguments.picture, rows)
+
+
+def draw(path: Path, rows: list[dict[str, Any]]) -> None:
+    """How many times longer the faster peer takes, of each network on the most threads."""
+    most = max(row["num_threads"] for row in rows)
+    ratios = [
+        Ratio(row["model"], least["low"], least["median"], least["high"])
+        for row in rows
+        if row["num_threads"] == most and not row["is_busy"] and (least := least_ratio(row)) is not None
+    ]
+    write_ratio_chart(path, f"the faster peer's time over tilewright's, {most} threads", ratios)
 
 
 if __name__ == "__main__":
