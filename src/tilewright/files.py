@@ -79,8 +79,32 @@ def write_output(path: Path | str, data: Bytes | Iterable[Bytes]) -> None:
     try:
         write_atomically(path, data)
     except OSError as error:
-        text = f"{path}: cannot be written ({error.strerror or error}). {system_advice(error)}"
-        raise UsageError(text.rstrip()) from error
+        raise not_writable(path, error) from error
+
+
+def require_writable(path: Path | str) -> None:
+    """Refuse what `write_output` could not write, before work that takes long.
+
+    Raises:
+        UsageError: as `write_output`: it is a folder, or one that is missing or that others own.
+    """
+    target = Path(os.path.realpath(path))
+    code = 0
+    if target.is_dir():
+        code = errno.EISDIR
+    elif target.is_file() or not target.exists():
+        if not target.parent.is_dir():
+            code = errno.ENOTDIR if target.parent.exists() else errno.ENOENT
+        elif not os.access(target.parent, os.W_OK | os.X_OK):
+            code = errno.EACCES
+    if code:
+        raise not_writable(path, OSError(code, os.strerror(code)))
+
+
+def not_writable(path: Path | str, error: OSError) -> UsageError:
+    """What is said of a file that a user named and the system does not write, with what to do."""
+    text = f"{path}: cannot be written ({error.strerror or error}). {system_advice(error)}"
+    return UsageError(text.rstrip())
 
 
 def _replace(target: Path, pieces: Iterable[Bytes]) -> None:

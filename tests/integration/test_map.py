@@ -254,6 +254,10 @@ def test_a_variant_without_room_is_a_row_not_the_end() -> None:
         ("level.GlobalBuffer.capacity=1KiB", "levels"),
         ("levels.GlobalBuffer.capacity", "expected a path"),
         ("levels.GlobalBuffer.capacity=", "expected a path"),
+        (
+            "levels.GlobalBuffer.capacity=1KiB --sweep levels.GlobalBuffer.capacity_bytes=2KiB,4KiB",
+            "in one sweep, levels.GlobalBuffer.capacity_bytes=1KiB,2KiB,4KiB",
+        ),
         ("levels.GlobalBuffer.capacity=1KiX", "levels[4].capacity_bytes"),
         ("levels.GlobalBuffer.read=8", "read_bytes_per_cycle or read_pj"),
         ("levels.GlobalBuffer.num_instances_per_parent=0", "write more than 0"),
@@ -263,7 +267,7 @@ def test_a_variant_without_room_is_a_row_not_the_end() -> None:
     ],
 )
 def test_a_wrong_sweep_says_what_is_there(axis: str, named: str) -> None:
-    result = tilewright("map", "1_1_4_4_1", "--sweep", axis)
+    result = tilewright("map", "1_1_4_4_1", "--sweep", *axis.split())
     assert result.code != 0
     assert named in result.err
     assert result.err.strip().count("\n") <= 1

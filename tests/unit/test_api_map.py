@@ -66,13 +66,21 @@ def test_variants_and_given_mappings_are_results_of_their_kinds() -> None:
         ({"objective": "delay"}, "objective 'delay': expected latency, energy, edp"),
         ({"budget": 3}, "budget: expected"),
         ({"sweep": ["levels.DRAM.read_pj=1"], "evaluate": EXAMPLES}, "sweep has no effect beside evaluate"),
+        ({"budget": "3s", "evaluate": EXAMPLES}, "budget has no effect beside evaluate"),
+        ({"constraints": ["weight-stationary"], "evaluate": EXAMPLES}, "constraints has no effect beside"),
+        ({"sweep": ["levels.DRAM.read_pj=1"], "noc": True}, "noc has no effect beside sweep"),
+        (
+            {"sweep": ["levels.DRAM.read_pj=1"], "export_timeloop": "x"},
+            "export_timeloop has no effect beside",
+        ),
+        ({"plot": "none/map.html"}, "none/map.html: cannot be written (No such file or directory)"),
         ({"machine": "k80", "noc": True, "mapper": "cosa"}, "noc: blocks of threads on k80"),
         ({"machine": "k80", "export_timeloop": "x"}, "export-timeloop: Timeloop's files cannot say"),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_one_line(settings: dict[str, object], named: str) -> None:
     with pytest.raises(tw.UsageError) as caught:
-        tw.map("1_1_1_1_1", **settings)
+        tw.map("3_56_64_64_1", **settings)
     assert named in str(caught.value)
     assert "\n" not in str(caught.value)
 

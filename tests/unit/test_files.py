@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.files import npz_bytes, read_npz, write_atomically, write_output
+from tilewright.files import npz_bytes, read_npz, require_writable, write_atomically, write_output
 
 
 def test_a_file_is_replaced_whole_with_the_permissions_of_the_user(tmp_path: Path) -> None:
@@ -88,6 +88,28 @@ def test_a_file_that_a_user_named_and_that_cannot_be_written_is_a_usage_error(tm
         UsageError, match=r"none/x: cannot be written \(No such file or directory\)\. Check the path\.$"
     ):
         write_output(tmp_path / "none" / "x", b"data")
+
+
+@pytest.mark.parametrize("name", ["none/x", ".", "file/x", "locked/x"])
+def test_what_cannot_be_written_is_refused_before_the_work_as_after_it(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    (tmp_path / "locked").mkdir(mode=0o500)
+    if name.startswith("locked") and os.access(tmp_path / "locked", os.W_OK):
+        pytest.skip("root writes everywhere")
+    with pytest.raises(UsageError) as before:
+        require_writable(tmp_path / name)
+    with pytest.raises(UsageError) as after:
+        write_output(tmp_path / name, b"data")
+    assert str(before.value) == str(after.value)
+
+
+def test_files_pipes_and_links_that_can_be_written_are_not_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("new")
+    for name in ("file", "pipe", "link", "none"):
+        require_writable(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "pipe"]
 
 
 def test_equal_arrays_give_equal_bytes() -> None:

@@ -13,6 +13,7 @@ from tilewright.arguments import argument, checked
 from tilewright.cost.base import Objective
 from tilewright.cost.options import CostOptions
 from tilewright.errors import UsageError
+from tilewright.files import require_writable, write_output
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import read_text
 from tilewright.hardware.presets import find_machine, machine_path
@@ -46,6 +47,13 @@ DEFAULT_MACHINE = "simba-cosa-repo"
 Work = Any
 """A layer as text (`3_14_256_256_1`, or dims such as `K=64,C=3,P=112`), a `Problem`, a model (a file, a node
 of it as `net.onnx:NODE`, a `Model`, or ONNX's `ModelProto`), or one of Timeloop's problems as a YAML file."""
+
+
+_WITHOUT_EFFECT = {
+    "evaluate": ("sweep", "plot", "budget", "seed", "shapes", "constraints"),
+    "sweep": ("noc", "export_timeloop"),
+}
+"""Settings that ask for what nothing does beside another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +114,10 @@ class MapRequest:
             object.__setattr__(self, name, value)
         work = (argument("work", w, Path) if isinstance(w, os.PathLike) else w for w in self.work)
         object.__setattr__(self, "work", tuple(work))
-        for name in ("sweep", "plot"):
-            if getattr(self, name) and self.evaluate is not None:
-                raise UsageError(f"{name} has no effect beside evaluate; leave one of them out.")
+        for main, others in _WITHOUT_EFFECT.items():
+            for other in others:
+                if getattr(self, main) and getattr(self, other):
+                    raise UsageError(f"{other} has no effect beside {main}; leave one of them out.")
         for name in ("workers", "journal"):
             if getattr(self, name) is not None and not self.sweep:
                 raise UsageError(f"{name} is for a sweep; give one, or leave {name} out.")
@@ -180,6 +189,8 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
     update = progress or (lambda *_: None)
     machine = _machine(request)
     _check_export(request, machine)
+    if request.plot is not None:
+        require_writable(request.plot)
     if request.evaluate is not None:
         cases = _cases(request, machine)
         _export(request, machine, ((case.problem, case.mapping) for case in cases))
@@ -217,8 +228,6 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
 
 
 def _plot(request: MapRequest, page: Callable[[], str]) -> None:
-    from tilewright.files import write_output
-
     if request.plot is not None:
         write_output(request.plot, page().encode())
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tilewright.arguments import checked
 from tilewright.errors import UsageError
-from tilewright.files import write_output
+from tilewright.files import require_writable, write_output
 from tilewright.hardware.probe import affinity_cores
 from tilewright.planning import Budget
 from tilewright.progress import Progress
@@ -53,11 +53,12 @@ def reproduce_paper(
     budget_s = None if budget is None else Budget.parse(budget).deadline_s
     if budget is not None and budget_s is None:
         raise UsageError(f"reproduce: budget {budget!r}: expected a time, such as 5m.")
+    path = Path(output or f"{paper}.html")
+    require_writable(path)
     num_processes = max(1, affinity_cores() if processes is None else processes)
     kept = Kept(None if resume is None else Path(resume))
     effort = Effort(share, samples, num_processes, kept, tuple(only), budget_s)
     exhibits = tuple(reproduction.run(effort, progress or (lambda *_: None)))
-    path = Path(output or f"{paper}.html")
     layers = "all layers" if share == 1 else f"one layer in {round(1 / share)}"
     conditions = (
         f"{reproduction.title}. Figures of ours are estimates by cost models and simulators, or measured "

@@ -56,9 +56,15 @@ def variants(machine: Machine, axes: Sequence[Axis]) -> list[Variant]:
     Energies of accesses to a buffer whose capacity is swept grow with it, unless they are swept too.
 
     Raises:
-        UsageError: too many combinations.
+        UsageError: too many combinations, or two axes of the same number.
         MachineError: a combination describes no machine; names the values and what is wrong with them.
     """
+    for number, axis in enumerate(axes):
+        if any(axis.path == other.path for other in axes[:number]):
+            raise UsageError(
+                f"sweep: {axis.path} is swept twice; give all of its values in one sweep, "
+                f"{axis.path}={','.join(v for a in axes if a.path == axis.path for v in a.values)}."
+            )
     count = math.prod(len(axis.values) for axis in axes)
     if count > MAX_VARIANTS:
         raise UsageError(f"the sweep makes {count} machines; at most {MAX_VARIANTS} are taken.")

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from tilewright.errors import UsageError
 from tilewright.fields import FieldError
+from tilewright.files import not_writable, regular_file
 from tilewright.mapping.sweep.tasks import LayerAnswer, Refusal, answer_of
 
 
@@ -20,21 +21,34 @@ class Journal:
         Raises:
             UsageError: the file is something else, or cannot be written.
         """
+        self.path = path
         self.answers: dict[str, LayerAnswer | Refusal] = {}
         try:
-            data = path.read_bytes() if path.exists() else b""
+            data = _content(path) if path.exists() else b""
             self._read(path, data)
-            self._file = path.open("ab")
+            # Without a buffer: what could not be written must not be tried again where the file is closed.
+            self._file = path.open("ab", buffering=0)
         except OSError as error:
             raise UsageError(f"journal {path}: {error.strerror or error}.") from None
         if data and not data.endswith(b"\n"):
-            self._file.write(b"\n")
+            self._write(b"\n")
 
     def add(self, key: str, layer: str, machine: str, text: str) -> None:
-        """Append what a worker said of a task; the names are for people."""
+        """Append what a worker said of a task; the names are for people.
+
+        Raises:
+            UsageError: the file cannot be written any more, as where the disk is full.
+        """
         line = json.dumps({"task": key, "layer": layer, "machine": machine, "answer": json.loads(text)})
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
+        self._write(line.encode() + b"\n")
+
+    def _write(self, line: bytes) -> None:
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise not_writable(f"journal {self.path}", error) from None
 
     def __enter__(self) -> Journal:
         return self
@@ -56,6 +70,11 @@ class Journal:
                 self.answers[str(document["task"])] = answer_of(json.dumps(document["answer"]))
             except (KeyError, TypeError, FieldError):
                 raise _not_a_journal(path, number) from None
+
+
+def _content(path: Path) -> bytes:
+    with regular_file(path) as file:
+        return file.read()
 
 
 def _not_a_journal(path: Path, number: int) -> UsageError:

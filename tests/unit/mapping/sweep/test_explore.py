@@ -18,6 +18,7 @@ from tilewright.errors import UsageError
 from tilewright.hardware.presets import find_machine
 from tilewright.mapping.sweep import explore
 from tilewright.mapping.sweep.explore import SweepSettings
+from tilewright.mapping.sweep.journal import Journal
 from tilewright.mapping.sweep.workers import Processes
 
 LAYERS = ["1_1_4_4_1", "3_4_8_8_1"]
@@ -155,6 +156,23 @@ def test_another_file_is_no_journal(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError, match=r"results.csv: line 1 is no answer of a sweep; name another file"):
         document(journal=path)
     assert path.read_text() == text
+
+
+def test_a_journal_that_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path, why in ((tmp_path / "pipe", "not a regular file"), (tmp_path, "Is a directory")):
+        with pytest.raises(UsageError, match=f"^journal {path}: {why}"):
+            document(journal=path)
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="the system has no device that is full")
+def test_a_disk_that_is_full_ends_a_sweep_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.jsonl"
+    with Journal(path) as journal, open("/dev/full", "ab", buffering=0) as full:
+        journal._file.close()
+        journal._file = full
+        with pytest.raises(UsageError, match=rf"^journal {path}: cannot be written \(No space left"):
+            journal.add("key", "layer", "machine", "{}")
 
 
 @pytest.mark.parametrize("workers", ["0", "many", "-1", "1e3", "ray://", "99999"])
