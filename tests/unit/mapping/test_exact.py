@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from contextlib import suppress
 from functools import cache
 from math import inf
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -307,6 +310,29 @@ def test_what_is_cut_off_is_no_worse_than_cosas(monkeypatch: pytest.MonkeyPatch)
     assert isinstance(seed, MappingSolution)
     assert answer.quality.status is Status.CUT_OFF
     assert answer.cost == seed.cost
+
+
+@pytest.mark.parametrize(("deadline_s", "asks"), [(600.0, False), (1.0, True)])
+def test_an_integer_program_is_solved_only_where_a_share_of_the_time_brought_nothing(
+    deadline_s: float, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes on by a twentieth of a second whenever it is looked at."""
+    asked: list[None] = []
+
+    class Counted(Cosa):
+        def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
+            asked.append(None)
+            return super().solve(problem, budget)
+
+    ticks = itertools.count(step=0.05)  # type: ignore[call-overload]  # any number
+    monkeypatch.setattr(mapper, "Cosa", Counted)
+    monkeypatch.setattr(
+        mapper, "time", SimpleNamespace(monotonic=lambda: next(ticks), perf_counter=time.perf_counter)
+    )
+    task = MappingProblem(layer("3_14_64_64_1"), load_preset("simba-cosa-repo"))
+    answer = Exact().solve(task, Budget(deadline_s=deadline_s))
+    assert isinstance(answer, MappingSolution)
+    assert bool(asked) is asks
 
 
 @pytest.mark.parametrize("max_search_states", [2, 12])

@@ -53,7 +53,7 @@ _QUICK_STATES = 300_000
 _NUM_BLIND, _FEW_STATES = 5, 4_000  # passes, and search states, before good mappings are looked for
 _WIDTHS = (1, 4)
 _BLIND, _BOLD = 20_000, 200_000  # search states of a level
-_MOMENT_S = 0.1
+_SHARE_BEFORE_COSA = 0.1  # of the time, after which a search that has nothing takes CoSA's mapping meanwhile
 _SHARE_OF_TIES = 0.09  # of the time, for less energy where nothing is faster
 _MANY_POINTS, _FEW_POINTS = 20_000, 3_000
 _IN_TURN: dict[Objective, tuple[int, ...]] = {
@@ -426,11 +426,15 @@ class _Search:
         return self.is_over_at_last() or (self.is_tie and time.monotonic() > ends_s)
 
     def is_over_at_last(self) -> bool:
-        """Whether time is up; a search that has nothing after a moment takes CoSA's mapping meanwhile."""
+        """Whether time is up; a search that has nothing after a share of it takes CoSA's mapping meanwhile.
+
+        Most have something by then, and an integer program takes as long as many a search.
+        """
         if self.end_s is None:
             return False
         now = time.monotonic()
-        if self._has_rule_at_most and not self.is_seeded and now > self.started_s + _MOMENT_S:
+        waits_until_s = self.started_s + _SHARE_BEFORE_COSA * (self.end_s - self.started_s)
+        if self._has_rule_at_most and not self.is_seeded and now > waits_until_s:
             self._seed((self.end_s - now) / 4)
         return time.monotonic() > self.end_s
 
