@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -31,7 +32,13 @@ def test_random_models_have_no_unexplained_differences() -> None:
         command, cwd=ROOT, capture_output=True, text=True, timeout=BATCH_TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "40: 0 failures" in done.stdout
+    assert "700000 to 700040: 0 failures" in done.stdout
+    counts = {
+        name: int(number)
+        for number, name in re.findall(r"^ *(\d+) (models on the CPU|nodes)$", done.stdout, re.M)
+    }
+    assert counts["models on the CPU"] > 30
+    assert counts["nodes"] > 100
 
 
 @pytest.mark.slow
