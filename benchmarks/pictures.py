@@ -39,9 +39,9 @@ def write_line_chart(path: Path, x_name: str, y_name: str, lines: Sequence[Line]
         name: {"type": "log", "label": label, "grid": True, "tickFormat": ",.12~r"}
         for name, label in (("x", x_name), ("y", y_name))
     }
-    drawn = chart(
-        "", marks, height_px=_HEIGHT_PX, **axes, inset=10, marginLeft=60, style={"fontSize": "12px"}
-    )
+    axes["x"]["labelOffset"] = 36
+    margins = {"inset": 10, "marginLeft": 60, "marginBottom": 46}
+    drawn = chart("", marks, height_px=_HEIGHT_PX, **axes, **margins, style={"fontSize": "12px"})
     _write(path, drawn)
 
 

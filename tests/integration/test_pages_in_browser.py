@@ -430,6 +430,9 @@ def test_odd_values_and_names_are_drawn(browser: Browser, tmp_path: Path, width:
         assert shown.overflowing() == []
         assert shown.unreadable() == []
         assert "\x1b" not in shown.value("document.body.textContent")
+        for name in ("one", "near", "far", "curves"):
+            across = f"document.querySelector('#{name} .chart').getBoundingClientRect().right"
+            assert shown.value(across) <= width, "a picture without names is seen as a whole"
         for name in ("one", "near", "far"):
             dots = sorted((*circles(shown, name).values(),))
             size = shown.value(

@@ -197,10 +197,10 @@ class Page:
 
     def until(self, expression: str) -> None:
         """Wait until an expression of JavaScript holds."""
-        self.value(
-            "new Promise((done) => { const look = () => "
-            f"{{ if ({expression}) done(1); else setTimeout(look, 10); }}; look(); }})"
-        )
+        deadline = time.monotonic() + 5 * TIMEOUT_S
+        while not self.value(f"Boolean({expression})"):
+            assert time.monotonic() < deadline, f"not so within {5 * TIMEOUT_S:g} s: {expression}"
+            time.sleep(0.02)
 
     def headings(self) -> list[str]:
         """The page's sections."""

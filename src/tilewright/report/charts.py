@@ -35,15 +35,21 @@ def mark(kind: str, number: int | None = None, **options: object) -> Drawn:
 
 
 def chart(
-    label: str, marks: Sequence[Drawn], *, height_px: int, heads: Sequence[str] = (), **options: object
+    label: str,
+    marks: Sequence[Drawn],
+    *,
+    height_px: int,
+    min_width_px: int = 0,
+    heads: Sequence[str] = (),
+    **options: Any,
 ) -> str:
     """A picture as HTML, its marks from the back to the front; `heads` stand above it and are HTML already.
 
-    Options are those of a plot of the library.
+    It is as wide as its place, but not less than `min_width_px`. Options are those of a plot of the library.
     """
     data = script_json({"ariaLabel": label or None, "height": height_px, **options, "marks": marks})
     return (
-        f'{"".join(heads)}<figure class="chart" style="height:{height_px}px">'
+        f'{"".join(heads)}<figure class="chart" style="height:{height_px}px;min-width:{min_width_px}px">'
         f'<script type="application/json">{data}</script>'
         "<noscript>A script of this page draws this picture.</noscript></figure>"
     )

@@ -14,6 +14,8 @@ _HEIGHT_PX = 400
 _INSIDE_PX = (640, 320)
 """Between the axes of a picture on a page of the usual width: what decides which names have room."""
 _CHARACTER_PX = 7
+_WIDE_PX = 640
+"""The least width of pictures with texts of which each needs its room."""
 _LONGEST_NAME = 24
 _COLOURS = ("#3366aa", "#cc6633", "#449955", "#aa3377", "#777777", "#c9a227", "#55aacc")
 _STYLE = (
@@ -23,7 +25,7 @@ _STYLE = (
     "table{border-collapse:collapse;margin:1em 0;display:block;overflow-x:auto;overflow-wrap:normal}"
     "td,th{padding:.25em .8em;text-align:right;vertical-align:top;border-bottom:1px solid #8886}"
     "td:first-child,th:first-child,.words td,.words th{text-align:left}"
-    ".drawn{overflow-x:auto;margin:1em 0}.drawn .chart{min-width:42em}"
+    ".drawn{overflow-x:auto;margin:1em 0}"
     ".chart{position:relative;margin:0}.chart svg{display:block;--plot-background:Canvas}"
     ".facts{display:flex;flex-wrap:wrap;gap:.5em 2.4em;margin:1em 0}.facts div{font-size:13px}"
     ".facts b{display:block;font-weight:normal;opacity:.7;font-size:11px}"
@@ -148,7 +150,14 @@ def bar_chart(
         "marginBottom": 30 + below_px,
     }
     colours = key([(colour(b), bar.name) for b, bar in enumerate(bars)])
-    return chart(title, marks, height_px=_HEIGHT_PX + below_px, heads=(_title(title), colours), **axes)
+    return chart(
+        title,
+        marks,
+        height_px=_HEIGHT_PX + below_px,
+        min_width_px=_WIDE_PX,
+        heads=(_title(title), colours),
+        **axes,
+    )
 
 
 def curves(
@@ -199,7 +208,7 @@ def html_table(heads: Sequence[str], rows: Sequence[Sequence[object]], *, is_wor
 
 
 def drawn(picture: str) -> str:
-    """A picture that keeps a size at which it can be read, and scrolls where the page is narrower."""
+    """A picture that scrolls in its place where it needs more than the width of the page."""
     return f'<div class="drawn">{picture}</div>'
 
 

@@ -142,6 +142,7 @@ def _bars(kernels: Sequence[TimedKernel], total_ns: float) -> str:
         "time of each kernel beside its limit",
         marks,
         height_px=len(rows) * _ROW_PX + 44,
+        min_width_px=_NAMES_PX + _TEXTS_PX + 220,
         x={"domain": [0, most_ns / unit_ns], "label": f"time, {unit}", "axis": "top", "grid": True},
         y={"domain": rows, "axis": None, "padding": 0.25},
         marginLeft=_NAMES_PX,
