@@ -98,6 +98,28 @@ def test_rows_between_the_ends_of_a_range_run_by_the_code_for_more(ends: Path, t
         assert opened.save(tmp_path / "again.tw").read_bytes() == ends.read_bytes()
 
 
+def test_later_runs_at_the_same_shapes_find_what_runs_them_at_once(
+    ends: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tw.open(ends) as opened:
+        first = {n: opened.run(None, feed(n))[0] for n in (4, 5)}
+
+        def not_again(*_: object) -> None:
+            raise AssertionError
+
+        with monkeypatch.context() as patched:
+            patched.setattr(opened, "_shapes_of", not_again)
+            for number in (5, 4):
+                np.testing.assert_array_equal(opened.run(None, feed(number))[0], first[number])
+        lists = {name: array.tolist() for name, array in feed(5).items()}
+        with pytest.raises(UsageError, match="is float64"):
+            opened.run(None, lists)
+        with pytest.raises(UsageError, match="'s' is missing"):
+            opened.run(None, {"x": feed(4)["x"]})
+    with pytest.raises(ModelClosed):
+        opened.run(None, feed(4))
+
+
 def test_rows_run_by_code_that_was_generated_again(
     ends: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,7 +75,7 @@ class SavedShapes(CompiledModel):
             for held in stored.rows
             for extent in held.extents
         }
-        self._divided: dict[tuple[Shape, ...], DividedRows] = {}
+        self._ready: dict[tuple[Shape, ...], CompiledModel | DividedRows] = {}
         self._opened: dict[int, CompiledModel] = {}
         self._opening = ForkSafeLock()
 
@@ -94,21 +94,19 @@ class SavedShapes(CompiledModel):
             ModelClosed: it was closed.
             BudgetExceeded: the system does not give the memory, or the options do not allow it.
         """
-        shapes = self._shapes_of(feed)
-        rows = self._rows_at(shapes)
-        if rows is None:
-            return self._at(shapes).run(output_names, feed)
+        serving = self._serving(feed)
+        if isinstance(serving, CompiledModel):
+            return serving.run(output_names, feed)
         names = self._output_names if output_names is None else self._checked_names(output_names)
-        return rows.run(names, feed)
+        return serving.run(names, feed)
 
     def run_into(self, feed: Mapping[str, Array], into: Mapping[str, Array]) -> list[Array]:
         """As `CompiledModel.run_into`, at the shapes of the feed."""
-        shapes = self._shapes_of(feed)
-        rows = self._rows_at(shapes)
-        if rows is None:
-            return self._at(shapes).run_into(feed, into)
+        serving = self._serving(feed)
+        if isinstance(serving, CompiledModel):
+            return serving.run_into(feed, into)
         arrays = {name: as_array(name, value) for name, value in feed.items()}
-        results = dict(zip(self._output_names, rows.run(self._output_names, arrays), strict=True))
+        results = dict(zip(self._output_names, serving.run(self._output_names, arrays), strict=True))
         return placed(results, arrays, into)
 
     def prepare(self) -> None:
@@ -131,7 +129,7 @@ class SavedShapes(CompiledModel):
             model.close()
         super().close()
         self._opened.clear()
-        self._divided.clear()
+        self._ready.clear()
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -145,18 +143,28 @@ class SavedShapes(CompiledModel):
         contents = [self._at(shapes).content() for shapes in self.sets]
         return save_shapes(Path(path), self.facts, contents, self._rows)
 
+    def _serving(self, feed: Mapping[str, Array]) -> CompiledModel | DividedRows:
+        """What runs the shapes of a feed."""
+        try:
+            found = self._ready.get(tuple([feed[name].shape for name in self._names]))
+        except (KeyError, AttributeError, TypeError):  # no arrays, or not all of them
+            found = None
+        if found is None:
+            shapes = self._shapes_of(feed)
+            found = self._rows_at(shapes) or self._at(shapes)
+            self._ready[self._key(shapes)] = found
+        return found
+
     def _rows_at(self, shapes: Mapping[str, Shape]) -> DividedRows | None:
         """What runs shapes that have no code of their own, but fewer rows than others that have."""
         key = self._key(shapes)
-        divided = self._divided.get(key)
-        if divided is None and key in self._fewer:
-            rows, extent = self._fewer[key]
-            model = self._at(self.sets[rows.of_set])
-            most = most_rows(rows, self.sets)
-            assert most is not None
-            divided = DividedRows(extent, (most,), {most: model}, rows.inputs, rows.outputs)
-            self._divided[key] = divided
-        return divided
+        if key not in self._fewer:
+            return None
+        rows, extent = self._fewer[key]
+        model = self._at(self.sets[rows.of_set])
+        most = most_rows(rows, self.sets)
+        assert most is not None
+        return DividedRows(extent, (most,), {most: model}, rows.inputs, rows.outputs)
 
     def _at(self, shapes: Mapping[str, Shape]) -> CompiledModel:
         if self._is_closed:

@@ -289,6 +289,25 @@ def test_constants_lie_beside_each_other() -> None:
     assert addresses[-1] - addresses[0] < 3 * arrays["u"].nbytes
 
 
+def test_later_runs_at_the_same_shapes_ask_nobody_what_these_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where data decide shapes behind them; inputs of another type are looked at."""
+    arrays = {"last": np.array([1]), "first": np.array([0])}
+    compiled = tw.compile(model(CHOSEN, **arrays), no_cache=True, threads=1)
+    assert isinstance(compiled, OpenCompiledModel)
+    first = compiled.run(None, {"x": rows(6, 2)})
+
+    def not_again(*_: object) -> None:
+        raise AssertionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compiled._binding, "key", not_again)
+        for found, expected in zip(compiled.run(None, {"x": rows(6, 2)}), first, strict=True):
+            np.testing.assert_array_equal(found, expected)
+    with pytest.raises(UsageError, match="is float64"):
+        compiled.run(None, {"x": rows(6, 2).astype(np.float64)})
+    assert compiled.specialisations.kept[0].num_runs == 2
+
+
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 def test_shapes_that_data_decide_run(target: str) -> None:
     arrays = {"last": np.array([1]), "first": np.array([0])}
