@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from tests.support.cli import tilewright
 from tests.support.models import F32, model, small_net
 
 import tilewright as tw
@@ -103,3 +105,25 @@ def test_what_cannot_be_asked_is_refused_in_a_line(settings: dict[str, object], 
     with pytest.raises(UsageError, match=said) as caught:
         tw.map_chain(two_products(), "eyeriss", **settings)  # type: ignore[arg-type]  # that is the test
     assert "\n" not in str(caught.value)
+
+
+def test_machines_may_be_architectures_of_timeloop(tmp_path: Path) -> None:
+    path = tmp_path / "arch.yaml"
+    memories = [
+        "{name: DRAM, class: DRAM, attributes: {word-bits: 8, block-size: 8}}",
+        "{name: Buffer, class: SRAM, attributes: {depth: 512, block-size: 8, word-bits: 8}}",
+        "{name: MAC, class: intmac, attributes: {datawidth: 8}}",
+    ]
+    listed = "".join(f"    - {memory}\n" for memory in memories)
+    path.write_text(f"architecture:\n  version: 0.3\n  subtree:\n  - name: system\n    local:\n{listed}")
+    result = tw.map_chain(two_products(), str(path), budget=BUDGET)
+    assert result.level == "Buffer"
+    (chain,) = result.chains
+    assert chain.figures.moved_words == chain.bound_words  # 4,096 words hold everything
+
+
+@pytest.mark.parametrize("work", ["3_14_8_8_1", "net.onnx:conv1"])
+def test_the_command_line_takes_models_alone(work: str) -> None:
+    assert tilewright("map", work, "--fuse").complaint.startswith(
+        f"{work}: --fuse tiles the chains of a model"
+    )

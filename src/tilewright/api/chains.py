@@ -11,7 +11,8 @@ from tilewright.api.models import Model, as_model
 from tilewright.arguments import checked
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.presets import find_machine
+from tilewright.hardware.machine_file import read_text
+from tilewright.hardware.presets import find_machine, machine_path
 from tilewright.planning import Budget
 from tilewright.progress import Progress
 
@@ -67,7 +68,7 @@ def map_chain(
     deadline_s = _DEFAULT_DEADLINE_S if budget is None else Budget.parse(budget).deadline_s
     if deadline_s is None:
         raise UsageError(f"budget {budget!r}: expected a time such as 10s.")
-    described = machine if isinstance(machine, Machine) else find_machine(machine)
+    described = machine if isinstance(machine, Machine) else _found(machine)
     solver = ChainSolver(described, objective, recomputed=recomputed, deadline_s=deadline_s)
     loaded = as_model(model, shapes)
     # Attention stays several operators, whose scores may pass between them on chip.
@@ -103,6 +104,15 @@ def map_chain(
         total=total,
         description=solver.view,
     )
+
+
+def _found(name: str) -> Machine:
+    """The machine of a name or a file, which may be one of Timeloop's architectures."""
+    from tilewright.mapping.timeloop import load_architecture, sections_of
+
+    if name.endswith((".yaml", ".yml")) and sections_of(read_text(machine_path(name))):
+        return load_architecture(name)
+    return find_machine(name)
 
 
 def _total(chains: Sequence[MappedChain], others: ChainFigures, bound_others: float) -> ChainTotal:

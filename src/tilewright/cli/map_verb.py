@@ -229,6 +229,8 @@ def _print_chains(
 
     if len(work) != 1:
         raise UsageError(f"--fuse tiles the chains of one model; {len(work)} are given.")
+    if not work[0].endswith(".onnx"):
+        raise UsageError(f"{work[0]}: --fuse tiles the chains of a model; give an ONNX file.")
     with progress("tiling") as update:
         result = map_chain(
             work[0],
