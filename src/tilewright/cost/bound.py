@@ -154,14 +154,9 @@ def touched_words(problem: Problem, operand: Operand) -> int:
 
     Of axes that share a dim, as on a diagonal, at least the longest one's.
     """
-    groups: list[tuple[set[str], int]] = []  # dims of axes that share some, positions
-    for axis in operand.axes:
-        dims, positions = {dim for dim, _ in axis}, num_touched(axis, problem.extents)
-        for group_dims, most in [group for group in groups if group[0] & dims]:
-            groups.remove((group_dims, most))
-            dims, positions = dims | group_dims, max(positions, most)
-        groups.append((dims, positions))
-    return prod(positions for _, positions in groups)
+    return prod(
+        max(num_touched(axis, problem.extents) for axis in axes) for axes in operand.independent_axes()
+    )
 
 
 def num_touched(axis: tuple[tuple[str, int], ...], extents: Mapping[str, int]) -> int:

@@ -19,6 +19,7 @@ MAX_EXTENT = 1 << 40
 """Larger extents are mistakes, and take long to factorise."""
 
 Term = tuple[str, int]  # a dim and the step with which it moves along an axis
+Axis = tuple[Term, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,22 @@ class Operand:
 
     name: str
     kind: TensorKind
-    axes: tuple[tuple[Term, ...], ...]
+    axes: tuple[Axis, ...]
     copies: int = 1
 
     def dims(self) -> tuple[str, ...]:
         """The dims it depends on, in order of appearance."""
         return tuple(dict.fromkeys(dim for axis in self.axes for dim, _ in axis))
+
+    def independent_axes(self) -> tuple[tuple[Axis, ...], ...]:
+        """Axes in groups, of which no two share a dim, as both axes of a diagonal do."""
+        groups: list[tuple[Axis, ...]] = []
+        for axis in self.axes:
+            dims = {dim for dim, _ in axis}
+            joined = [group for group in groups if any(dim in dims for other in group for dim, _ in other)]
+            groups = [group for group in groups if group not in joined]
+            groups.append((*(other for group in joined for other in group), axis))
+        return tuple(groups)
 
     def box(self, tile: MappingOf[str, int]) -> tuple[int, ...]:
         """Extents of the smallest box around the elements that a tile of the dims touches.

@@ -68,9 +68,16 @@ def test_a_window_that_strides_touches_all_of_its_remainders() -> None:
 @pytest.mark.parametrize(
     "extents", [{"K": 4, "P": 3}, {"K": 2, "P": 2, "R": 2}, {"K": 3, "C": 2, "P": 2}, {"P": 4, "Q": 2}]
 )
-@pytest.mark.parametrize("old", ["", "num_per_instance: 8", "read_bytes_per_cycle: 32"])
-def test_no_block_of_any_size_is_faster(extents: dict[str, int], old: str) -> None:
-    new = {"": "", "num_per_instance: 8": "num_per_instance: 2"}.get(old, "read_bytes_per_cycle: 2")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("", ""),
+        ("num_per_instance: 8", "num_per_instance: 2"),
+        ("read_bytes_per_cycle: 32", "read_bytes_per_cycle: 2"),
+        ("write_pj: 1}", "write_pj: 1, read_bytes_per_cycle: 4, write_bytes_per_cycle: 4}"),
+    ],
+)
+def test_no_block_of_any_size_is_faster(extents: dict[str, int], old: str, new: str) -> None:
     machine = tiny(old, new)
     view = block_view(machine, block_limits(machine).max_per_block)
     limits = block_limits(machine)

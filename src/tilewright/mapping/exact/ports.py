@@ -9,15 +9,16 @@ factors the best ones bound every mapping; those of one choice of spatial loops,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from math import gcd, inf, prod
 from typing import Any
 
 import numpy as np
 
 from tilewright.hardware.machine import Machine, TensorKind
-from tilewright.loops.problem import Operand
+from tilewright.loops.problem import Axis, Operand
 from tilewright.mapping.base import MappingProblem
 from tilewright.mapping.factors import useful_factors
 
@@ -62,12 +63,10 @@ def least_port_cycles(task: MappingProblem, num_at_once: int | None = None) -> f
     """
     if task.cost_options.link_transfers:  # words may come from beside
         return 0.0
-    limited = limited_ports(task.machine)
-    outermost = len(task.machine.levels) - 1
-    return max(
-        (PortBound(task, port, num_at_once).least() for port in limited if port.level < outermost),
-        default=0.0,
-    )
+    # What a thread's registers give in a cycle depends on how many threads a block has.
+    innermost = 0 if num_at_once is None else 1
+    inside = [p for p in limited_ports(task.machine) if innermost <= p.level < len(task.machine.levels) - 1]
+    return max((PortBound(task, port, num_at_once).least() for port in inside), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -198,15 +197,16 @@ class PortBound:
         Sums of two sets of numbers are as many as both together but one, of each remainder by itself.
         """
         names = list(self.task.problem.extents)
-        factors: list[tuple[set[str], Array]] = []
-        for axis in operand.axes:
+
+        def positions(axis: Axis) -> Array:
             columns = [counts[..., names.index(dim)].astype(np.float64) for dim, _ in axis]
-            number = np.add.reduce(columns) - (len(axis) - 1)
+            number: Array = reduce(np.add, columns) - (len(axis) - 1)
             if len(axis) == 2:
-                for (a, step), (b, other) in (axis, axis[::-1]):
-                    number = np.maximum(number, self._with_whole(counts, names, (a, step), (b, other)))
-            factors.append(({dim for dim, _ in axis}, number))
-        return _product(factors)
+                for moved, whole in (axis, axis[::-1]):
+                    number = np.maximum(number, self._with_whole(counts, names, moved, whole))
+            return number
+
+        return _over_axes(operand, positions)
 
     def _with_whole(
         self, counts: Array, names: list[str], moved: tuple[str, int], whole: tuple[str, int]
@@ -222,29 +222,19 @@ class PortBound:
     def _num_places(self, operand: Operand, inside: Array) -> Array:
         """Different tiles at least that instances beside each other have of an operand."""
         names = list(self.task.problem.extents)
-        return _product(
-            [
-                (
-                    {dim for dim, _ in axis},
-                    np.add.reduce([inside[..., names.index(dim)].astype(np.float64) for dim, _ in axis])
-                    - (len(axis) - 1),
-                )
-                for axis in operand.axes
-            ]
-        )
+
+        def places(axis: Axis) -> Array:
+            columns = [inside[..., names.index(dim)].astype(np.float64) for dim, _ in axis]
+            return np.asarray(reduce(np.add, columns) - (len(axis) - 1))
+
+        return _over_axes(operand, places)
 
 
-def _product(factors: list[tuple[set[str], Array]]) -> Array:
+def _over_axes(operand: Operand, number_of: Callable[[Axis], Array]) -> Array:
     """The product over axes; of those that share a dim, as on a diagonal, only the largest counts."""
-    groups: list[tuple[set[str], Array]] = []
-    for dims, number in factors:
-        for group in [group for group in groups if group[0] & dims]:
-            groups.remove(group)
-            dims, number = dims | group[0], np.maximum(number, group[1])
-        groups.append((dims, number))
     total: Array = np.ones(())
-    for _, number in groups:
-        total = total * number
+    for axes in operand.independent_axes():
+        total = total * reduce(np.maximum, map(number_of, axes))
     return total
 
 
