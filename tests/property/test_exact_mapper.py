@@ -8,6 +8,7 @@ from itertools import product
 from math import inf, isclose, prod
 from typing import get_args
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.mappings import all_mappings
@@ -22,10 +23,11 @@ from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import parse_machine
+from tilewright.hardware.presets import load_preset
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
-from tilewright.loops.problem import Problem, convolution
+from tilewright.loops.problem import Problem, convolution, layer
 from tilewright.mapping.base import MappingProblem, MappingSolution
-from tilewright.mapping.exact import Exact, search_states
+from tilewright.mapping.exact import Exact, padding, search_states
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.padding import least_compute_cycles
 from tilewright.mapping.exact.search_pass import Question, search
@@ -229,12 +231,25 @@ def test_no_spatial_factors_compute_faster_than_the_least(
 ) -> None:
     task = MappingProblem(problem, _machine({"input": 2}, units=units, instances=instances))
     extents = [extent for _, extent in problem.dims]
-    least_steps = prod(extents)
-    for factors in product(*(range(1, min(extent, units * instances) + 1) for extent in extents)):
-        if prod(factors) <= units * instances:
-            steps = prod(-(-extent // factor) for extent, factor in zip(extents, factors, strict=True))
-            least_steps = min(least_steps, steps)
+
+    def spreads(most: int) -> list[tuple[int, ...]]:
+        ways = product(*(range(1, min(extent, most) + 1) for extent in extents))
+        return [factors for factors in ways if prod(factors) <= most]
+
+    least_steps = min(
+        prod(-(-extent // (a * b)) for extent, a, b in zip(extents, outer, inner, strict=True))
+        for outer in spreads(instances)
+        for inner in spreads(units)
+    )
     assert least_compute_cycles(task) == least_steps
+
+
+def test_of_too_many_ways_to_spread_the_least_is_still_none_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = load_preset("simba-chip")
+    least = least_compute_cycles(MappingProblem(layer("3_13_40_50_1"), machine))
+    monkeypatch.setattr(padding, "_MOST_FOLLOWED", 1)
+    fewer = least_compute_cycles(MappingProblem(layer("3_13_40_50_1"), machine))
+    assert layer("3_13_40_50_1").num_macs / (36 * 16 * 8 * 8) <= fewer < least
 
 
 # Loops of two iterations: there the second one of each stands for no other.

@@ -265,7 +265,7 @@ class _Tried:
         if self.cost is None:
             return False
         length = self._cycle_length(view)
-        bound = bound_padded(self.task(view, self.problem)) * length
+        bound = bound_padded(self.task(view, self.problem), self.value / length) * length
         if bound <= self.value:
             return False
         self.bounds[view.num_threads] = bound

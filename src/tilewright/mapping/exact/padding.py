@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from itertools import islice, product
 from math import inf, prod
 
@@ -18,9 +19,10 @@ from tilewright.cost.bound import energy_bound_pj, latency_bound_cycles
 from tilewright.cost.objective import measure
 from tilewright.loops.problem import Problem
 from tilewright.mapping.base import MappingProblem
-from tilewright.mapping.exact.ports import least_port_cycles
+from tilewright.mapping.exact.ports import least_port_cycles, spatial_factors
 from tilewright.mapping.factors import smooth, useful_factors
 
+_MOST_FOLLOWED = 40  # of what levels may leave to the others, for the least cycles of computing
 _MOST_PADDING = 1.5
 _MOST_PADDED = 24
 _MOST_SPREAD = 8
@@ -31,21 +33,54 @@ _MOST_FACTORS = 64  # of one dim at one level
 def bound_padded(task: MappingProblem, enough: float = inf) -> float:
     """What no mapping beats, whatever it pads: cycles, pJ, or pJ * cycles.
 
-    Limits of bandwidth inside the machine are left out where it is `enough` without them.
+    What takes long to say is left out where it is `enough` without.
     """
     energy_pj = energy_bound_pj(task.problem, task.machine, task.cost_options)
-    cycles = max(latency_bound_cycles(task.problem, task.machine), least_compute_cycles(task))
-    bound = measure(task.objective, cycles, energy_pj)
-    if task.objective == "energy" or bound >= enough:
-        return bound
-    return measure(task.objective, max(cycles, least_port_cycles(task)), energy_pj)
+    cycles: float = latency_bound_cycles(task.problem, task.machine)
+    for least in (_least_of_one_fan_out, least_compute_cycles, least_port_cycles):
+        if task.objective == "energy" or measure(task.objective, cycles, energy_pj) >= enough:
+            break
+        cycles = max(cycles, least(task))
+    return measure(task.objective, cycles, energy_pj)
 
 
 def least_compute_cycles(task: MappingProblem) -> int:
     """Cycles of computing that no mapping beats, whatever it pads.
 
-    All units count as one fan-out, so that what single levels cannot divide is divided: a lower bound.
+    Level by level, the largest fan-out first, what is left of each dim; the most promising is followed first.
+    After a number of these the least of what is not followed yet is the answer, still a lower bound.
     """
+    machine = task.machine
+    numbers = sorted(range(len(machine.levels)), key=machine.fan_out, reverse=True)
+    numbers = [number for number in numbers if machine.fan_out(number) > 1]
+    units = [prod(map(machine.fan_out, numbers[place:])) for place in range(len(numbers) + 1)]
+    extents = tuple(extent for _, extent in task.problem.dims)
+    floor, best = _least_of_one_fan_out(task), prod(extents)
+    # The least number of steps, levels that are spread (negative), steps without the others, what is left.
+    queue = [(-(-best // units[0]), 0, best, extents)]
+    seen = {extents}
+    for _ in range(_MOST_FOLLOWED):
+        if not queue or max(floor, queue[0][0]) >= best:
+            return best
+        _, minus_place, _, left = heappop(queue)
+        place = 1 - minus_place
+        ways = spatial_factors(task, range(numbers[place - 1], numbers[place - 1] + 1), np.array(left))
+        if ways is None:
+            return floor
+        after = -(-np.array(left, np.int64) // ways)
+        steps = after.prod(axis=1)
+        best = min(best, int(steps.min()))  # the other levels may spread nothing
+        least = np.maximum(floor, -(-steps // units[place]))
+        for way in np.flatnonzero(least < best).tolist() if place < len(numbers) else ():
+            following = tuple(after[way].tolist())
+            if following not in seen:
+                seen.add(following)
+                heappush(queue, (int(least[way]), -place, int(steps[way]), following))
+    return min(best, queue[0][0]) if queue else best
+
+
+def _least_of_one_fan_out(task: MappingProblem) -> int:
+    """The same if all units were one fan-out, so that what single levels cannot divide is divided."""
     units = prod(task.machine.fan_out(n) for n in range(len(task.machine.levels)))
     spread, left = np.ones(1, np.int64), np.ones(1, np.int64)
     for dim, extent in task.problem.dims:
