@@ -51,6 +51,19 @@ energy_source: made up
 """,
     "three",
 )
+SLOW = parse_machine(
+    """
+name: slow
+levels:
+  - {name: Buffer, capacity_bytes: 16, num_instances_per_parent: 2, read_pj: 1, read_bytes_per_cycle: 1,
+     write_bytes_per_cycle: 1}
+  - {name: Memory, read_pj: 50, write_pj: 80}
+units:
+  - {name: mac, kind: mac, num_per_instance: 2, macs_per_cycle: {int8: 1}, mac_pj: 0.5}
+energy_source: made up
+""",
+    "slow",
+)
 PROBLEMS = [{"P": 4, "R": 2}, {"K": 4, "C": 2}, {"P": 2, "R": 2, "K": 2}, {"Q": 2, "S": 2, "C": 2}]
 
 
@@ -72,7 +85,7 @@ class Legal:
 
 @functools.cache
 def legal(machine: str, number: int) -> Legal:
-    return Legal.of(PROBLEMS[number], {"tiny": MACHINE, "three": THREE}[machine])
+    return Legal.of(PROBLEMS[number], {"tiny": MACHINE, "three": THREE, "slow": SLOW}[machine])
 
 
 ALL_OUTSIDE = ("Buffer.tile.K=1", "Buffer.tile.C=1", "Memory.spatial=P")
@@ -155,3 +168,12 @@ def test_levels_in_the_middle_keep_them_too(given: list[str]) -> None:
 def test_constraints_are_their_texts(given: list[str]) -> None:
     parsed = parse_constraints(given, MACHINE)
     assert parse_constraints([said(constraint) for constraint in parsed], MACHINE) == parsed
+
+
+# Where all that is spread is given there is one choice, and it leaves a buffer a part of the problem.
+@example(["Memory.spatial.K=2"], 1)
+@example(["Memory.spatial.K=2", "Buffer.spatial.C=2"], 1)
+@given(given=texts(("Buffer", "Memory")), number=st.integers(0, len(PROBLEMS) - 1))
+@settings(max_examples=6, deadline=None)
+def test_limits_of_bandwidth_count_for_what_constraints_leave(given: list[str], number: int) -> None:
+    check(legal("slow", number), given)

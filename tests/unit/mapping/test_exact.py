@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from math import inf
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from tests.support.mappings import all_mappings
 
 from tilewright.cost.base import Objective
 from tilewright.cost.bound import objective_bound
+from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.objective import measure
 from tilewright.cost.options import TIMELOOP, CostOptions
@@ -29,6 +31,7 @@ from tilewright.loops.problem import Problem, convolution, dims, layer
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact, mapper, search_states
+from tilewright.mapping.exact.joined import Joined
 from tilewright.mapping.exact.lattice import Lattice, num_points
 from tilewright.mapping.exact.search_pass import Question, search
 from tilewright.mapping.exact.space import Space
@@ -374,6 +377,56 @@ units:
   - {name: mac, kind: mac, macs_per_cycle: {int8: 1}}
 energy_source: made up
 """
+
+
+def space_of(text: str, machine_name: str) -> Space:
+    task = Joined.of(MappingProblem(layer(text), load_preset(machine_name))).task
+    return Space(task, Lattice.of(task.problem, TIMELOOP, 200_000))
+
+
+def never() -> bool:
+    return False
+
+
+def test_partial_mappings_forget_what_a_later_loop_must_undo() -> None:
+    """Also the order of loops that give the same partial mapping: the best one stays."""
+    space = space_of("3_7_32_64_1", "simba-cosa-repo")
+    limit = 1.2 * space.least(search_states.ENERGY_WITHIN)
+    question = Question(search_states.ENERGY_WITHIN, limit, inf, 2_000_000)
+    few = search(space, question, never)
+    space.commute[:] = False
+    both_orders = search(space, question, never)
+    for closed in space.closed:
+        closed[:] = False
+    many = search(space, question, never)
+    assert few is not None
+    assert both_orders is not None
+    assert many is not None
+    assert few.values[0] == both_orders.values[0] == many.values[0]
+    assert few.num_search_states <= both_orders.num_search_states < many.num_search_states / 1.25
+
+
+def test_without_limits_of_bandwidth_partial_mappings_of_the_least_latency_are_few() -> None:
+    """They differ in the units that they use; how often words move does not matter."""
+    space = space_of("7_112_3_64_2", "simba-chip")
+    found = search(space, Question(search_states.LATENCY, 4704.0, inf, 2_000_000), never)
+    assert found is not None
+    assert found.values[0] == 4116
+    assert found.num_search_states < 10 * len(space.lattice.num_tiles)
+
+
+def test_rounded_alike_is_looked_at_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where limits of bandwidth make the cost one cycle more than search states say, all of them do so."""
+    evaluated: list[Mapping] = []
+
+    def counted(problem: Problem, machine: Machine, mapping: Mapping, *rest: object) -> Cost:
+        evaluated.append(mapping)
+        cost = evaluate(problem, machine, mapping)
+        return replace(cost, cycles=cost.cycles + 1)
+
+    monkeypatch.setattr(mapper, "evaluate", counted)
+    Exact(pads=False).solve(MappingProblem(layer("1_14_32_32_1"), load_preset("simba-cosa-repo")), Budget())
+    assert len(evaluated) < 60
 
 
 def test_the_same_problem_gets_the_same_answer() -> None:

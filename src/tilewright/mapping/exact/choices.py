@@ -16,6 +16,7 @@ class Spatial:
     """The ways to spread a tile over the instances that one instance of a level feeds."""
 
     factors: Array  # int64 [choices, dims]
+    exponents: Array  # int16 [choices, steps]
     products: Array  # int64 [choices], the largest first
     weights: Array  # int64 [choices]: what they take from a point's number
     packed: Array  # int64 [choices]: exponents of the steps, as `Lattice.packed`

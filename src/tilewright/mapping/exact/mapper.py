@@ -30,6 +30,7 @@ from tilewright.loops.problem import convolution
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import search_states
+from tilewright.mapping.exact.joined import Joined
 from tilewright.mapping.exact.lattice import Lattice, num_points
 from tilewright.mapping.exact.padding import bound_padded, padded_problems
 from tilewright.mapping.exact.search_pass import ALL, Found, Question, search
@@ -54,6 +55,7 @@ _NUM_BLIND, _FEW_STATES = 5, 4_000  # passes, and search states, before good map
 _WIDTHS = (1, 4)
 _BLIND, _BOLD = 20_000, 200_000  # search states of a level
 _SHARE_BEFORE_COSA = 0.1  # of the time, after which a search that has nothing takes CoSA's mapping meanwhile
+_MOST_IN_VAIN = 6  # mappings that cost more than their search states said
 _SHARE_OF_TIES = 0.09  # of the time, for less energy where nothing is faster
 _MANY_POINTS, _FEW_POINTS = 20_000, 3_000
 _IN_TURN: dict[Objective, tuple[int, ...]] = {
@@ -157,7 +159,7 @@ class Exact:
             known is None
             and end_s is not None
             and not problem.constraints
-            and num_points(problem.problem) > _MANY_POINTS
+            and num_points(Joined.of(problem).task.problem) > _MANY_POINTS
         ):
             coarse = _Search(problem, replace(self, max_points=_FEW_POINTS), end_s)
             seed = coarse.run_narrowly()
@@ -237,17 +239,20 @@ class _Search:
 
     def __init__(self, task: MappingProblem, mapper: Exact, end_s: float | None) -> None:
         self.task, self.mapper, self.end_s = task, mapper, end_s
-        self.lattice = Lattice.of(task.problem, task.cost_options, mapper.max_points)
-        self.space = Space(task, self.lattice)
+        self.joined = Joined.of(task)
+        self.lattice = Lattice.of(self.joined.task.problem, task.cost_options, mapper.max_points)
+        self.space = Space(self.joined.task, self.lattice)
         self.best, self.refines = _Best(), True
         self.num_search_states = self.largest_pass = 0
         self.is_cut_off = self.is_seeded = False
+        self.seen = inf  # the least value of search states whose mappings were looked at
         self.started_s = time.monotonic()
         self.least_cycles = self.space.least(search_states.LATENCY)
 
     def run_narrowly(self) -> _Best:
         """A good mapping, quickly."""
         for objective in _IN_TURN[self.task.objective]:
+            self.seen = inf
             self._narrowly(objective, inf, self.space.least(objective))
         return self.best
 
@@ -272,9 +277,10 @@ class _Search:
                     search_states.ENERGY_WITHIN if objective == "energy" else search_states.EDP, inf
                 )
                 energy_bound = bound if objective == "energy" else 0.0
-        if self._has_rule_at_most and self.end_s is not None and not self.is_seeded:
+        value = self._value(_NUMBERS[self.task.objective], inf)
+        if value > bound and self._has_rule_at_most and self.end_s is not None and not self.is_seeded:
             self._seed(self.end_s - time.monotonic())
-        if known is None and self._value(_NUMBERS[self.task.objective], inf) > bound * _NEARLY:
+        if value > bound * _NEARLY and known is None:
             self._take_by_rule()
         if self.lattice.is_merged:  # nothing was proven of the tiles that are left out
             bound = self.mapper._bound(self.task)
@@ -291,7 +297,7 @@ class _Search:
     def _latency(self) -> tuple[float, float]:
         """(Least cycles, least energy of mappings that take no longer than the one found)."""
         least = self.least_cycles
-        energy = self._deepen(search_states.ENERGY_WITHIN, least)
+        energy = self._deepen(search_states.ENERGY_WITHIN, least, must_find=True)
         if self.best.cost is not None and self.best.cost.cycles <= least:
             return least, energy
         least = self.least_cycles = self._deepen(search_states.LATENCY, inf)
@@ -299,23 +305,27 @@ class _Search:
             return least, energy
         return least, self._deepen(search_states.ENERGY_WITHIN, float(self.best.cost.cycles))
 
-    def _deepen(self, objective: int, cap_cycles: float) -> float:
+    def _deepen(self, objective: int, cap_cycles: float, *, must_find: bool = False) -> float:
         """Raise the limit until something lies below it; gives a bound on what all mappings take.
 
         With a mapping in hand, until none can be better by 1.5 %, then, if that was quickly answered,
-        whether one is better at all.
+        whether one is better at all. With `must_find` it ends where a narrow search has found nothing:
+        whether anything keeps the cap is sooner asked where energy does not matter.
         """
         start = self.space.least(objective, cap_cycles)
         if start == inf:
             return inf
         proven, is_blind, last_pass = start, True, 0
+        self.seen = inf
         for number, factor in enumerate(_LIMITS):
             if is_blind and (not self.refines or last_pass > _FEW_STATES or number == _NUM_BLIND):
                 is_blind = False
-                self._narrowly(objective, cap_cycles, start)
+                proven = max(proven, self._narrowly(objective, cap_cycles, start))
+                if must_find and self._value(objective, cap_cycles) == inf:
+                    return proven
                 proven = max(proven, self._boldly(objective, cap_cycles, proven))
             enough = self._value(objective, cap_cycles) / _NEARLY
-            if enough <= proven:
+            if min(enough, self.seen) <= proven:
                 break
             limit = enough if enough <= start * _CLOSE else min(start * factor, enough)
             if limit <= proven:
@@ -331,7 +341,9 @@ class _Search:
             if answer.least_lost < limit and enough < inf:
                 break  # no free capacity for more
         known = self._value(objective, cap_cycles)
-        if known == inf or not self.refines or self.largest_pass > _QUICK_STATES or proven >= known:
+        if known == inf or not self.refines or self.largest_pass > _QUICK_STATES:
+            return proven
+        if proven >= min(known, self.seen):
             return proven
         answer = self._pass(objective, known * (1 + _ROUNDING), cap_cycles)
         if answer is None:
@@ -340,12 +352,12 @@ class _Search:
 
     def _boldly(self, objective: int, cap_cycles: float, proven: float) -> float:
         """Look at once at all that could be better, by 1.5 % where something is known before: mostly that is
-        little, and if not, seen soon.
+        little, and if not, seen soon. Gives what is proven.
 
         Infinite where nothing keeps the cap.
         """
         known = self._value(objective, cap_cycles)
-        if known / _NEARLY <= proven:
+        if min(known / _NEARLY, self.seen) <= proven:
             return proven
         limit = known * (1 + _ROUNDING) if self.refines else known / _NEARLY
         answer = self._pass(objective, limit, cap_cycles, most=_BOLD)
@@ -353,19 +365,27 @@ class _Search:
 
     def _narrowly(
         self, objective: int, cap_cycles: float, start: float, widths: tuple[int, ...] = _WIDTHS
-    ) -> None:
-        """Good mappings without a proof: of each tile only a few partial mappings go on."""
+    ) -> float:
+        """Good mappings: of each tile only a few partial mappings go on. Gives what is proven all the same,
+        where these are all or what is left out promises little."""
+        proven = 0.0
         for width in widths:
             known = self._value(objective, cap_cycles)
             if known <= start * (_NEARLY if width == _WIDTHS[0] else _FAIRLY) or (
                 known < inf and not self.refines
             ):
-                return
+                return proven
             ruled = self._value_of(self._by_rule, objective, cap_cycles) * (1 + _ROUNDING)
-            if self._pass(objective, min(known, ruled), cap_cycles, width) is None:
-                return
+            limit = min(known, ruled)
+            answer = self._pass(objective, limit, cap_cycles, width)
+            if answer is None:
+                return proven
+            proven = max(proven, _proven(answer, limit))
+            if self.seen <= proven:
+                return proven
         if self._value(objective, cap_cycles) > start * _NEARLY:
             self._take_by_rule()
+        return proven
 
     def _take_by_rule(self) -> None:
         if self._by_rule is not None:
@@ -402,10 +422,14 @@ class _Search:
         self.num_search_states += answer.num_search_states
         if width == ALL:
             self.largest_pass = max(self.largest_pass, answer.num_search_states)
+        self.seen = min((self.seen, *answer.values[:1]))
+        num_in_vain = 0
         for number, value in enumerate(answer.values):
-            if self._value(objective, cap_cycles) <= value:
-                break  # what follows costs as much at least
-            self._take(answer.mapping(number))
+            known = self._value(objective, cap_cycles)
+            if known <= value or num_in_vain == _MOST_IN_VAIN:
+                break  # what follows costs as much at least, or is rounded alike
+            self._take(self.joined.parted(answer.mapping(number)))
+            num_in_vain = 0 if self._value(objective, cap_cycles) < known else num_in_vain + 1
         return answer
 
     @property

@@ -165,13 +165,15 @@ class _Pass:
     def _temporal_of(self, pool: _Pool, number: int, exponents: Array) -> None:
         space, lattice, tables, question = self.space, self.space.lattice, self.tables[number], self.question
         todo = np.array([lattice.whole, search_states.BEGIN, 0], np.int64)
+        entered = pool.count
         while todo[search_states.AT] >= 0:
             todo[search_states.WORK] = 0
             pool.count = search_states.put_temporal_loops(
                 pool.rows, pool.run_dims, pool.points, pool.following, pool.heads, pool.values,
-                pool.parents, pool.made_by, pool.count, exponents, lattice.tiles, space.steps,
-                space.depends, space.windows, space.windowed,
-                tables.facts, lattice.copies, tables.totals, tables.tail, tables.rest, tables.rounding_pj,
+                pool.parents, pool.made_by, entered, pool.count, exponents, lattice.tiles, space.steps,
+                space.commute, space.depends, space.windows, space.windowed,
+                tables.facts, space.closed[number], lattice.copies, tables.totals, tables.tail, tables.rest,
+                tables.rounding_pj,
                 question.objective, question.limit, question.cap_cycles, question.width, self.lost, todo,
             )  # fmt: skip
             self._look_at_clock()
@@ -191,8 +193,8 @@ class _Pass:
                 lattice.packed, lattice.guards, lattice.tiles, space.fits[number - 1],
                 space.depends, space.windows, space.windowed, space.task.cost_options.skips_pixels,
                 space.output, next_level.entering, at_level.closing, at_level.facts, next_level.facts,
-                lattice.volumes, lattice.num_tiles, lattice.copies, next_level.totals, next_level.tail,
-                next_level.rest, at_level.given, next_level.rounding_pj,
+                space.closed[number - 1], lattice.volumes, lattice.num_tiles, lattice.copies,
+                next_level.totals, next_level.tail, next_level.rest, at_level.given, next_level.rounding_pj,
                 question.objective, question.limit, question.cap_cycles, question.width, self.lost, todo,
             )  # fmt: skip
             self._look_at_clock()

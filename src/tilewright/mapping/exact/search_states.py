@@ -20,7 +20,7 @@ is charged for at most, least energy of all that comes further in, whether there
 one access may serve, words that are needed at all. Then the place of the serving level's port (-1: none), its
 cycles of reading and of writing for each word that it serves, and of reading for each that is read to be
 added to; the same of the next level's port for each word that enters, and how many instances of the next
-level one of this level feeds.
+level one of this level feeds. At last whether what comes further in counts at all.
 
 A call works for a while only and then says where it stopped, so that whoever calls can look at the clock.
 """
@@ -42,8 +42,9 @@ ENERGY, USED, REDUCTIONS, FIRST_SUMS, CYCLES, FIRST = range(6)
 (
     FILL_PJ, FILL_BLOCK, SERVE_PJ, SERVE_BLOCK, REDUCE_PJ, SERVE_LIMIT, TAIL_PJ, HAS_NEXT, FED, TOUCHED,
     SERVE_PORT, SERVE_READS, SERVE_WRITES, REDUCE_READS, FILL_PORT, FILL_READS, FILL_WRITES, FILL_SPREAD,
-) = range(18)  # fmt: skip
-NUM_FACTS = 18
+    COUNTS,
+) = range(19)  # fmt: skip
+NUM_FACTS = 19
 LATENCY, ENERGY_WITHIN, EDP = 0, 1, 2
 NEITHER, KEEPS, TAKES = 0, 1, 2  # of a state there and a new one, which dominates the other
 _SLACK = 1e-12
@@ -215,6 +216,10 @@ def insert(
         todo[WORK] += 1
         better = compared(pool, at, run_dims[at], row, run_dim, num_operands, first_port, rounding_pj)
         if better == KEEPS:
+            if before >= 0:  # what dominates one often dominates the next
+                following[before] = following[at]
+                following[at] = heads[point]
+                heads[point] = at
             return False
         after = following[at]
         if better == TAKES:
@@ -256,14 +261,19 @@ def insert(
 @compiled
 def put_temporal_loops(
     pool: Array, run_dims: Array, points: Array, following: Array, heads: Array, values: Array,
-    parents: Array, made_by: Array, count: int, exponents: Array, tiles: Array, steps: Array,
-    depends: Array, windows: Array, windowed: Array,
-    facts: Array, copies: Array, totals: Array, tail: Array, rest: Array, rounding_pj: float,
+    parents: Array, made_by: Array, entered: int, count: int, exponents: Array, tiles: Array, steps: Array,
+    commute: Array, depends: Array, windows: Array, windowed: Array,
+    facts: Array, closed: Array, copies: Array, totals: Array, tail: Array, rest: Array, rounding_pj: float,
     objective: int, limit: float, cap_cycles: float, width: int, lost: Array, todo: Array,
 ) -> int:  # fmt: skip
     """All orders of loops of one level, outermost first; gives how many states there are.
 
-    `steps`: dim, factor, weight of each axis of the lattice.
+    `steps`: dim, factor, weight of each axis of the lattice. Of two neighbours that `commute`, which give the
+    same state in either order, the later axis is inside: other search states than the first `entered` know
+    their innermost loop. What dominates a state that would be made in the other order is made, too, or is the
+    same in this one, where its innermost loop is of a later axis, and so on.
+    `closed[operand, point]`: a loop that moves the operand must still come before its next level, so that it
+    does not matter what loops outside of that leave it.
     `depends[operand, dim]`; `windowed`: operands with windows. A search state's run dim is that of its
     innermost loop if that is of this level and slides a window: another such loop inside it is part of it.
     `lost`: the least value of what found no place. `todo[AT]` is below 0 when all is done.
@@ -283,12 +293,14 @@ def put_temporal_loops(
             for step in range(steps.shape[0]):
                 if exponents[point, step] == 0:
                     continue
+                if at >= entered and step < made_by[at] and commute[step, made_by[at]]:
+                    continue
                 dim, factor, weight = steps[step, 0], steps[step, 1], steps[step, 2]
                 todo[WORK] += _EXPANSION
                 for column in range(row.size):
                     row[column] = pool[at, column]
                 for t in range(num_operands):
-                    if depends[t, dim]:
+                    if depends[t, dim] or closed[t, point - weight]:
                         row[FIRST + 3 * t] = 1.0
                     elif facts[t, HAS_NEXT] > 0:
                         row[FIRST + 3 * t] *= factor
@@ -329,6 +341,23 @@ def has_factors(exponents: int, choice: int, guards: int) -> bool:
     Both are packed (`Lattice.packed`): a field for each axis, with a free bit above it that no borrow passes.
     """
     return ((exponents | guards) - choice) & guards == guards
+
+
+@compiled
+def reached_by_spreading(
+    reached: Array, packed: Array, guards: int, choice_weights: Array, choice_packed: Array
+) -> Array:
+    """The points of which one of some choices of spatial loops leaves one that is reached."""
+    outside = np.zeros(reached.size, np.bool_)
+    for point in range(reached.size):
+        for choice in range(choice_packed.size):
+            inside = point - choice_weights[choice]
+            if inside < 0 or not reached[inside]:
+                continue
+            if has_factors(packed[point], choice_packed[choice], guards):
+                outside[point] = True
+                break
+    return outside
 
 
 @compiled
@@ -397,6 +426,14 @@ def enter(
 
 
 @compiled
+def pass_over(row: Array, at: int, is_output: bool) -> None:
+    """Of an operand that counts no more, all search states are equal; `at` is the first of its columns."""
+    row[at] = row[at + 1] = row[at + 2] = 1.0
+    if is_output:
+        row[REDUCTIONS], row[FIRST_SUMS] = 1.0, 0.0
+
+
+@compiled
 def least_units(macs: float, units: float, objective: int, limit: float, cap_cycles: float) -> float:
     """Units that must be in use further out, if so many are inside: with fewer it takes too long."""
     most_cycles = min(cap_cycles, limit) if objective == LATENCY else cap_cycles
@@ -411,7 +448,7 @@ def put_spatial_loops(
     choices: Array, products: Array, choice_weights: Array, choice_packed: Array,
     packed: Array, guards: int, tiles: Array, fits: Array,
     depends: Array, windows: Array, windowed: Array, skips_pixels: bool, output: int,
-    entering: Array, closing: Array, facts: Array, inner_facts: Array,
+    entering: Array, closing: Array, facts: Array, inner_facts: Array, inner_closed: Array,
     volumes: Array, num_tiles: Array, copies: Array, totals: Array, tail: Array, rest: Array, given: Array,
     rounding_pj: float, objective: int, limit: float, cap_cycles: float,
     width: int, lost: Array, todo: Array,
@@ -457,7 +494,9 @@ def put_spatial_loops(
                 skips_pixels, output,
             )  # fmt: skip
             for t in range(num_operands):
-                if inner_facts[t, HAS_NEXT] == 0:
+                if inner_facts[t, COUNTS] == 0:
+                    pass_over(row, FIRST + 3 * t, t == output)
+                elif inner_facts[t, HAS_NEXT] == 0 or inner_closed[t, inside]:
                     row[FIRST + 3 * t] = 1.0
             for u in range(windowed.size):
                 if inner_facts[windowed[u], HAS_NEXT] == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import prod
@@ -16,12 +17,13 @@ from tilewright.hardware.machine import Level, TensorKind
 from tilewright.mapping.base import MappingProblem
 from tilewright.mapping.exact import search_states, windows
 from tilewright.mapping.exact.choices import Spatial
-from tilewright.mapping.exact.lattice import Lattice, LatticeStep
+from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.ports import Port, PortBound, limited_ports
-from tilewright.mapping.exact.rest import Entry, View, least_rest
+from tilewright.mapping.exact.rest import Entry, View, add_costs, least_rest
 from tilewright.mapping.launch import has_shape
 
 Array = np.ndarray[Any, Any]
+_MOST_SPREAD = 4_000_000  # tiles times choices, to see which must be cut before a level
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,19 @@ class Tables:
     entering: Array
     closing: Array
     rounding_pj: float
+
+    def without_ports(self) -> Tables:
+        """The same where cycles do not matter."""
+        facts = self.facts.copy()
+        facts[:, (search_states.SERVE_PORT, search_states.FILL_PORT)] = -1
+        return replace(
+            self,
+            facts=facts,
+            tail=self.tail[:0],
+            rest=self.rest[:1],
+            given=self.given[:1],
+            closing=self.closing[:0],
+        )
 
     def without_energy(self) -> Tables:
         """The same where energy does not matter: partial mappings that differ in it only are equal."""
@@ -57,15 +72,14 @@ class Tables:
         )
 
 
-def _has(
-    steps: tuple[LatticeStep, ...], names: list[str], counts: tuple[int, ...], fixed: dict[str, int]
-) -> bool:
-    """Whether spatial factors, as counts of steps, are those that are fixed."""
-    factors = dict.fromkeys(fixed, 1)
-    for step, count in zip(steps, counts, strict=True):
-        if names[step.dim] in factors:
-            factors[names[step.dim]] *= step.factor**count
-    return factors == fixed
+def _pass_over(tables: Sequence[Tables]) -> None:
+    """Note of each level the operands that pass no limit of bandwidth there or further in."""
+    counts: Array = np.zeros(len(tables[0].facts), np.bool_)
+    for table in tables:
+        ports = table.facts[:, (search_states.SERVE_PORT, search_states.FILL_PORT)]
+        counts = counts | np.any(ports >= 0, axis=1)
+        table.facts[:, search_states.COUNTS] = counts
+        table.facts[~counts, search_states.HAS_NEXT] = 0
 
 
 @dataclass(slots=True)
@@ -79,10 +93,12 @@ class Space:
     windows: Array = field(init=False)
     windowed: Array = field(init=False)
     steps: Array = field(init=False)
+    commute: Array = field(init=False)  # bool [steps, steps]: loops whose order does not matter
     fits: list[Array] = field(init=False)
     phases: list[list[Array]] = field(init=False)  # of each level, exponents [points, steps] of its loops
     left_inside: Array = field(init=False)  # bool [points]: tiles that the innermost level's loops may cut
     spatial: list[Spatial] = field(init=False)
+    closed: list[Array] = field(init=False)  # of each level, bool [operands, points], as `search_states` says
     least_cycles: float = field(init=False)  # of any mapping, by what the levels' ports and choices allow
     _tables: dict[tuple[bool, bool], tuple[Tables, ...]] = field(init=False, default_factory=dict)
 
@@ -101,6 +117,10 @@ class Space:
         self.steps = np.array([(s.dim, s.factor, s.weight) for s in self.lattice.steps], np.int64).reshape(
             -1, 3
         )
+        slides = np.zeros(len(names), np.bool_)
+        slides[self.windows[:, (1, 3)]] = True
+        moved = np.vstack([self.depends, np.diag(slides)])[:, self.steps[:, 0]]
+        self.commute = np.all(moved[:, :, None] == moved[:, None], axis=0)
         self.fits = [self._fits(number) for number in range(len(self.levels))]
         if self.task.constraints and not self.fits[-1][self.lattice.whole]:
             raise InfeasibleMapping(
@@ -111,6 +131,7 @@ class Space:
         has_no_loop = [dim for dim, is_there in enumerate(self._has_loops(0)) if not is_there]
         self.left_inside = np.all(self.lattice.tiles[:, has_no_loop] == 1, axis=1)
         self.spatial = [self._spatial(number) for number in range(len(self.levels))]
+        self.closed = self._closed()
         self.least_cycles = self._take_cycles_of_choices()
 
     @property
@@ -180,42 +201,77 @@ class Space:
         return [any(name in dims for dims in phases) for name in self.task.problem.extents]
 
     def _spatial(self, number: int) -> Spatial:
-        limit = self.fan_out(number)
-        steps = self.lattice.steps
+        limit, steps = self.fan_out(number), self.lattice.steps
         names = list(self.task.problem.extents)
-        fixed = self.task.constraints.spatial_at(self.levels[number].name, self.task.problem)
-        chosen: list[tuple[tuple[int, ...], int]] = [((), 1)]
-        for step in steps:
-            most = step.count if self.task.may_spread(names[step.dim], number) else 0
-            chosen = [
-                ((*before, count), product * step.factor**count)
-                for before, product in chosen
-                for count in range(most + 1)
-                if product * step.factor**count <= limit
-            ]
+        exponents, products = np.zeros((1, len(steps)), np.int16), np.ones(1, np.int64)
+        for column, step in enumerate(steps):
+            if not self.task.may_spread(names[step.dim], number):
+                continue
+            powers = step.factor ** np.arange(step.count + 1)
+            together = np.multiply.outer(products, powers[powers <= limit])
+            way, counts = np.nonzero(together <= limit)
+            exponents, products = exponents[way], together[way, counts]
+            exponents[:, column] = counts
+        factors = np.ones((len(products), len(names)), np.int64)
+        for column, step in enumerate(steps):
+            factors[:, step.dim] *= step.factor ** exponents[:, column].astype(np.int64)
+        is_allowed = np.ones(len(products), np.bool_)
         block = self.task.block
         if block is not None and self.levels[number].name == block.shared:
-            chosen = [(counts, product) for counts, product in chosen if has_shape(product, block)]
-        if fixed:
-            chosen = [(counts, product) for counts, product in chosen if _has(steps, names, counts, fixed)]
-        if not chosen:
+            shapes = {int(product): has_shape(int(product), block) for product in distinct(products)}
+            is_allowed &= np.array([shapes[product] for product in products.tolist()])
+        fixed = self.task.constraints.spatial_at(self.levels[number].name, self.task.problem)
+        for dim, factor in fixed.items():
+            is_allowed &= factors[:, names.index(dim)] == factor
+        if not is_allowed.any():
             said = ", ".join(f"{dim}={factor}" for dim, factor in fixed.items())
             raise InfeasibleMapping(
                 f"level {self.levels[number].name}: spatial factors {said} do not divide the extents, or ask "
                 f"for more than the {limit} instances that there are; change the constraint."
             )
-        products = np.array([product for _, product in chosen], np.int64)
-        order = np.argsort(-products, kind="stable")
-        exponents = np.array([counts for counts, _ in chosen], np.int16).reshape(len(chosen), len(steps))[
-            order
-        ]
-        factors = np.ones((len(chosen), len(self.task.problem.dims)), np.int64)
-        for column, step in enumerate(steps):
-            factors[:, step.dim] *= np.int64(step.factor) ** exponents[:, column]
-        weights = exponents.astype(np.int64) @ np.array([s.weight for s in steps], np.int64)
-        return Spatial(
-            factors, products[order], weights, self.lattice.pack(exponents), np.zeros(len(products))
+        allowed = np.flatnonzero(is_allowed)
+        order = allowed[np.argsort(-products[allowed], kind="stable")]
+        exponents = exponents[order]
+        weights = exponents.astype(np.int64) @ np.array([step.weight for step in steps], np.int64)
+        packed = self.lattice.pack(exponents)
+        return Spatial(factors[order], exponents, products[order], weights, packed, np.zeros(len(order)))
+
+    # --- loops that must still come ---
+
+    def _closed(self) -> list[Array]:
+        """Of each level, for each operand and tile: whether a temporal loop that moves the operand must still
+        come before its next level, as no tile that fits there is reached without."""
+        operands = range(len(self.task.problem.operands))
+        closed = [np.zeros((len(operands), len(self.lattice.num_tiles)), np.bool_) for _ in self.levels]
+        for t in operands:
+            kept = self.kept(t)
+            for outer, inner in pairwise(kept):
+                reached = self.fits[inner]
+                for number in range(inner + 1, outer + 1):
+                    reached = self._reached_without(t, number, reached)
+                    closed[number][t] = ~reached
+        return closed
+
+    def _reached_without(self, operand: int, number: int, reached: Array) -> Array:
+        """The tiles from which a level reaches others by spatial loops, and temporal ones that do not move an
+        operand."""
+        lattice = self.lattice
+        moved = self.depends[operand, self.steps[:, 0]]
+        exponents = self.spatial[number].exponents * moved  # others may as well be temporal
+        packed = lattice.pack(exponents)
+        order = np.argsort(packed, kind="stable")
+        first = order[np.r_[True, packed[order[1:]] != packed[order[:-1]]]]
+        if len(first) * len(reached) > _MOST_SPREAD:
+            return np.ones(len(reached), np.bool_)
+        weights = exponents[first].astype(np.int64) @ self.steps[:, 2]
+        outside: Array = search_states.reached_by_spreading(
+            reached, lattice.packed, lattice.guards, weights, packed[first]
         )
+        for step, is_moved in zip(lattice.steps, moved, strict=True):
+            if not is_moved:
+                axis = outside.reshape(-1, step.count + 1, step.weight)
+                np.logical_or.accumulate(axis, axis=1, out=axis)
+        return outside
 
     # --- bandwidth ---
 
@@ -229,38 +285,53 @@ class Space:
             if port.level == len(self.levels) - 1:
                 continue  # the whole problem is what it moves, whatever is spread
             bound = PortBound(self.task, port)
-            beside = [
-                [n for n in levels if len(self.spatial[n].factors) > 1]
-                for levels in (bound.levels_outside, bound.levels_inside)
-            ]
-            if any(len(numbers) > 1 for numbers in beside):
+            sides = [self._spread_by_one(levels) for levels in (bound.levels_outside, bound.levels_inside)]
+            factors = [factors for _, factors in sides if factors is not None]
+            if len(factors) < len(sides):
                 continue
-            alone = np.ones((1, len(self.task.problem.dims)), np.int64)
-            cycles = bound.of_choices(
-                *(self.spatial[numbers[0]].factors if numbers else alone for numbers in beside)
-            )
+            cycles = bound.of_choices(*factors)
             if cycles is None:
                 continue
-            for axis, numbers in enumerate(beside):
-                for number in numbers:
+            for axis, (number, _) in enumerate(sides):
+                if number is not None:
                     of_choices = self.spatial[number].cycles
                     np.maximum(of_choices, cycles.min(axis=1 - axis), out=of_choices)
             least = max(least, float(cycles.min()))
         return least
+
+    def _spread_by_one(self, levels: Iterable[int]) -> tuple[int | None, Array | None]:
+        """(The one of some levels that has a choice, factors `[choice, dim]` that all of them spread).
+
+        No level, where none has a choice; no factors, where several have one.
+        """
+        factors = np.ones((1, len(self.task.problem.dims)), np.int64)
+        chosen = None
+        for number in levels:
+            of_level = self.spatial[number].factors
+            if len(of_level) > 1 and chosen is not None:
+                return None, None
+            if len(of_level) > 1:
+                chosen = number
+            factors = factors * of_level
+        return chosen, factors
 
     # --- tables ---
 
     def tables(self, *, counts_cycles: bool, counts_energy: bool = True) -> tuple[Tables, ...]:
         """Of every level. Where cycles or energy do not matter, partial mappings that differ in them only are
         equal."""
-        limited = limited_ports(self.task.machine) if counts_cycles else ()
-        key = bool(limited), counts_energy  # without limits of bandwidth cycles are those of computing
+        key = counts_cycles, counts_energy
         if key not in self._tables:
-            if counts_energy:
-                self._tables[key] = self._tables_of(limited)
+            if counts_cycles and counts_energy:
+                tables = self._tables_of(limited_ports(self.task.machine))
             else:
-                with_energy = self.tables(counts_cycles=counts_cycles)
-                self._tables[key] = tuple(table.without_energy() for table in with_energy)
+                tables = self.tables(counts_cycles=True)
+                if not counts_cycles:
+                    tables = tuple(table.without_ports() for table in tables)
+                if not counts_energy:
+                    tables = tuple(table.without_energy() for table in tables)
+                    _pass_over(tables)
+            self._tables[key] = tables
         return self._tables[key]
 
     def _tables_of(self, limited: tuple[Port, ...]) -> tuple[Tables, ...]:
@@ -302,6 +373,7 @@ class Space:
             row[search_states.SERVE_BLOCK] = self.levels[serving].words_per_access
             row[search_states.SERVE_LIMIT] = self._charged(serving)
             row[search_states.HAS_NEXT] = bool(inner)
+            row[search_states.COUNTS] = 1
             row[search_states.TOUCHED] = self.lattice.touched[t]
             row[search_states.FED] = self.num_served(t, number, -1)
             row[search_states.SERVE_PORT] = row[search_states.FILL_PORT] = -1
@@ -379,16 +451,16 @@ class Space:
 
     def _tail(self, number: int, entries: list[Entry], ports: tuple[Port, ...]) -> Array:
         """Cycles of each port that what lies inside the next level of each operand takes at least."""
-        tail = np.zeros(2 * len(ports))
+        costs = np.zeros(1 + 2 * len(ports))
         for entry in entries:
             if entry.outer >= number:  # what a search state serves or fills next it counts itself
                 continue
             words = float(self.lattice.touched[entry.operand])
             if entry.inner < 0:
-                tail += entry.cost(0.0, self.task.problem.num_macs / entry.num_served, words)[1:]
+                add_costs(costs, entry.costs(0.0, self.task.problem.num_macs / entry.num_served, words))
             else:
-                tail += entry.cost(words, words, words)[1:]
-        return tail
+                add_costs(costs, entry.costs(words, words, words))
+        return costs[1:]
 
     def _access_pj(self, number: int) -> tuple[float, float]:
         """Energy of a word: (read, written)."""
