@@ -78,18 +78,43 @@ class Window:
         Raises:
             FieldError: the window reaches beyond the constant.
         """
-        flat = np.ascontiguousarray(array).reshape(-1)
         if len(self.shape) != len(self.strides):
             raise FieldError(f"{len(self.strides)} strides of {len(self.shape)} loops", ".window")
-        if prod(self.shape) > max(_MIN_LIMIT, 4 * flat.size):
-            raise FieldError(f"{prod(self.shape)} elements of {flat.size}", ".window.shape")
+        if prod(self.shape) > max(_MIN_LIMIT, 4 * array.size):
+            raise FieldError(f"{prod(self.shape)} elements of {array.size}", ".window.shape")
         reach = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)]
         first, last = self.offset + sum(min(r, 0) for r in reach), self.offset + sum(max(r, 0) for r in reach)
-        if prod(self.shape) > 0 and not 0 <= first <= last < flat.size:
-            raise FieldError(f"elements {first} to {last} of {flat.size}", ".window")
+        if prod(self.shape) > 0 and not 0 <= first <= last < array.size:
+            raise FieldError(f"elements {first} to {last} of {array.size}", ".window")
+        if not array.flags.c_contiguous:
+            within = self._of_axes(array)
+            if within is not None:
+                return within
+        flat = np.ascontiguousarray(array).reshape(-1)
         return np.lib.stride_tricks.as_strided(
             flat[self.offset :], self.shape, [stride * flat.itemsize for stride in self.strides]
         )
+
+    def _of_axes(self, array: Array) -> Array | None:
+        """The view of a constant in another order than its axes', as one that is transposed, without a copy.
+
+        None where a loop goes on from one line of an axis to the next.
+        """
+        if array.size == 0 or 0 in self.shape:
+            return None
+        sizes = [prod(array.shape[axis + 1 :]) for axis in range(array.ndim)]
+        first = [int(i) for i in np.unravel_index(self.offset, array.shape)]
+        low, high, strides = list(first), list(first), list[int]()
+        for extent, stride in zip(self.shape, self.strides, strict=True):
+            axis = next((a for a, size in enumerate(sizes) if stride % size == 0), array.ndim - 1)
+            step = stride // sizes[axis]
+            low[axis] += min(0, (extent - 1) * step)
+            high[axis] += max(0, (extent - 1) * step)
+            strides.append(step * array.strides[axis])
+        if min(low) < 0 or any(last >= extent for last, extent in zip(high, array.shape, strict=True)):
+            return None
+        corner = array[tuple(slice(index, None) for index in first)]
+        return np.lib.stride_tricks.as_strided(corner, self.shape, strides)
 
     def visits_all(self, num_elements: int) -> bool:
         """Whether its loops come to each of so many elements once."""

@@ -99,6 +99,28 @@ def test_constants_come_back_from_what_holds_them(arrangement: Any, array: np.nd
 
 
 @pytest.mark.parametrize(
+    ("given", "is_copied"),
+    [
+        (TAPS, False),
+        (window((14, 9), (1, 14), 0), False),
+        (window((14, 9), (-1, 14), 13), False),
+        (window((3, 2, 14), (42, 14, 1), 14), False),
+        (window((2, 5, 9), (7, 1, 14), 2), False),
+        (window((126,), (1,), 0), True),
+        (window((9, 1), (14, 5), 3), False),
+    ],
+)
+def test_transposed_constants_are_copied_where_a_loop_leaves_its_line(given: Any, is_copied: bool) -> None:
+    whole = FILTER if given is TAPS else MATRIX
+    order = tuple(reversed(range(whole.ndim)))
+    turned = np.ascontiguousarray(whole.transpose(order)).transpose(order)
+    assert not turned.flags.c_contiguous
+    view = given.of(turned)
+    np.testing.assert_array_equal(view, given.of(whole))
+    assert np.may_share_memory(view, turned) != is_copied
+
+
+@pytest.mark.parametrize(
     "arrangement",
     [
         PanelOrder(TAPS, 1, 4, 8, DType.FLOAT32, is_compact=True),
