@@ -33,6 +33,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _SHOWN_CHARS = 60
+_SHOWN_NAMES = 5
 
 NOWHERE: Mapping[str, np.ndarray[Any, Any]] = {}
 """No arrays to write outputs to: every one gets a new one."""
@@ -130,6 +131,18 @@ def shown(value: object) -> str:
         text = repr(value[: _SHOWN_CHARS + 1] if isinstance(value, str | bytes) else value)
         return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
     return f"a {type(value).__name__}"
+
+
+def missing_input(name: str, names: Sequence[str], feed: Mapping[str, object]) -> UsageError:
+    """The error of a feed that lacks an input: what the model needs, and what was given instead.
+
+    >>> str(missing_input("x", ["x", "y"], {"X": 0, "y": 1}))
+    "input 'x' is missing: this model needs x, y; it was given 'X'."
+    """
+    others = [shown(given) for given in feed if given not in names]
+    more = f" and {len(others) - _SHOWN_NAMES} more" if len(others) > _SHOWN_NAMES else ""
+    given = f"; it was given {', '.join(others[:_SHOWN_NAMES])}{more}" if others else ""
+    return UsageError(f"input {name!r} is missing: this model needs {', '.join(names)}{given}.")
 
 
 def as_array(name: str, value: Any) -> np.ndarray[Any, Any]:

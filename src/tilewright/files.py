@@ -40,6 +40,21 @@ def system_advice(error: OSError) -> str:
     return _ADVICE.get(error.errno or 0, "")
 
 
+def require_other_file(output: Path, *sources: object) -> None:
+    """Check that a file to be written is none of those that it is made from.
+
+    `sources` that are no paths, such as bytes, are passed over.
+
+    Raises:
+        UsageError: it is one of them, be it by another name, and would replace it.
+    """
+    for source in sources:
+        if isinstance(source, str | os.PathLike):
+            with contextlib.suppress(OSError):
+                if os.path.samefile(output, source):
+                    raise UsageError(f"{output}: would replace what was given; give another file with -o.")
+
+
 def is_artifact(path: Path) -> bool:
     """Whether a file is an artifact, by its name or by being a zip archive."""
     if path.suffix == ".tw":
@@ -229,6 +244,9 @@ def read_npz(path: Path | str, dtypes: Mapping[str, np.dtype[Any]] | None = None
     """
     import numpy as np
 
+    with open(path, "rb") as file:
+        if not file.read(6).startswith((b"PK", b"\x93NUMPY")):
+            raise ValueError("it holds no arrays of numpy")
     archive = np.load(path, allow_pickle=False)
     if isinstance(archive, np.ndarray):
         raise ValueError("it holds a single array without a name")

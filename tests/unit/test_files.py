@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 from tilewright.errors import UsageError
-from tilewright.files import npz_bytes, read_npz, require_writable, write_atomically, write_output
+from tilewright.files import (
+    npz_bytes,
+    read_npz,
+    require_other_file,
+    require_writable,
+    write_atomically,
+    write_output,
+)
 
 
 def test_a_file_is_replaced_whole_with_the_permissions_of_the_user(tmp_path: Path) -> None:
@@ -130,3 +137,24 @@ def test_a_single_array_is_not_an_archive(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(3))
     with pytest.raises(ValueError, match="single array"):
         read_npz(tmp_path / "x.npy")
+
+
+def test_what_is_written_replaces_no_file_that_it_is_made_from(tmp_path: Path) -> None:
+    model, link = tmp_path / "m.onnx", tmp_path / "link"
+    model.write_bytes(b"model")
+    link.symlink_to(model)
+    for output in (model, link, tmp_path / "." / "m.onnx"):
+        with pytest.raises(UsageError, match="would replace what was given"):
+            require_other_file(output, None, b"bytes", str(model))
+    require_other_file(tmp_path / "new", model)
+    require_other_file(model, tmp_path / "gone")
+    other = tmp_path / "other"
+    other.write_bytes(b"old")
+    require_other_file(other, model)
+
+
+@pytest.mark.parametrize("data", [b"", b"this is no archive", b"\x80\x04pickle"])
+def test_files_without_arrays_are_not_taken_for_pickles(data: bytes, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(ValueError, match="no arrays of numpy"):
+        read_npz(tmp_path / "x")

@@ -92,7 +92,7 @@ class BenchResult(Comparison):
     target: str = field(metadata=about(hidden=True))
 
     def tables(self) -> Sequence[Table]:
-        """A row for each contestant."""
+        """A row for each contestant; how it compares with the first where there are several."""
         first = self.contestants[0]
         runs = 0 if first.timing is None else len(first.timing.runs_ms)
         streams = "" if self.num_streams == 1 else f"{self.num_streams} streams on "
@@ -101,11 +101,15 @@ class BenchResult(Comparison):
             f"{self.num_rounds} rounds in turns, {runs} runs"
         )
         figures = (*(("queries/s",) if streams else ()), *(f"p{p:g}" for p in first.percents))
-        heads = ("engine", "accuracy", *figures, "error", "memory", "its time over the first's", "verdict")
-        rows = tuple(_row(contestant, first, bool(streams)) for contestant in self.contestants)
+        heads = ("engine", "accuracy", *figures, "error", "memory")
+        rows = [_row(contestant, first, bool(streams)) for contestant in self.contestants]
+        if len(rows) > 1:
+            heads = (*heads, "its time over the first's", "verdict")
+        else:
+            rows = [row[: len(heads)] for row in rows]
         behind = len(figures) + 2  # the columns behind those of the percentiles
         less = (behind + 1, 1, behind, *range(behind - 2, 2, -1))
-        return (Table(heads, rows, title, tuple(range(2, len(figures) + 4)), less),)
+        return (Table(heads, tuple(rows), title, tuple(range(2, len(figures) + 4)), less),)
 
     @checked
     def save_page(self, path: str | os.PathLike[str]) -> Path:

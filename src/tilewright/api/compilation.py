@@ -11,7 +11,7 @@ from tilewright.api.static_compilation import compile_static
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
 from tilewright.errors import UsageError
-from tilewright.files import is_artifact
+from tilewright.files import is_artifact, require_other_file
 from tilewright.frontend.onnx import PreparedModel, Source
 from tilewright.options import Options, options_of, parse_open_shapes
 from tilewright.progress import Progress
@@ -80,7 +80,7 @@ def artifact_path(model: Path, output: Path | None) -> Path:
     """Where to write the artifact of a model, beside it if nothing is said.
 
     Raises:
-        UsageError: the model is an artifact, or nothing can be written there.
+        UsageError: the model is an artifact, nothing can be written there, or the model itself is there.
     """
     if model.is_dir():
         raise UsageError(f"{model}: is a folder; give the ONNX file in it.")
@@ -91,4 +91,5 @@ def artifact_path(model: Path, output: Path | None) -> Path:
         raise UsageError(f"{path}: is a folder; give a file name with -o.")
     if output is not None and not path.parent.is_dir():
         raise UsageError(f"{path}: its folder {str(path.parent)!r} does not exist; create it, or change -o.")
+    require_other_file(path, model)
     return path

@@ -31,6 +31,10 @@ def read_arrays(path: Path, specs: Sequence[TensorInfo] = ()) -> dict[str, Array
         return read_npz(path, {spec.name: spec.dtype.numpy for spec in specs})
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file. Write one with numpy.savez(path, x=array).") from None
+    except IsADirectoryError:
+        raise UsageError(
+            f"{path}: is a folder; give an .npz file, as numpy.savez(path, x=array) writes it."
+        ) from None
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise UsageError(

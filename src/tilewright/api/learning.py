@@ -13,7 +13,7 @@ from tilewright.cost.features import identity_of
 from tilewright.cost.learned.model import HeldOut, LearnedModel, Quantity
 from tilewright.cost.learned.training import METHODS, Effort, Method, require_trainer
 from tilewright.errors import UsageError
-from tilewright.files import write_output
+from tilewright.files import require_other_file, write_output
 from tilewright.frontend.onnx import Source
 from tilewright.learning.collect import Collection, Network, machine_of
 from tilewright.learning.samples import SampleFile
@@ -122,6 +122,7 @@ def learn_costs(
     for path, flag in ((output, "--output"), (samples, "--samples")):
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"{path}: its folder does not exist; create it, or give another {flag}.")
+    require_other_file(output, *models)
     loaded = [as_model(model, {}) for model in models]
     name = identity_of(machine)
     file = None if samples is None else SampleFile(samples, name)

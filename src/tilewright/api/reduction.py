@@ -22,7 +22,7 @@ from tilewright.api.models import Shapes, load, survey
 from tilewright.arguments import checked
 from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import TilewrightError, UsageError
-from tilewright.files import is_artifact, write_output
+from tilewright.files import is_artifact, require_other_file, write_output
 from tilewright.frontend.onnx import Source
 from tilewright.frontend.onnx.excerpt import Excerpts
 from tilewright.ir.dtype import DType
@@ -119,6 +119,9 @@ def reduce_model(
     """
     if isinstance(model, str | os.PathLike) and is_artifact(Path(model)):
         raise UsageError(f"{os.fspath(model)}: is compiled already; give the ONNX file.")
+    if output is not None:
+        require_other_file(Path(output), model, feed)
+        require_other_file(Path(output).with_suffix(".npz"), feed)
     if isinstance(shapes, str):
         shapes = parse_shapes(shapes)
     known, _ = survey(model, shapes or (None if options is None else options.shapes))

@@ -12,7 +12,7 @@ from tilewright.api.inputs import Array, feed_of, running_on, write_arrays
 from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
 from tilewright.errors import UsageError
-from tilewright.files import is_artifact
+from tilewright.files import is_artifact, require_other_file
 from tilewright.formatting import format_shape
 from tilewright.results import Result, Table
 from tilewright.specialise.facts import Specialisations
@@ -92,6 +92,8 @@ def run(
     from tilewright.specialise.model import OpenCompiledModel
 
     options = flags.options()
+    if outputs is not None:
+        require_other_file(outputs, model, inputs)
     with progress(f"loading {model.name}") as update:
         compiled = open_or_compile(model, options, update, flags.asked)
         feed = feed_of(inputs, compiled.get_inputs(), options.seed)

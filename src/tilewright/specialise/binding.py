@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arguments import as_array, shown
+from tilewright.arguments import as_array, missing_input, shown
 from tilewright.errors import UsageError
 from tilewright.extents import Axis, Extents
 from tilewright.frontend.onnx.inputs import Declaration, Dimension
@@ -75,7 +75,7 @@ class Binding:
         """
         for name in self.inputs:
             if feed.get(name) is None:
-                raise UsageError(f"input {name!r} is missing: this model needs {', '.join(self.names)}.")
+                raise missing_input(name, self.names, feed)
         for name in feed:
             if name not in self.inputs and name not in self.defaulted:
                 raise UsageError(f"unknown input {shown(name)}: this model takes {', '.join(self.names)}.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arguments import as_array, checked
+from tilewright.arguments import as_array, checked, missing_input
 from tilewright.artifact import StoredModel, StoredShapes, read_artifact
 from tilewright.artifact.stored_rows import most_rows
 from tilewright.compiled import CompiledModel
@@ -194,7 +194,7 @@ class SavedShapes(CompiledModel):
         for name in self._names:
             value = feed.get(name)
             if value is None:
-                raise UsageError(f"input {name!r} is missing: this model needs {', '.join(self._names)}.")
+                raise missing_input(name, self._names, feed)
             shape = getattr(value, "shape", None)
             shapes[name] = tuple(shape) if isinstance(shape, tuple) else as_array(name, value).shape
         return shapes

@@ -178,6 +178,17 @@ def test_bench_in_python_measures_compiled_models_and_files(artifact: Path) -> N
     assert found.to_json()["contestants"][1]["ratio"]["verdict"] == str(found.verdict)
 
 
+@pytest.mark.usefixtures("short_bursts")
+def test_one_model_alone_is_compared_with_nobody(artifact: Path) -> None:
+    feed = feed_for(small_net())
+    heads = [
+        tw.bench(artifact, *others, feed=feed, duration="0.05s", threads=1).tables()[0].heads
+        for others in ((), (artifact,))
+    ]
+    assert heads[0] == ("engine", "accuracy", "p50", "p90", "p99", "error", "memory")
+    assert heads[1] == (*heads[0], "its time over the first's", "verdict")
+
+
 def test_bench_in_python_says_what_a_peer_needs(artifact: Path) -> None:
     with pytest.raises(UsageError, match="ONNX file"):
         tw.bench(tw.open(artifact), "onnxruntime", feed={})

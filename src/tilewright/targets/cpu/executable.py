@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arguments import NOWHERE, as_array, shown
+from tilewright.arguments import NOWHERE, as_array, missing_input, shown
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
@@ -249,8 +249,7 @@ class CpuExecutable:
         for spec in self.inputs:
             array = feed.get(spec.name)
             if array is None:
-                names = ", ".join(s.name for s in self.inputs)
-                raise UsageError(f"input {spec.name!r} is missing: this model needs {names}.")
+                raise missing_input(spec.name, [s.name for s in self.inputs], feed)
             array = as_array(spec.name, array)
             if array.dtype != spec.dtype.numpy or array.shape != spec.shape:
                 raise UsageError(
