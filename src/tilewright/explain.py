@@ -165,7 +165,8 @@ def explain_program(
         return links.explanation(f"kernel {kernel.id}", links.nodes_of(kernel), (kernel,))
     nodes = links.find(name)
     if nodes is None:
-        close = difflib.get_close_matches(name, links.names(), n=3, cutoff=0.4)
+        longer = [known for known in links.names() if known.startswith(name)]
+        close = longer[:3] or difflib.get_close_matches(name, links.names(), n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(close)}?" if close else "`explain()` without a name lists all."
         raise UsageError(f"nothing is called {name!r} in this model: {hint}")
     return links.explanation(name, nodes, only=name)

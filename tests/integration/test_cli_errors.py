@@ -130,6 +130,8 @@ MISTAKES = (
     mistake("bisect good.onnx -t interpreter", USAGE, "no kernels", "--target cpu"),
     mistake("compile .", USAGE, ".: is a folder", "ONNX file"),
     mistake("tune .", USAGE, ".: is a folder", "ONNX file"),
+    mistake("plan good.tw", USAGE, "good.tw", "artifact", "ONNX file"),
+    mistake("compare-schedules good.tw", USAGE, "good.tw", "artifact", "ONNX file"),
     mistake("compile good.onnx -o good.onnx", USAGE, "good.onnx", "would replace", "-o"),
     mistake("tune good.onnx -o ./good.onnx", USAGE, "good.onnx", "would replace", "-o"),
     mistake("reduce good.onnx -o good.onnx", USAGE, "good.onnx", "would replace", "-o"),

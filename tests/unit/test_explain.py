@@ -138,3 +138,10 @@ def test_batch_norms_are_found_in_their_convolutions() -> None:
     assert all(kept[norm.name].became == (norm.name,) for norm in norms)
     feed = zoo.example_inputs(model, 0)
     np.testing.assert_allclose(compiled.run(None, feed)[0], without.run(None, feed)[0], rtol=1e-3, atol=1e-4)
+
+
+def test_the_beginning_of_a_name_leads_to_names_that_begin_so() -> None:
+    text = "".join(line(f"v{i}", "Relu", "x", name=f"block.{i}.relu") for i in (1, 10))
+    graph = parse_graph(f'graph "g" opset 17 {{\n input %x: float32[4]\n{text} return %v1, %v10\n}}')
+    with pytest.raises(tw.UsageError, match=r"did you mean block.1.relu or block.10.relu"):
+        tw.compile(tw.Model(graph, "0" * 64, "blocks"), threads=1).explain("block.1")

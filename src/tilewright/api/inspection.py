@@ -108,7 +108,7 @@ class Inspection(Result):
         algorithms = ", ".join(f"{count} {name}" for name, count in (self.algorithms or {}).items())
         rows = [
             ("compiled for", f"{self.target}, by tilewright {self.tool_version}"),
-            ("model sha256", self.model_sha256),
+            ("model sha256", _digits(self.model_sha256)),
             ("inputs", ", ".join(map(str, model.inputs))),
             ("outputs", ", ".join(map(str, model.outputs))),
         ]
@@ -131,7 +131,7 @@ class Inspection(Result):
             ]
         if self.isas:
             trust = "trusted" if self.is_trusted else "not trusted here"
-            signer = "nobody" if self.signed_by is None else f"{self.signed_by}, {trust}"
+            signer = "nobody" if self.signed_by is None else f"{_digits(self.signed_by)}, {trust}"
             codes = zip(self.isas, sizes.code_bytes, strict=False)
             code = ", ".join(f"{isa} ({format_bytes(size_bytes)})" for isa, size_bytes in codes)
             rows += [("machine code", f"for {code}"), ("signed by", signer)]
@@ -139,6 +139,11 @@ class Inspection(Result):
             rows += level_rows(self.memory.levels)
             rows.append(("constants", format_bytes(self.memory.constant_bytes)))
         return rows
+
+
+def _digits(key: str) -> str:
+    """So many digits of a digest or key as tell it from others; `to_json` has all."""
+    return f"{key[:16]}..."
 
 
 @checked

@@ -32,6 +32,7 @@ Source: TypeAlias = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 
 _MIN_SPLIT_BYTES = 1 << 20
+_ARCHIVE = b"PK\x03\x04"  # how a zip archive begins, and no model
 """Of models: smaller ones are parsed whole."""
 
 
@@ -154,6 +155,8 @@ def _regular_file(path: Path) -> Iterator[io.BufferedReader]:
                 f"{path} has {size_bytes} bytes, more than the 2 GiB an ONNX file can have; "
                 "save it again with external data (onnx.save_model(..., save_as_external_data=True))."
             )
+        if file.peek(len(_ARCHIVE)).startswith(_ARCHIVE):
+            raise UsageError(f"{path}: is an artifact or another archive; give the ONNX file.")
         yield file
 
 
