@@ -287,9 +287,14 @@ class SimulationResult(SimulatedRecipe, Result):
         from tilewright.report.simulation import cost_rows
         from tilewright.report.timeline import run_page
 
-        plan = f"{self.recipe}, {self.samples_per_cluster} samples for each of {self.num_clusters} clusters"
+        plan = f"{self.recipe}, {self._samples()}"
         said = [("plan", plan), *(row for row in cost_rows(self) if row[0] != "busy")]  # units say it
         return _written(path, run_page(self.code.timeline(), self, said))
+
+    def _samples(self) -> str:
+        """What each cluster does at a time."""
+        samples = f"{self.samples_per_cluster} sample{'s' if self.samples_per_cluster != 1 else ''}"
+        return f"{samples} for each of {self.num_clusters} cluster{'s' if self.num_clusters != 1 else ''}"
 
     def _plan_table(self) -> Table:
         rows = tuple(
@@ -304,7 +309,7 @@ class SimulationResult(SimulatedRecipe, Result):
             for number, s in enumerate(self.subgraphs)
         )
         heads = ("subgraph", "operators", "instances", "an instance makes", "cores")
-        title = f"{self.samples_per_cluster} samples for each of {self.num_clusters} clusters, {self.recipe}"
+        title = f"{self._samples()}, {self.recipe}"
         return Table(heads, rows, title, (1,))
 
     def _cost_table(self) -> Table:
