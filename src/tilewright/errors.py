@@ -5,7 +5,7 @@ Every message is one line that says what is wrong, where, what was expected and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -22,6 +22,16 @@ class TilewrightError(Exception):
     def __str__(self) -> str:
         """The message; what a name in it could do to a terminal is shown instead."""
         return printable(super().__str__())
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        """What pickle needs: worker processes raise errors whose `__init__` takes more than a text."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[TilewrightError], args: tuple[object, ...], facts: dict[str, object]) -> object:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 class UsageError(TilewrightError):

@@ -83,7 +83,7 @@ class ReduceResult(Result):
 
     def lines(self) -> Sequence[str]:
         """How it fails, and what was tried."""
-        end = "without any one of its nodes it does not" if self.is_minimal else "more --trials may find less"
+        end = "no more nodes can be left out" if self.is_minimal else "more --trials may find less"
         return (
             ": ".join(filter(None, ("fails", self.failure.kind, self.failure.text))),
             f"{self.num_trials} parts were tried; {end}",
