@@ -53,9 +53,9 @@ def demo(
 
 
 _NEXT = """
-Try next, with a model of yours or one from `tilewright zoo build resnet50`:
-  tilewright compile resnet50.onnx                     an artifact that runs on this processor
-  tilewright run resnet50.tw --random                  one inference
-  tilewright bench resnet50.onnx --vs onnxruntime      how fast, side by side
-  tilewright explain resnet50.tw                       which operators became which kernel, and why
-  tilewright doctor                                    what this machine is"""
+Try next, with your own model or that of `tilewright zoo build resnet50`:
+  tilewright compile resnet50.onnx                  write an artifact
+  tilewright run resnet50.tw --random               run it once
+  tilewright bench resnet50.onnx --vs onnxruntime   latency beside another engine
+  tilewright explain resnet50.tw                    what each kernel computes
+  tilewright doctor                                 this machine"""
