@@ -85,9 +85,7 @@ class BisectResult(Result):
     def verdict(self) -> str:
         """What differs first, in a line."""
         if self.ok:
-            return (
-                f"nothing differs: {len(self.outputs)} outputs, and the results of {self.num_kernels} kernels"
-            )
+            return f"nothing differs, neither outputs nor the results of {self.num_kernels} kernels"
         if self.kernel is None and self.passes_differ:
             return "the passes changed what is computed, no kernel did: leave out passes (--disable-pass)"
         if self.kernel is None:

@@ -139,9 +139,11 @@ def _show_shapes(
         print_model_document("compile-shapes", compiled.model_sha256, compiled.target, made, written)
         return
     print_result(made)
+    num_with_code = sum(one.num_kernels > 0 for one in made.kept)
+    served = f", which serve {len(made.kept)}" if num_with_code < len(made.kept) else ""
     rows = [
         ("artifact", f"{path} ({format_bytes(path.stat().st_size)}), for {compiled.target}"),
-        ("code", f"for {len(made.kept)} sets of shapes"),
+        ("code", f"for {num_with_code} sets of shapes{served}"),
         *((f"time: {phase}", format_ms(1000 * seconds)) for phase, seconds in phase_s.items()),
     ]
     print_table(("", ""), rows)
