@@ -7,7 +7,8 @@
 
 Each error is the largest difference of an output, over the largest value expected there. Every result is a
 line of JSON in `--output`: a run that was interrupted, or that `--limit` ended, goes on where it stopped. The
-table of networks is printed in the end; with `--page` it goes there, between its markers.
+table of networks is printed in the end; with `--page` it goes there, between its markers. Networks that are
+not in `--output` for an instruction set have the errors of the tables that `zoo.py` wrote (`--pages`).
 
 Operators run alone, each on the values that it reads in the network (from float64, rounded to float32), so
 that the table says which kernels err. `emulated-amx` runs what is made for AMX where there is none, bit for
@@ -19,10 +20,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -55,6 +57,7 @@ Arrays = Mapping[str, Array]
 EMULATED = "emulated-amx"
 PEERS = ("onnxruntime float32", "openvino float32", "openvino bfloat16")
 _LARGEST_OPERATORS = 12
+_PAGES = "docs/benchmarks.md,docs/benchmarks_avx2.md,docs/benchmarks_amx.md"
 
 
 class Ours:
@@ -121,7 +124,8 @@ def of_networks(arguments: argparse.Namespace) -> None:
             except (TilewrightError, RuntimeError) as error:
                 row["failure"] = str(error).splitlines()[0][:200]
             append(arguments.output, {**row, "cpu_s": round(time.process_time() - begin, 2)})
-    text = table(rows_of(arguments.output))
+    pages = [Path(page) for page in arguments.pages.split(",") if page]
+    text = table(with_pages(rows_of(arguments.output), pages))
     print(text)
     if arguments.page is not None:
         arguments.page.write_text(with_table(arguments.page.read_text(), text))
@@ -131,22 +135,77 @@ def _is_of(row: Mapping[str, Any], network: str, isa: str) -> bool:
     return row["network"] == network and (row["isa"] == isa or row["engine"] in PEERS)
 
 
+def with_pages(found: Sequence[Mapping[str, Any]], pages: Sequence[Path]) -> list[Mapping[str, Any]]:
+    """Measured rows, then those of pages for networks on instruction sets that were not measured."""
+    rows = list(found)
+    known = {(r["network"], r["isa"], r["engine"] in PEERS) for r in rows}
+    for page in pages:
+        more = [r for r in rows_of_page(page) if (r["network"], r["isa"], r["engine"] in PEERS) not in known]
+        rows += more
+        known |= {(r["network"], r["isa"], r["engine"] in PEERS) for r in more}
+    return rows
+
+
+def rows_of_page(page: Path) -> Iterator[dict[str, Any]]:
+    """Errors with one thread in the tables that `zoo.py` wrote; ours with the `base` that they belong to.
+
+    Its inputs have other seeds than those here.
+    """
+    engines: dict[str, tuple[str, str]] = {}
+    heads: list[str] = []
+    for line in page.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        told = _ABOUT_TABLES.match(line)
+        if told is not None:
+            accuracy, isa, *peers = told.groups()
+            engines = {"tilewright": (f"tilewright {accuracy}", isa)}
+            engines |= {
+                peer: (f"{peer} {dtype}", "host") for peer, dtype in zip(*[iter(peers)] * 2, strict=True)
+            }
+        elif cells[:2] == ["network", "threads"]:
+            heads = cells if "error" in cells else []
+        elif heads and engines and len(cells) == len(heads) and cells[1] == "1":
+            errors = {
+                engines[heads[place - 1].removesuffix(" ms")]: float(cells[place])
+                for place, head in enumerate(heads)
+                if head == "error" and _NUMBER.fullmatch(cells[place])
+            }
+            base = errors.get((PEERS[0], "host"))
+            for (engine, isa), error in errors.items():
+                row = {"network": cells[0].removesuffix(" *"), "engine": engine, "isa": isa, "error": error}
+                yield row if engine in PEERS else {**row, "base": base}
+
+
+_ABOUT_TABLES = re.compile(
+    r"tilewright at accuracy `(\w+)`, code for ([\w+]+); beside (\w+) in (\w+), (\w+) in (\w+)\."
+)
+_NUMBER = re.compile(r"\d\.\de-\d\d")
+
+
 def table(found: Sequence[Mapping[str, Any]]) -> str:
     """Errors of each accuracy beside onnxruntime's, by instruction set; those of each network are folded."""
     by_key = {(r["network"], r["isa"], r["engine"]): r for r in found}
+    of_pages = {(r["network"], r["isa"]): r["base"] for r in found if "base" in r}
+
+    def base_of(network: str, isa: str) -> float | None:
+        measured = by_key.get((network, "host", PEERS[0]), {}).get("error")
+        return of_pages.get((network, isa), measured)
+
     ours = [f"tilewright {accuracy}" for accuracy in get_args(Accuracy)]
     isas = list(dict.fromkeys(r["isa"] for r in found if r["engine"] in ours))
     networks = list(dict.fromkeys(r["network"] for r in found))
     heads = ("code for", "accuracy", "networks", "error / onnxruntime's: median, largest", "largest error")
     lines = [_markdown_row(heads), "|---|---|---:|---|---|"]
-    lines += [_markdown_row(cells) for isa in isas for cells in _summary(by_key, isa, networks, ours)]
+    lines += [
+        _markdown_row(cells) for isa in isas for cells in _summary(by_key, isa, networks, ours, base_of)
+    ]
     for isa in isas:
         rows = []
         for network in networks:
-            row = by_key.get((network, "host", PEERS[0]))
-            cells = [_cell(by_key.get((network, isa, engine)), (row or {}).get("error")) for engine in ours]
+            cells = [_cell(by_key.get((network, isa, engine)), base_of(network, isa)) for engine in ours]
             if set(cells) != {"-"}:
-                rows.append((network, _cell(row, None), *cells))
+                base = base_of(network, isa)
+                rows.append((network, "-" if base is None else f"{base:.1e}", *cells))
         lines += _folded(f"code for {isa}", ("network", "onnxruntime", *get_args(Accuracy)), rows)
     peers = [(n, *(_cell(by_key.get((n, "host", peer)), None) for peer in PEERS)) for n in networks]
     return "\n".join([*lines, *_folded("other engines", ("network", *PEERS), peers)]) + "\n"
@@ -157,23 +216,34 @@ def _summary(
     isa: str,
     networks: Sequence[str],
     ours: Sequence[str],
+    base_of: Callable[[str, str], float | None],
 ) -> Iterator[tuple[str, ...]]:
-    """A row for each accuracy, or for several whose errors are the same on every network."""
-    accuracies: dict[tuple[tuple[str, float], ...], list[str]] = {}
+    """A row for each accuracy, or for several whose errors are equal on every network that both ran."""
+    groups: list[tuple[list[str], dict[str, float]]] = []
     for engine in ours:
-        errors = ((network, by_key.get((network, isa, engine), {}).get("error")) for network in networks)
-        known = tuple((network, error) for network, error in errors if error is not None)
-        if known:
-            accuracies.setdefault(known, []).append(engine.split()[1])
-    for known, names in accuracies.items():
-        bases = {network: by_key.get((network, "host", PEERS[0]), {}).get("error") for network, _ in known}
-        ratios = sorted((error / bases[network], network) for network, error in known if bases[network])
+        rows = ((network, by_key.get((network, isa, engine), {}).get("error")) for network in networks)
+        errors = {network: error for network, error in rows if error is not None}
+        if not errors:
+            continue
+        equal = (names for names, others in groups if errors.items() <= others.items())
+        names = next(equal, [])
+        if not names:
+            groups.append((names, errors))
+        names.append(engine.split()[1])
+    for names, errors in groups:
+        known = tuple(errors.items())
+        bases = {network: base_of(network, isa) for network, _ in known}
+        ratios = sorted((error / base, n) for n, error in known if (base := bases[n]))
         times = "-"
         if ratios:
             most, at = ratios[-1]
-            times = f"{median(ratio for ratio, _ in ratios):.1f}, {most:.1f} ({at})"
+            times = f"{_times(median(ratio for ratio, _ in ratios))}, {_times(most)} ({at})"
         largest, network = max((error, network) for network, error in known)
         yield isa, ", ".join(names), str(len(known)), times, f"{largest:.1e} ({network})"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.1f}" if ratio < 100 else f"{ratio:,.0f}"
 
 
 def _folded(title: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -302,6 +372,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of weights; inputs have the next one")
     parser.add_argument("--limit", type=float, help="begin no network, or operator, after so many seconds")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/errors.jsonl"))
+    parser.add_argument(
+        "--pages", default=_PAGES, help="pages of zoo.py, by commas, for what is not measured"
+    )
     parser.add_argument("--page", type=Path, help="a page to put the table in, between its markers")
     arguments = parser.parse_args()
     (of_networks if arguments.what == "networks" else of_operators)(arguments)
