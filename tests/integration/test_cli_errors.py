@@ -44,6 +44,9 @@ class Shelf:
         foreign.opset_import.append(helper.make_opsetid("com.example", 1))
         self.put("unknown_domain.onnx", foreign)
         self.put("open_batch.onnx", net(helper.make_node("Relu", ["x"], ["y"], "r"), "batch", 4))
+        places = helper.make_tensor_value_info("y", onnx.TensorProto.INT64, [1, "number"])
+        found = model([helper.make_node("NonZero", ["x"], ["y"], "n")], [value("x", 4)], [places], [])
+        self.put("of_data.onnx", found)
         new = net(helper.make_node("Relu", ["x"], ["y"], "r"), 4)
         new.opset_import[0].version = 999
         self.put("new.onnx", new)
@@ -187,6 +190,7 @@ MISTAKES = (
     mistake("compile good.onnx --shapes image:1x3x12", USAGE, "'image'", "1x3x12", "1x3x12x12"),
     mistake("compile good.onnx --shapes picture:1x3x12x12", USAGE, "'picture'", "image"),
     mistake("compile good.onnx --shapes image:1x4x12x12", USAGE, "image:1x4x12x12", "give 3"),
+    mistake("compile of_data.onnx", REFUSED, "NonZero 'n'", "depends on data", "tilewright run"),
     mistake("compile open_batch.onnx", USAGE, "'x'", "batch", "--shapes"),
     mistake("check open_batch.onnx", USAGE, "'x'", "batch", "--shapes"),
     mistake("run good.tw --random --shapes image:2x3x12x12", USAGE, "good.tw", "shapes", "image:1x3x12x12"),
