@@ -210,7 +210,8 @@ class Options:
     budget: Budget | None = field(
         default=None,
         metadata=_about(
-            "Choose kernels by measuring them for this long: 30s, 500trials; default: by estimate.",
+            "Choose kernels by measuring them for this long: 30s, 500trials; default: by estimate, or "
+            "60s of `tune`.",
             "--budget",
             panel=PLANS,
             parse=Budget.parse,
