@@ -256,8 +256,8 @@ class Importer:
             if found is None or found[1] is None:
                 raise DataDependentShape(
                     f"node {node_label(proto)}: the shape of its result {name!r} depends on data, and this "
-                    "needs shapes that are known before running. `tilewright run` and `tw.compile(...).run` do "
-                    "not; else replace the operator, or make its inputs constants."
+                    "needs shapes that are known before running. `tilewright run` and `tw.compile(...).run` "
+                    "do not; else replace the operator, or make its inputs constants."
                 )
             value.name, (value.dtype, value.shape) = self._result_name(name, scope), (found[0], found[1])
             scope.values[name] = value
