@@ -321,7 +321,7 @@ def test_inspect_counts_an_artifact() -> None:
     assert document["num_kernels"] == len(compiled.kernels)
     assert compiled.memory is not None
     assert document["planned_peak_bytes"] == compiled.memory.peak_bytes
-    assert compiled.model_sha256 in done("inspect small.tw").out
+    assert compiled.model_sha256[:16] in done("inspect small.tw").out
 
 
 def test_check_says_who_runs_what() -> None:

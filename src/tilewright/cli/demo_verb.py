@@ -56,6 +56,6 @@ _NEXT = """
 Try next, with your own model or that of `tilewright zoo build resnet50`:
   tilewright compile resnet50.onnx                  write an artifact
   tilewright run resnet50.tw --random               run it once
-  tilewright bench resnet50.onnx --vs onnxruntime   latency beside another engine
+  tilewright bench resnet50.onnx --vs onnxruntime   compare latencies
   tilewright explain resnet50.tw                    what each kernel computes
   tilewright doctor                                 this machine"""
