@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 from tests.support.browser import Browser, Page, needs_browser, running_browser
 from tests.support.models import small_net
-from tests.support.report_pages import MAPPED, many_boxes, write_pages
+from tests.support.report_pages import MAPPED, many_boxes, profile_of, write_pages
 
 import tilewright as tw
 from tilewright.api.pages import model_report
@@ -455,3 +455,21 @@ def test_odd_values_and_names_are_drawn(browser: Browser, tmp_path: Path, width:
         heights = dict(bars)
         assert heights["b, r: 16"] == pytest.approx(16 * heights["a, p: 1"], rel=0.01)
         assert heights["b, q: 8"] == pytest.approx(2 * heights["b, p: 4"], rel=0.01)
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_names_that_are_code_or_very_long_stay_names(browser: Browser, tmp_path: Path, width: int) -> None:
+    model = small_net()
+    for node in model.graph.node:
+        node.name = f"{EVIL}{'n' * 3_000}{node.name}"
+    compiled = tw.compile(model, threads=1)
+    path = tmp_path / "evil.html"
+    path.write_text(model_report(compiled, EVIL, profile_of(compiled)), encoding="utf-8")
+    with browser.page(path, width) as shown:
+        shown.value("document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+        require_apart(placed(shown))
+        assert "conv1" in find(shown, "conv1")
+        assert shown.overflowing() == []
+        assert shown.unreadable() == []
+        assert shown.diagnostics() == []
+        assert "\x1b" not in shown.value("document.documentElement.outerHTML")
