@@ -165,6 +165,7 @@ class Browser:
         self.ask("Emulation.setEmulatedMedia", session, features=[scheme])
         self.ask("Page.navigate", session, url=path.resolve().as_uri())
         self.wait_for("Page.loadEventFired", session)
+        opened.drawn()
         try:
             yield opened
         finally:
