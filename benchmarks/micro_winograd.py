@@ -168,7 +168,7 @@ def prepare(
         kernels[f"F{tile}"] = found[0]
     problem = match_winograd(nest, layouts)
     assert not isinstance(problem, Declined)
-    gains = {f"F{t}": winograd_gain(problem, t, isa) for t in (2, 4)}
+    gains = {f"F{t}": winograd_gain(problem, t, context) for t in (2, 4)}
     runners: dict[str, Runner] = {}
     errors: dict[str, float] = {}
     for name, kernel in kernels.items():
@@ -258,7 +258,7 @@ class Chooser:
     ) -> tuple[Kernel, ...] | Declined:
         problem = match_winograd(nest, context.layouts)
         if not isinstance(problem, Declined):
-            gains = ((winograd_gain(problem, t, context.isa), t) for t in self.tiles)
+            gains = ((winograd_gain(problem, t, context), t) for t in self.tiles)
             gain, tile = max(gains, default=(0.0, 0))
             if tile and gain >= self.min_gain:
                 made = lower_with(WINOGRAD, nest, context, Choice.of("winograd", tile=tile))

@@ -29,7 +29,7 @@ from tilewright.targets.cpu.attention import ATTENTION, attention_run
 from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.fused.prices import GroupEstimates
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, choose_num_chunks
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, OperandKey, choose_num_chunks
 from tilewright.targets.cpu.layouts import Tensor, assign_layouts
 from tilewright.targets.cpu.loopnest import LOOP_NEST
 from tilewright.targets.cpu.loopnest.estimate import LoopCycles, loop_cycles
@@ -163,6 +163,7 @@ class CpuCosts:
         self._isa = isa
         self.blocks = GroupEstimates(isa, fuse)
         self._num_cores = num_cores
+        self._run_bytes = ModelTensors(graph).run_bytes
         self._accuracy = accuracy
         self._clock_ghz = clock_ghz()
         self.source = f"the templates' estimates at a nominal {self._clock_ghz:g} GHz"
@@ -363,8 +364,7 @@ class CpuCosts:
                 yield attention
                 done = number + len(attention.nests)
                 continue
-            layouts = names.layouts([nest])
-            context = Context(self._isa, layouts, self._accuracy, names.constants, cached, names.num_locals)
+            context = self._context(names.layouts([nest]), names, cached)
             way = product_way(nest, context)
             if way is None:
                 others.append(nest)
@@ -373,10 +373,23 @@ class CpuCosts:
             yield _Part((nest,), *way, context.layouts)
         yield from loops()
 
+    def _context(
+        self, layouts: Layouts, names: Names, cached: frozenset[OperandKey] = frozenset()
+    ) -> Context:
+        """What surrounds nests of a group."""
+        return Context(
+            self._isa,
+            layouts,
+            self._accuracy,
+            names.constants,
+            cached,
+            names.num_locals,
+            run_bytes=self._run_bytes,
+        )
+
     def _attention(self, run: tuple[Nest, ...], names: Names) -> _Part | None:
         """Nests that may be one attention, if one kernel computes them."""
-        layouts = names.layouts(run)
-        context = Context(self._isa, layouts, self._accuracy, names.constants, next_local=names.num_locals)
+        context = self._context(names.layouts(run), names)
         problem = ATTENTION.match(run, context)
         if isinstance(problem, Declined):
             return None

@@ -25,6 +25,8 @@ from tilewright.targets.cpu.values import ELEMENT_BYTES
 
 # First caches find a line by the bits within a page, which are the same before and after translation.
 L1_WAY_BYTES = 4096
+# Register tiles were measured on cores with two pipes as wide as the vectors, and on some with half of that.
+_MOST_FMAS_PER_CYCLE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Isa:
     caches: CacheSizes
     runs_on_host: bool
     has_fma: bool = True
+    fmas_per_cycle: float = 2.0  # of the widest vectors; cores whose pipes are narrower take one
 
     @property
     def arch(self) -> str:
@@ -237,7 +240,15 @@ def _isa(machine: Machine, instruction_set: InstructionSet) -> Isa:
         preferred_accumulators=use.preferred_accumulators,
         caches=_caches(machine),
         runs_on_host=_host_runs(instruction_set, instructions.features),
+        fmas_per_cycle=_fmas_per_cycle(machine, max(instruction_set.vector_bytes)),
     )
+
+
+def _fmas_per_cycle(machine: Machine, vector_bytes: int) -> float:
+    """Multiply-adds of whole vectors in a cycle, as the machine is described; no more than two count."""
+    rates = [unit.macs_per_cycle.get("float32") for unit in machine.units if unit.kind == "vector"]
+    per_cycle = [rate * ELEMENT_BYTES["float"] / vector_bytes for rate in rates if rate]
+    return min(_MOST_FMAS_PER_CYCLE, *per_cycle) if per_cycle else _MOST_FMAS_PER_CYCLE
 
 
 def _caches(machine: Machine) -> CacheSizes:

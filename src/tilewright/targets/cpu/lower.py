@@ -337,7 +337,8 @@ class _Lowering:
         local_tensors = {t for o in group.locals if (t := names.tensor(o)) is not None}
         if local_tensors & (set(self.tensors.alias) | set(self.tensors.alias.values())):
             return None
-        context = Context(self.isa, names.layouts(group.nests), self.accuracy)
+        layouts, run_bytes = names.layouts(group.nests), self.tensors.run_bytes
+        context = Context(self.isa, layouts, self.accuracy, run_bytes=run_bytes)
         make = partial(lower_fused, group, form.blocking, context, dict(form.choices))
         kernel = self.repeats.blocks(group, form, context.layouts, make)
         return None if isinstance(kernel, Declined) else kernel
@@ -412,7 +413,7 @@ class _Lowering:
             self.accuracy,
             names.constants,
             next_local=next_local,
-            exceeds_caches=self.tensors.run_bytes > self.isa.caches.l3_bytes,
+            run_bytes=self.tensors.run_bytes,
         )
         made = self.repeats.run(run, layouts, next_local, partial(lower_attention, run, context))
         if isinstance(made, Declined):
@@ -426,14 +427,17 @@ class _Lowering:
         """Kernels of a contraction, which carry its signature, or why it is none."""
         constants, next_local = names.constants, names.num_locals
         cached = names.cached_constants(self.isa.caches.l2_bytes)
-        context = Context(self.isa, layouts, self.accuracy, constants, cached, next_local)
+        run_bytes = self.tensors.run_bytes
+        context = Context(
+            self.isa, layouts, self.accuracy, constants, cached, next_local, run_bytes=run_bytes
+        )
         make = partial(lower_product, nest, context, {**self.choices, **choices} if choices else self.choices)
         kernels = self.repeats.product(nest, layouts, (constants, cached), next_local, make, choices)
         if isinstance(kernels, Declined):
             return kernels
         if kernels[-1].signature:
             (plain,) = without_row_loops((nest,))
-            self.products[kernels[-1].signature] = Product(plain, layouts, constants)
+            self.products[kernels[-1].signature] = Product(plain, layouts, constants, run_bytes)
         return kernels
 
     def _loops(

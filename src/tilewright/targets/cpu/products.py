@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from tilewright.ir.expr import format_expr
 from tilewright.ir.nest import Affine, Index, Nest
+from tilewright.options import Accuracy
+from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
+from tilewright.targets.cpu.template import Context
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -18,11 +21,23 @@ class Product:
     nest: Nest
     layouts: Layouts
     constants: frozenset[OperandKey]
+    run_bytes: int = 0
 
     @property
     def next_local(self) -> int:
         """The first number that no temporary of the nest has."""
         return 1 + max((position for kind, position in self.layouts if kind == "local"), default=-1)
+
+    def context(self, isa: Isa, accuracy: Accuracy) -> Context:
+        """What surrounded it."""
+        return Context(
+            isa,
+            self.layouts,
+            accuracy,
+            self.constants,
+            next_local=self.next_local,
+            run_bytes=self.run_bytes,
+        )
 
 
 Products = Mapping[str, Product]

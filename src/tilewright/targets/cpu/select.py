@@ -25,6 +25,8 @@ PRODUCTS: Final[tuple[Template[Nest, Any], ...]] = (MATRIX, WINOGRAD, CONTRACTIO
 
 MIN_GAIN = 1.15
 """An estimated gain over the plain kernel below this may be wrong about which is faster."""
+MIN_LEAD = 1.05
+"""For less than this the more exact way is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +40,9 @@ class _Offer:
 
     @property
     def counts(self) -> bool:
-        """Whether it is the plain kernel, or estimated well ahead of it."""
-        return self.estimate.gain == 1.0 or self.estimate.gain >= MIN_GAIN
+        """Whether it is the plain kernel, or estimated well ahead of it and of a more exact way."""
+        estimate = self.estimate
+        return estimate.gain == 1.0 or (estimate.gain >= MIN_GAIN and estimate.lead >= MIN_LEAD)
 
 
 def lower_product(nest: Nest, context: Context, choices: Choices = NO_CHOICES) -> Kernels | Declined:

@@ -17,7 +17,6 @@ from tilewright.schedule.base import Schedule
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStage, LoweredStep
 from tilewright.targets.cpu.select import product_candidates
-from tilewright.targets.cpu.template import Context
 from tilewright.tuning import NO_CHOICES, Candidate, Choice, Choices, Plan, Site, place_key
 
 _GROUP = "group:"
@@ -152,7 +151,7 @@ class Sites:
     def _alternatives(self, signature: str, isa: Isa, accuracy: Accuracy) -> tuple[Choice, ...]:
         """Ways to make a product beside the one that the estimates chose."""
         product = self.plain.products[signature]
-        context = Context(isa, product.layouts, accuracy, product.constants, next_local=product.next_local)
+        context = product.context(isa, accuracy)
         ways = product_candidates(product.nest, context)
         return ways[1:]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol, TypeVar
 
 from tilewright.ir.nest import Nest, Operand
@@ -28,8 +29,12 @@ _ROUNDS_WEIGHTS: frozenset[Accuracy] = frozenset({"relaxed", "fast"})
 PRIVATE_BYTES_PER_CYCLE = 40.0
 _SHARED_BYTES_PER_CYCLE = 20.0
 _MEMORY_BYTES_PER_CYCLE = 6.0
-# Weights as a kernel meets them that reads them ahead: from the shared cache or memory.
-COLD_BYTES_PER_CYCLE = 6.0
+# Weights as a kernel meets them that reads them ahead, from the shared cache or memory: on a Zen 4 core 12
+# where nobody else reads, 6 on a busy machine.
+COLD_BYTES_PER_CYCLE = 8.0
+# They come from the shared cache where a run touches no more than this part of it: transformed weights take
+# up to four times as much, and others use it too.
+_STAYING_SHARE = 0.5
 # Of the arithmetic and of the transfers the shorter hides behind the longer but for this share.
 _SHARE_NOT_HIDDEN = 0.3
 # The start of a kernel: a chunk is fetched, its pointers are loaded.
@@ -43,7 +48,7 @@ class Context:
     `constants` are operands whose data are known now, `cached` those of them that lie in a private cache when
     a kernel starts. Temporaries that kernels need besides are local operands numbered from `next_local` on.
     Unless it `divides`, work runs on one thread: chunks that repeat each other's work do not pay then.
-    A run `exceeds_caches` that touches more than the last of them holds: the next finds nothing of it there.
+    A run of the model touches `run_bytes` of constants, inputs and outputs; 0 where that is not known.
     """
 
     isa: Isa
@@ -53,7 +58,18 @@ class Context:
     cached: frozenset[OperandKey] = frozenset()
     next_local: int = 0
     divides: bool = True
-    exceeds_caches: bool = False
+    run_bytes: int = 0
+
+    @property
+    def exceeds_caches(self) -> bool:
+        """Whether a run touches more than the last cache holds: the next finds nothing of it there."""
+        return self.run_bytes > self.isa.caches.l3_bytes
+
+    @property
+    def cold_bytes_per_cycle(self) -> float:
+        """How fast constants come that no private cache holds, read ahead."""
+        stays = 0 < self.run_bytes <= _STAYING_SHARE * self.isa.caches.l3_bytes
+        return _SHARED_BYTES_PER_CYCLE if stays else COLD_BYTES_PER_CYCLE
 
     def may_round(self, nest: Nest) -> bool:
         """Whether weights may be rounded to read fewer bits: of cached ones that would save nothing."""
@@ -66,10 +82,12 @@ class Estimate:
 
     `gain` is the time of the plain kernel over that of this one in its best cut, both by the reckoning of the
     template: what it leaves out on both sides cancels, so gains of different templates can be compared.
+    `lead` is that gain over the one of the same template's most exact way, where it has a more exact one.
     """
 
     cycles: float
     gain: float = 1.0
+    lead: float = inf
 
 
 class Template(Protocol[WorkT, ProblemT]):
@@ -144,10 +162,10 @@ def transfer_cycles(sizes_bytes: Iterable[int], isa: Isa) -> float:
     return total
 
 
-def overlapped(compute_cycles: float, transfer: float) -> float:
+def overlapped(compute_cycles: float, transfer: float, share_not_hidden: float = _SHARE_NOT_HIDDEN) -> float:
     """Time of arithmetic and of transfers that go on beside it, with the start of a kernel."""
     longer, shorter = max(compute_cycles, transfer), min(compute_cycles, transfer)
-    return START_CYCLES + longer + _SHARE_NOT_HIDDEN * shorter
+    return START_CYCLES + longer + share_not_hidden * shorter
 
 
 def operand_bytes(operand: Operand) -> int:

@@ -77,7 +77,7 @@ def lowered(
     run = attention_run(group.nests, 0, grows=True)
     assert run is not None
     assert len(run) == len(group.nests)
-    context = Context(isa, layouts, next_local=len(group.locals), exceeds_caches=exceeds_caches)
+    context = Context(isa, layouts, next_local=len(group.locals), run_bytes=exceeds_caches << 40)
     return group, layouts, lower_attention(run, context)
 
 

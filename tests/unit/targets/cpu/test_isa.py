@@ -6,9 +6,11 @@ import pytest
 
 from tilewright.errors import UsageError
 from tilewright.hardware.host import host_machine
+from tilewright.hardware.instruction_sets import instruction_set_by_name
 from tilewright.hardware.machine import Instructions, Level, Machine
 from tilewright.hardware.machine_file import machine_text, parse_machine
 from tilewright.hardware.presets import load_preset
+from tilewright.hardware.processor import vector_unit
 from tilewright.targets.cpu.codegen import compile_object
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import (
@@ -136,6 +138,17 @@ def test_an_instruction_set_is_the_same_machine_with_narrower_vectors() -> None:
     assert narrow.caches == isa_of(wide).caches
     assert narrow.vector_bytes == isa_of(wide).vector_bytes[1:]
     assert replace(narrow, caches=CacheSizes()) == replace(isa_by_name("avx2"), caches=CacheSizes())
+
+
+def test_cores_with_narrow_pipes_take_one_of_the_widest_vectors_in_a_cycle() -> None:
+    rates = {}
+    for processor in ("znver4", "znver5"):
+        plain = machine(processor=processor, features=instruction_set_by_name("avx512").needs)
+        assert plain.instructions is not None
+        described = plain.model_copy(update={"units": (vector_unit(plain.instructions, (64, 32)),)})
+        rates[processor] = [isa_of(described, name).fmas_per_cycle for name in ("avx512", "avx2")]
+    assert rates == {"znver4": [1.0, 2.0], "znver5": [2.0, 2.0]}
+    assert isa_of(machine()).fmas_per_cycle == 2, "where nothing is described"
 
 
 def test_what_a_processor_lacks_counts_more_than_its_name() -> None:

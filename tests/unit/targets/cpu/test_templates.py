@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 import onnx.parser
 import pytest
@@ -19,12 +20,12 @@ from tilewright.options import Options
 from tilewright.targets.cpu import select
 from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.fused import FUSED
-from tilewright.targets.cpu.isa import host_isa, isa_by_name
+from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.loopnest import LOOP_NEST
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import KernelLaunch
-from tilewright.targets.cpu.select import MIN_GAIN, PRODUCTS, lower_product, nest_cycles
+from tilewright.targets.cpu.select import MIN_GAIN, MIN_LEAD, PRODUCTS, lower_product, nest_cycles
 from tilewright.targets.cpu.template import Context, Estimate, lower_with
 from tilewright.targets.cpu.winograd import WINOGRAD
 from tilewright.tuning import Choice
@@ -120,6 +121,64 @@ def test_the_template_with_the_largest_gain_wins_if_it_is_well_ahead(size: int) 
     assert not isinstance(kernels, Declined)
     assert kernels[-1].template.startswith("winograd") == (gain >= MIN_GAIN)
     assert kernels[-1].estimate_cycles == nest_cycles(nest, context)
+
+
+def chosen(channels: tuple[int, int], size: int, isa: Isa, run_bytes: int = 0) -> str:
+    """The template of a convolution of 3x3."""
+    graph = conv_graph(*channels, (size, size), (3, 3), pads=(1, 1, 1, 1))
+    nest, context = nest_and_context(graph)
+    kernels = lower_product(nest, replace(context, isa=isa, run_bytes=run_bytes))
+    assert not isinstance(kernels, Declined)
+    return kernels[-1].template
+
+
+USUAL = replace(AVX512, fmas_per_cycle=2.0, caches=CacheSizes(l1_bytes=48 << 10, l3_bytes=32 << 20))
+HALVED = replace(USUAL, fmas_per_cycle=1.0, caches=replace(USUAL.caches, l1_bytes=32 << 10))
+
+
+@pytest.mark.parametrize(
+    ("channels", "size", "isa", "run_bytes", "template"),
+    [
+        # Measured on Zen 4, direct over Winograd's: 1.3 (F(2,3); F(4,3) .9), 1.7, then 2.0, 3.0 and 1.9
+        # (F(4,3)), and 1.75 (F(4,3) 1.7).
+        ((512, 512), 7, HALVED, 46 << 20, "winograd-2"),
+        ((448, 384), 8, HALVED, 95 << 20, "winograd-2"),
+        ((64, 256), 13, HALVED, 5 << 20, "winograd-4"),
+        ((128, 128), 28, HALVED, 46 << 20, "winograd-4"),
+        ((128, 32), 14, HALVED, 32 << 20, "winograd-4"),
+        ((512, 512), 14, HALVED, 560 << 20, "winograd-2"),
+        # Measured on Zen 5: 1.8, 1.8 (F(4,3)), 1.24.
+        ((448, 384), 8, USUAL, 95 << 20, "winograd-2"),
+        ((64, 256), 13, USUAL, 5 << 20, "winograd-4"),
+        ((128, 32), 14, USUAL, 32 << 20, "winograd-2"),
+    ],
+)
+def test_winograd_is_taken_where_it_was_measured_to_be_faster(
+    channels: tuple[int, int], size: int, isa: Isa, run_bytes: int, template: str
+) -> None:
+    assert chosen(channels, size, isa, run_bytes) == template
+
+
+def test_weights_that_stay_in_the_last_cache_come_faster() -> None:
+    _, context = nest_and_context(conv_graph(64, 64, (8, 8), (3, 3), pads=(1, 1, 1, 1)))
+    context = replace(context, isa=USUAL)
+    rates = [replace(context, run_bytes=n << 20).cold_bytes_per_cycle for n in (0, 1, 16, 17, 100)]
+    assert rates[0] == rates[3] == rates[4] < rates[1] == rates[2]
+    assert [replace(context, run_bytes=n << 20).exceeds_caches for n in (0, 32, 33)] == [False, False, True]
+
+
+def test_the_more_exact_way_is_taken_unless_the_other_is_ahead() -> None:
+    nest, context = nest_and_context(conv_graph(128, 32, (14, 14), (3, 3), pads=(1, 1, 1, 1)))
+    leads = {}
+    for run_bytes in (100 << 20, 5 << 20):
+        here = replace(context, isa=USUAL, run_bytes=run_bytes)
+        problem = WINOGRAD.match(nest, here)
+        assert not isinstance(problem, Declined)
+        exact, other = (WINOGRAD.estimate(problem, way, here) for way in WINOGRAD.ways(problem, here))
+        assert exact.lead == inf
+        assert other.gain == pytest.approx(exact.gain * other.lead)
+        leads[chosen((128, 32), 14, USUAL, run_bytes)] = other.lead
+    assert leads["winograd-2"] < MIN_LEAD <= leads["winograd-4"]
 
 
 def test_choices_that_the_accuracy_forbids_are_declined_with_what_it_allows() -> None:

@@ -396,7 +396,9 @@ def gain(graph: Graph, tile: int) -> float:
     problem = match_winograd(group.nests[0], layouts)
     assert isinstance(problem, WinogradProblem)
     isa = replace(isa_by_name("avx512"), caches=CacheSizes(l1_bytes=48 << 10, l2_bytes=2 << 20))
-    return winograd_gain(problem, tile, isa)
+    isa = replace(isa, fmas_per_cycle=2.0)
+    weights = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
+    return winograd_gain(problem, tile, Context(isa, layouts, constants=weights))
 
 
 def test_gain_counts_products_transforms_and_weights() -> None:

@@ -15,7 +15,6 @@ from tilewright.ir.nest import Nest
 from tilewright.targets.cpu.contraction.match import Contraction, Loop, match_contraction, spread_groups
 from tilewright.targets.cpu.contraction.row_units import row_loop
 from tilewright.targets.cpu.contraction.tiling import (
-    FMAS_PER_CYCLE,
     Cut,
     Panels,
     Rows,
@@ -32,7 +31,6 @@ from tilewright.targets.cpu.contraction.tiling import (
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.template import (
-    COLD_BYTES_PER_CYCLE,
     Context,
     operand_bytes,
     overlapped,
@@ -87,19 +85,25 @@ def contraction_cycles(problem: Contraction, choice: Choice, context: Context) -
     isa, extents = context.isa, problem.nest.extents
     tile = _tile(problem, isa, choice)
     assert isinstance(tile, Tile)
-    compute = tile_cycles(tile, _rows(problem), _num_steps(problem), isa.caches)
+    compute = tile_cycles(tile, _rows(problem), _num_steps(problem), isa.caches, isa.fmas_per_cycle)
     compute *= prod(x.extent for x in problem.outer) * prod(w.share_inside(extents) for w in problem.windows)
-    if problem.nest.finish is not None:
-        finish_flops = nest_flops(problem.nest) - nest_flops(replace(problem.nest, finish=None))
-        compute += finish_flops / isa.lanes(_element(problem)) / FMAS_PER_CYCLE
+    compute += finish_cycles(problem, isa)
     cold = 0.0
     moved = [operand_bytes(problem.a.operand), operand_bytes(problem.nest.write.operand)]
     weights = operand_bytes(problem.b.operand)
     if problem.b.operand.key in context.constants - context.cached:
-        cold = weights / COLD_BYTES_PER_CYCLE
+        cold = weights / context.cold_bytes_per_cycle
     else:
         moved.append(weights)
     return overlapped(compute, cold + transfer_cycles(moved, isa))
+
+
+def finish_cycles(problem: Contraction, isa: Isa) -> float:
+    """Estimated cycles of what is done to each sum."""
+    if problem.nest.finish is None:
+        return 0.0
+    finish_flops = nest_flops(problem.nest) - nest_flops(replace(problem.nest, finish=None))
+    return finish_flops / isa.lanes(_element(problem)) / isa.fmas_per_cycle
 
 
 def contraction_candidates(problem: Contraction, isa: Isa) -> tuple[Choice, ...]:

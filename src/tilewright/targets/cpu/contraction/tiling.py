@@ -2,7 +2,8 @@
 
 The tile is chosen by counting, for one step of the summed loop, the issue slots its FMAs and its loads
 take; tail vectors and tail rows count in full. Two FMAs and two loads a cycle describe every core this
-target generates for closely enough to rank tiles; `benchmarks/micro_contraction.py` measures them.
+target generates for closely enough to rank tiles; `benchmarks/micro_contraction.py` measures them. A core
+that takes one FMA ranks them alike, but needs more time beside what it reads.
 """
 
 from __future__ import annotations
@@ -189,7 +190,18 @@ def spread_tile(isa: Isa, element: str, num_columns: int, size: int) -> Tile:
     return Tile(Panels(isa.lanes(element), 1, num_columns), min(free, _SPREAD_ROWS))
 
 
-def tile_cycles(register_tile: Tile, rows: Rows, num_steps: int, caches: CacheSizes) -> float:
+def step_cycles(rows: int, vectors: int, fmas_per_cycle: float = FMAS_PER_CYCLE) -> float:
+    """Cycles in which a step of a register tile is issued: its FMAs, or its loads."""
+    return max(rows * vectors / fmas_per_cycle, (rows + vectors) / LOADS_PER_CYCLE)
+
+
+def tile_cycles(
+    register_tile: Tile,
+    rows: Rows,
+    num_steps: int,
+    caches: CacheSizes,
+    fmas_per_cycle: float = FMAS_PER_CYCLE,
+) -> float:
     """Estimated cycles of all rows and panels over `num_steps` sums; operands are in the second cache."""
     panels = register_tile.panels
     total = 0.0
@@ -201,14 +213,13 @@ def tile_cycles(register_tile: Tile, rows: Rows, num_steps: int, caches: CacheSi
         misses = in_one_set if in_one_set > kept else 0
         for vectors, count in ((panels.num_vectors, panels.num_full), (panels.tail_vectors, 1)):
             if vectors and count:
-                accumulators = tile.rows * vectors
-                fma = max(accumulators / FMAS_PER_CYCLE, FMA_LATENCY_CYCLES)
-                load = max((tile.rows + vectors) / LOADS_PER_CYCLE, misses * fill_cycles)
+                issue = max(step_cycles(tile.rows, vectors, fmas_per_cycle), FMA_LATENCY_CYCLES)
+                load = misses * fill_cycles
                 is_read_again = rows.extent > tile.rows
                 if is_read_again and vectors * caches.line_bytes * num_steps > _KEPT_SHARE * caches.l2_bytes:
                     load = max(load, vectors * caches.line_bytes / _BEYOND_BYTES_PER_CYCLE)
-                step = max(fma, load) + LOOP_OVERHEAD_CYCLES / 2
-                once = TILE_OVERHEAD_CYCLES + STORE_CYCLES * accumulators
+                step = max(issue, load) + LOOP_OVERHEAD_CYCLES / 2
+                once = TILE_OVERHEAD_CYCLES + STORE_CYCLES * tile.rows * vectors
                 total += tile.count * count * (num_steps * step + once)
     return total
 

@@ -27,7 +27,6 @@ from tilewright.targets.cpu.lowered import KernelLaunch, LoweredPartition
 from tilewright.targets.cpu.products import loops_signature
 from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.select import product_candidates, product_variations
-from tilewright.targets.cpu.template import Context
 
 
 @dataclass(slots=True)
@@ -141,6 +140,6 @@ def _ways(
 ) -> tuple[tuple[Choice, ...], int]:
     """All ways to make a product, and how many of them, the first, are worth measuring in any case."""
     product = lowered.products[signature]
-    context = Context(isa, product.layouts, accuracy, product.constants, next_local=product.next_local)
+    context = product.context(isa, accuracy)
     first = product_candidates(product.nest, context)
     return tuple(dict.fromkeys((*first, *product_variations(product.nest, context)))), len(first)

@@ -12,10 +12,25 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tilewright.targets.cpu.arrangements import NUM_TAPS
-from tilewright.targets.cpu.contraction.tiling import Panels, RowTile, split_rows
+from tilewright.targets.cpu.contraction import CONTRACTION
+from tilewright.targets.cpu.contraction.choose import contraction_cycles, finish_cycles
+from tilewright.targets.cpu.contraction.tiling import (
+    FMAS_PER_CYCLE,
+    Panels,
+    RowTile,
+    split_rows,
+    step_cycles,
+)
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
-from tilewright.targets.cpu.winograd.match import ImageAxis, WinogradProblem
+from tilewright.targets.cpu.template import (
+    COLD_BYTES_PER_CYCLE,
+    Context,
+    operand_bytes,
+    overlapped,
+    transfer_cycles,
+)
+from tilewright.targets.cpu.winograd.match import WinogradProblem
 from tilewright.tuning import Choice
 
 TEMPLATE = "winograd"
@@ -32,22 +47,21 @@ _MAX_ACCUMULATORS = 28
 # what storing V costs, which grows with the block.
 _INPUT_CYCLES = {2: 90.0, 4: 250.0}
 _OUTPUT_CYCLES = {2: 45.0, 4: 150.0}
-_FMAS_PER_CYCLE = 2.0
-_LOADS_PER_CYCLE = 2.0
 _MIN_STEP_CYCLES = 4.0
 _TILE_CYCLES = 24.0
-# What one vector of weights costs per step beside the arithmetic: it comes from L2, not from L1.
-_WEIGHT_VECTOR_CYCLES = 0.4
-# Weights that come from the shared cache or from memory add this to the arithmetic, prefetched as they are.
-_COLD_BYTES_PER_CYCLE = 6.0
-# When the next block reads them again they are not far.
+# What one line of weights costs per step beside the arithmetic: it comes from L2, not from L1.
+_WEIGHT_LINE_CYCLES = 0.4
+# When the next block reads weights again they are not far, if all of them are no more than a part of the last
+# cache.
 _AGAIN_BYTES_PER_CYCLE = 24.0
+_NEAR_SHARE = 0.5
+# While one matrix is multiplied the weights of the next are fetched: 512 channels at 7 x 7 with 17 MB of them
+# take as long where these come from memory as where they do not.
+_SHARE_NOT_HIDDEN = 0.1
 _CHUNK_CYCLES = 600.0
 _USUAL_THREADS = (1, 2, 4)
 # On a busy machine somebody is late with a chunk: small ones make that cheap.
 _LATE_SHARE = 0.25
-# What a direct kernel reaches of the FMA peak.
-_DIRECT_EFFICIENCY = 0.93
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +113,29 @@ class Shape:
 
 def choose_plan(problem: WinogradProblem, tile: int, isa: Isa) -> WinogradPlan:
     """The cut with the least estimated time over a few usual numbers of threads; the work alone decides."""
-    return _choose(Shape.of(problem, tile), isa)[1]
+    return _choose(Shape.of(problem, tile), isa)
 
 
-def winograd_gain(problem: WinogradProblem, tile: int, isa: Isa) -> float:
+def winograd_gain(problem: WinogradProblem, tile: int, context: Context) -> float:
     """Estimated time of the direct kernel over that of F(tile, 3), both reading their weights cold.
 
     It counts the products (clipped tiles in full, the direct kernel without its padding taps), both
-    transforms, and the bytes of weights: (tile + 2)² against 9 per pair of channels. One thread.
+    transforms, and beside them the bytes of weights: (tile + 2)² against 9 per pair of channels. One thread.
     """
-    return _direct_cycles(problem, isa) / _choose(Shape.of(problem, tile), isa)[0]
+    plan = choose_plan(problem, tile, context.isa)
+    direct = contraction_cycles(problem.contraction, Choice(CONTRACTION.name), context)
+    return direct / winograd_cycles(problem, plan, context)
 
 
-def winograd_cycles(problem: WinogradProblem, plan: WinogradPlan, isa: Isa) -> float:
+def winograd_cycles(problem: WinogradProblem, plan: WinogradPlan, context: Context) -> float:
     """Estimated cycles of a plan on one thread with cold weights."""
-    return _chunk_cycles(Shape.of(problem, plan.tile), plan, plan.panel_parts, isa) * plan.num_chunks
+    shape, contraction, isa = Shape.of(problem, plan.tile), problem.contraction, context.isa
+    compute = _compute_cycles(shape, plan, plan.panel_parts, isa.fmas_per_cycle) * plan.num_chunks
+    compute += finish_cycles(contraction, isa)
+    moved = (operand_bytes(contraction.a.operand), operand_bytes(contraction.nest.write.operand))
+    weights = _weight_cycles(shape, plan, plan.panel_parts, context.cold_bytes_per_cycle, isa)
+    weights *= plan.num_chunks
+    return overlapped(compute, weights + transfer_cycles(moved, isa), _SHARE_NOT_HIDDEN)
 
 
 def winograd_candidates(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[Choice, ...]:
@@ -150,11 +172,9 @@ def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> WinogradP
 
 
 @functools.lru_cache(maxsize=1024)
-def _choose(shape: Shape, isa: Isa) -> tuple[float, WinogradPlan]:
-    """(Cycles on one thread with cold weights, the plan)."""
+def _choose(shape: Shape, isa: Isa) -> WinogradPlan:
     _, num_blocks, parts = _ranked(shape, isa)[0]
-    plan = plan_with(shape, num_blocks, parts, isa)
-    return _chunk_cycles(shape, plan, parts, isa) * plan.num_chunks, plan
+    return plan_with(shape, num_blocks, parts, isa)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -167,7 +187,9 @@ def _ranked(shape: Shape, isa: Isa) -> tuple[tuple[float, int, int], ...]:
         if plan.scratch_bytes > limit and plan.block_tiles > 4:
             continue
         for parts in range(1, min(plan.panels.num_panels, 16) + 1):
-            chunk = _chunk_cycles(shape, plan, parts, isa)
+            # As if nothing hid the weights: cuts that read them less often also leave more to other threads.
+            chunk = _compute_cycles(shape, plan, parts)
+            chunk += _weight_cycles(shape, plan, parts, COLD_BYTES_PER_CYCLE, isa)
             chunks = num_blocks * shape.num_groups * parts
             waits = [-(-chunks // p) * p for p in _USUAL_THREADS]
             cycles = chunk * (sum(waits) / len(waits) + _LATE_SHARE) + chunks * _CHUNK_CYCLES
@@ -227,60 +249,57 @@ def _register_tile(shape: Shape, block_tiles: int, isa: Isa) -> tuple[Panels, tu
         for max_rows in range(1, block_tiles + 1):
             if max_rows * num_vectors > _MAX_ACCUMULATORS or not isa.fits(max_rows, num_vectors):
                 break
-            key = (_product_cycles(shape, panels, split_rows(block_tiles, max_rows)), num_vectors, max_rows)
+            key = (
+                _product_cycles(shape, panels, split_rows(block_tiles, max_rows)),
+                num_vectors,
+                max_rows,
+            )
             best = key if best is None else min(best, key)
     assert best is not None
     return Panels(lanes, best[1], shape.outputs), split_rows(block_tiles, best[2])
 
 
-def _product_cycles(shape: Shape, panels: Panels, row_tiles: tuple[RowTile, ...]) -> float:
+def _product_cycles(
+    shape: Shape,
+    panels: Panels,
+    row_tiles: tuple[RowTile, ...],
+    fmas_per_cycle: float = FMAS_PER_CYCLE,
+) -> float:
     """Cycles of one matrix product of a block with all panels."""
     total = 0.0
     for tile in row_tiles:
         for vectors, count in ((panels.num_vectors, panels.num_full), (panels.tail_vectors, 1)):
             if vectors and count:
-                step = max(
-                    tile.rows * vectors / _FMAS_PER_CYCLE,
-                    (tile.rows + vectors) / _LOADS_PER_CYCLE,
-                    _MIN_STEP_CYCLES,
-                )
-                step += 0.5 + _WEIGHT_VECTOR_CYCLES * vectors
+                step = max(step_cycles(tile.rows, vectors, fmas_per_cycle), _MIN_STEP_CYCLES)
+                step += 0.5 + _WEIGHT_LINE_CYCLES * vectors * panels.lanes / _LINE_FLOATS
                 total += tile.count * count * (shape.inputs * step + _TILE_CYCLES)
     return total
 
 
-def _chunk_cycles(shape: Shape, plan: WinogradPlan, parts: int, isa: Isa) -> float:
-    """The largest chunk's time when the panels are cut into `parts`."""
-    panels = plan.panels
-    num_panels = -(-panels.num_panels // parts)
-    columns = min(num_panels * panels.width, panels.padded_extent)
-    share = columns / panels.padded_extent
+def _compute_cycles(
+    shape: Shape, plan: WinogradPlan, parts: int, fmas_per_cycle: float = FMAS_PER_CYCLE
+) -> float:
+    """Products and transforms of the largest chunk when the panels are cut into `parts`."""
+    panels, columns = plan.panels, _columns(plan, parts)
     transforms = plan.block_tiles * (
         _INPUT_CYCLES[shape.tile] * -(-shape.inputs // panels.lanes)
         + _OUTPUT_CYCLES[shape.tile] * columns / panels.lanes
     )
-    product = shape.num_matrices * _product_cycles(shape, panels, plan.row_tiles) * share
-    weight_bytes = _FLOAT_BYTES * shape.num_matrices * shape.inputs * panels.padded_extent
-    first = 1 / (_COLD_BYTES_PER_CYCLE * plan.num_blocks)
-    again = (1 - 1 / plan.num_blocks) / _AGAIN_BYTES_PER_CYCLE
-    cold = share * weight_bytes * (first + again)
-    return transforms + product + cold
+    product = shape.num_matrices * _product_cycles(shape, panels, plan.row_tiles, fmas_per_cycle)
+    return transforms + product * columns / panels.padded_extent
 
 
-def _direct_cycles(problem: WinogradProblem, isa: Isa) -> float:
-    taps = _taps_inside(problem.rows) * _taps_inside(problem.columns)
-    pairs = problem.inputs.extent * problem.outputs.extent
-    lanes = isa.lanes("float")
-    padded = -(-problem.outputs.extent // lanes) * lanes
-    fmas = problem.num_batch * problem.num_groups * taps * problem.inputs.extent * padded / lanes
-    compute = fmas / (_FMAS_PER_CYCLE * _DIRECT_EFFICIENCY)
-    return compute + _FLOAT_BYTES * NUM_TAPS**2 * problem.num_groups * pairs / _COLD_BYTES_PER_CYCLE
+def _weight_cycles(
+    shape: Shape, plan: WinogradPlan, parts: int, cold_bytes_per_cycle: float, isa: Isa
+) -> float:
+    """The time in which such a chunk's weights come, which each block reads again."""
+    row_bytes = _FLOAT_BYTES * shape.num_matrices * shape.inputs
+    is_near = row_bytes * plan.panels.padded_extent <= _NEAR_SHARE * isa.caches.l3_bytes
+    again_rate = max(_AGAIN_BYTES_PER_CYCLE, cold_bytes_per_cycle) if is_near else cold_bytes_per_cycle
+    first, again = 1 / plan.num_blocks, 1 - 1 / plan.num_blocks
+    return row_bytes * _columns(plan, parts) * (first / cold_bytes_per_cycle + again / again_rate)
 
 
-def _taps_inside(axis: ImageAxis) -> int:
-    """Taps of all positions that read inside the image: the direct kernel skips the others."""
-    return sum(
-        0 <= position + tap + axis.offset < axis.size
-        for position in range(axis.extent)
-        for tap in range(NUM_TAPS)
-    )
+def _columns(plan: WinogradPlan, parts: int) -> int:
+    """Of the largest chunk."""
+    return min(-(-plan.panels.num_panels // parts) * plan.panels.width, plan.panels.padded_extent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar
 
 from tilewright.ir.nest import Nest
@@ -58,9 +59,10 @@ class WinogradTemplate:
         tile = choice.get("tile")
         assert tile is not None
         plan = chosen_plan(problem, choice, context.isa)
-        gain = winograd_gain(problem, tile, context.isa)
         assert not isinstance(plan, Declined)
-        return Estimate(winograd_cycles(problem, plan, context.isa), gain)
+        gains = {x: winograd_gain(problem, x, context) for x in _TILES[context.accuracy] if x <= tile}
+        lead = gains[tile] / gains[min(gains)] if tile != min(gains) else inf
+        return Estimate(winograd_cycles(problem, plan, context), gains[tile], lead)
 
     def candidates(self, problem: WinogradProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
         """Other numbers of blocks and panel groups."""
