@@ -9,6 +9,7 @@ import pytest
 from tests.support.mappings import all_mappings
 from tests.unit.mapping.test_gpu import tiny
 
+from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.block_view import block_limits, block_view
 from tilewright.hardware.machine_file import parse_machine
@@ -48,6 +49,17 @@ def test_what_a_buffer_reads_and_writes_by_hand() -> None:
     assert spread == max(24, (24 * 4 + 24) / 2, (16 + 24 + 24 + 96) / 4)
     # The best: K 2 and P 2 side by side read two weights and two inputs for four multiplications.
     assert bound.least() == ceil(24 * 4 / 2) == 48
+
+
+def test_places_of_outputs_are_not_filled_first_where_that_is_elided() -> None:
+    """An output passes as often as a product adds to it: 96 of each instance, and no 24 before."""
+    problem = convolution({"K": 8, "C": 4, "P": 6})
+    machine = parse_machine(TWO_BUFFERS.replace("write_bytes_per_cycle: 4", "write_bytes_per_cycle: 0.5"))
+    halves = np.array([2 if name == "K" else 1 for name in problem.extents])
+    none = np.ones_like(halves)
+    for elides, words in ((False, 16 + 24 + 24 + 96), (True, 16 + 24 + 96)):
+        task = MappingProblem(problem, machine, cost_options=CostOptions(elides_first_fills=elides))
+        assert PortBound(task, limited_ports(machine)[0]).cycles(halves, none) == words / 0.5
 
 
 def test_a_window_that_strides_touches_all_of_its_remainders() -> None:
