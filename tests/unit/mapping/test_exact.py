@@ -238,6 +238,7 @@ def test_what_fan_outs_divide_is_padded_to() -> None:
     assert isinstance(answer, MappingSolution)
     assert answer.cost.cycles == answer.quality.bound == 77_824
     assert answer.details["bound_unpadded"] == 100_352
+    assert answer.details["energy_bound_at_latency_pj"] == 0, "nothing is proven of all that is padded"
     assert answer.quality.status is Status.OPTIMAL
 
 
