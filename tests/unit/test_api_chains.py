@@ -116,7 +116,7 @@ def test_machines_may_be_architectures_of_timeloop(tmp_path: Path) -> None:
     ]
     listed = "".join(f"    - {memory}\n" for memory in memories)
     path.write_text(f"architecture:\n  version: 0.3\n  subtree:\n  - name: system\n    local:\n{listed}")
-    result = tw.map_chain(two_products(), str(path), budget=BUDGET)
+    result = tw.map_chain(two_products(), path, budget=BUDGET)
     assert result.level == "Buffer"
     (chain,) = result.chains
     assert chain.figures.moved_words == chain.bound_words  # 4,096 words hold everything

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +35,7 @@ _DEFAULT_DEADLINE_S = 10.0
 @checked
 def map_chain(
     model: str | Path | Model | ModelProto,
-    machine: Machine | str = "simba-cosa-repo",
+    machine: Machine | str | Path = "simba-cosa-repo",
     *,
     nodes: Sequence[str] | None = None,
     objective: Literal["traffic", "latency", "energy"] = "traffic",
@@ -68,7 +69,7 @@ def map_chain(
     deadline_s = _DEFAULT_DEADLINE_S if budget is None else Budget.parse(budget).deadline_s
     if deadline_s is None:
         raise UsageError(f"budget {budget!r}: expected a time such as 10s.")
-    described = machine if isinstance(machine, Machine) else _found(machine)
+    described = machine if isinstance(machine, Machine) else _found(os.fspath(machine))
     solver = ChainSolver(described, objective, recomputed=recomputed, deadline_s=deadline_s)
     loaded = as_model(model, shapes)
     # Attention stays several operators, whose scores may pass between them on chip.
