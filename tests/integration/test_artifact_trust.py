@@ -128,7 +128,8 @@ def test_looking_at_an_artifact_generates_and_trusts_nothing(
     assert signature is not None
     seen = tw.inspect(path)
     assert (seen.signed_by, seen.is_trusted, seen.remarks) == (signature.public_key, False, ())
-    assert f"{signature.public_key}, not trusted here" in str(seen)
+    assert f"{signature.public_key[:16]}..., not trusted here" in str(seen)
+    assert seen.signed_by == signature.public_key
     assert caplog.messages == []
     trust_key(signature.public_key)
     assert tw.inspect(path).is_trusted

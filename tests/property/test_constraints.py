@@ -173,6 +173,7 @@ def test_constraints_are_their_texts(given: list[str]) -> None:
 # Where all that is spread is given there is one choice, and it leaves a buffer a part of the problem.
 @example(["Memory.spatial.K=2"], 1)
 @example(["Memory.spatial.K=2", "Buffer.spatial.C=2"], 1)
+@example(["Memory.spatial.K=2", "Memory.spatial=C"], 1)
 @given(given=texts(("Buffer", "Memory")), number=st.integers(0, len(PROBLEMS) - 1))
 @settings(max_examples=6, deadline=None)
 def test_limits_of_bandwidth_count_for_what_constraints_leave(given: list[str], number: int) -> None:

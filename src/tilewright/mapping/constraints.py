@@ -98,12 +98,16 @@ class Constraints:
         for constraint in listed:
             before = known.setdefault(subject(constraint), constraint)
             if before != constraint:
-                raise UsageError(
-                    f"constraints: {said(constraint)} contradicts {said(before)}; remove one of them."
-                )
+                raise _contradiction(constraint, before)
+        spatial = tuple(c for c in listed if isinstance(c, FixedSpatial))
+        spatial_dims = tuple(c for c in listed if isinstance(c, SpatialDims))
+        for fixed in spatial:
+            for allowed in spatial_dims:
+                if fixed.level == allowed.level and fixed.factor != 1 and fixed.dim not in allowed.dims:
+                    raise _contradiction(fixed, allowed)
         return cls(
-            tuple(c for c in listed if isinstance(c, FixedSpatial)),
-            tuple(c for c in listed if isinstance(c, SpatialDims)),
+            spatial,
+            spatial_dims,
             tuple(c for c in listed if isinstance(c, FixedTile)),
             tuple(c for c in listed if isinstance(c, LoopOrder)),
             tuple(c for c in listed if isinstance(c, NoLoop)),
@@ -167,6 +171,10 @@ class Constraints:
 
 
 Constraint = FixedSpatial | SpatialDims | FixedTile | LoopOrder | NoLoop | Stationary
+
+
+def _contradiction(one: Constraint, other: Constraint) -> UsageError:
+    return UsageError(f"constraints: {said(one)} contradicts {said(other)}; remove one of them.")
 
 
 UNCONSTRAINED = Constraints()

@@ -51,6 +51,7 @@ def test_classes_and_texts_are_the_same() -> None:
         (["DRAM.order=K,K"], "expected"),
         (["DRAM.spatial.Z=2"], "nothing that is mapped has the dim 'Z'"),
         (["DRAM.spatial.K=2", "DRAM.spatial.K=4"], "DRAM.spatial.K=4 contradicts DRAM.spatial.K=2"),
+        (["DRAM.spatial.K=2", "DRAM.spatial=C"], "DRAM.spatial.K=2 contradicts DRAM.spatial=C"),
         (["DRAM.order=K,*", "weight-stationary@DRAM"], "weight-stationary@DRAM contradicts DRAM.order=K,*"),
         ([7], "constraints: expected texts such as weight-stationary, found a int"),
     ],
