@@ -32,12 +32,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pictures import Ratio, write_ratio_chart
 from results import with_table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from harness.quantize import quantize
-
 import tilewright as tw
 from tilewright import zoo
 from tilewright.api.benchmark import expected_outputs
@@ -116,6 +113,8 @@ def measure(
     model = built(name)
     feed = zoo.example_inputs(model, SEED)
     if is_quantized:
+        from harness.quantize import quantize
+
         model = quantize(model, feed)
     graph = load_onnx(model)
     expected = expected_outputs(graph, feed, [o.name for o in graph.outputs])
@@ -417,6 +416,8 @@ def main() -> None:
 
 def draw(path: Path, rows: list[dict[str, Any]]) -> None:
     """How many times longer the faster peer takes, of each network on the most threads."""
+    from pictures import Ratio, write_ratio_chart
+
     most = max(row["num_threads"] for row in rows)
     ratios = [
         Ratio(row["model"], least["low"], least["median"], least["high"])

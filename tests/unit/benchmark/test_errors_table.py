@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parents[3]
+from tests.support.benchmark_scripts import benchmark_script
 
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
     pytest.importorskip("onnxruntime")
-    sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT)]  # as it is where a script of that folder runs
-    spec = importlib.util.spec_from_file_location("errors_benchmark", ROOT / "benchmarks" / "errors.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    for folder in ("benchmarks", ""):
-        sys.path.remove(str(ROOT / folder))
+    with benchmark_script("errors") as module:
+        yield module
 
 
 def row(network: str, engine: str, error: float | None, isa: str = "avx2") -> dict[str, Any]:

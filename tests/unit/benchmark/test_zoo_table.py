@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,21 +9,15 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.support.benchmark_scripts import benchmark_script
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(ROOT / "benchmarks"))  # as it is where a script of that folder runs
-    spec = importlib.util.spec_from_file_location("zoo_benchmark", ROOT / "benchmarks" / "zoo.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    sys.path.remove(str(ROOT / "benchmarks"))
+    with benchmark_script("zoo") as module:
+        yield module
 
 
 def row(name: str, ratio: float, *, is_busy: bool = False, error: str | None = None) -> dict[str, Any]:
