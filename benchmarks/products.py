@@ -39,10 +39,17 @@ RUNS_BETWEEN_PEAKS = 10
 FAR_FROM_LIMIT = 0.75
 
 
-def measure(name: str, threads: int, seconds: float, accuracy: str, isa: str | None) -> dict[str, Any]:
+def measure(
+    name: str, threads: int, seconds: float, accuracy: str, isa: str | None, is_quantized: bool
+) -> dict[str, Any]:
     """One network: least time of every step, summed over steps that compute the same."""
     model = built(name)
     feed = zoo.example_inputs(model, 0)
+    if is_quantized:
+        sys.path.insert(0, str(Path(__file__).parent.parent))
+        from harness.quantize import quantize
+
+        model = quantize(model, feed)
     options = Options(threads=threads, accuracy=accuracy, isa=isa)
     program = plan(load_onnx(model), options).program
     code = CpuTarget().generate(program, profile=True)
@@ -84,7 +91,7 @@ def measure(name: str, threads: int, seconds: float, accuracy: str, isa: str | N
         )
         row["product_mflop"] += sum(works[x].product_flop for x in launches) / 1e6
     return {
-        "network": name, "threads": threads, "accuracy": accuracy, "isa": isa,
+        "network": name, "threads": threads, "accuracy": accuracy, "isa": isa, "is_quantized": is_quantized,
         "commit": commit(), "num_runs": num_runs,
         "peak_gflop_per_s": peak / 1e9, "least_us": sum(least) / 1e3,
         "rows": [
@@ -141,17 +148,20 @@ def main() -> None:
     parser.add_argument("--threads", default="1", help="numbers of threads, by commas")
     parser.add_argument("--accuracy", default="default")
     parser.add_argument("--isa", help="instruction set to keep to; default: all that this machine has")
+    parser.add_argument("--quantized", action="store_true", help="the networks quantised to bytes")
     parser.add_argument("--seconds", type=float, default=20.0, help="of runs, for each network")
     parser.add_argument("--output", type=Path, default=Path("benchmarks/results/products.jsonl"))
     parser.add_argument("--page", type=Path, help="a file for the tables")
     arguments = parser.parse_args()
     results = rows_of(arguments.output)
-    done = {(r["network"], r["threads"], r["accuracy"], r["isa"]) for r in results}
+    done = {(r["network"], r["threads"], r["accuracy"], r["isa"], r["is_quantized"]) for r in results}
     for name in arguments.networks.split(","):
         for threads in map(int, arguments.threads.split(",")):
-            if (name, threads, arguments.accuracy, arguments.isa) in done:
+            if (name, threads, arguments.accuracy, arguments.isa, arguments.quantized) in done:
                 continue
-            result = measure(name, threads, arguments.seconds, arguments.accuracy, arguments.isa)
+            result = measure(
+                name, threads, arguments.seconds, arguments.accuracy, arguments.isa, arguments.quantized
+            )
             append_row(arguments.output, result)
             results.append(result)
             print(table(result), file=sys.stderr, flush=True)
