@@ -210,6 +210,32 @@ def test_weights_are_stored_once(tmp_path: Path) -> None:
     assert others <= 1.05 * weights
 
 
+@pytest.mark.parametrize("target", ["cpu", "interpreter"])
+def test_constants_of_equal_bytes_keep_their_own_types_and_shapes(target: str, tmp_path: Path) -> None:
+    data = np.arange(600, dtype=np.float32)
+    constants = {"a": data.reshape(20, 30), "b": data.reshape(30, 20), "c": data.view(np.int32)}
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "z")]
+    outputs.append(helper.make_tensor_value_info("w", TensorProto.INT32, None))
+    graph = helper.make_graph(
+        [
+            helper.make_node("Add", ["x", "a"], ["y"]),
+            helper.make_node("Identity", ["b"], ["z"]),
+            helper.make_node("Identity", ["c"], ["w"]),
+        ],
+        "equal_bytes",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [20, 30])],
+        outputs,
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    compiled = tw.compile(model, target=target)
+    feed = {"x": np.ones((20, 30), np.float32)}
+    opened = tw.open(compiled.save(tmp_path / "m.tw"))
+    for expected, found in zip(compiled.run(None, feed), opened.run(None, feed), strict=True):
+        assert (expected.dtype, expected.shape) == (found.dtype, found.shape)
+        assert expected.tobytes() == found.tobytes()
+
+
 def test_code_for_several_instruction_sets_shares_weights(tmp_path: Path) -> None:
     from tilewright.targets.cpu.isa import host_isa
 

@@ -48,6 +48,19 @@ def test_the_same_request_is_not_compiled_again(tmp_path: Path) -> None:
     assert written[0] == written[1]
 
 
+@pytest.mark.parametrize("mask", [0o002, 0o000, 0o077])
+def test_what_is_kept_is_the_users_alone_whatever_the_umask(surroundings: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        compiled()
+        assert is_reused(compiled())
+    finally:
+        os.umask(before)
+    (file,) = surroundings.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert cache.verify().ok
+
+
 REUSES_ALONE = """
 import sys, numpy as np, tilewright as tw
 from tilewright.api.kept import compile_or_reuse

@@ -27,7 +27,7 @@ from tilewright.api.models import Model
 from tilewright.api.open_compilation import compile_open
 from tilewright.api.static_compilation import compile_static
 from tilewright.artifact import read_kept, verify_artifact
-from tilewright.artifact.write import save_artifact
+from tilewright.artifact.write import kept_artifact
 from tilewright.compiled import CompiledModel
 from tilewright.content_pool import ContentPool
 from tilewright.errors import TilewrightError
@@ -119,10 +119,7 @@ class _Place:
     def keep(self, compiled: CompiledModel) -> None:
         """Keep a compilation. A disk that refuses means that the next one takes as long."""
         try:
-            with self.folder.opened(MODELS, create=True):
-                pass
-            path = self.folder.path(MODELS, self.name)
-            save_artifact(path, compiled.content(), has_weights=False)
+            self.folder.write(kept_artifact(compiled.content()), MODELS, self.name)
         except (TilewrightError, OSError) as error:
             logger.info("not kept: %s", error)
             return

@@ -313,7 +313,7 @@ def read_kept(
     constants: Callable[[Mapping[str, str]], Mapping[str, Array | bytes]],
     pool: ContentPool | None = None,
 ) -> StoredModel:
-    """Open what `save_artifact` wrote here without weights, of a compilation with these very options.
+    """Open what `kept_artifact` gave here, of a compilation with these very options.
 
     `constants` gives those of the optimised graph by their digests, when they are called for; it is told
     which value of the graph has which. What a pool has of the arranged ones is not made again.

@@ -118,13 +118,23 @@ def write_archive(
     members: Sequence[Member],
     sign: Callable[[str], Signature | None] | None = None,
 ) -> None:
-    """Write an archive whole or not at all.
-
-    `manifest` is completed with the list of members, which are written sorted by name; `sign` gives a
-    signature of its SHA-256.
+    """Write the archive that `archive_pieces` describes, whole or not at all.
 
     Raises:
         UsageError: the file cannot be written.
+    """
+    write_output(path, archive_pieces(manifest, members, sign))
+
+
+def archive_pieces(
+    manifest: Mapping[str, Any],
+    members: Sequence[Member],
+    sign: Callable[[str], Signature | None] | None = None,
+) -> Iterator[Bytes]:
+    """Bytes of an archive, in order.
+
+    `manifest` is completed with the list of members, which are written sorted by name; `sign` gives a
+    signature of its SHA-256.
     """
     ordered = sorted(members, key=lambda m: m.name)
     entries = [_entry(m) for m in ordered]
@@ -135,7 +145,7 @@ def write_archive(
     digest = hashlib.sha256(text).hexdigest()
     signature = None if sign is None else sign(digest)
     places, tail = _layout((_entry(first), *entries), digest, signature)
-    write_output(path, _pieces(places, (first, *ordered), tail))
+    return _pieces(places, (first, *ordered), tail)
 
 
 class Archive:

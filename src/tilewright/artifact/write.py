@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilewright.artifact.container import MANIFEST, Member, is_member_name, write_archive
+from tilewright.artifact.container import MANIFEST, Member, archive_pieces, is_member_name, write_archive
 from tilewright.artifact.facts import encode_facts
 from tilewright.artifact.machine import encode_machine
 from tilewright.artifact.members import (
@@ -26,11 +26,12 @@ from tilewright.artifact.members import (
     shapes_folder,
 )
 from tilewright.artifact.plan import encode_plan
-from tilewright.artifact.signature import sign
+from tilewright.artifact.signature import Signature, sign
 from tilewright.artifact.stored_rows import StoredRows, encode_rows
 from tilewright.artifact.tensors import encode_tensors
 from tilewright.compiled_facts import CompiledFacts
 from tilewright.errors import InternalError
+from tilewright.files import Bytes
 from tilewright.ir.text import ConstantDigests, print_graph
 from tilewright.program import Program
 from tilewright.targets.named_constants import named_constants
@@ -48,10 +49,8 @@ class Content:
     codes: Sequence[StoredCode]
 
 
-def save_artifact(path: Path, content: Content, *, has_weights: bool = True) -> Path:
+def save_artifact(path: Path, content: Content) -> Path:
     """Write an artifact, and sign it with the user's key if it holds code.
-
-    Without weights it can be opened by `read_kept` alone, which is given them.
 
     Raises:
         UsageError: the file cannot be written.
@@ -59,13 +58,20 @@ def save_artifact(path: Path, content: Content, *, has_weights: bool = True) -> 
     digests = ConstantDigests()
     tensors, constants = named_constants(content.program.graph, digests)
     manifest = {**_manifest(content.facts, content.codes), "constants": constants}
-    members = _members(content, digests)
-    if has_weights:
-        members.append(Member(WEIGHTS, encode_tensors(tensors)))
-    else:
-        manifest["constants"] = {digest: entry["tensor"] for digest, entry in constants.items()}
-        manifest["remarks"] = list(content.program.remarks)
+    members = [*_members(content, digests), Member(WEIGHTS, encode_tensors(tensors))]
     return _written(path, manifest, members, content)
+
+
+def kept_artifact(content: Content) -> Iterator[Bytes]:
+    """Bytes of a signed artifact without weights, which `read_kept` alone opens: it is given them."""
+    digests = ConstantDigests()
+    constants = named_constants(content.program.graph, digests)[1]
+    manifest = {
+        **_manifest(content.facts, content.codes),
+        "constants": {digest: entry["tensor"] for digest, entry in constants.items()},
+        "remarks": list(content.program.remarks),
+    }
+    return archive_pieces(manifest, _members(content, digests), _signing(content))
 
 
 def save_shapes(
@@ -95,9 +101,12 @@ def save_shapes(
 
 
 def _written(path: Path, manifest: Mapping[str, Any], members: Sequence[Member], content: Content) -> Path:
-    signing = functools.partial(sign, create=not content.facts.options.no_cache)
-    write_archive(path, manifest, members, signing if content.codes else None)
+    write_archive(path, manifest, members, _signing(content))
     return path
+
+
+def _signing(content: Content) -> Callable[[str], Signature | None] | None:
+    return functools.partial(sign, create=not content.facts.options.no_cache) if content.codes else None
 
 
 def _manifest(facts: CompiledFacts, codes: Sequence[StoredCode]) -> dict[str, Any]:

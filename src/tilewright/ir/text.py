@@ -369,7 +369,7 @@ class _Parser:
             found = self._resolve()
             if not isinstance(found, np.ndarray):
                 raise self._error("the digest of a constant")
-            return found
+            return self._read_as(found, dtype, shape, token.line)
         data = self._resolve_bytes()
         if dtype is DType.STRING:
             return np.array(json.loads(data), dtype=object).reshape(shape)
@@ -379,6 +379,22 @@ class _Parser:
                 f"bytes, {len(data)} are given."
             )
         return np.frombuffer(data, dtype.numpy.newbyteorder("<")).astype(dtype.numpy).reshape(shape)
+
+    def _read_as(self, data: Array, dtype: DType, shape: tuple[int, ...], line: int) -> Array:
+        """A constant as its own type and shape; its digest is of bytes alone, so that others may share it."""
+        if data.dtype == dtype.numpy and data.shape == shape:
+            return data
+        is_text = dtype is DType.STRING, data.dtype == object
+        if any(is_text):
+            fits = all(is_text) and data.size == math.prod(shape)
+        else:
+            flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            fits = flat.size == math.prod(shape) * dtype.size_bytes
+            fits &= dtype is not DType.BOOL or not flat.size or int(flat.max()) <= 1
+        if not fits:
+            found = f"{data.dtype}{list(data.shape)}"
+            raise UsageError(f"line {line}: {_type_text(dtype, shape)} is given the bytes of {found}.")
+        return data.reshape(shape) if any(is_text) else flat.view(dtype.numpy).reshape(shape)
 
     def _resolve_bytes(self) -> bytes:
         if self._peek().text.startswith("sha256:"):

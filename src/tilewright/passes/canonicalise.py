@@ -67,7 +67,7 @@ class Canonicalise:
         found = _match_gemm(editor, node)
         if not isinstance(found, _PlainGemm) or not self.exact_reciprocals:
             return found
-        factors = np.array([found.alpha, found.beta])
+        factors = np.array([found.alpha, *([] if found.bias is None else [found.beta])])
         return found if _are_powers_of_two(factors) else Kept("alpha or beta would round its constants")
 
 
@@ -134,8 +134,9 @@ class _PlainGemm:
 
 def _match_gemm(editor: Editor, node: Node) -> _PlainGemm | Kept | None:
     alpha, beta = node.float_attr("alpha", 1.0), node.float_attr("beta", 1.0)
-    weight, bias = node.require(1), node.input(2)
-    if alpha == 1.0 and (beta == 1.0 or bias is None):
+    weight = node.require(1)
+    bias = node.input(2) if beta != 0.0 else None
+    if alpha == 1.0 and (beta == 1.0 or node.input(2) is None):
         return None
     if (alpha != 1.0 and editor.data(weight) is None) or (
         beta != 1.0 and bias is not None and editor.data(bias) is None

@@ -91,8 +91,9 @@ def scale_layer(editor: Editor, layer: Layer, root: Node, factor: Array, shift: 
         inputs[1] = editor.constant(_scaled(layer, factor), dtype, _folded(node.require(1)))
     bias = layer.bias
     if node.op_type != "MatMul" and (bias is not None or np.any(shift != 0)):
-        old = np.zeros(1) if bias is None else np.asarray(editor.data(bias), np.float64).reshape(-1)
         beta = node.float_attr("beta", 1.0) if node.op_type == "Gemm" else 1.0
+        is_read = bias is not None and beta != 0.0
+        old = np.asarray(editor.data(bias), np.float64).reshape(-1) if is_read else np.zeros(1)
         total = np.broadcast_to(old * beta * factor.reshape(-1) + shift.reshape(-1), (layer.num_channels,))
         stem = f"{node.name}_bias" if bias is None else _folded(bias)
         inputs = [*inputs[:2], editor.constant(total, dtype, stem)]

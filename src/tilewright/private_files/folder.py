@@ -7,9 +7,10 @@ import os
 import secrets
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from tilewright.files import Bytes
 from tilewright.private_files.checks import NotPrivate, Place, check_file, check_folder
 from tilewright.private_files.opening import OPEN, link, opened_file, opened_root, read_all, step, unlink
 from tilewright.private_files.places import DATABASE_FILES, KEY_NAME, KINDS, MODELS, OBJECTS
@@ -105,8 +106,10 @@ class PrivateFolder:
                     os.utime(file)
             return read_all(file, status.st_size)
 
-    def write(self, data: bytes, *parts: str, replace: bool = True) -> None:
-        """Write a whole file, mode 0600 whatever the umask; without `replace` an existing one stays.
+    def write(self, data: Bytes | Iterable[Bytes], *parts: str, replace: bool = True) -> None:
+        """Write a whole file, of bytes or of pieces in order. Its mode is 0600 whatever the umask.
+
+        Without `replace` an existing one stays.
 
         Raises:
             NotPrivate: a folder on the way is not the user's alone.
@@ -119,7 +122,7 @@ class PrivateFolder:
             try:
                 with os.fdopen(handle, "wb") as file:
                     os.fchmod(handle, 0o600)
-                    file.write(data)
+                    file.writelines([data] if isinstance(data, Bytes) else data)
                 if replace:
                     os.replace(temporary, parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
                 else:

@@ -91,6 +91,17 @@ def test_digests_are_resolved_from_the_given_constants() -> None:
     assert_equal(parse_graph(print_graph(graph), constants=constants_of(graph)), graph)
 
 
+def test_one_digest_is_read_as_the_type_and_shape_that_the_text_says() -> None:
+    data = np.arange(600, dtype=np.float32)
+    graph = Graph("g")
+    views = {"a": data.reshape(20, 30), "b": data.reshape(30, 20), "c": data.view(np.int32)}
+    graph.outputs = [graph.constant(value, name) for name, value in views.items()]
+    text = print_graph(graph)
+    assert print_graph(parse_graph(text, constants=constants_of(graph))) == text
+    with pytest.raises(UsageError, match=r"float32\[20, 31\] is given the bytes of"):
+        parse_graph(text.replace("[20, 30]", "[20, 31]"), constants=constants_of(graph))
+
+
 def test_a_digest_without_its_data_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"line 3: .* digest .* weights"):
         parse_graph(print_graph(sample()))

@@ -106,14 +106,17 @@ def _gemm_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arra
     if alpha != 1.0:
         result = result * np.asarray(alpha).astype(result.dtype)
     c = inputs[2] if len(inputs) > 2 else None
-    if c is not None:
+    if c is not None and beta != 0.0:
         result = result + (c if beta == 1.0 else c * np.asarray(beta).astype(result.dtype))
     return (result,)
 
 
 @operator("Gemm", reference=_gemm_reference)
 def gemm(node: Node) -> Description:
-    """`out[m, n] = alpha * sum_k a[m, k] * b[k, n] + beta * c`, operands optionally transposed."""
+    """`out[m, n] = alpha * sum_k a[m, k] * b[k, n] + beta * c`, operands optionally transposed.
+
+    With a `beta` of 0 `c` is not read, so that what is not finite in it does not matter, as in BLAS.
+    """
     trans_a, trans_b = node.int_attr("transA", 0), node.int_attr("transB", 0)
     rows, depth = require_rank(node, 0, 2, 2)[:: -1 if trans_a else 1]
     columns = require_rank(node, 1, 2, 2)[0 if trans_b else 1]
@@ -132,7 +135,7 @@ def gemm(node: Node) -> Description:
     alpha, beta = node.float_attr("alpha", 1.0), node.float_attr("beta", 1.0)
     init: Expr | None = None
     finish: Expr | None = None
-    if node.input(2) is not None:
+    if node.input(2) is not None and beta != 0.0:
         reads.append(broadcast(input_operand(node, 2), (m, n)))
         bias = read(2, reads[2])
         bias = bias if beta == 1.0 else bias * beta

@@ -43,7 +43,7 @@ def _window(node: Node, spatial: Sequence[int]) -> Window:
     kernel = node.ints_attr("kernel_shape")
     if kernel is None:
         raise ModelRejected(f"{node.op_type} {node.name!r} lacks kernel_shape; export the model again.")
-    return window_of(node, spatial, kernel)
+    return window_of(node, spatial, kernel, pools=True)
 
 
 def _pool_shapes(node: Node) -> tuple[Shape, ...]:
@@ -97,13 +97,23 @@ def _max_pool_indices(node: Node, x: Array, window: Window, taps: Array) -> Sequ
     flat = taps.reshape(*taps.shape[:-rank], prod(window.kernel))
     best = flat.argmax(axis=-1)
     values = np.take_along_axis(flat, best[..., None], axis=-1)[..., 0]
-    tap = np.unravel_index(best, window.kernel)
+    positions = []
+    for axis, tap in enumerate(np.unravel_index(best, window.kernel)):
+        start = np.arange(window.outputs[axis]) * window.strides[axis] - window.begin[axis]
+        start = start.reshape(-1, *(1,) * (rank - 1 - axis))
+        step = window.dilations[axis]
+        # The first tap of each output that reads the input. No index names padding, first among equals
+        # where a window holds nothing above the lowest value of its type.
+        first = start + np.maximum(0, -(start // step)) * step
+        positions.append((start + tap * step, first))
+    inside = [(at >= 0) & (at < extent) for (at, _), extent in zip(positions, spatial, strict=True)]
+    is_input = np.logical_and.reduce(inside)
     order = range(rank) if node.int_attr("storage_order", 0) == 0 else range(rank - 1, -1, -1)
     index = np.zeros(best.shape, np.int64)
     for axis in order:
-        start = np.arange(window.outputs[axis]) * window.strides[axis] - window.begin[axis]
-        start = start.reshape(-1, *(1,) * (rank - 1 - axis))
-        index = index * spatial[axis] + start + tap[axis] * window.dilations[axis]
+        at, first = positions[axis]
+        # A window all in padding has no such tap: its index is the nearest place of its own plane.
+        index = index * spatial[axis] + np.where(is_input, at, np.minimum(first, spatial[axis] - 1))
     planes = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * rank)
     return values, index + planes * int(np.prod(spatial))
 

@@ -132,10 +132,12 @@ def _numbers(node: Node, name: str, count: int, default: int) -> tuple[int, ...]
     return values
 
 
-def window_of(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
+def window_of(node: Node, spatial: Sequence[int], kernel: Sequence[int], *, pools: bool = False) -> Window:
     """The window of a Conv- or Pool-like node over an input of the given spatial extents.
 
-    Where the window is wider than the padded input there is no output along that axis.
+    Where the window is wider than the padded input there is no output along that axis. One that `pools` has
+    one even there, of the taps that exist, as long as less than a stride is missing: ONNX's formula divides
+    towards zero, and so do its shape inference and onnxruntime.
 
     Raises:
         ModelRejected: the attributes describe no window over so many axes.
@@ -156,17 +158,17 @@ def window_of(node: Node, spatial: Sequence[int], kernel: Sequence[int]) -> Wind
         return Window(tuple(kernel), strides, dilations, begin, end, same)
     ceil_mode = bool(node.int_attr("ceil_mode", 0))
     outputs = tuple(
-        _extent(extent + b + e - r, s, ceil_mode, extent + b)
+        _extent(extent + b + e - r, s, ceil_mode, extent + b, pools)
         for extent, b, e, r, s in zip(spatial, begin, end, reach, strides, strict=True)
     )
     return Window(tuple(kernel), strides, dilations, begin, end, outputs)
 
 
-def _extent(span: int, stride: int, ceil_mode: bool, limit: int) -> int:
-    if not ceil_mode:
-        return max(0, span // stride + 1)
+def _extent(span: int, stride: int, ceil_mode: bool, limit: int, pools: bool) -> int:
     if span <= -stride:
         return 0
+    if not ceil_mode:
+        return 1 if pools and span < 0 else span // stride + 1
     count = -(-span // stride) + 1
     # A window that would begin in the end padding does not exist.
     return count - 1 if (count - 1) * stride >= limit else count

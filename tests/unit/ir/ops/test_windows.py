@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
@@ -55,6 +56,57 @@ def test_windows_that_would_begin_in_the_end_padding_do_not_exist() -> None:
 def test_a_window_wider_than_its_input_gives_nothing(dilation: int) -> None:
     model = one_node("Conv", [[1, 1, 1], [1, 1, 2]], dilations=[dilation], strides=[dilation + 1])
     assert run(model).shape == (1, 1, 0)
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 1), (3, 2), (4, 3), (5, 3)])
+def test_a_pool_whose_window_lacks_less_than_a_stride_has_one_output(
+    op_type: str, kernel: int, stride: int
+) -> None:
+    model = one_node(op_type, [[1, 1, 2]], kernel_shape=[kernel], strides=[stride])
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    (expected,) = session.run(None, {"x0": np.array([[[1, 2]]], np.float32)})
+    found = run(model)
+    assert found.shape == expected.shape == (1, 1, 1 if kernel - 2 < stride else 0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("lowest", [np.uint8(0), np.int8(-128), np.float32(-np.inf)])
+@pytest.mark.parametrize("storage_order", [0, 1])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_indices_of_a_maximum_name_places_of_their_own_plane(
+    lowest: np.generic, storage_order: int, dilation: int
+) -> None:
+    x = np.full((2, 3, 5, 4), lowest)
+    x[0, 1, 2, 2] = 7
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    node = helper.make_node(
+        "MaxPool",
+        ["x"],
+        ["y", "i"],
+        kernel_shape=[3, 3],
+        strides=[2, 2],
+        pads=[2, 2, 2, 2],
+        dilations=[dilation, dilation],
+        storage_order=storage_order,
+    )
+    outputs = [
+        helper.make_tensor_value_info("y", kind, None),
+        helper.make_tensor_value_info("i", TensorProto.INT64, None),
+    ]
+    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", kind, x.shape)], outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    values, indices = tw.compile(model, target="cpu").run(None, {"x": x})
+    plane, place = np.divmod(indices, 5 * 4)
+    assert (plane == np.arange(6).reshape(2, 3, 1, 1)).all()
+    row, column = np.divmod(place, 4) if storage_order == 0 else np.divmod(place, 5)[::-1]
+    n, c = np.divmod(plane, 3)
+    assert (x[n, c, row, column] == values).all()
+    # Each lies in its own window.
+    for at, out_axis in ((row, 2), (column, 3)):
+        start = (np.arange(values.shape[out_axis]) * 2 - 2).reshape((-1, 1) if out_axis == 2 else (1, -1))
+        assert ((at - start) % dilation == 0).all()
+        assert ((at >= start) & (at - start <= 2 * dilation)).all()
 
 
 def test_same_padding_of_a_transposed_convolution_counts_output_padding() -> None:
