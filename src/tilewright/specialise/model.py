@@ -246,14 +246,13 @@ class OpenCompiledModel(CompiledModel):
 
     def close(self) -> None:
         """Unload the code of all shapes. See `CompiledModel.close`."""
-        for part in (*self._store.values(), *self._following.values()):
+        super().close()
+        # What another thread makes meanwhile finds the stores closed, and is not kept.
+        for part in (*self._store.close(), *self._following.close()):
             if isinstance(part, Part) and part.compiled is not None:
                 part.compiled.close()
         self._others.close()
-        super().close()
         self._recent = None
-        self._store.clear()
-        self._following.clear()
         self._tails.clear()
 
     def _arrays(self, feed: Mapping[str, Any]) -> dict[str, Array]:
@@ -281,6 +280,9 @@ class OpenCompiledModel(CompiledModel):
             executable = None if whole is None else whole.load()
             names, shapes = [n for n, _ in key], [s for _, s in key]
             self._recent = _Recent(names, shapes, [feed[n].dtype for n in names], entry, executable)
+            if self._is_closed:  # since the part was obtained
+                self._recent = None
+                raise ModelClosed
         return part
 
     def _results(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:

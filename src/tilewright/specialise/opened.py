@@ -125,9 +125,9 @@ class SavedShapes(CompiledModel):
 
     def close(self) -> None:
         """Unload the code for all shapes. See `CompiledModel.close`."""
+        super().close()
         for model in list(self._opened.values()):
             model.close()
-        super().close()
         self._opened.clear()
         self._ready.clear()
 
@@ -153,6 +153,7 @@ class SavedShapes(CompiledModel):
             shapes = self._shapes_of(feed)
             found = self._rows_at(shapes) or self._at(shapes)
             self._ready[self._key(shapes)] = found
+            self._refuse_if_closed()
         return found
 
     def _rows_at(self, shapes: Mapping[str, Shape]) -> DividedRows | None:
@@ -167,8 +168,7 @@ class SavedShapes(CompiledModel):
         return DividedRows(extent, (most,), {most: model}, rows.inputs, rows.outputs)
 
     def _at(self, shapes: Mapping[str, Shape]) -> CompiledModel:
-        if self._is_closed:
-            raise ModelClosed
+        self._refuse_if_closed()
         number = self._numbers.get(self._key(shapes))
         if number is None:
             raise UsageError(
@@ -182,7 +182,16 @@ class SavedShapes(CompiledModel):
                 if model is None:
                     model = self._opened[number] = _opened(self._read(number))
                     self.remarks += model.remarks
+                    if self._is_closed:  # while this was opened
+                        model.close()
+                    self._refuse_if_closed()
         return model
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            self._opened.clear()
+            self._ready.clear()
+            raise ModelClosed
 
     def _key(self, shapes: Mapping[str, Shape]) -> tuple[Shape, ...]:
         return tuple(shapes[name] for name in self._names)

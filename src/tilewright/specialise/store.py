@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from tilewright.errors import ModelClosed
 from tilewright.forks import ForkSafeLock
 
 logger = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Store(Generic[K, V]):
         self._entries: OrderedDict[K, Entry[V]] = OrderedDict()
         self._lock = ForkSafeLock()
         self._making = ForkSafeLock()
+        self._is_closed = False
 
     def get(self, key: K) -> V | None:
         """What there is for a key; it is now the one that was asked for last."""
@@ -71,6 +73,9 @@ class Store(Generic[K, V]):
     def obtain(self, key: K, make: Callable[[], V], *, is_ahead: bool = False) -> V:
         """What there is for a key, made now if there is nothing; `is_ahead` of any use. What `make` raises
         passes, and nothing is kept.
+
+        Raises:
+            ModelClosed: the store is closed, or was while this was made.
         """
         value = self.get(key)
         if value is not None:
@@ -79,10 +84,14 @@ class Store(Generic[K, V]):
             value = self.get(key)  # another thread was faster
             if value is not None:
                 return value
+            if self._is_closed:
+                raise ModelClosed
             started = time.perf_counter()
             value = make()
             entry = Entry(value, time.perf_counter() - started, is_ahead, 0 if is_ahead else 1)
             with self._lock:
+                if self._is_closed:
+                    raise ModelClosed
                 self._keep(key, entry)
             return value
 
@@ -95,10 +104,13 @@ class Store(Generic[K, V]):
         """What is kept."""
         return [entry.value for _, entry in self.items()]
 
-    def clear(self) -> None:
-        """Keep nothing."""
+    def close(self) -> list[V]:
+        """Keep nothing, now and from now on; returns what was kept."""
         with self._lock:
+            self._is_closed = True
+            kept = [entry.value for entry in self._entries.values()]
             self._entries.clear()
+            return kept
 
     def _keep(self, key: K, entry: Entry[V]) -> None:
         self.num_made += 1

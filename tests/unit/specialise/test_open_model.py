@@ -236,6 +236,45 @@ def test_a_closed_model_runs_at_no_shape() -> None:
             compiled.run(None, {"x": rows(num_rows)})
 
 
+def test_a_model_closed_while_a_shape_is_compiled_stays_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = dense()
+    compiled.run(None, {"x": rows(1)})
+    make = compiled._compile_part
+
+    def closing(*arguments: Any) -> Any:
+        made = make(*arguments)
+        closer = threading.Thread(target=compiled.close)
+        closer.start()
+        closer.join()
+        return made
+
+    monkeypatch.setattr(compiled, "_compile_part", closing)
+    for num_rows in (2, 2, 1, 3):
+        with pytest.raises(ModelClosed):
+            compiled.run(None, {"x": rows(num_rows)})
+
+
+def test_a_model_closed_while_its_code_is_opened_stays_closed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiled = dense()
+    for num_rows in (1, 2):
+        compiled.run(None, {"x": rows(num_rows)})
+    saved = tw.open(compiled.save(tmp_path / "m.tw"))
+    read = saved._read  # type: ignore[attr-defined]
+
+    def closing(number: int) -> Any:
+        closer = threading.Thread(target=saved.close)
+        closer.start()
+        closer.join()
+        return read(number)
+
+    monkeypatch.setattr(saved, "_read", closing)
+    for num_rows in (1, 1, 2):
+        with pytest.raises(ModelClosed):
+            saved.run(None, {"x": rows(num_rows)})
+
+
 def test_threads_may_bring_any_shapes() -> None:
     compiled, wrong = dense(), []
 
