@@ -380,5 +380,59 @@ def test_torch_finds_the_backend_by_its_name(tmp_path: Path, monkeypatch: pytest
     lines = "".join(f"{name} = {place}\n" for name, place in named.items())
     (info / "entry_points.txt").write_text(f"[torch_dynamo_backends]\n{lines}")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    (entry,) = entry_points(group="torch_dynamo_backends", name="tilewright")
+    entry, *_ = entry_points(
+        group="torch_dynamo_backends", name="tilewright"
+    )  # installed too, it is there twice
     assert entry.load() is dynamo.backend
+
+
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda i: nn.functional.embedding(i, torch.arange(12.0).reshape(3, 4)),
+        lambda i: torch.gather(torch.arange(12.0).reshape(3, 4), 1, i[None]),
+        lambda i: torch.arange(12.0).reshape(4, 3).index_select(1, i),
+    ],
+)
+def test_an_index_that_may_not_count_from_the_end_is_torchs_own_error(select: Callable[[Any], Any]) -> None:
+    used = Used(select)
+    torch.testing.assert_close(used(torch.tensor([1, 2])), select(torch.tensor([1, 2])))
+    assert used.graphs[0].is_compiled
+    with pytest.raises((IndexError, RuntimeError), match="out of "):
+        used(torch.tensor([1, -1]))
+
+
+def test_outputs_that_share_memory_go_on_sharing_it() -> None:
+    def aliases(x: Any) -> Any:
+        y = x + 1
+        halves = y.chunk(2)
+        return y, y.view(-1), halves[1], y, x.split(1)[1]
+
+    used, x = Used(aliases), torch.zeros(2, 3)
+    y, flat, second, same, row = used(x)
+    assert used.graphs[0].is_compiled
+    assert same is y
+    with torch.inference_mode():
+        y[1, 0] = 7
+        x[1, 0] = 9
+    assert (flat[3], second[0, 0], row[0, 0]) == (7, 7, 9)
+
+
+def test_views_of_a_value_that_stays_inside_are_compiled_where_they_do_not_overlap() -> None:
+    used = Used(lambda x: (x + 1).chunk(2))
+    used(torch.zeros(4, 3))
+    assert used.graphs[0].is_compiled
+    used = Used(lambda x: ((x + 1)[:3], (x + 1)[2:]))
+    used(torch.zeros(4, 3))
+    assert used.graphs[0].is_compiled  # two sums, two memories
+
+    def overlapping(x: Any) -> Any:
+        y = x + 1
+        return y[:3], y[2:]
+
+    used = Used(overlapping)
+    first, second = used(torch.zeros(4, 3))
+    with torch.inference_mode():
+        first[2, 0] = 5
+    assert second[0, 0] == 5
+    assert "share the memory of a value that is no output" in used.remarks[0]

@@ -26,6 +26,24 @@ from tilewright.options import Options
 Output = Callable[[Sequence[Any], Sequence[Any]], Any]
 """One output of the graph, of the results of the code, as tensors, and the arguments of the call."""
 
+MAX_COMPARED_ELEMENTS = 1 << 26
+"""Elements of a value whose views are compared, one byte each."""
+
+_NO_INDEX = torch.iinfo(torch.int32).max
+_INDICES: Mapping[Any, tuple[int, str]] = {
+    torch.nn.functional.embedding: (0, "input"),
+    torch.embedding: (1, "indices"),
+    torch.gather: (2, "index"),
+    "gather": (2, "index"),
+    torch.index_select: (2, "index"),
+    "index_select": (2, "index"),
+    torch.scatter: (2, "index"),
+    "scatter": (2, "index"),
+    torch.scatter_add: (2, "index"),
+    "scatter_add": (2, "index"),
+}
+"""Where operators have indices of which none may be negative: by place and by name."""
+
 _BOUND = "bound_"
 """Begins the names of attributes that were inputs of a graph."""
 
@@ -78,7 +96,10 @@ def built(
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             bound = bound_module(module, {i: arguments[i] for i in places}, numbers)
-            program = torch.export.export(bound, tuple(arguments[i] for i in varying))
+            # Of an argument that is a view the exporter would follow, and complain about, the whole storage.
+            given = [arguments[i] for i in varying]
+            examples = tuple(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in given)
+            program = torch.export.export(bound, examples)
             functional = program.run_decompositions({})  # which tells writes and views
     except Exception as error:  # whatever the exporter raises: the graph runs in eager mode
         raise RunsEagerly(f"torch cannot export it ({one_line(error)})") from error
@@ -121,10 +142,25 @@ def bound_module(module: Any, constants: Mapping[int, Any], numbers: Mapping[int
             values[node] = graph.get_attr(name)
     results = graph.graph_copy(module.graph, values)
     graph.output(results)
+    _refuse_negative_indices(graph)
     for node in module.graph.nodes:
         if node.op in ("get_attr", "call_module"):
             attributes[node.target] = operator.attrgetter(node.target)(module)
     return torch.fx.GraphModule(attributes, graph).eval()
+
+
+def _refuse_negative_indices(graph: Any) -> None:
+    """Make negative indices of what counts from the start alone ones that no axis has: ONNX counts them from
+    the end, torch raises an error."""
+    for node in list(graph.nodes):
+        place, name = _INDICES.get(node.target, (0, "")) if node.op.startswith("call_") else (0, "")
+        index = node.args[place] if name and len(node.args) > place else node.kwargs.get(name)
+        if not isinstance(index, torch.fx.Node):
+            continue
+        with graph.inserting_before(node):
+            is_negative = graph.call_function(torch.lt, (index, 0))
+            checked = graph.call_function(torch.masked_fill, (index, is_negative, _NO_INDEX))
+        node.replace_input_with(index, checked)
 
 
 def _tensors_of(program: ExportedProgram) -> list[tuple[str, tuple[int, ...]]]:
@@ -142,11 +178,12 @@ def _outputs(program: ExportedProgram, varying: Sequence[int]) -> tuple[Output, 
         RunsEagerly: the graph writes to its inputs, or gives something that is no tensor.
     """
     (last,) = program.graph.find_nodes(op="output")
-    nodes = last.args[0]
-    views = _Views(program, varying)
+    pairs = list(zip(program.graph_signature.output_specs, last.args[0], strict=True))
+    tensors = [node for spec, node in pairs if isinstance(spec.arg, TensorArgument)]
+    views = _Views(program, varying, tensors)
     outputs: list[Output] = []
     num_results = num_views = 0
-    for spec, node in zip(program.graph_signature.output_specs, nodes, strict=True):
+    for spec, node in pairs:
         if spec.kind is not OutputKind.USER_OUTPUT:
             place = (spec.target or "an input").removeprefix(_BOUND)
             raise RunsEagerly(f"it writes to {place}, and compiled code changes nothing")
@@ -155,7 +192,7 @@ def _outputs(program: ExportedProgram, varying: Sequence[int]) -> tuple[Output, 
         elif not isinstance(spec.arg, TensorArgument):
             raise RunsEagerly(f"an output is a {type(spec.arg).__name__}")
         else:
-            is_view = views.is_view(node)
+            is_view = views.is_view(node, num_results)
             outputs.append(views.of(node) if is_view else _result(num_results))
             num_results += 1
             num_views += is_view
@@ -173,9 +210,18 @@ def _result(number: int) -> Output:
 
 
 class _Views:
-    """Outputs that are inputs, or views of them: the program that asks for them may write to them later."""
+    """Outputs that share memory: the program that asks for them may write to one and read another.
 
-    def __init__(self, program: ExportedProgram, varying: Sequence[int]) -> None:
+    Some are inputs or views of them, some views of another output. torch makes such views, of the arguments
+    of a call and of the results of the code.
+    """
+
+    def __init__(self, program: ExportedProgram, varying: Sequence[int], outputs: Sequence[Any]) -> None:
+        """`outputs` are those that are tensors, in the order of the results.
+
+        Raises:
+            RunsEagerly: two of them share memory of a value that is none of them.
+        """
         signature = program.graph_signature
         self._places = dict(zip(signature.user_inputs, varying, strict=True))
         self._held: dict[str, Any] = {
@@ -183,28 +229,74 @@ class _Views:
             for spec in signature.input_specs
             if spec.target is not None
         }
+        sharing: dict[Any, list[Any]] = {}
+        for node in outputs:
+            sharing.setdefault(_base_of(node), []).append(node)
+        self._result_of = {node: outputs.index(node) for node in sharing if node in outputs}
+        for base, nodes in sharing.items():
+            if base.op == "placeholder":
+                continue
+            if base not in self._result_of and _overlap([node.meta["val"] for node in nodes]):
+                raise RunsEagerly("outputs share the memory of a value that is no output")
+            for node in nodes if base in self._result_of else ():
+                self._require_replay(node, base)
 
-    def is_view(self, node: Any) -> bool:
-        """Whether what a node gives may share the memory of an input, as the schemas of operators say."""
-        while node.op == "call_function":
-            schema = getattr(node.target, "_schema", None)
-            alias = schema.returns[0].alias_info if schema is not None and schema.returns else None
-            if alias is None or not isinstance(node.args[0], torch.fx.Node):
-                return False
-            node = node.args[0]
-        return bool(node.op == "placeholder")
+    def is_view(self, node: Any, number: int) -> bool:
+        """Whether the output at this place of the results is made of an argument or another result."""
+        base = _base_of(node)
+        return bool(base.op == "placeholder") or self._result_of.get(base, number) != number
 
     def of(self, node: Any) -> Output:
-        """Such an output, of the arguments of a call: torch makes its own views."""
+        """Such an output of a call."""
+        return lambda results, arguments: self._value(node, results, arguments)
 
-        def value(node: Any, arguments: Sequence[Any]) -> Any:
-            if node.op == "placeholder":
-                place = self._places.get(node.name)
-                return self._held[node.name] if place is None else arguments[place]
+    def _value(self, node: Any, results: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        if node in self._result_of:
+            return results[self._result_of[node]]
+        if node.op == "placeholder":
+            place = self._places.get(node.name)
+            return self._held[node.name] if place is None else arguments[place]
 
-            def inner(part: Any) -> Any:
-                return value(part, arguments)
+        def inner(part: Any) -> Any:
+            return self._value(part, results, arguments)
 
-            return node.target(*map_arg(node.args, inner), **map_arg(node.kwargs, inner))
+        return node.target(*map_arg(node.args, inner), **map_arg(node.kwargs, inner))
 
-        return lambda results, arguments: value(node, arguments)
+    def _require_replay(self, node: Any, base: Any) -> None:
+        """Results are contiguous where torch's own may not be, so that not every view of one can be made."""
+        number = self._result_of[base]
+        results = [None] * number + [torch.empty(base.meta["val"].shape, dtype=base.meta["val"].dtype)]
+        try:
+            self._value(node, results, ())
+        except RuntimeError as error:
+            raise RunsEagerly(f"torch makes no such view of an output ({one_line(error)})") from error
+
+
+def _base_of(node: Any) -> Any:
+    """The node that made the memory in which a value lies, as the schemas of operators say."""
+    while node.op == "call_function" and node.args and isinstance(node.args[0], torch.fx.Node):
+        source = node.args[0]
+        if node.target is operator.getitem:
+            is_view = _base_of(source) is not source  # else one of several results with memory of their own
+        else:
+            schema = getattr(node.target, "_schema", None)
+            is_view = bool(schema is not None and schema.returns and schema.returns[0].alias_info)
+        if not is_view:
+            break
+        node = source
+    return node
+
+
+def _overlap(views: Sequence[Any]) -> bool:
+    """Whether two views of one storage, as fake tensors, have an element in common."""
+    num_elements = max(view.untyped_storage().nbytes() // view.element_size() for view in views)
+    if num_elements > MAX_COMPARED_ELEMENTS:
+        return True
+    taken = torch.zeros(num_elements, dtype=torch.bool)
+    for view in views:
+        own = torch.zeros_like(taken)
+        own.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(True)
+        if bool((own & taken).any()):
+            return True
+        taken |= own
+    return False
