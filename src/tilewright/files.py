@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from tilewright.errors import UsageError
 
@@ -233,27 +234,93 @@ def npz_bytes(arrays: Mapping[str, Array]) -> bytes:
     return buffer.getvalue()
 
 
+MAX_INFLATED_BYTES = 2 << 30
+"""Of all compressed arrays of one .npz file together: a few megabytes may stand for any number."""
+
+
 def read_npz(path: Path | str, dtypes: Mapping[str, np.dtype[Any]] | None = None) -> dict[str, Array]:
-    """Arrays of an .npz file by name.
+    """Arrays of an .npz file by name. The file may be hostile: it asks for no more memory than it says, and
+    nothing in it runs.
 
     The format knows no bfloat16 and gives two bytes instead: those become what `dtypes` says, if it fits.
 
     Raises:
-        ValueError: not an .npz file, or one with pickles in it.
-        OSError: it cannot be read.
+        ValueError: not an .npz file, or one with pickles in it; names the member.
+        OSError: it cannot be read, or is no regular file.
     """
-    import numpy as np
+    import zipfile
+    import zlib
 
-    with open(path, "rb") as file:
-        if not file.read(6).startswith((b"PK", b"\x93NUMPY")):
+    member = ""
+    with regular_file(path) as file:
+        begin = file.read(6)
+        if begin.startswith(b"\x93NUMPY"):
+            raise ValueError("it holds a single array without a name")
+        if not begin.startswith(b"PK"):
             raise ValueError("it holds no arrays of numpy")
-    archive = np.load(path, allow_pickle=False)
-    if isinstance(archive, np.ndarray):
-        raise ValueError("it holds a single array without a name")
-    with archive:
-        arrays = {name: archive[name] for name in archive.files}
+        try:
+            with zipfile.ZipFile(file) as archive:
+                arrays: dict[str, Array] = {}
+                left_bytes = MAX_INFLATED_BYTES
+                for info in archive.infolist():
+                    member = info.filename
+                    if info.compress_type != zipfile.ZIP_STORED:
+                        left_bytes -= info.file_size
+                    if left_bytes < 0:
+                        raise ValueError(
+                            f"compressed arrays of more than MAX_INFLATED_BYTES = {MAX_INFLATED_BYTES}; "
+                            "numpy.savez does not compress"
+                        )
+                    with archive.open(info) as inner:
+                        arrays[member.removesuffix(".npy")] = _read_npy(inner, info.file_size)
+        except (
+            zipfile.BadZipFile,
+            RuntimeError,
+            NotImplementedError,
+            zlib.error,
+            EOFError,
+            ValueError,
+        ) as error:
+            # RuntimeError: encrypted; NotImplementedError: a compression that zipfile does not know.
+            raise ValueError(f"{f'member {member[:80]!r}: ' if member else ''}{error}") from error
     for name, dtype in (dtypes or {}).items():
         array = arrays.get(name)
         if array is not None and array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
             arrays[name] = array.view(dtype)
     return arrays
+
+
+def _read_npy(file: IO[bytes], size_bytes: int) -> Array:
+    """The array of one .npy member, whose data are all that follows its header.
+
+    Raises:
+        ValueError: it is none.
+    """
+    import numpy as np
+    from numpy.lib import format as npy
+
+    try:
+        version = npy.read_magic(file)
+        read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[version]
+        shape, is_fortran, dtype = read_header(file)
+    except Exception as error:  # numpy's reader of headers lets through whatever its parsers raise
+        raise ValueError("it is no array of numpy, or its header is damaged") from error
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are pickles")
+    if any(type(extent) is not int or extent < 0 for extent in shape):
+        raise ValueError(f"its shape {str(shape)[:80]} is none")
+    data_bytes = math.prod(shape) * dtype.itemsize
+    if data_bytes != size_bytes - file.tell():
+        raise ValueError(f"its header asks for {data_bytes} bytes, and {size_bytes - file.tell()} follow")
+    try:
+        array: Array = np.empty(shape[::-1] if is_fortran else shape, dtype)
+    except (MemoryError, ValueError) as error:
+        raise ValueError(f"the system does not give {data_bytes} bytes") from error
+    view = memoryview(array.reshape(-1).view(np.uint8).data if data_bytes else b"")
+    done = 0
+    while done < data_bytes:
+        count = file.readinto(view[done : done + (1 << 20)])  # type: ignore[attr-defined]  # ZipExtFile has it
+        if not count:
+            raise ValueError("it is cut off")
+        done += count
+    return array.T if is_fortran else array

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import zipfile
+import errno
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,11 +31,11 @@ def read_arrays(path: Path, specs: Sequence[TensorInfo] = ()) -> dict[str, Array
         return read_npz(path, {spec.name: spec.dtype.numpy for spec in specs})
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file. Write one with numpy.savez(path, x=array).") from None
-    except IsADirectoryError:
-        raise UsageError(
-            f"{path}: is a folder; give an .npz file, as numpy.savez(path, x=array) writes it."
-        ) from None
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, OSError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EISDIR:
+            raise UsageError(
+                f"{path}: is a folder; give an .npz file, as numpy.savez(path, x=array) writes it."
+            ) from None
         reason = str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
         raise UsageError(
             f"{path}: not a readable .npz file ({reason}). Write it with numpy.savez(path, x=array)."

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tilewright.errors import UsageError
-from tilewright.fields import FieldError
+from tilewright.fields import FieldError, parsed_json
 from tilewright.files import not_writable, regular_file
 from tilewright.mapping.sweep.tasks import LayerAnswer, Refusal, answer_of
 
@@ -61,14 +61,14 @@ class Journal:
     def _read(self, path: Path, data: bytes) -> None:
         for number, line in enumerate(data.splitlines(), 1):
             try:
-                document = json.loads(line)
-            except ValueError:
+                document = parsed_json(line)
+            except (ValueError, RecursionError):
                 if number > 1 or b'{"task": ' in line[:9] or b'{"task": '.startswith(line):
                     continue  # cut short
                 raise _not_a_journal(path, number) from None
             try:
                 self.answers[str(document["task"])] = answer_of(json.dumps(document["answer"]))
-            except (KeyError, TypeError, FieldError):
+            except (KeyError, TypeError, FieldError, RecursionError):
                 raise _not_a_journal(path, number) from None
 
 
