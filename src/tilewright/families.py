@@ -127,6 +127,11 @@ TARGETS = _family(
     },
 )
 
+BODIES: Registry[Any] = Registry(
+    "compiler of bodies", members={"compiled": "tilewright.specialise.control_flow:CompiledBodies"}
+)
+"""What compiles the bodies of control flow, for targets that call them: the flow above targets, once more."""
+
 HOST_TARGET, HOST_MACHINE = "cpu", "host"
 """This machine as what runs models, and as a description: whichever of both names is asked for is meant."""
 

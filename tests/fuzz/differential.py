@@ -31,6 +31,7 @@ from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.targets.cpu.arrange import Barriers, numbered
 from tilewright.targets.cpu.code import CpuCode, main_steps
 from tilewright.targets.cpu.codegen import JitLibrary
+from tilewright.targets.cpu.control_flow_step import host_callback
 from tilewright.targets.cpu.executable import bytes_at
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.kernel import REPORT_BYTES
@@ -121,7 +122,9 @@ def run_hostile(code: CpuCode, feed: Mapping[str, Array], *, at_end: bool = True
     graph, plan, problem = code.program.graph, code.memory, code.memory_problem
     assert not check_memory(problem, plan)
     steps, host_steps, weights = _placed_steps(code)
-    callbacks: list[Callable[[Sequence[int]], None]] = [step.callback() for step in host_steps]
+    callbacks: list[Callable[[Sequence[int]], None]] = [
+        host_callback(step, code.program.options) for step in host_steps
+    ]
     plain: list[Launch | Stage | HostCall] = []
     step_of = [number for number, _, _ in numbered(code.lowered)]
     for number, step in enumerate(steps):

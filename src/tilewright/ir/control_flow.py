@@ -1,6 +1,7 @@
-"""Reference semantics of If, Loop and Scan: the steps are ours, each body runs in onnx.reference.
+"""Semantics of If, Loop and Scan: the steps are ours, each body is run by what the caller gives.
 
-Operators of a body for which that takes very long run by our own references.
+By default a body runs in onnx.reference, which is the oracle. Operators that it does not run, or for which it
+takes very long, run by our own references.
 """
 
 from __future__ import annotations
@@ -24,24 +25,44 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan"})
 
 
 def run_control_flow(
-    node: Node, inputs: Sequence[Array | None], captures: Sequence[Array]
+    node: Node,
+    inputs: Sequence[Array | None],
+    captures: Sequence[Array],
+    body_of: Callable[[str], Body] | None = None,
 ) -> tuple[Array, ...]:
     """Results of a control-flow node; `captures` are the values of `node.captures`.
+
+    `body_of` gives what runs the body in an attribute of the node, onnx.reference by default.
 
     Raises:
         InputError: it takes more than `MAX_LOOP_STEPS` steps, those of loops inside included.
     """
     steps = _Steps(node)
     outer = {value.name: array for value, array in zip(node.captures, captures, strict=True)}
+
+    def body(name: str) -> Body:
+        return _counted(body_of(name), steps) if body_of else _reference_body(node, name, outer, steps)
+
     present = [array for array in inputs if array is not None]
     if node.op_type == "If":
-        taken = "then_branch" if bool(np.asarray(present[0]).reshape(-1)[0]) else "else_branch"
-        return tuple(_body(node, taken, outer, steps)([]))
-    body = _body(node, "body", outer, steps)
+        return tuple(body(branch_name(present[0]))([]))
     if node.op_type == "Scan":
-        return _scan(node, present, body, steps)
+        return _scan(node, present, body("body"), steps)
     padded = [*inputs, None, None]
-    return _loop(node, padded[0], padded[1], [a for a in inputs[2:] if a is not None], body)
+    return _loop(node, padded[0], padded[1], [a for a in inputs[2:] if a is not None], body("body"))
+
+
+def branch_name(condition: Array) -> str:
+    """The attribute that holds the branch which an If takes."""
+    return "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
+
+
+def _counted(body: Body, steps: _Steps) -> Body:
+    def run(arrays: Sequence[Array]) -> list[Array]:
+        steps.take()
+        return body(arrays)
+
+    return run
 
 
 def _loop(
@@ -90,28 +111,46 @@ def _scan(node: Node, inputs: list[Array], body: Body, steps: _Steps) -> tuple[A
 
 
 def _stacked(node: Node, stacks: Sequence[Sequence[Array]], axes: Sequence[int]) -> list[Array]:
-    """Results of all steps side by side; no steps give the empty tensor the graph declares."""
+    """Results of all steps side by side; no steps give the empty tensor that graph or body declare."""
+    first = len(node.outputs) - len(stacks)
     results = []
-    for value, stack, axis in zip(node.outputs[len(node.outputs) - len(stacks) :], stacks, axes, strict=True):
+    for number, (stack, axis) in enumerate(zip(stacks, axes, strict=True), first):
+        value = node.outputs[number]
         if stack:
             results.append(np.stack(stack, axis))
         elif value is not None:
-            results.append(np.zeros(value.shape, value.dtype.numpy))
+            shape = value.shape or _declared_rows(node, number, axis)
+            results.append(np.zeros(shape, value.dtype.numpy))
         else:
             results.append(np.zeros(0))
     return results
+
+
+def _declared_rows(node: Node, number: int, axis: int) -> tuple[int, ...]:
+    """The shape of no rows of a result, as the body declares them."""
+    from onnx import GraphProto
+
+    attribute = node.attributes.get("body")
+    assert isinstance(attribute, SubgraphAttribute)
+    outputs = GraphProto.FromString(attribute.serialized).output
+    tensor = outputs[number + (node.op_type == "Loop")].type.tensor_type
+    row = [max(dim.dim_value, 0) for dim in tensor.shape.dim]
+    axis %= len(row) + 1
+    return (*row[:axis], 0, *row[axis:])
 
 
 def _check_stacks(node: Node, stacks: Sequence[Sequence[Array]]) -> None:
     """Stop when more is stacked than the graph declares: it would only be known when memory is full."""
     for value, stack in zip(node.outputs[len(node.outputs) - len(stacks) :], stacks, strict=True):
         num_elements = len(stack) * stack[-1].size
-        if value is None and num_elements > MAX_HOST_ELEMENTS:
+        # What is stacked has an axis at least: a result without is one whose shape data decide.
+        is_open = value is None or not value.shape
+        if is_open and num_elements > MAX_HOST_ELEMENTS:
             raise InputError(
                 f"{node.op_type} {node.name!r} stacks more than MAX_HOST_ELEMENTS = {MAX_HOST_ELEMENTS} "
                 "elements; feed it fewer steps."
             )
-        if value is not None and num_elements > value.num_elements:
+        if value is not None and not is_open and num_elements > value.num_elements:
             raise InputError(
                 f"{node.op_type} {node.name!r} stacks more than the {list(value.shape)} that its result "
                 f"{value.name!r} is declared; feed it fewer steps."
@@ -165,36 +204,40 @@ def _counting(steps: _Steps) -> list[Any]:
     return [counting(Loop), counting(Scan)]
 
 
-def _quick_references(opset: int) -> list[Any]:
-    """Operators to give onnx.reference in place of its, which compares boxes one by one in Python."""
+# Operators that onnx.reference does not run with every release of numpy, or compares one by one in Python.
+_OWN_REFERENCES = ("NonMaxSuppression", "OneHot")
+
+
+def _own_references(opset: int) -> list[Any]:
+    """Operators to give onnx.reference in place of its own."""
+    return [_own_reference(op_type, opset) for op_type in _OWN_REFERENCES]
+
+
+def _own_reference(op_type: str, opset: int) -> Any:
     from onnx.reference.op_run import OpRun
 
-    class NonMaxSuppression(OpRun):  # type: ignore[misc]  # a class of a package without types
-        op_domain = ""
-        onnx_node: Any
+    def run(self: Any, *operands: Any, **attributes: Any) -> tuple[Any, ...]:
+        proto = self.onnx_node
+        arrays = [None if x is None else np.asarray(x) for x in operands]
+        values = [
+            None if x is None else Value(name, DType.from_numpy(x.dtype), x.shape)
+            for name, x in zip(proto.input, arrays, strict=True)
+        ]
+        result = Value(proto.output[0], DType.INT64, ())
+        given = {name: value for name, value in attributes.items() if value is not None}
+        node = Node(op_type, values, [result], given, name=proto.name, opset=opset)
+        excess = host_excess(node, arrays)
+        if excess is not None:
+            raise InputError(f"{op_type} {node.name!r}: {excess}.")
+        operator = find_operator(node)
+        assert operator is not None
+        assert operator.reference is not None
+        return tuple(operator.reference(node, arrays))
 
-        def _run(self, *operands: Any, **attributes: Any) -> tuple[Any, ...]:
-            arrays = [None if x is None else np.asarray(x) for x in operands]
-            names = self.onnx_node.input
-            values = [
-                None if x is None else Value(name, DType.from_numpy(x.dtype), x.shape)
-                for name, x in zip(names, arrays, strict=True)
-            ]
-            result = Value(self.onnx_node.output[0], DType.INT64, ())
-            kind = type(self).__name__
-            node = Node(kind, values, [result], attributes, name=self.onnx_node.name, opset=opset)
-            excess = host_excess(node, arrays)
-            if excess is not None:
-                raise InputError(f"{kind} {node.name!r}: {excess}.")
-            operator = find_operator(node)
-            assert operator is not None
-            assert operator.reference is not None
-            return tuple(operator.reference(node, arrays))
-
-    return [NonMaxSuppression]
+    return type(op_type, (OpRun,), {"op_domain": "", "_run": run})
 
 
-def _body(node: Node, name: str, outer: dict[str, Array], steps: _Steps) -> Body:
+def _reference_body(node: Node, name: str, outer: dict[str, Array], steps: _Steps) -> Body:
     from onnx import GraphProto, TensorProto, helper
     from onnx.reference import ReferenceEvaluator
 
@@ -210,7 +253,7 @@ def _body(node: Node, name: str, outer: dict[str, Array], steps: _Steps) -> Body
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.opset)])
     # What exists already may be larger: a body may hand on what it is given.
     given = max((v.num_elements for v in (*node.operands(), *node.results())), default=0)
-    new_ops = [*_counting(steps), *bounded_operators(), *_quick_references(node.opset)]
+    new_ops = [*_counting(steps), *bounded_operators(), *_own_references(node.opset)]
     evaluator = ReferenceEvaluator(model, new_ops=new_ops)
 
     def run(arrays: Sequence[Array]) -> list[Array]:

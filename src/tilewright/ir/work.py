@@ -48,6 +48,9 @@ MAX_REGEX_S = 10.0
 # Steps of a loop whose body runs on the host, those of loops inside it included: they take 20 us and more.
 MAX_LOOP_STEPS = 2**18
 
+# Steps of a loop whose body is compiled, those of loops inside it included: from .1 us to a few each.
+MAX_COMPILED_LOOP_STEPS = 2**24
+
 # Elements that one box of RoiAlign may be computed from.
 MAX_BOX_SAMPLES = 2**24
 

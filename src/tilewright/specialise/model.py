@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tilewright import families
 from tilewright.arguments import as_array, checked
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import Body, CompiledFacts
@@ -31,6 +32,7 @@ from tilewright.specialise.parts import Compile, Part, is_light
 from tilewright.specialise.store import Entry, Store
 from tilewright.specialise.tails import Tail
 from tilewright.targets.base import Executable
+from tilewright.targets.runs import HostRunner
 
 if TYPE_CHECKING:
     from tilewright.artifact.stored_rows import StoredRows
@@ -105,6 +107,9 @@ class OpenCompiledModel(CompiledModel):
         )
         self._tails: weakref.WeakKeyDictionary[PreparedModel, Tail] = weakref.WeakKeyDictionary()
         self._recent: _Recent | None = None
+        runner = families.BODIES.get("compiled").runner
+        self._run_operator: HostRunner = runner(facts.options)
+        self._run_decided: HostRunner = runner(facts.options, is_data_decided=True)
 
     def run(
         self, output_names: Sequence[str] | None, feed: Mapping[str, Array]
@@ -314,7 +319,7 @@ class OpenCompiledModel(CompiledModel):
             is_light = is_light and part.compiled is None
             rest = part.rest
             arrays = {} if rest is None else {name: values[name] for name in rest.inputs}
-        tail = Tail.of(model, dtypes, feed) if is_light else None
+        tail = Tail.of(model, dtypes, feed, self._run_decided) if is_light else None
         if tail is not None:
             self._tails[model] = tail
         return outputs
@@ -344,7 +349,9 @@ class OpenCompiledModel(CompiledModel):
         if purpose == "ahead" and division.is_static:
             self._mark_rows(division.graph)
         compile_part = self._limited(key, started, is_whole=division.is_static)
-        return Part.of(division, dict(key), compile_part, keeps=purpose == "ahead")
+        return Part.of(
+            division, dict(key), compile_part, keeps=purpose == "ahead", run_operator=self._run_operator
+        )
 
     def _mark_rows(self, graph: Graph) -> None:
         """Say which axes of the inputs hold rows, of those with several extents: the code serves fewer."""
@@ -361,7 +368,13 @@ class OpenCompiledModel(CompiledModel):
             started = time.perf_counter()
             division = prepared.divided(dict(key))
             interprets = self.options.frozen_shapes or is_light(division.graph)
-            return Part.of(division, dict(key), self._limited(key, started), interprets=interprets)
+            return Part.of(
+                division,
+                dict(key),
+                self._limited(key, started),
+                interprets=interprets,
+                run_operator=self._run_decided,
+            )
 
         return self._following.obtain((prepared, key), make)
 

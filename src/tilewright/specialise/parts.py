@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilewright.compiled import CompiledModel
-from tilewright.errors import InputError
+from tilewright.errors import InputError, InternalError
 from tilewright.frontend.onnx.prepared import Division, HostOperator, PreparedModel
 from tilewright.ir.derive import flops
 from tilewright.ir.dtype import DType
@@ -19,6 +19,7 @@ from tilewright.ir.interpret import run_graph
 from tilewright.ir.ops.registry import sizing_by_data
 from tilewright.ir.work import MAX_HOST_ELEMENTS
 from tilewright.targets import host_runner
+from tilewright.targets.runs import HostRunner
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
@@ -44,6 +45,7 @@ class Part:
     rest: PreparedModel | None
     dtypes: Mapping[str, DType]
     graph: Graph | None = None
+    run_operator: HostRunner = field(default_factory=host_runner)
 
     @classmethod
     def of(
@@ -54,6 +56,7 @@ class Part:
         *,
         interprets: bool = False,
         keeps: bool = False,
+        run_operator: HostRunner | None = None,
     ) -> Part:
         """Compile what is static; `interprets` leaves that to the reference, `keeps` its graph."""
         graph, compiled = division.graph, None
@@ -68,6 +71,7 @@ class Part:
             division.rest,
             division.dtypes,
             graph if keeps else None,
+            run_operator or host_runner(),
         )
 
     @property
@@ -86,12 +90,33 @@ class Part:
         for operator in self.operators:
             arrays = [None if name is None else values[name] for name in operator.inputs]
             captures = [values[name] for name in operator.captures]
-            values.update(operator_results(operator.node, arrays, captures))
+            values.update(operator_results(operator.node, arrays, captures, self.run_operator))
         return values
 
 
+def interpreted_values(
+    model: PreparedModel, feed: Mapping[str, Array], run_operator: HostRunner
+) -> tuple[dict[str, Array], dict[str, DType]]:
+    """Outputs of a model by the reference, whichever shapes data decide, and the types of its values."""
+
+    def refuse(graph: Graph, shapes: Shapes) -> CompiledModel:
+        raise InternalError(f"{graph.name} is interpreted.")
+
+    rest: PreparedModel | None = model
+    outputs, dtypes = dict[str, Array](), dict[str, DType]()
+    while rest is not None:
+        shapes = {name: array.shape for name, array in feed.items()}
+        part = Part.of(rest.divided(shapes), shapes, refuse, interprets=True, run_operator=run_operator)
+        values = part.values(feed)
+        outputs.update({name: values[name] for name in rest.outputs if name in values})
+        dtypes.update(part.dtypes)
+        rest = part.rest
+        feed = {} if rest is None else {name: values[name] for name in rest.inputs}
+    return outputs, dtypes
+
+
 def operator_results(
-    node: Node, arrays: Sequence[Array | None], captures: Sequence[Array]
+    node: Node, arrays: Sequence[Array | None], captures: Sequence[Array], run_operator: HostRunner
 ) -> dict[str, Array]:
     """What an operator gives on the host, by name.
 
@@ -99,7 +124,7 @@ def operator_results(
         InputError: operands that it does not take, or that make a result larger than the host may hold.
     """
     _require_small(node, arrays)
-    results = host_runner()(node, arrays, captures=captures)
+    results = run_operator(node, arrays, captures=captures)
     return {
         value.name: array if array.flags.c_contiguous else np.ascontiguousarray(array)
         for value, array in zip(node.outputs, results, strict=True)

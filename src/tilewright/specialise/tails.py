@@ -16,6 +16,7 @@ from tilewright.frontend.onnx.prepared import PreparedModel, Step
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape, Value
 from tilewright.specialise.parts import operator_results
+from tilewright.targets.runs import HostRunner
 
 Array = np.ndarray[Any, Any]
 
@@ -26,10 +27,11 @@ MAX_GROWTH = 2
 class _Repeated:
     """A step that runs many times. Shapes are mostly those of the last run, and so is the node then."""
 
-    def __init__(self, step: Step, dtypes: Mapping[str, DType]) -> None:
+    def __init__(self, step: Step, dtypes: Mapping[str, DType], run_operator: HostRunner) -> None:
         self.operands = tuple(filter(None, step.inputs))
         self._step = step
         self._dtypes = dtypes
+        self._run_operator = run_operator
         self._last: tuple[list[Shape], Node] | None = None
 
     def results(self, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -42,7 +44,7 @@ class _Repeated:
         if last is None or last[0] != shapes:
             # Not locked: whichever of two threads is later, both have a node for their own shapes.
             last = self._last = (shapes, self._node(values))
-        return operator_results(last[1], arrays, captures)
+        return operator_results(last[1], arrays, captures, self._run_operator)
 
     def _node(self, values: Mapping[str, Array]) -> Node:
         step, dtypes = self._step, self._dtypes
@@ -67,7 +69,13 @@ class Tail:
     max_elements: int
 
     @classmethod
-    def of(cls, model: PreparedModel, dtypes: Mapping[str, DType], feed: Mapping[str, Array]) -> Tail | None:
+    def of(
+        cls,
+        model: PreparedModel,
+        dtypes: Mapping[str, DType],
+        feed: Mapping[str, Array],
+        run_operator: HostRunner,
+    ) -> Tail | None:
         """The nodes of a model that was little work on a feed; None where they cannot run one by one."""
         steps = model.steps(dtypes)
         if steps is None:
@@ -75,7 +83,7 @@ class Tail:
         constants = model.arrays()
         asked = []
         for step in steps:
-            repeated = _Repeated(step, dtypes)
+            repeated = _Repeated(step, dtypes, run_operator)
             if constants.keys() >= {*repeated.operands, *step.captures}:
                 constants.update(repeated.results(constants))
             else:

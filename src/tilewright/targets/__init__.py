@@ -12,9 +12,12 @@ from tilewright.errors import UsageError
 from tilewright.registry import Registry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from tilewright.hardware.machine import Machine
-    from tilewright.targets.base import CodeStore, Target
-    from tilewright.targets.runs import HostRunner
+    from tilewright.ir.graph import Graph, Node, Shape
+    from tilewright.targets.base import CodeStore, Executable, Target
+    from tilewright.targets.runs import HostRunner, RunsControlFlow
 
 TARGETS: Registry[Target] = families.TARGETS
 
@@ -51,6 +54,23 @@ def host_runner() -> HostRunner:
     from tilewright.targets.cpu.host_operators import run_on_host
 
     return run_on_host
+
+
+def compiled_control_flow(
+    node: Node,
+    inputs: Sequence[Shape | None],
+    captures: Sequence[Shape],
+    compile_body: Callable[[Graph], Executable],
+) -> RunsControlFlow | None:
+    """A control-flow node for operands of these shapes, whose bodies are compiled for this processor; None
+    where data decide shapes in the body of a loop, or a state does not keep its shape.
+
+    Raises:
+        UnsupportedOp, ModelRejected: a body that cannot be built.
+    """
+    from tilewright.targets.cpu.control_flow_arrays import on_arrays
+
+    return on_arrays(node, inputs, captures, compile_body)
 
 
 def runs_steps(text: str) -> bool:

@@ -37,6 +37,17 @@ class HostRunner(Protocol):
         ...
 
 
+class RunsControlFlow(Protocol):
+    """A control-flow node whose bodies are code for given shapes of its operands."""
+
+    def run(
+        self, operands: Sequence[Array | None], captures: Sequence[Array]
+    ) -> tuple[Array | None, ...] | None:
+        """Its results, given contiguous arrays of those shapes; None for a branch in which data decide
+        shapes."""
+        ...
+
+
 def written_into(results: dict[str, Array], into: Mapping[str, Array]) -> dict[str, Array]:
     """Outputs that were computed elsewhere, those copied that have an array to lie in."""
     for name, array in into.items():

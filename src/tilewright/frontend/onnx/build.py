@@ -204,7 +204,62 @@ class Importer:
         if proto.op_type in _LOOPS and not _all_known(proto, types):
             derived = loop_types(given, inputs, lambda body, values: self._body_results(body, values, scope))
             types = [t if t and t[1] is not None else d for t, d in zip(types, derived, strict=False)]
+        elif proto.op_type == "If" and not _all_known(proto, types):
+            types = [*self._branch_types(given, types, scope)]
+        elif not _all_known(proto, types):
+            types = [*self._definition_types(proto, schema, inputs, types, scope)]
         self._append(proto, node, types, scope)
+
+    def _branch_types(
+        self, proto: NodeProto, types: Sequence[ResultType], scope: Scope
+    ) -> Sequence[ResultType]:
+        """Types of an If's results, known where all branches that fit these shapes give the same.
+
+        A branch that does not fit them is not taken in a run that succeeds.
+        """
+        found: list[Sequence[Value]] = []
+        for condition in (True, False):
+            try:
+                found.append(self._body_results(branch_of(proto, condition), [], scope))
+            except ModelRejected:
+                continue
+            except UnsupportedOp:
+                return types
+        if not found or any(len(results) != len(proto.output) for results in found):
+            return types
+        derived: list[ResultType] = [(v.dtype, v.shape) for v in found[0]]
+        if any([(v.dtype, v.shape) for v in results] != derived for results in found):
+            return types
+        return [t if t and t[1] is not None else d for t, d in zip(types, derived, strict=True)]
+
+    def _definition_types(
+        self,
+        proto: NodeProto,
+        schema: defs.OpSchema,
+        inputs: Sequence[Value | None],
+        types: Sequence[ResultType],
+        scope: Scope,
+    ) -> Sequence[ResultType]:
+        """Types of the results of an operator that ONNX infers nothing of, but defines by others.
+
+        Those are GreaterOrEqual and LessOrEqual before opset 16.
+        """
+        body = function_body(proto, schema, scope.opsets[""], inputs)
+        if body is None:
+            return types
+        trial = Importer(self._arrays, self._bound)
+        inner = Scope(scope.opsets, depth=scope.depth + 1)
+        inner.values = dict(zip(body.input, [*inputs, *[None] * len(body.input)], strict=False))
+        try:
+            trial._nodes(body.node, inner)
+            found = [inner.find(name) for name in body.output]
+        except UnsupportedOp:
+            return types
+        finally:
+            trial._undo(0)
+        derived = [None if v is None else (v.dtype, v.shape) for v in found]
+        pairs = zip(types, (*derived, *[None] * len(types)), strict=False)
+        return [t if t and t[1] is not None else d for t, d in pairs]
 
     def _has_room(self, data: Sequence[np.ndarray[Any, Any] | None]) -> bool:
         """Whether constants computed here may be kept: all together are bounded, however small each."""

@@ -72,7 +72,8 @@ class _Survey(Importer):
                     self._set_aside(proto, scope, "made at the shapes that data decide before it", "deferred")
             except DataDependentShape:
                 self._undo(num_nodes)
-                self._set_aside(proto, scope, "data decide the shape of its result", "host")
+                kind: Kind = "deferred" if any(True for _ in body_graphs(proto)) else "host"
+                self._set_aside(proto, scope, "data decide the shape of its result", kind)
             except UnsupportedOp as error:
                 self._undo(num_nodes)
                 self._set_aside(proto, scope, str(error), "refused")

@@ -12,14 +12,14 @@ from tilewright.ir.graph import Node, SubgraphAttribute
 from tilewright.ir.nest import Description, Opaque
 from tilewright.ir.ops.build import choice_attr, require, require_rank
 from tilewright.ir.ops.registry import operator
-from tilewright.ir.work import ELEMENTS_PER_POINT, MAX_LOOP_STEPS, HostWork, number_of
+from tilewright.ir.work import ELEMENTS_PER_POINT, MAX_COMPILED_LOOP_STEPS, HostWork, number_of
 
 Array = np.ndarray[Any, Any]
 
 _REASONS = {
     "Bernoulli": "it is random",
     "BitCast": "it reinterprets bits",
-    "If": "it is control flow",
+    "If": "control flow, whose branches are compiled",
     "RandomNormal": "it is random",
     "RandomNormalLike": "it is random",
     "RandomUniform": "it is random",
@@ -49,7 +49,7 @@ def loop(node: Node) -> Description:
     num_states = len(node.inputs) - 2
     for value in node.outputs[max(num_states, 0) :]:
         _require_steps(node, 0 if value is None or not value.shape else value.shape[0])
-    return Opaque("Loop: it is control flow")
+    return Opaque("Loop: control flow, whose body is compiled")
 
 
 @operator("Scan")
@@ -59,14 +59,15 @@ def scan(node: Node) -> Description:
     axes = node.ints_attr("scan_input_axes", [0] * num_scanned) or [0]
     if isinstance(node.attributes.get("body"), SubgraphAttribute) and 1 <= num_scanned <= len(node.inputs):
         _require_steps(node, node.require(len(node.inputs) - num_scanned).shape[axes[0]])
-    return Opaque("Scan: it is control flow")
+    return Opaque("Scan: control flow, whose body is compiled")
 
 
 def _require_steps(node: Node, num_steps: int) -> None:
     require(
         node,
-        num_steps <= MAX_LOOP_STEPS,
-        f"it takes {num_steps} steps, more than MAX_LOOP_STEPS = {MAX_LOOP_STEPS} that may run on the host",
+        num_steps <= MAX_COMPILED_LOOP_STEPS,
+        f"it takes {num_steps} steps, more than the {MAX_COMPILED_LOOP_STEPS} (MAX_COMPILED_LOOP_STEPS) "
+        "that a loop may take",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from tilewright.ir.control_flow import CONTROL_FLOW
 from tilewright.ir.graph import Node
 from tilewright.partition.base import Partition
 from tilewright.steps import KERNEL_PREFIX, KernelInfo, StepInfo
@@ -39,7 +40,7 @@ def _kernel(identifier: str, launch: KernelLaunch | HostOperator, partition: Par
         return KernelInfo(
             id=identifier,
             symbol=launch.node.op_type,
-            template="host",
+            template="bodies" if launch.node.op_type in CONTROL_FLOW else "host",
             nodes=(launch.node.name,),
             subgraph_id=_subgraph_id((launch.node,), partition),
             notes=(launch.reason,),

@@ -6,7 +6,7 @@ import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from tilewright.targets.cpu.output_memory import OutputMemory
 from tilewright.targets.cpu.pool import not_enough_memory
 from tilewright.targets.cpu.runtime import CheckedIndex, Executor, HostCallback, RunTrace, StepTime
 
+if TYPE_CHECKING:
+    from tilewright.targets.runs import HostRunner
+
 Array = np.ndarray[Any, Any]
 
 NO_ROWS: Mapping[str, int] = {}
@@ -32,6 +35,11 @@ class TensorSpec:
     name: str
     dtype: DType
     shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the dense tensor."""
+        return math.prod(self.shape) * self.dtype.size_bytes
 
     @classmethod
     def of(cls, value: Value) -> TensorSpec:
@@ -55,11 +63,9 @@ class HostStep:
     inputs: tuple[ArgRef | None, ...]
     outputs: tuple[ArgRef | None, ...]
 
-    def callback(self) -> HostCallback:
-        """The function that the executor calls with the base addresses of a run."""
-
+    def callback_of(self, run_operator: HostRunner) -> HostCallback:
+        """The function that calls `run_operator` on arrays."""
         from tilewright.ir.interpret import require_shape
-        from tilewright.targets.cpu.host_operators import run_on_host
 
         def run(bases: Sequence[int]) -> None:
             arrays = [
@@ -68,7 +74,7 @@ class HostStep:
             ]
             num_inputs = len(self.node.inputs)
             captures = [a for a in arrays[num_inputs:] if a is not None]
-            results = run_on_host(self.node, arrays[:num_inputs], captures=captures)
+            results = run_operator(self.node, arrays[:num_inputs], captures=captures)
             for value, ref, result in zip(self.node.outputs, self.outputs, results, strict=False):
                 if value is None or ref is None or result is None:
                     continue
@@ -104,7 +110,7 @@ class CpuExecutable:
         weights: ConstantPlaces,
         arena_bytes: int,
         scratch_bytes: int,
-        host_steps: Sequence[HostStep],
+        callbacks: Sequence[HostCallback],
         num_threads: int | None,
         index_checks: Sequence[CheckedIndex] = (),
         row_axes: Mapping[str, int] = NO_ROWS,
@@ -134,7 +140,7 @@ class CpuExecutable:
             num_threads=num_threads,
             arena_bytes=arena_bytes,
             scratch_bytes=scratch_bytes,
-            callbacks=[step.callback() for step in host_steps],
+            callbacks=callbacks,
             index_checks=index_checks,
         )
         self._has_steps = bool(main.segments)
@@ -188,6 +194,26 @@ class CpuExecutable:
             run((weights.address, *inputs, *outputs, num_rows))
 
         return run_at
+
+    @property
+    def passthrough(self) -> Mapping[str, Array | str]:
+        """Outputs that no kernel computes: a constant, or the name of an input."""
+        return self._passthrough
+
+    @property
+    def executor(self) -> Executor | None:
+        """What runs its code; None where there is none to run."""
+        return self._executor if self._has_steps else None
+
+    @property
+    def weights_address(self) -> int:
+        """Where its constants lie."""
+        return self._weights.address
+
+    def run_at(self, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Run on memory that the caller vouches for, as `at_addresses`; what no kernel computes is left."""
+        if self._has_steps:
+            self._executor.run((self._weights.address, *inputs, *outputs, self.max_rows))
 
     def run_profiled(self, feed: Mapping[str, Array]) -> tuple[StepTime, ...]:
         """Time of each generated step of one run; needs an executable compiled for profiling."""

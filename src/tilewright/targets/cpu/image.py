@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from tilewright.targets.cpu.control_flow_step import host_callback
 from tilewright.targets.cpu.executable import (
     ConstantPlaces,
     CpuExecutable,
@@ -21,6 +22,7 @@ from tilewright.targets.cpu.runtime import CheckedIndex
 
 if TYPE_CHECKING:
     from tilewright.content_pool import ContentPool
+    from tilewright.options import Options
 
 Array = np.ndarray[Any, Any]
 
@@ -68,6 +70,7 @@ class CpuImage:
     runtime: bytes | None = None
     row_axes: Mapping[str, int] = field(default_factory=dict)
     rows_share: float = 0.0
+    body_options: Options | None = None
 
     def load(self, num_threads: int | None, pool: ContentPool | None = None) -> CpuExecutable:
         """Make it runnable in this process; what a pool has of its constants is not held a second time."""
@@ -97,7 +100,7 @@ class CpuImage:
             arena_bytes=self.arena_bytes,
             scratch_bytes=self.scratch_bytes,
             index_checks=self.index_checks,
-            host_steps=self.host_steps,
+            callbacks=[host_callback(step, self.body_options) for step in self.host_steps],
             num_threads=num_threads,
             row_axes=self.row_axes,
             rows_share=self.rows_share,

@@ -101,6 +101,7 @@ def _tables(image: CpuImage, graph: Graph) -> dict[str, Any]:
             {"node": position[s.node], "inputs": _refs(s.inputs), "outputs": _refs(s.outputs)}
             for s in image.host_steps
         ],
+        "accuracy": None if image.body_options is None else image.body_options.accuracy,
         "index_checks": [asdict(check) for check in image.index_checks],
         "main": {
             "segments": [s if isinstance(s, str) else s.callback_index for s in main.segments],

@@ -91,6 +91,7 @@ class RuntimeCode:
     worker: Callable[[int, int], int]
     run: Callable[[int | None, int, int, int, int | None], int]
     fill_args: Callable[[int, int, int, int], None]
+    loop: Callable[..., int]
     stop: Callable[[int], None]
     spin: Callable[[int], None]
     ticks: Callable[[], int]
@@ -139,6 +140,9 @@ def _load_runtime(use_futex: bool, cache: ObjectCache | None, compiled: bytes | 
         worker=ctypes.CFUNCTYPE(i32, pointer, i64)(library["tw_worker"]),
         run=ctypes.CFUNCTYPE(i32, *[pointer] * 5)(library["tw_run"]),
         fill_args=ctypes.CFUNCTYPE(None, pointer, i64, pointer, pointer)(library["tw_fill_args"]),
+        loop=ctypes.CFUNCTYPE(i64, *[pointer] * 4, i64, *[pointer] * 3, i64, i64, pointer, pointer)(
+            library["tw_loop"]
+        ),
         stop=ctypes.CFUNCTYPE(None, pointer)(library["tw_stop"]),
         spin=ctypes.CFUNCTYPE(None, i64)(library["tw_spin"]),
         ticks=ctypes.CFUNCTYPE(i64)(library["tw_ticks"]),

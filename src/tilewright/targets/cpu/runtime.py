@@ -104,6 +104,40 @@ class RunContext:
         return self.arena.size_bytes + self.scratch.size_bytes + self.args.size_bytes
 
 
+class StepPlan:
+    """What happens to the bases of a run after each step of a loop; the tables of `tw_loop`.
+
+    Bases are numbered as a main's. `number_address` is where the number of a step is stored before it,
+    `condition_address` where a byte says after it whether another follows, None if one always does.
+    """
+
+    def __init__(
+        self,
+        copies: Sequence[tuple[int, int, int, int]],
+        moves: Sequence[tuple[int, int]],
+        swaps: Sequence[tuple[int, int]],
+        number_address: int,
+        condition_address: int | None,
+    ) -> None:
+        """`copies` are of a base or, where that is -1, an address, to a base, and so many bytes; `moves` add
+        to a base; `swaps` are of two bases."""
+        self.copies, self.moves, self.swaps = tuple(copies), tuple(moves), tuple(swaps)
+        self.number_address = number_address
+        self.condition_address = condition_address
+        self._tables = [
+            (ctypes.c_int64 * max(1, sum(map(len, rows))))(*(n for row in rows for n in row))
+            for rows in (self.copies, self.moves, self.swaps)
+        ]
+        counts = (len(self.copies), len(self.moves), len(self.swaps))
+        plan = [
+            n
+            for table, count in zip(self._tables, counts, strict=True)
+            for n in (ctypes.addressof(table), count)
+        ]
+        self._plan = (ctypes.c_int64 * len(plan))(*plan)
+        self.address = ctypes.addressof(self._plan)
+
+
 class Lifecycle(enum.Enum):
     """An executor runs while it is open; when it closes, runs in progress end, and then its code goes."""
 
@@ -201,6 +235,53 @@ class Executor:
         context = self._take()
         try:
             self._run_in(context, key)
+        finally:
+            self._give(context)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether a run is one call of generated code, which `run_steps` can repeat."""
+        return len(self._segments) == 1 and isinstance(self._segments[0], int)
+
+    def run_steps(self, bases: list[int], plan: StepPlan, start: int, end: int) -> int:
+        """Run for steps [start, end) of a loop; returns the step at which it ended.
+
+        `bases`, as for `run`, are what they are for the step after that, in place.
+
+        Raises:
+            InputError, ModelClosed, BudgetExceeded: as `run`.
+        """
+        (segment,) = self._segments
+        assert isinstance(segment, int)
+        context = self._take()
+        try:
+            context.resolved_for = None
+            count = self.main.num_bases - 1
+            context.bases[1 : 1 + count] = [*bases[:count]]
+            pool = self._pool(context.pool_number)
+            if pool is not None and pool.asleep_in_python:
+                pool.wake()
+            num_report_bytes = len(self._nothing_found)
+            if num_report_bytes:
+                ctypes.memset(context.reports_address, 0, num_report_bytes)
+            done = self._runtime.loop(
+                None if pool is None else pool.address,
+                segment,
+                context.scratch.address,
+                self._table_address,
+                len(self.main.arg_table),
+                ctypes.addressof(context.bases),
+                context.args.address,
+                plan.address,
+                start,
+                end,
+                plan.number_address,
+                plan.condition_address,
+            )
+            bases[:count] = [context.bases[i] for i in range(1, 1 + count)]
+            if num_report_bytes:
+                self._raise_reported(context)
+            return done
         finally:
             self._give(context)
 
@@ -430,7 +511,9 @@ class Executor:
 
 
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-_RUNS = tuple(way.__code__ for way in (Executor.run, Executor.run_profiled, Executor.run_traced))
+_RUNS = tuple(
+    way.__code__ for way in (Executor.run, Executor.run_steps, Executor.run_profiled, Executor.run_traced)
+)
 
 
 def _reset_executors() -> None:

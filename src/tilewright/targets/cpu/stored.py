@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 
+from tilewright.families import HOST_TARGET
 from tilewright.fields import FieldError, decoded, inside
 from tilewright.ir.dtype import DType
 from tilewright.parallel import map_on_cores
@@ -22,6 +23,7 @@ from tilewright.targets.stored import StoredCode, StoredParts
 
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph, Node
+    from tilewright.options import Options
     from tilewright.program import Program
     from tilewright.targets.cpu.storage import Weights
 
@@ -100,6 +102,7 @@ class CpuStore:
             scratch_bytes=tables.scratch_bytes,
             row_axes=tables.row_axes,
             rows_share=tables.rows_share,
+            body_options=_body_options(tables, made_for.isa),
             index_checks=tables.index_checks,
             runtime=None if tables.runtime is None else parts.read(tables.runtime),
         )
@@ -239,6 +242,7 @@ class _TablesFields:
     constants: _ConstantsFields | None = None
     row_axes: Mapping[str, int] = field(default_factory=dict)
     rows_share: float = 0.0
+    accuracy: str | None = None
 
 
 def _require_fitting(tables: _TablesFields, parts: StoredParts, sizes: Sequence[int]) -> None:
@@ -288,6 +292,19 @@ def _base_sizes(tables: _TablesFields, constant_bytes: int) -> list[int]:
     reports_bytes = REPORT_BYTES * len(tables.index_checks)
     rows = [0] if tables.row_axes else []  # a number, no memory
     return [tables.arena_bytes + reports_bytes, constant_bytes, *tensors, *rows]
+
+
+def _body_options(tables: _TablesFields, isa: str) -> Options | None:
+    """Those that bodies of control flow are compiled with, for the instructions that the rest has."""
+    from tilewright.options import Accuracy, Options
+
+    if not tables.host_steps:
+        return None
+    known: tuple[Accuracy, ...] = get_args(Accuracy)
+    accuracy = next((name for name in known if name == (tables.accuracy or "default")), None)
+    if accuracy is None:
+        raise FieldError(f"{tables.accuracy!r}, expected one of {', '.join(known)}", ".accuracy")
+    return Options(target=HOST_TARGET, accuracy=accuracy, isa=isa)
 
 
 def _host_step(

@@ -22,6 +22,7 @@ from tilewright.errors import (
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.probe import num_threads_default, resolve_threads
+from tilewright.ir.control_flow import CONTROL_FLOW
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.graph import Graph, Node
@@ -149,6 +150,8 @@ class CpuTarget:
                 )
         description = describe(node)
         if isinstance(description, Opaque) and not isinstance(description, Stepwise):
+            if node.op_type in CONTROL_FLOW:
+                return Support.yes(description.reason)
             return Support.on_host(f"runs on the host: {description.reason}")
         return Support.yes()
 
@@ -252,6 +255,7 @@ class CpuTarget:
             index_checks=placed.index_checks,
             row_axes=placed.row_axes,
             rows_share=placed.rows_share,
+            body_options=program.options if placed.host_steps else None,
             runtime=runtime_object(isa, cache=cache) if with_runtime else None,
         )
 

@@ -1,0 +1,323 @@
+"""If, Loop and Scan with compiled bodies, beside the interpreter and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ModelProto
+from onnx.parser import parse_model
+
+import tilewright as tw
+from tilewright.errors import InputError
+from tilewright.targets.cpu import control_flow
+
+Array = np.ndarray[Any, Any]
+
+
+def model_of(text: str) -> ModelProto:
+    return parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+
+
+def agreed(model: ModelProto, feed: Mapping[str, Any]) -> list[Array]:
+    """Outputs of both targets, which are the same."""
+    arrays = {name: np.asarray(value) for name, value in feed.items()}
+    expected = tw.compile(model, target="interpreter").run(None, arrays)
+    compiled = tw.compile(model, target="cpu")
+    for _ in range(2):
+        found = compiled.run(None, arrays)
+        for a, b in zip(found, expected, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+    return found
+
+
+LOOP = """g (int64 n, float[3] x) => (float[3] y, float[?,3] s) {
+  c = Constant<value = bool {1}>()
+  y, s = Loop (n, c, x) <body = b (int64 i, bool ci, float[3] a) => (bool co, float[3] a1, float[3] r) {
+    co = Identity(ci)
+    a1 = Add(a, x)
+    two = Constant<value = float {2.0}>()
+    r = Mul(a1, two)
+  }>
+}"""
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 5000])
+def test_a_loop_stacks_as_many_rows_as_its_trip_count_says(count: int) -> None:
+    x = np.float32([0.5, -1, 2])
+    state, stacked = tw.compile(model_of(LOOP)).run(None, {"n": np.array(count), "x": x})
+    steps = np.arange(1, count + 1, dtype=np.float32)[:, None]
+    assert stacked.shape == (count, 3)
+    np.testing.assert_allclose(state, x * (count + 1), rtol=1e-5)
+    np.testing.assert_allclose(stacked, 2 * (steps + 1) * x, rtol=1e-5)
+
+
+def test_a_loop_ends_with_its_condition() -> None:
+    text = """g (int64 n, float[2] x) => (float[2] y, int64[?] s) {
+      y, s = Loop (, , x) <body = b (int64 i, bool ci, float[2] a) => (bool co, float[2] b, int64 j) {
+        b = Add(a, x)
+        co = Less(i, n)
+        j = Identity(i)
+      }>
+    }"""
+    for count in (0, 3, 200):
+        state, numbers = agreed(model_of(text), {"n": count, "x": np.ones(2, np.float32)})
+        np.testing.assert_array_equal(numbers, np.arange(count + 1))
+        np.testing.assert_array_equal(state, np.full(2, count + 2))
+
+
+def test_states_that_change_places_and_constants_are_handed_on() -> None:
+    text = """g (int64 n, float[2] x, float[2] z)
+    => (float[2] a, float[2] b, float[2] c, float[2] d, float[?,2] s) {
+      t = Constant<value = bool {1}>()
+      a, b, c, d, s = Loop (n, t, x, z, x, z) <body = body
+        (int64 i, bool ci, float[2] p, float[2] q, float[2] r, float[2] k)
+        => (bool co, float[2] q1, float[2] r1, float[2] e, float[2] k1, float[2] p1) {
+        co = Identity(ci)
+        q1 = Identity(q)
+        r1 = Identity(r)
+        e = Constant<value_floats = [5.0, 6.0]>()
+        k1 = Identity(k)
+        p1 = Identity(p)
+      }>
+    }"""
+    for count in (0, 1, 2, 3, 4):
+        feed = {"n": count, "x": np.float32([1, 2]), "z": np.float32([3, 4])}
+        *_, kept, _ = agreed(model_of(text), feed)
+        np.testing.assert_array_equal(kept, [3, 4])
+
+
+def test_inputs_stay_as_they_were() -> None:
+    x = np.float32([1, 2, 3])
+    tw.compile(model_of(LOOP)).run(None, {"n": np.array(9), "x": x})
+    np.testing.assert_array_equal(x, [1, 2, 3])
+
+
+SCAN = """g (float[6,4] x, float[6] w, float[4] h) => (float[4] y, float[4,6] s, float[6,4] r) {
+  y, s, r = Scan <num_scan_inputs = 2, scan_input_directions = [1, 0], scan_output_axes = [1, 0],
+    scan_output_directions = [0, 1], body = b (float[4] a, float[4] xt, float wt)
+    => (float[4] a1, float[4] p, float[4] q) {
+      m = Mul(xt, wt)
+      a1 = Add(a, m)
+      p = Neg(a1)
+      q = Identity(xt)
+    }> (h, x, w)
+}"""
+
+
+def test_a_scan_goes_along_any_axis_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.frontend.onnx.build.unroll", lambda *_: None)
+    rng = np.random.default_rng(1)
+    feed = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", (6, 4)), ("w", 6), ("h", 4))}
+    y, s, r = agreed(model_of(SCAN), feed)
+    states = feed["h"] + np.cumsum(feed["x"][::-1] * feed["w"][:, None], 0)
+    np.testing.assert_allclose(y, states[-1], rtol=1e-5)
+    np.testing.assert_allclose(s, -states.T, rtol=1e-5)
+    np.testing.assert_array_equal(r, feed["x"])
+
+
+def test_a_scan_past_the_limit_of_unrolling_is_one_node_that_is_saved(tmp_path: Path) -> None:
+    text = """g (float[1500,8] x, float[8] h) => (float[8] y, float[1500,8] s) {
+      y, s = Scan <num_scan_inputs = 1, body = b (float[8] a, float[8] xt) => (float[8] a1, float[8] r) {
+        u = Tanh(a)
+        a1 = Add(u, xt)
+        r = Identity(a1)
+      }> (h, x)
+    }"""
+    rng = np.random.default_rng(0)
+    feed = {"x": rng.standard_normal((1500, 8)).astype(np.float32), "h": np.zeros(8, np.float32)}
+    found = agreed(model_of(text), feed)
+    compiled = tw.compile(model_of(text))
+    assert [k.template for k in compiled.kernels].count("bodies") == 1
+    opened = tw.open(compiled.save(tmp_path / "scan.tw"))
+    for a, b in zip(opened.run(None, feed), found, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_loops_inside_loops_and_branches_share_what_they_read() -> None:
+    text = """g (int64 n, int64 k, float[4] x) => (float[4] y) {
+      c = Constant<value = bool {1}>()
+      y = Loop (n, c, x) <body = outer (int64 i, bool ci, float[4] a) => (bool co, float[4] a1) {
+        co = Identity(ci)
+        a1 = Loop (k, ci, a) <body = inner (int64 j, bool cj, float[4] d) => (bool cp, float[4] d1) {
+          cp = Identity(cj)
+          even = Less(j, i)
+          d1 = If (even) <
+            then_branch = t () => (float[4] p) { p = Add(d, x) },
+            else_branch = e () => (float[4] q) { q = Sub(d, x) }>
+        }>
+      }>
+    }"""
+    (y,) = agreed(model_of(text), {"n": 6, "k": 4, "x": np.float32([1, 2, 3, 4])})
+    total = 1 + sum(1 if j < i else -1 for i in range(6) for j in range(4))
+    np.testing.assert_array_equal(y, total * np.float32([1, 2, 3, 4]))
+
+
+BRANCHES = """g (bool c, float[2,3] x) => (float[?,?] y) {
+  y = If (c) <
+    then_branch = t () => (float[2,3] p) { p = Exp(x) },
+    else_branch = e () => (float[3,2] q) { q = Transpose(x) }>
+  }"""
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_branches_of_other_shapes_flow_on(condition: bool) -> None:
+    model = model_of(BRANCHES.replace("=> (float[?,?] y)", "=> (float[?] z)").replace("  }>\n", "  }>\n"))
+    model.graph.node.extend(
+        model_of("g (float[a,b] y) => (float[?] z) { z = ReduceSum<keepdims=0>(y, k) }").graph.node
+    )
+    model.graph.initializer.append(parse_axis("k", 1))
+    x = np.float32([[1, 2, 3], [4, 5, 6]])
+    (z,) = agreed(model, {"c": condition, "x": x})
+    np.testing.assert_allclose(z, (np.exp(x) if condition else x.T).sum(1), rtol=1e-5)
+
+
+def parse_axis(name: str, axis: int) -> Any:
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(np.array([axis]), name)
+
+
+def test_only_the_branch_that_is_taken_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """g (bool c, float[4] x) => (float[4] y) {
+      y = If (c) <
+        then_branch = t () => (float[4] p) { p = Exp(x) },
+        else_branch = e () => (float[4] q) { q = Sin(x) }>
+      }"""
+    asked: list[str] = []
+    made = control_flow.body_model
+
+    def counted(node: Any, name: str) -> Any:
+        asked.append(name)
+        return made(node, name)
+
+    monkeypatch.setattr(control_flow, "body_model", counted)
+    compiled, x = tw.compile(model_of(text)), np.float32([0, 1, 2, 3])
+    for _ in range(3):
+        np.testing.assert_allclose(
+            compiled.run(None, {"c": np.array(False), "x": x})[0], np.sin(x), rtol=1e-6
+        )
+    assert asked == ["else_branch"]
+    np.testing.assert_allclose(compiled.run(None, {"c": np.array(True), "x": x})[0], np.exp(x), rtol=1e-6)
+
+
+def test_a_branch_that_does_not_fit_the_shapes_says_so_when_it_is_taken() -> None:
+    text = """g (bool c, float[2,3] x) => (float[2,3] y) {
+      y = If (c) <
+        then_branch = t () => (float[2,3] p) { p = Exp(x) },
+        else_branch = e () => (float[3] q) { k = Constant<value_ints=[0]>() q = Squeeze(x, k) }>
+      }"""
+    model = model_of(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    compiled, x = tw.compile(model), np.ones((2, 3), np.float32)
+    np.testing.assert_allclose(compiled.run(None, {"c": np.array(True), "x": x})[0], np.exp(x), rtol=1e-6)
+    with pytest.raises(tw.TilewrightError, match="Squeeze"):
+        compiled.run(None, {"c": np.array(False), "x": x})
+
+
+def test_states_that_grow_run_node_by_node() -> None:
+    text = """g (int64 n, float[1] x) => (float[?] y) {
+      c = Constant<value = bool {1}>()
+      y = Loop (n, c, x) <body = b (int64 i, bool ci, float[?] a) => (bool co, float[?] a1) {
+        co = Identity(ci)
+        m = ReduceSum<keepdims=1>(a)
+        a1 = Concat<axis=0>(a, m)
+      }>
+    }"""
+    (y,) = agreed(model_of(text), {"n": 12, "x": np.float32([1])})
+    np.testing.assert_array_equal(y, [1, *(2.0**k for k in range(12))])
+
+
+def test_shapes_that_data_decide_inside_a_body() -> None:
+    text = """g (int64 n, float[6] x) => (int64[?] y) {
+      c = Constant<value = bool {1}>()
+      zero = Constant<value = int64 {0}>()
+      s = Identity(zero)
+      t, y = Loop (n, c, s) <body = b (int64 i, bool ci, int64 a) => (bool co, int64 a1, int64 r) {
+        co = Identity(ci)
+        f = Cast<to = 1>(i)
+        m = Greater(x, f)
+        p = NonZero(m)
+        q = Shape(p)
+        k = Constant<value = int64 {1}>()
+        r = Gather(q, k)
+        a1 = Add(a, r)
+      }>
+    }"""
+    x = np.float32([0.5, 1.5, 2.5, 3.5, -1, 9])
+    (counts,) = agreed(model_of(text), {"n": 5, "x": x})
+    np.testing.assert_array_equal(counts, [(x > i).sum() for i in range(5)])
+
+
+def test_onehot_inside_a_loop() -> None:
+    text = """g (int64 n, float[4] x) => (float[?,4] y) {
+      c = Constant<value = bool {1}>()
+      t, y = Loop (n, c, x) <body = b (int64 i, bool ci, float[4] a) => (bool co, float[4] a1, float[4] r) {
+        co = Identity(ci)
+        d = Constant<value = int64 {4}>()
+        v = Constant<value_floats = [0.0, 1.0]>()
+        ax = Constant<value_ints = [0]>()
+        j = Unsqueeze(i, ax)
+        h = OneHot(j, d, v)
+        r = Squeeze(h, ax)
+        a1 = Add(a, r)
+      }>
+    }"""
+    (y,) = agreed(model_of(text), {"n": 4, "x": np.zeros(4, np.float32)})
+    np.testing.assert_array_equal(y, np.eye(4))
+
+
+def test_an_index_outside_its_axis_in_a_loop_is_an_error() -> None:
+    text = """g (int64 n, float[4] x) => (float[?] y) {
+      c = Constant<value = bool {1}>()
+      t, y = Loop (n, c, x) <body = b (int64 i, bool ci, float[4] a) => (bool co, float[4] a1, float r) {
+        co = Identity(ci)
+        r = Gather(x, i)
+        a1 = Identity(a)
+      }>
+    }"""
+    compiled, x = tw.compile(model_of(text)), np.float32([1, 2, 3, 4])
+    np.testing.assert_array_equal(compiled.run(None, {"n": np.array(4), "x": x})[0], x)
+    with pytest.raises(InputError, match="4"):
+        compiled.run(None, {"n": np.array(5), "x": x})
+
+
+def test_a_loop_without_an_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_flow, "MAX_COMPILED_LOOP_STEPS", 5000)
+    text = """g (float[2] x) => (float[2] y) {
+      y = Loop (, , x) <body = b (int64 i, bool ci, float[2] a) => (bool co, float[2] a1) {
+        co = Identity(ci)
+        a1 = Add(a, x)
+      }>
+    }"""
+    with pytest.raises(InputError, match="more than 5000 steps"):
+        tw.compile(model_of(text)).run(None, {"x": np.ones(2, np.float32)})
+
+
+def test_weights_of_a_body_are_constants_of_its_code() -> None:
+    text = """g (bool c, float[1,32] x) => (float[1,32] y) {
+      y = If (c) <
+        then_branch = t () => (float[1,32] p) { p = MatMul(x, w) },
+        else_branch = e () => (float[1,32] q) { q = MatMul(x, v) }>
+      }"""
+    from onnx import numpy_helper
+
+    rng = np.random.default_rng(0)
+    model = model_of(text)
+    weights = {n: rng.standard_normal((32, 32)).astype(np.float32) for n in "wv"}
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in weights.items())
+    x = rng.standard_normal((1, 32)).astype(np.float32)
+    for condition, name in ((True, "w"), (False, "v")):
+        (y,) = agreed(model, {"c": condition, "x": x})
+        np.testing.assert_allclose(y, x @ weights[name], rtol=1e-4, atol=1e-5)
+
+
+def test_equal_runs_give_equal_bits_with_any_number_of_threads() -> None:
+    feed = {"n": np.array(50), "x": np.float32([0.1, 0.2, 0.3])}
+    results = [tw.compile(model_of(LOOP), threads=n).run(None, feed) for n in (1, 2)]
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
