@@ -37,7 +37,7 @@ from results import append_row, rows_of, with_table
 from zoo import built
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from harness.matrix_unit import emulated_matrix_unit
+from harness.processors import on_processor
 
 from tilewright import zoo
 from tilewright.accuracy import relative_error
@@ -71,7 +71,7 @@ class Ours:
         name = None if self.isa in ("host", EMULATED) else self.isa
         with contextlib.ExitStack() as stack:
             if self.isa == EMULATED:
-                stack.enter_context(emulated_matrix_unit())
+                stack.enter_context(on_processor("amx"))
             options = Options(no_cache=True, threads=self.threads, accuracy=accuracy, isa=name)
             code = CpuTarget().generate(plan(graph, options).program)
             executable = code.load(self.threads)

@@ -7,14 +7,27 @@ import os
 import signal
 
 import pytest
+from harness.processors import PROCESSORS, run_as
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """An option that hides features of the processor from all tests, or adds the emulated matrix unit."""
+    parser.addoption(
+        "--processor",
+        choices=sorted(PROCESSORS),
+        help="run tests as on a processor with these features and no more; other processes keep this one's",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """A shell without job control starts what runs in the background with signals ignored, and `nohup` too.
 
     Commands that tests start inherit that, and rightly ignore them then. Some shells export their width.
     """
     os.environ.pop("COLUMNS", None)
+    processor = config.getoption("--processor")
+    if processor is not None:
+        run_as(processor)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:

@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from harness.processors import machine_as, on_processor, processors_here
 from tests.support.cli import Result, tilewright
+from tests.support.models import small_net
 
+import tilewright as tw
 from tilewright.api import doctor as checks
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.executable import CpuExecutable
@@ -81,3 +84,32 @@ def test_a_file_where_the_cache_should_be_is_found(tmp_path: Path) -> None:
     (check,) = broken(doctor(tmp_path / "cache"))
     assert check["name"] == "cache"
     assert "TILEWRIGHT_CACHE" in check["advice"]
+
+
+@pytest.mark.parametrize(
+    ("processor", "found"),
+    [
+        ("avx2", "avx2, 256-bit vectors"),
+        ("avx512", "avx512, 512-bit vectors"),
+        ("amx", "avx512+amx, 512-bit vectors, tiles of bfloat16 and int8"),
+    ],
+)
+def test_the_instruction_set_is_named_with_the_units_that_it_adds(
+    processor: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if processor not in processors_here():
+        pytest.skip(f"this processor cannot be taken for one with {processor}")
+    instructions = machine_as(processor).instructions
+    monkeypatch.setattr("tilewright.hardware.host.host_instructions", lambda: instructions)
+    (check,) = [c for c in doctor(tmp_path).document["checks"] if c["name"] == "instruction set"]
+    assert check["found"] == found
+    name = found.split(",", 1)[0]
+    assert f", {name} (there is code for " in tilewright("targets", "cpu").out
+
+
+@pytest.mark.skipif("amx" not in processors_here(), reason="this processor has no vectors of AVX-512")
+def test_an_artifact_for_the_matrix_unit_says_so(tmp_path: Path) -> None:
+    with on_processor("amx"):
+        tw.compile(small_net(), threads=1, no_cache=True).save(tmp_path / "small.tw")
+    assert tilewright("inspect", tmp_path / "small.tw", "--json").document["isas"] == ["avx512+amx"]
+    assert "avx512+amx" in tilewright("inspect", tmp_path / "small.tw").out

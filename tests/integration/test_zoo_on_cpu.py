@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.matrix_unit import can_emulate, emulated_matrix_unit
+from harness.matrix_unit import can_emulate
+from harness.processors import on_processor
 
 from tilewright import zoo
 from tilewright.accuracy import relative_error
@@ -22,6 +23,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
+from tilewright.targets.cpu.matrix import plan as matrix_plan
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.zoo.catalog import NETWORKS
 
@@ -100,6 +102,12 @@ def test_network_at_its_published_size(name: str, options: Options) -> None:
     check(name, smallest=False, options=options, relaxed=True)
 
 
+@pytest.fixture
+def six_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit so fast that it is taken at every accuracy that allows it."""
+    monkeypatch.setattr(matrix_plan, "_PRODUCT_CYCLES", 0.1)
+
+
 needs_emulation = pytest.mark.skipif(
     not can_emulate(),
     reason="this processor rounds no vectors to bfloat16, as the emulated matrix unit needs",
@@ -108,16 +116,18 @@ needs_emulation = pytest.mark.skipif(
 
 @needs_emulation
 @pytest.mark.parametrize("name", ["resnet18", "bert_tiny", "shufflenet_v2_x1_0"])
-def test_network_on_the_matrix_unit_at_its_smallest(name: str, options: Options) -> None:
-    with emulated_matrix_unit():
+def test_network_on_the_matrix_unit_at_its_smallest(name: str, options: Options, six_products: None) -> None:
+    with on_processor("amx"):
         check(name, smallest=True, options=options, relaxed=True)
 
 
 @pytest.mark.slow
 @needs_emulation
 @pytest.mark.parametrize("name", zoo.names())
-def test_network_on_the_matrix_unit_at_its_published_size(name: str, options: Options) -> None:
-    with emulated_matrix_unit():
+def test_network_on_the_matrix_unit_at_its_published_size(
+    name: str, options: Options, six_products: None
+) -> None:
+    with on_processor("amx"):
         check(name, smallest=False, options=options, relaxed=True)
 
 

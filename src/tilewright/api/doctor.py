@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tilewright.api.host import Host
 from tilewright.arguments import checked
@@ -16,6 +17,9 @@ from tilewright.formatting import format_bytes
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, in_json
 from tilewright.version import __version__
+
+if TYPE_CHECKING:
+    from tilewright.hardware.instruction_sets import Executes, InstructionSet
 
 NEEDED = (
     "numpy",
@@ -132,7 +136,7 @@ def _processor() -> list[Check]:
     return [
         Check("processor", True, f"{facts.cpu_name} ({facts.architecture})"),
         Check("caches", True, caches or "not listed by the system"),
-        Check("instruction set", True, f"{widest.name}, {8 * widest.vector_bytes[0]}-bit vectors")
+        Check("instruction set", True, _described(widest, host_instructions()))
         if widest is not None
         else Check(
             "instruction set",
@@ -141,6 +145,16 @@ def _processor() -> list[Check]:
             "use --target interpreter, or compile for another machine",
         ),
     ]
+
+
+def _described(instruction_set: InstructionSet, host: Executes) -> str:
+    """An instruction set's name, its vectors, and what tiles are multiplied."""
+    from tilewright.hardware.instruction_sets import AMX_NEEDS
+
+    vectors = f"{instruction_set.name}, {8 * instruction_set.vector_bytes[0]}-bit vectors"
+    if not set(AMX_NEEDS) <= set(instruction_set.needs):
+        return vectors
+    return f"{vectors}, tiles of bfloat16{' and int8' if 'amx-int8' in host.features else ''}"
 
 
 def _cores() -> list[Check]:

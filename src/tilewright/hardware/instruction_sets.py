@@ -80,7 +80,7 @@ INSTRUCTION_SETS = (
     InstructionSet("avx2", _X86_TRIPLE, "x86-64-v3", _AVX2_NEEDS, (32, 16), 16),
     InstructionSet("neon", _ARM_TRIPLE, "generic", (), (16,), 32),
 )
-"""The widest of each architecture first; one that adds a unit to another's vectors behind that."""
+"""By width; one that adds a unit to another's vectors behind that."""
 
 ALIASES = {
     "aarch64": "neon",
@@ -113,5 +113,6 @@ def instruction_set_by_name(name: str) -> InstructionSet:
 
 
 def widest_in(instructions: Executes) -> InstructionSet | None:
-    """The widest instruction set that a processor has; None if none is known of it."""
-    return next((known for known in INSTRUCTION_SETS if known.is_in(instructions)), None)
+    """The instruction set that promises most of what a processor has; None if none is known of it."""
+    found = (known for known in INSTRUCTION_SETS if known.is_in(instructions))
+    return max(found, key=lambda known: len(known.needs), default=None)

@@ -78,7 +78,8 @@ def operator_view(machine: Machine) -> OperatorView:
 def fastest_multipliers(machine: Machine) -> tuple[Unit, tuple[Level, ...], str, float]:
     """(Unit, levels from the one it reads from outwards, element type, multiply-accumulates per cycle).
 
-    Of all units those that are together the fastest with elements as wide as a word of inputs.
+    Of all units those that are together the fastest with elements as wide as a word of inputs; of any width
+    where no unit takes such elements.
 
     Raises:
         MachineError: nothing multiplies and accumulates.
@@ -89,7 +90,12 @@ def fastest_multipliers(machine: Machine) -> tuple[Unit, tuple[Level, ...], str,
             f"machine {machine.name!r}: units: none multiplies and accumulates, which mapping an operator "
             "needs; give one macs_per_cycle, such as {name: MAC, kind: mac, macs_per_cycle: {int8: 1}}."
         )
-    unit = max(mac_units, key=lambda u: machine.num_units(u) * _rate(u, _levels(machine, u))[1])
+
+    def suits(unit: Unit) -> tuple[bool, float]:
+        dtype, rate = _rate(unit, _levels(machine, unit))
+        return _bits(dtype) == _word_bits(_levels(machine, unit)), machine.num_units(unit) * rate
+
+    unit = max(mac_units, key=suits)
     levels = _levels(machine, unit)
     return unit, levels, *_rate(unit, levels)
 
@@ -102,11 +108,15 @@ def _levels(machine: Machine, unit: Unit) -> tuple[Level, ...]:
 
 def _rate(unit: Unit, levels: Sequence[Level]) -> tuple[str, float]:
     """The element type that a unit is taken to work on: the fastest as wide as inputs' words, else of all."""
-    word_bits = next(level.word_bits for level in levels if TensorKind.INPUT in level.holds)
-    of_word = {n: r for n, r in unit.macs_per_cycle.items() if _bits(n) == word_bits}
+    of_word = {n: r for n, r in unit.macs_per_cycle.items() if _bits(n) == _word_bits(levels)}
     rates = of_word or unit.macs_per_cycle
     best = max(rates, key=lambda name: rates[name])
     return best, rates[best]
+
+
+def _word_bits(levels: Sequence[Level]) -> int:
+    """Of a word of inputs, where they are nearest."""
+    return next(level.word_bits for level in levels if TensorKind.INPUT in level.holds)
 
 
 def _bits(dtype: str) -> int:

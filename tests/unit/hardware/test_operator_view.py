@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from harness.processors import machine_as, processors_here
 
 from tilewright.errors import MachineError
 from tilewright.hardware.machine_file import parse_machine
-from tilewright.hardware.operator_view import operator_view
+from tilewright.hardware.operator_view import fastest_multipliers, operator_view
 from tilewright.hardware.presets import load_preset, preset_names
 
 TWO = """
@@ -83,6 +84,19 @@ def test_the_energy_of_a_multiplication_is_that_of_the_unit_mapped_onto() -> Non
     assert operator_view(free).machine.mac_pj == 0
     alike = parse_machine(SINGLE.replace("mac_pj: 7", "mac_pj: 2"))
     assert operator_view(alike).machine is alike
+
+
+def test_a_unit_that_takes_elements_as_wide_as_words_is_mapped_onto_before_a_faster_one() -> None:
+    """A processor with a matrix unit of bfloat16 computes operators of float32 on its vectors."""
+    (machine,) = (machine_as(name) for name in processors_here()[-1:])
+    assert [unit.name for unit in machine.units][:1] == ["vector"]
+    assert fastest_multipliers(machine)[0].name == "vector"
+    text = SINGLE.replace("{int8: 1}, ops", "{float32: 1}, ops").replace(
+        "{name: DRAM}", "{name: DRAM, word_bits: 32}"
+    )
+    text = text.replace("capacity_bytes: 64", "capacity_bytes: 64, word_bits: 32")
+    assert fastest_multipliers(parse_machine(text))[0].name == "vector"
+    assert fastest_multipliers(parse_machine(text.replace("float32", "float16")))[0].name == "array"
 
 
 @pytest.mark.parametrize(("rate", "lanes"), [("0.5", 1), ("1.4", 4), ("2", 6)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -325,7 +326,10 @@ def test_constants_lie_beside_each_other() -> None:
     assert len(held) == 3
     assert len({id(piece.slab) for piece in held}) == 1
     addresses = sorted(piece.address for piece in held)
-    assert addresses[-1] - addresses[0] < 3 * arrays["u"].nbytes
+    between = {after - before for before, after in pairwise(addresses)}
+    # Of one size, each behind the one before: how many bytes a weight takes is up to the instruction set.
+    assert len(between) == 1
+    assert between.pop() <= 2 * arrays["u"].nbytes
 
 
 def test_later_runs_at_the_same_shapes_ask_nobody_what_these_are(monkeypatch: pytest.MonkeyPatch) -> None:

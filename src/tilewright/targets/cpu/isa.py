@@ -72,6 +72,15 @@ class Isa:
         return self.triple.split("-", 1)[0]
 
     @property
+    def vectors(self) -> str:
+        """Name of the instruction set of its vectors, without what units beside them add.
+
+        >>> isa_by_name("avx512+amx").vectors
+        'avx512'
+        """
+        return self.name.split("+", 1)[0]
+
+    @property
     def has_matrix_unit(self) -> bool:
         """Whether tiles of bfloat16 can be multiplied: the processor's AMX, allowed to this process."""
         return all(f"+{need}" in self.features.split(",") for need in AMX_NEEDS)
@@ -130,7 +139,7 @@ class Isa:
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
         """Register tiles (rows, vectors) with the preferred number of accumulators, best measured first."""
-        return _REGISTER_USE[self.name].tiles
+        return _REGISTER_USE[self.vectors].tiles
 
     def target_machine(self, *, opt_level: int = 2, jit: bool = False) -> llvm.TargetMachine:
         """LLVM's code generator for this instruction set; `jit` when the code runs in this process."""
@@ -158,7 +167,6 @@ class _RegisterUse:
 # NEON's tiles leave free registers for by-lane FMAs.
 _REGISTER_USE = {
     "avx512": _RegisterUse(1, 24, ((8, 3), (12, 2), (6, 4), (24, 1))),
-    "avx512+amx": _RegisterUse(1, 24, ((8, 3), (12, 2), (6, 4), (24, 1))),
     "avx2": _RegisterUse(0, 12, ((4, 3), (6, 2), (12, 1))),
     "neon": _RegisterUse(1, 24, ((8, 3), (12, 2), (6, 4), (24, 1))),
 }
@@ -226,7 +234,7 @@ def _isa(machine: Machine, instruction_set: InstructionSet) -> Isa:
     """The record of a machine whose code keeps to an instruction set that it has."""
     instructions = machine.instructions
     assert instructions is not None
-    use = _REGISTER_USE[instruction_set.name]
+    use = _REGISTER_USE[instruction_set.name.split("+", 1)[0]]
     signs = {**dict.fromkeys(instructions.features, "+"), **dict.fromkeys(instructions.missing_features, "-")}
     widths = {width for unit in machine.units for width in unit.vector_bytes}
     return Isa(
@@ -280,4 +288,4 @@ def isa_for_export(name: str) -> Isa:
         raise UsageError(f"unknown instruction set {name!r}: give {', '.join(exported)}.")
     isa = isa_by_name(name)
     features = (f"-{f[1:]}" if f.startswith("+amx") else f for f in isa.features.split(","))
-    return replace(isa, features=",".join(features))
+    return replace(isa, name=isa.vectors, features=",".join(features))

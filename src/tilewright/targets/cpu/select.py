@@ -23,8 +23,6 @@ from tilewright.tuning import NO_CHOICES, Choice, Choices
 PRODUCTS: Final[tuple[Template[Nest, Any], ...]] = (MATRIX, WINOGRAD, CONTRACTION, INTEGER)
 """Templates of single nests. Of two with equal estimates the first is taken."""
 
-MIN_GAIN = 1.15
-"""An estimated gain over the plain kernel below this may be wrong about which is faster."""
 MIN_LEAD = 1.05
 """For less than this the more exact way is taken."""
 
@@ -42,7 +40,7 @@ class _Offer:
     def counts(self) -> bool:
         """Whether it is the plain kernel, or estimated well ahead of it and of a more exact way."""
         estimate = self.estimate
-        return estimate.gain == 1.0 or (estimate.gain >= MIN_GAIN and estimate.lead >= MIN_LEAD)
+        return estimate.gain == 1.0 or (estimate.gain >= estimate.min_gain and estimate.lead >= MIN_LEAD)
 
 
 def lower_product(nest: Nest, context: Context, choices: Choices = NO_CHOICES) -> Kernels | Declined:

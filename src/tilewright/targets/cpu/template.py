@@ -37,6 +37,8 @@ COLD_BYTES_PER_CYCLE = 8.0
 _STAYING_SHARE = 0.5
 # Of the arithmetic and of the transfers the shorter hides behind the longer but for this share.
 _SHARE_NOT_HIDDEN = 0.3
+# An estimated gain over the plain kernel below this may be wrong about which is faster.
+MIN_GAIN = 1.15
 # The start of a kernel: a chunk is fetched, its pointers are loaded.
 START_CYCLES = 300.0
 
@@ -83,11 +85,13 @@ class Estimate:
     `gain` is the time of the plain kernel over that of this one in its best cut, both by the reckoning of the
     template: what it leaves out on both sides cancels, so gains of different templates can be compared.
     `lead` is that gain over the one of the same template's most exact way, where it has a more exact one.
+    With less than `min_gain` the plain kernel is taken.
     """
 
     cycles: float
     gain: float = 1.0
     lead: float = inf
+    min_gain: float = MIN_GAIN
 
 
 class Template(Protocol[WorkT, ProblemT]):

@@ -4,6 +4,7 @@ import copy
 
 import numpy as np
 import pytest
+from harness.processors import on_processor, processors_here
 from harness.quantize import quantize
 from onnx import TensorProto, helper, numpy_helper
 from tests.support.models import model
@@ -26,10 +27,11 @@ from tilewright.targets.cpu.loopnest.estimate import LoopCycles, loop_cycles
 from tilewright.targets.cpu.target import CpuBackend
 
 
-@pytest.fixture(scope="module")
-def planned() -> tuple[Program, CpuCosts]:
+@pytest.fixture(scope="module", params=processors_here())
+def planned(request: pytest.FixtureRequest) -> tuple[Program, CpuCosts]:
     graph = load_onnx(zoo.build("bert_tiny"))
-    compilation = compile_graph(graph, Options(no_cache=True, threads=2))
+    with on_processor(request.param):
+        compilation = compile_graph(graph, Options(no_cache=True, threads=2))
     backend = compilation.planned.backend
     assert isinstance(backend, CpuBackend)
     return compilation.program, backend.costs
@@ -79,7 +81,8 @@ def test_groups_share_the_cores(planned: tuple[Program, CpuCosts]) -> None:
     longest = max(program.schedule.partition.subgraphs, key=lambda s: costs.kernel(s).time_ns)
     alone = costs.kernel(longest)
     together = costs.stage([[longest], [longest]])
-    assert alone.time_ns < together.time_ns <= 2 * alone.time_ns
+    brought_ns = sum(costs._remote_ns([longest]))  # of little work more than sharing it saves
+    assert alone.time_ns < together.time_ns <= 2 * (alone.time_ns + brought_ns)
     assert costs.stage([[longest, longest]]).time_ns == pytest.approx(2 * alone.time_ns)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from harness.kernel_runner import KernelRunner
+from harness.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Read, call, cast, evaluate
@@ -30,9 +32,11 @@ DOTS = {"tiles": "amx-int8", "vnni": "avx512vnni", "pairs": ""}
 
 @functools.cache
 def isas() -> dict[str, Isa]:
-    """This processor as it is, without its matrix unit, without byte products, and as the smaller one."""
+    """This processor as it is, with the matrix unit, without it and byte products, and as the smaller one."""
     host = host_isa()
     found = {"host": host}
+    if can_emulate():
+        found["emulated tiles"] = isa_with_matrix_unit()
     for name, missing in (("no tiles", ("amx",)), ("no byte products", ("amx", "avx512vnni", "avxvnni"))):
         features = [f for f in host.features.split(",") if not any(m in f for m in missing)]
         found[name] = replace(host, features=",".join(features))
@@ -164,6 +168,13 @@ def lower(
     return lower_with(INTEGER, nests[0], Context(isa, layouts, constants=constants)), layouts
 
 
+@pytest.fixture(autouse=True, scope="module")
+def emulation() -> Iterator[None]:
+    """Tiles are those of the emulation where the processor has none."""
+    with contextlib.nullcontext() if host_isa().has_matrix_unit else emulated_matrix_unit():
+        yield
+
+
 def check(node: Node, arrays: list[Array], isa: Isa, *, planar: bool = False) -> str:
     kernels, layouts = lower(node, isa, planar=planar)
     if isinstance(kernels, Declined):
@@ -202,8 +213,9 @@ def test_many_convolutions_and_products_are_exact(name: str) -> None:
 @pytest.mark.parametrize("dot", DOTS)
 def test_the_widest_instruction_is_taken(dot: str) -> None:
     missing = list(DOTS.values())[: list(DOTS).index(dot)]
-    features = host_isa().features.split(",")
-    isa = replace(host_isa(), features=",".join(f for f in features if f[1:] not in missing))
+    whole = isas().get("emulated tiles", host_isa())
+    features = whole.features.split(",")
+    isa = replace(whole, features=",".join(f for f in features if f[1:] not in missing))
     if host_isa().arch != "x86_64":
         pytest.skip("these are instructions of x86")
     if DOTS[dot] and f"+{DOTS[dot]}" not in features:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from harness.guarded import guarded
 from harness.kernel_runner import KernelRunner
 from harness.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 from hypothesis import HealthCheck, given, settings
@@ -16,17 +19,20 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
+from tilewright.ir.rows import with_row_loops
 from tilewright.targets.cpu.arrangements import split_bfloat16
+from tilewright.targets.cpu.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.contraction import CONTRACTION
-from tilewright.targets.cpu.emitter import Emitter
+from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.matrix import MATRIX, match_matrix
 from tilewright.targets.cpu.matrix.generate import generate_matrix
-from tilewright.targets.cpu.matrix.plan import MatrixPlan, choose_plan
-from tilewright.targets.cpu.matrix.tiles import NUM_TILES, PRODUCTS, Block, multiply, num_pieces
+from tilewright.targets.cpu.matrix.plan import MatrixPlan, choose_plan, chosen_plan
+from tilewright.targets.cpu.matrix.tiles import NUM_TILES, PRODUCTS, Block, multiply, num_pieces, split
 from tilewright.targets.cpu.template import Context, lower_with
-from tilewright.targets.cpu.values import PTR, Val
+from tilewright.targets.cpu.values import PTR, Val, vec
+from tilewright.tuning import Choice
 
 F32 = DType.FLOAT32
 UNITS = [
@@ -210,6 +216,62 @@ def test_any_convolution_that_is_matched_is_exact_on_whole_numbers(
     np.testing.assert_array_equal(got, expected.astype(np.float32))
 
 
+ROWS = {
+    "product": lambda: product(75, 40, 70),
+    "images": lambda: conv(32, 48, (9, 7), batch=5),
+    "images of few lines": lambda: conv(33, 40, (3, 12), batch=4, residual=True),
+    "lines": lambda: conv(32, 40, (5, 8), (1, 3), pads=(0, 1, 0, 1), batch=6),
+    "pixels": lambda: conv(64, 48, (5, 6), (1, 1), pads=(0, 0, 0, 0), batch=7, residual=True),
+    "pixels apart": lambda: conv(64, 48, (9, 9), (1, 1), pads=(0, 0, 0, 0), strides=(2, 2), batch=5),
+    "long sums": lambda: conv(520, 48, (4, 5), batch=4),
+}
+
+
+@pytest.mark.parametrize("unit_parts", [None, 3])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_run_of_fewer_rows_gives_their_bits_and_leaves_the_others(
+    matrix_isa: Isa, name: str, unit_parts: int | None
+) -> None:
+    graph = ROWS[name]()
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    group = with_row_loops(group, dict.fromkeys([*graph.inputs, *graph.outputs], 0))
+    constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
+    context = Context(matrix_isa, layouts_of(group), constants=constants)
+    problem = MATRIX.match(group.nests[0], context)
+    assert not isinstance(problem, Declined)
+    plan = choose_plan(problem, 6, matrix_isa)
+    if unit_parts is not None:
+        block = {"block_rows": plan.block.rows, "block_columns": plan.block.columns}
+        choice = Choice.of("matrix", products=6, **block, unit_parts=unit_parts, panel_parts=1)
+        found = chosen_plan(problem, 6, choice, matrix_isa)
+        if isinstance(found, Declined):
+            pytest.skip(found.reason)
+        plan = found
+    kernel = generate_matrix(problem, plan, matrix_isa)
+    most = group.outputs[0].shape[0]
+    rng = np.random.default_rng(3)
+    given = [
+        rng.standard_normal(v.shape).astype(np.float32) if v.data is None else v.data for v in group.inputs
+    ]
+
+    def run_rows(num_rows: int) -> Any:
+        operands = {("input", i): x.copy() for i, x in enumerate(given)}
+        for i, value in enumerate(group.inputs):
+            if value.data is None:
+                operands["input", i][num_rows:] = np.nan
+        operands["output", 0] = np.full(group.outputs[0].shape, 7, np.float32)
+        runner = KernelRunner((kernel,), operands, context.layouts, matrix_isa)
+        runner(num_rows)
+        return runner.result(("output", 0))
+
+    whole = run_rows(most)
+    for num_rows in (1, 2, most - 1):
+        found = run_rows(num_rows)
+        np.testing.assert_array_equal(found[:num_rows], whole[:num_rows])
+        assert np.all(found[num_rows:] == 7)
+
+
 @pytest.mark.parametrize("num_products", sorted(PRODUCTS))
 def test_errors_stay_within_what_the_pieces_leave_out(matrix_isa: Isa, num_products: int) -> None:
     graph = product(48, 64, 512)
@@ -254,6 +316,31 @@ def test_the_emulation_gives_the_bits_of_the_unit(num_products: int) -> None:
     with emulated_matrix_unit():
         emulated, _, _ = run(graph, host_isa(), num_products, whole=False)
     np.testing.assert_array_equal(by_unit.view(np.uint32), emulated.view(np.uint32))
+
+
+@pytest.mark.skipif(
+    "+avx512bf16" not in host_isa().features.split(","), reason="this processor rounds no vectors to bfloat16"
+)
+def test_the_emulation_rounds_as_the_instruction_does() -> None:
+    bits = np.random.default_rng(0).integers(0, 1 << 32, (512, 2, 16), dtype=np.uint32)
+    bits[0] = [[0, 1, 0x7F800000, 0x7F800001, 0x7FC00000, 0x7F7FFFFF, 0x007FFFFF, 0x00800000] * 2] * 2
+    bits[1] = bits[0] | 0x80000000
+    bits[2:40] = (bits[2:40] & 0xFFFF0000) | 0x8000  # halfway between two
+    results = []
+    for context in (contextlib.nullcontext(), emulated_matrix_unit()):
+        e = Emitter(attributes=host_isa().function_attributes)
+        with e.function("round", (Param("from", PTR), Param("to", PTR))) as (source, target):
+            low, high = (e.load(vec("float", 16), e.gep(source, 64 * half)) for half in (0, 1))
+            e.store(split(e, low, high, 1)[0], target)
+        with context:
+            image = compile_object(e.text(), host_isa())
+        library = JitLibrary([image], exports=["round"])
+        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library["round"])
+        given, rounded = guarded(bits.copy()), guarded(np.zeros((512, 32), np.uint16))
+        for row in range(len(bits)):
+            call(given[row].ctypes.data, rounded[row].ctypes.data)
+        results.append(rounded)
+    np.testing.assert_array_equal(*results)
 
 
 @pytest.mark.parametrize("num_products", [3, 6])

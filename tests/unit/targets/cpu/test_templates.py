@@ -16,7 +16,7 @@ from tilewright.compiler import plan
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph
 from tilewright.ir.nest import Nest
-from tilewright.options import Options
+from tilewright.options import Accuracy, Options
 from tilewright.targets.cpu import select
 from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.fused import FUSED
@@ -25,12 +25,14 @@ from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.loopnest import LOOP_NEST
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import KernelLaunch
-from tilewright.targets.cpu.select import MIN_GAIN, MIN_LEAD, PRODUCTS, lower_product, nest_cycles
-from tilewright.targets.cpu.template import Context, Estimate, lower_with
+from tilewright.targets.cpu.matrix import MATRIX
+from tilewright.targets.cpu.matrix import plan as matrix_plan
+from tilewright.targets.cpu.select import MIN_LEAD, PRODUCTS, lower_product, nest_cycles
+from tilewright.targets.cpu.template import MIN_GAIN, Context, Estimate, lower_with
 from tilewright.targets.cpu.winograd import WINOGRAD
 from tilewright.tuning import Choice
 
-AVX512 = isa_by_name("avx512")
+AVX512, AMX = isa_by_name("avx512"), isa_by_name("avx512+amx")
 FMAS_PER_CYCLE = 2
 
 
@@ -157,6 +159,38 @@ def test_winograd_is_taken_where_it_was_measured_to_be_faster(
     channels: tuple[int, int], size: int, isa: Isa, run_bytes: int, template: str
 ) -> None:
     assert chosen(channels, size, isa, run_bytes) == template
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "template"),
+    [("strict", "contraction"), ("default", "contraction"), ("relaxed", "matrix-3"), ("fast", "matrix-1")],
+)
+def test_six_products_leave_the_matrix_unit_to_accuracies_of_fewer(accuracy: Accuracy, template: str) -> None:
+    nest, context = nest_and_context(conv_graph(256, 1024, (14, 14), (1, 1)))
+    kernels = lower_product(nest, replace(context, isa=AMX, accuracy=accuracy))
+    assert not isinstance(kernels, Declined)
+    assert kernels[-1].template == template
+
+
+def test_six_products_are_taken_where_they_gain_enough_for_the_times_when_the_unit_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nest, context = nest_and_context(conv_graph(256, 1024, (14, 14), (1, 1)))
+    context = replace(context, isa=AMX)
+    problem = MATRIX.match(nest, context)
+    assert not isinstance(problem, Declined)
+    (way,) = MATRIX.ways(problem, context)
+    taken: list[tuple[float, bool]] = []
+    for cycles in range(4, 44, 4):
+        monkeypatch.setattr(matrix_plan, "_PRODUCT_CYCLES", float(cycles))
+        kernels = lower_product(nest, context)
+        assert not isinstance(kernels, Declined)
+        gain = MATRIX.estimate(problem, way, context).gain
+        taken.append((gain, kernels[-1].template == "matrix-6"))
+    gains, choices = zip(*taken, strict=True)
+    assert gains[0] > 1.6 > MIN_GAIN > gains[-1]
+    assert any(MIN_GAIN < gain < 1.6 for gain in gains)
+    assert choices == tuple(gain >= 1.6 for gain in gains)
 
 
 def test_weights_that_stay_in_the_last_cache_come_faster() -> None:

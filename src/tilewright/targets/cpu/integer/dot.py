@@ -74,9 +74,9 @@ def dot_of(isa: Isa, lanes: int) -> Dot:
     features = set(isa.features.split(","))
     if lanes not in _PAIRS or isa.arch != "x86_64":
         return Dot("widened")
-    if {"+avx512vnni", "+avx512vl"} <= features and isa.name == "avx512":
+    if {"+avx512vnni", "+avx512vl"} <= features and isa.vectors == "avx512":
         return Dot("vnni")
-    return Dot("vnni" if "+avxvnni" in features and isa.name == "avx2" else "pairs")
+    return Dot("vnni" if "+avxvnni" in features and isa.vectors == "avx2" else "pairs")
 
 
 def _accumulate(e: Emitter, instruction: str, total: Val, a: Val, b: Val, narrow: Type) -> Val:

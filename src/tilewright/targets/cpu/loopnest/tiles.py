@@ -71,9 +71,9 @@ def vector_pieces(isa: Isa, size: int, lanes: int, num: int, element: str) -> li
 
 def masks_are_cheap(isa: Isa, element: str) -> bool:
     """Whether the instruction set loads and stores part of a vector of this element type."""
-    if isa.name == "avx512":
+    if isa.vectors == "avx512":
         return True
-    return isa.name == "avx2" and element in ("float", "double", "i32", "i64")
+    return isa.vectors == "avx2" and element in ("float", "double", "i32", "i64")
 
 
 class NestEmitter:
@@ -364,7 +364,7 @@ class NestEmitter:
 
     def _tracks_nan(self) -> bool:
         """Whether extrema ignore NaN and masks collect it: a third of the operations on the critical path."""
-        masks = self.isa.name == "avx512" and self.plan.lanes in (8, 16)
+        masks = self.isa.vectors == "avx512" and self.plan.lanes in (8, 16)
         return masks and self.nest.combine in ("max", "min") and self.nest.body.result.is_float
 
     def _join(self, e: Emitter, a: Val, b: Val) -> Val:

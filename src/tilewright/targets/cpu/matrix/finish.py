@@ -37,7 +37,7 @@ class Finish:
             axes = self.frame.problem.axes
             pitch = extent = axes[-1].extent
             begin = e.add(position, e.mul(work.first, num))
-            end = e.min(e.add(begin, num), self.frame.problem.num_positions)
+            end = e.min(e.add(begin, num), work.end)
 
         def run(at: Int, length: Int) -> None:
             row_bytes = columns.block.columns * TILE_BYTES_PER_ROW

@@ -17,11 +17,15 @@ INDEX_TYPES = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What one chunk covers: units [first, last), and the image they belong to."""
+    """What one chunk covers: units [first, last), and the image they belong to.
+
+    Without a window the positions of the last unit end at `end`.
+    """
 
     batch: Int
     first: Int
     last: Int
+    end: Int
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from tilewright.targets.cpu.kernel import (
     Kernel,
     KernelArg,
     name_by_content,
+    rows_operand,
 )
 from tilewright.targets.cpu.matrix import tiles
 from tilewright.targets.cpu.matrix.finish import Finish
@@ -76,13 +77,14 @@ class _Generator:
                 "partial": e.gep(scratch, plan.sums_bytes),
                 "planes": e.gep(scratch, plan.planes_offset),
             }
-            self._chunk(chunk)
+            has_rows = problem.row_loop is not None
+            self._chunk(chunk, e.load(I64, e.gep(block, 8 * len(args))) if has_rows else None)
         symbol, text = name_by_content(e.text(), f"matrix{plan.num_products}")
         return Kernel(
             symbol=symbol,
             text=text,
             num_chunks=plan.num_chunks,
-            args=args,
+            args=(*args, rows_operand()) if has_rows else args,
             scratch_bytes=plan.scratch_bytes,
             template=f"matrix-{plan.num_products}",
             macs=problem.contraction.num_macs,
@@ -93,7 +95,8 @@ class _Generator:
             ),
         )
 
-    def _chunk(self, chunk: Val) -> None:
+    def _chunk(self, chunk: Val, num_rows: Val | None) -> None:
+        """What a chunk covers, and its products if the run has any rows of it."""
         e, plan = self.frame.emitter, self.frame.plan
         panel_part: Int = e.urem(chunk, plan.panel_parts)
         rest = e.udiv(chunk, plan.panel_parts)
@@ -103,7 +106,43 @@ class _Generator:
             panel_part = chunk
         elif plan.batch_parts == 1:
             unit_part = rest
-        work = Chunk(batch, *self._part(unit_part, plan.unit_parts, plan.num_units))
+        units, end = self._asked(num_rows)
+        work = Chunk(batch, *self._part(unit_part, plan.unit_parts, units), end)
+        if num_rows is None:
+            self._products(work, panel_part)
+            return
+        is_asked = e.compare("slt", work.first, work.last)
+        if self.frame.grid.has_window and self._rows_are_images:
+            is_asked = e.compare("slt", batch, self._asked_images(num_rows))
+        e.if_(is_asked, lambda: self._products(work, panel_part))
+
+    @property
+    def _rows_are_images(self) -> bool:
+        """Whether rows are along an axis outside the images that chunks belong to."""
+        return len(self.frame.problem.axes) > 2
+
+    def _asked(self, num_rows: Val | None) -> tuple[Int, Int]:
+        """Units of an image, and positions where there is no window, of as many rows as a run has."""
+        e, problem, plan = self.frame.emitter, self.frame.problem, self.frame.plan
+        if num_rows is None or problem.row_loop is None:
+            return plan.num_units, problem.num_positions
+        asked = e.iterations(problem.row_loop, num_rows)
+        if self.frame.grid.has_window:
+            return plan.num_units if self._rows_are_images else asked, problem.num_positions
+        end = e.mul(asked, problem.num_positions // problem.axes[0].extent)
+        size = plan.block.num_positions
+        return e.udiv(e.add(end, size - 1), size), end
+
+    def _asked_images(self, num_rows: Val) -> Int:
+        """Images of as many rows as a run has."""
+        e, problem = self.frame.emitter, self.frame.problem
+        assert problem.row_loop is not None
+        inside = self.frame.grid.batch // problem.axes[0].extent
+        return e.mul(e.iterations(problem.row_loop, num_rows), inside)
+
+    def _products(self, work: Chunk, panel_part: Int) -> None:
+        """The planes of a chunk, and its panels of columns."""
+        e, plan = self.frame.emitter, self.frame.plan
         first, last = self._part(panel_part, plan.panel_parts, plan.num_panels)
         tiles.configure(e)
         self.planes.fill(work)
@@ -127,7 +166,7 @@ class _Generator:
             e.if_(e.compare("eq", last, plan.num_panels), lambda: self._panel(full, work, tail, lanes))
         tiles.release(e)
 
-    def _part(self, part: Int, num_parts: int, extent: int) -> tuple[Int, Int]:
+    def _part(self, part: Int, num_parts: int, extent: Int) -> tuple[Int, Int]:
         """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
         e = self.frame.emitter
         if num_parts == 1:

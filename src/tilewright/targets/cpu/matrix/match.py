@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.nest import Affine, Nest
+from tilewright.ir.nest import Affine, Nest, RowsOf
 from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts
@@ -28,7 +28,7 @@ class Axis:
 
     `a` are the elements of A between neighbouring *input* indices, `c` and `extras` those of the result and
     of the epilogue's operands between neighbouring output positions, `tap_b` those of B between taps.
-    Input indices outside [0, `size`) read zero.
+    Input indices outside [0, `size`) read zero. With `rows`, a run may ask for the first positions only.
     """
 
     extent: int
@@ -41,6 +41,7 @@ class Axis:
     tap_b: int = 0
     offset: int = 0
     size: int = 0
+    rows: RowsOf | None = None
 
     @property
     def is_window(self) -> bool:
@@ -97,6 +98,11 @@ class MatrixProblem:
         """Rows of the product."""
         return prod(x.extent for x in self.axes)
 
+    @property
+    def row_loop(self) -> RowsOf | None:
+        """Of the outermost axis, where a run may have fewer of its rows."""
+        return self.axes[0].rows
+
 
 def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
     """The nest as a product for the matrix unit, or why it is none."""
@@ -108,6 +114,7 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
     a, b, c = (matched_walk(x, layouts) for x in (contraction.a, contraction.b, nest.write))
     extras = [matched_walk(nest.reads[i], layouts) for i in contraction.extra_reads]
     extents, vector = nest.extents, contraction.vector.name
+    rows_of = {d.name: d.rows for d in nest.dims}
     parallel = [d.name for d in nest.parallel_dims if d.extent > 1 and d.name != vector]
     if any(b[0].get(n) for n in parallel):
         return Declined("the weights differ between positions")
@@ -151,6 +158,7 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
                 tap_b=b[0].get(tap, 0),
                 offset=index.offset if is_window else 0,
                 size=size,
+                rows=None if taps else rows_of.get(position),
             )
         )
     if sum(x.extent > 1 for x in axes) < len(parallel):
@@ -202,6 +210,7 @@ def _ordered(axes: Sequence[Axis], num_extras: int) -> tuple[Axis, ...] | Declin
     for x in found:
         if merged and x.collapses_into(merged[-1]):
             outer = merged.pop()
-            x = replace(x, extent=x.extent * outer.extent, size=0)
+            rows = None if outer.rows is None else outer.rows.inside(x.extent)
+            x = replace(x, extent=x.extent * outer.extent, size=0, rows=rows)
         merged.append(x)
     return tuple(merged) if merged else (Axis(1, 0, 0, (0,) * num_extras),)

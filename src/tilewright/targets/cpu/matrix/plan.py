@@ -11,6 +11,8 @@ import functools
 from dataclasses import dataclass
 from math import prod
 
+from tilewright.targets.cpu.contraction import CONTRACTION
+from tilewright.targets.cpu.contraction.choose import contraction_cycles
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.matrix.match import Axis, MatrixProblem
@@ -24,6 +26,7 @@ from tilewright.targets.cpu.matrix.tiles import (
     Block,
     num_pieces,
 )
+from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE, Context
 from tilewright.tuning import Choice
 
 TEMPLATE = "matrix"
@@ -39,11 +42,12 @@ _MAX_CHAIN_STEPS = 32
 _FLOAT32_PRODUCTS = 6
 # Share of the L2 cache for the split inputs: a panel of weights and the result need the rest.
 _SCRATCH_SHARE = 0.6
-_PRODUCT_CYCLES = 16.0
-# What loads of inputs from L2 and the loop add to a step's products; what it costs to bring a tile of weights
-# to the L1 cache, for all blocks that use it there.
-_STEP_SLOWDOWN = 1.25
-_TILE_LOAD_CYCLES = 35.0
+# A product of tiles with the loads of its factors. The unit takes 16 cycles; on an Emerald Rapids server that
+# others share, a core takes 19 or 66 for seconds at a time, whatever the loads. This is their mean, which
+# also explains the speed of whole networks there (docs/benchmarks_amx.md).
+_PRODUCT_CYCLES = 42.0
+# Bringing a tile of weights to the L1 cache, for all blocks that use it there.
+_TILE_LOAD_CYCLES = 24.0
 # Splitting 32 elements and storing the pieces; storing the zeros around an image.
 _SPLIT_CYCLES = {1: 5.0, 2: 11.0, 3: 18.0}
 _ZERO_CYCLES = 1.5
@@ -53,12 +57,8 @@ _ADD_CYCLES = 1.5
 _VECTOR_CYCLES = 4.5
 _BLOCK_CYCLES = 60.0
 _CHUNK_CYCLES = 700.0
-# Weights from the shared cache or memory; from a private cache.
-_COLD_BYTES_PER_CYCLE = 8.0
+# Weights from a private cache.
 _AGAIN_BYTES_PER_CYCLE = 30.0
-# What a direct kernel reaches of the peak of fused multiply-adds.
-_FMAS_PER_CYCLE = 2.0
-_DIRECT_EFFICIENCY = 0.93
 _MAX_PARTS = 32
 _USUAL_THREADS = (1, 2, 4)
 # On a busy machine somebody is late with a chunk: small ones make that cheap.
@@ -277,23 +277,14 @@ class _Shape:
 
 def choose_plan(problem: MatrixProblem, num_products: int, isa: Isa) -> MatrixPlan:
     """The cut with the least estimated time over a few usual numbers of threads; the work alone decides."""
-    return _choose(_shape(problem, num_products), isa.caches.l2_bytes)[1]
+    shape = _shape(problem, num_products)
+    return _ranked(shape, _block(shape), isa.caches.l2_bytes)[0]
 
 
-def matrix_cycles(problem: MatrixProblem, num_products: int, isa: Isa) -> float:
-    """Estimated cycles on one thread, weights cold."""
-    return _choose(_shape(problem, num_products), isa.caches.l2_bytes)[0]
-
-
-def matrix_gain(problem: MatrixProblem, num_products: int, isa: Isa) -> float:
+def matrix_gain(problem: MatrixProblem, num_products: int, context: Context) -> float:
     """Estimated time of the direct kernel over that of the matrix unit, both reading their weights cold."""
-    lanes = isa.lanes("float")
-    columns = -(-problem.columns // lanes)
-    steps = problem.num_positions * problem.num_taps * problem.depth
-    products = steps * columns / (_FMAS_PER_CYCLE * _DIRECT_EFFICIENCY)
-    weights = 4 * problem.num_taps * problem.depth * problem.columns / _COLD_BYTES_PER_CYCLE
-    vectors = problem.num_positions * columns * _VECTOR_CYCLES
-    return (products + weights + vectors) / matrix_cycles(problem, num_products, isa)
+    direct = contraction_cycles(problem.contraction, Choice(CONTRACTION.name), context)
+    return direct / matrix_cycles(problem, choose_plan(problem, num_products, context.isa), context)
 
 
 def _shape(problem: MatrixProblem, num_products: int) -> _Shape:
@@ -312,9 +303,10 @@ def matrix_candidates(problem: MatrixProblem, num_products: int, isa: Isa) -> tu
     return tuple(_choice(plan) for plan in list(plans.values())[:_MAX_CANDIDATES])
 
 
-def plan_cycles(problem: MatrixProblem, plan: MatrixPlan) -> float:
+def matrix_cycles(problem: MatrixProblem, plan: MatrixPlan, context: Context) -> float:
     """Estimated cycles of a plan on one thread, weights cold."""
-    return _chunk_cycles(_shape(problem, plan.num_products), plan) * plan.num_chunks
+    shape = _shape(problem, plan.num_products)
+    return _chunk_cycles(shape, plan, context.cold_bytes_per_cycle) * plan.num_chunks
 
 
 def undivided_plan(problem: MatrixProblem, num_products: int, isa: Isa) -> MatrixPlan | None:
@@ -353,13 +345,6 @@ def _choice(plan: MatrixPlan) -> Choice:
         unit_parts=plan.unit_parts,
         panel_parts=plan.panel_parts,
     )
-
-
-@functools.lru_cache(maxsize=1024)
-def _choose(shape: _Shape, l2_bytes: int) -> tuple[float, MatrixPlan]:
-    """(Cycles on one thread, the plan)."""
-    plan = _ranked(shape, _block(shape), l2_bytes)[0]
-    return _chunk_cycles(shape, plan) * plan.num_chunks, plan
 
 
 @functools.lru_cache(maxsize=1024)
@@ -433,8 +418,8 @@ def _num_computed(grid: Grid, num_lines: int) -> int:
     return (num_lines - 1) * grid.pitch + grid.row.extent
 
 
-def _chunk_cycles(shape: _Shape, plan: MatrixPlan) -> float:
-    """The largest chunk's time."""
+def _chunk_cycles(shape: _Shape, plan: MatrixPlan, cold_rate: float = COLD_BYTES_PER_CYCLE) -> float:
+    """The largest chunk's time; `cold_rate` is that of weights, in bytes per cycle."""
     grid, block = plan.grid, plan.block
     units = -(-plan.num_units // plan.unit_parts)
     panels = -(-plan.num_panels // plan.panel_parts)
@@ -445,12 +430,12 @@ def _chunk_cycles(shape: _Shape, plan: MatrixPlan) -> float:
         read = min(units * block.num_positions, grid.row.extent)
     split = read * plan.num_steps * _SPLIT_CYCLES[plan.num_pieces]
     tiles = block.rows * min(panels * block.columns, plan.num_columns_tiles)
-    products = len(PRODUCTS[plan.num_products]) * _PRODUCT_CYCLES * _STEP_SLOWDOWN
+    products = len(PRODUCTS[plan.num_products]) * _PRODUCT_CYCLES
     compute = blocks * tiles * shape.taps * plan.num_steps * products
     compute += tiles / block.rows * shape.taps * plan.num_steps * plan.num_pieces * _TILE_LOAD_CYCLES
     share = min(1.0, panels / plan.num_panels)
     parts = plan.unit_parts * plan.batch_parts
-    cold = shape.weight_bytes * share / (_COLD_BYTES_PER_CYCLE * parts)
+    cold = shape.weight_bytes * share / (cold_rate * parts)
     again = shape.weight_bytes * share * (1 - 1 / parts) / _AGAIN_BYTES_PER_CYCLE
     finish = blocks * (tiles * TILE_ROWS * _VECTOR_CYCLES + _BLOCK_CYCLES * panels)
     if plan.adds_passes:

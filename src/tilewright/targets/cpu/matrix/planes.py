@@ -30,7 +30,7 @@ class Planes:
         """The chunk's positions one after the other."""
         e, block = self.frame.emitter, self.frame.plan.block
         first = e.mul(work.first, block.num_positions)
-        last = e.min(e.mul(work.last, block.num_positions), self.frame.problem.num_positions)
+        last = e.min(e.mul(work.last, block.num_positions), work.end)
 
         def one(position: Int, _: Sequence[Val]) -> None:
             a = self.frame.problem.a_offset
