@@ -11,7 +11,9 @@ from tests.support.models import feed_for, small_net
 import tilewright as tw
 from tilewright.api.trust import distrust_key, list_trusted, trust_key
 from tilewright.artifact.container import Archive
-from tilewright.errors import UsageError
+from tilewright.artifact.signature import Signature
+from tilewright.errors import ArtifactCorrupt, UsageError
+from tilewright.private_files import is_public_key
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +82,21 @@ def test_code_for_another_processor_or_another_runtime_is_never_run(
     assert same(opened.run(None, feed_for(small_net())), tw.open(path).run(None, feed_for(small_net())))
 
 
+@pytest.mark.parametrize(
+    ("offset", "byte", "words"), [(18, 183, "for ELF machine 183"), (0, 0, "no ELF object")]
+)
+def test_objects_for_another_processor_than_their_label_are_refused(
+    path: Path, tmp_path: Path, offset: int, byte: int, words: str
+) -> None:
+    def edit(manifest: dict, members: dict) -> None:
+        for name, data in members.items():
+            if name.endswith(".o"):
+                members[name] = data[:offset] + bytes([byte]) + data[offset + 1 :]
+
+    with pytest.raises(ArtifactCorrupt, match=words):
+        tw.open(rewritten(path, tmp_path / "other.tw", edit), trust=True).run(None, feed_for(small_net()))
+
+
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the keys of a user of whom nothing else is known."""
@@ -114,7 +131,7 @@ def test_a_container_trusts_by_its_environment(
 ) -> None:
     signature = Archive(path).signature
     assert signature is not None
-    monkeypatch.setenv("TILEWRIGHT_TRUST", f"{'0' * 64}, {signature.public_key}")
+    monkeypatch.setenv("TILEWRIGHT_TRUST", f"{'58' + '66' * 31}, {signature.public_key}")
     assert tw.open(path).remarks == ()
     monkeypatch.setenv("TILEWRIGHT_TRUST", "everybody")
     with pytest.raises(UsageError, match="TILEWRIGHT_TRUST: 'everybody' is no public key"):
@@ -196,3 +213,29 @@ def test_a_limit_on_memory_holds_for_artifacts(path: Path) -> None:
 def test_a_frozen_cache_makes_no_code_again(path: Path, state: Path, cache: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the cache, which is frozen"):
         tw.open(path, frozen=True, cache_dir=tmp_path / "empty")
+
+
+def test_a_key_of_small_order_is_nobodys() -> None:
+    """Points of edwards25519 whose order divides 8, doubled thrice by the addition law of RFC 8032."""
+    prime = 2**255 - 19
+    d = -121665 * pow(121666, -1, prime) % prime
+
+    def doubled_y2_x2(y2: int, x2: int) -> tuple[int, int]:
+        xy2 = x2 * y2 % prime
+        new_y = (y2 + x2) * pow(1 - d * xy2, -1, prime) % prime
+        new_x2 = 4 * xy2 * pow(1 + d * xy2, -2, prime) % prime
+        return new_y * new_y % prime, new_x2
+
+    order_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+    for y in (0, 1, prime - 1, order_8, prime - order_8):
+        y2 = y * y % prime
+        point = y2, (y2 - 1) * pow(d * y2 + 1, -1, prime) % prime
+        for _ in range(3):
+            point = doubled_y2_x2(*point)
+        assert point == (1, 0)  # the neutral element
+        for same_y in (v for v in (y, y + prime) if v < 2**255):
+            for sign in (0, 1 << 255):
+                key = (same_y + sign).to_bytes(32, "little").hex()
+                assert not is_public_key(key)
+                assert not Signature(key, "01" + "00" * 63).is_of("ab" * 32)
+    assert is_public_key("58" + "66" * 31)  # of the base point

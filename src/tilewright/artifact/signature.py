@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from tilewright.private_files import keeps_nothing, signing_seed, trusted_keys
+from tilewright.private_files import is_public_key, keeps_nothing, signing_seed, trusted_keys
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,8 @@ class Signature:
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+        if not is_public_key(self.public_key):
+            return False
         try:
             key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.public_key))
             key.verify(bytes.fromhex(self.signed), _message(manifest_sha256))

@@ -75,10 +75,10 @@ class CpuStore:
             constants = ArrangedConstants(parts, tables.constants, _checked_sources(tables.constants, parts))
         sizes = _base_sizes(tables, constants.size_bytes)
         _require_fitting(tables, parts, sizes)
-        objects = tuple(parts.read(name) for name in tables.objects)
+        made_for = decoded(MadeFor, parts.made_for)
+        objects = tuple(_checked_object(parts.read(name), name, made_for.system) for name in tables.objects)
         nodes = parts.graph().nodes if tables.host_steps else ()
         main = tables.main
-        made_for = decoded(MadeFor, parts.made_for)
         return CpuImage(
             isa_name=made_for.isa,
             triple=made_for.system,
@@ -106,6 +106,21 @@ class CpuStore:
             index_checks=tables.index_checks,
             runtime=None if tables.runtime is None else parts.read(tables.runtime),
         )
+
+
+_ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
+"""`e_machine` of object files, by the processor that a system's name begins with."""
+
+
+def _checked_object(data: bytes, name: str, system: str) -> bytes:
+    """An object file, which is for the processor that its label says."""
+    machine = _ELF_MACHINES.get(system.split("-")[0])
+    if machine is not None and "linux" in system:
+        found = int.from_bytes(data[18:20], "little") if data[:4] == b"\x7fELF" else None
+        if found != machine:
+            stated = "no ELF object" if found is None else f"for ELF machine {found}"
+            raise FieldError(f"{name} is {stated}, where {system} has {machine}", ".objects")
+    return data
 
 
 @dataclass(frozen=True, slots=True)
