@@ -30,7 +30,7 @@ WITHOUT_FLOATS = frozenset(
 # Operators that ONNX's reference computes on the host.
 ON_THE_HOST = frozenset({"DeformConv"})
 # Operators whose nests are those of others, of which passes build them.
-WITHOUT_NESTS = frozenset({"DeformConv", "GRU", "LSTM", "RNN"})
+WITHOUT_NESTS = frozenset({"DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"})
 
 
 def has(one: Case, dtype: DType) -> bool:

@@ -18,7 +18,7 @@ KEYS = sorted(generators())
 # Operators without nests, with several results, or whose first nest must see more than a block needs.
 NEVER_CUT = frozenset(
     {
-        *("DeformConv", "GRU", "LSTM", "RNN", "NonMaxSuppression", "NonZero"),
+        *("DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN", "NonMaxSuppression", "NonZero"),
         *("DynamicQuantizeLinear", "GRUSteps", "LSTMCell", "LSTMSteps", "RNNSteps", "TopK"),
         *("GroupNormalization", "MaxUnpool"),
     }

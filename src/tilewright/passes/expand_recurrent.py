@@ -11,19 +11,23 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.ops.recurrent import DEFAULT_ACTIVATIONS
+from tilewright.ir.ops.recurrent import is_layer, is_quantized, kind_of_layer
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.recurrent_layer import (
+    ByteWeights,
     LayerNodes,
     RecurrentLayer,
     biases,
     checked_lengths,
     is_wanted,
     match_layer,
+    quantized_gates,
+    quantized_inputs,
+    rules_of_layers,
 )
-from tilewright.passes.rules import Rule, apply_rules
+from tilewright.passes.rules import apply_rules
 from tilewright.planning import option
 
 
@@ -41,14 +45,12 @@ class ExpandRecurrent:
 
     def run(self, graph: Graph) -> PassResult:
         """Edit the graph in place."""
-        return apply_rules(
-            graph, [Rule(("RNN", "GRU", "LSTM"), partial(match_layer, self.max_steps), _build)]
-        )
+        return apply_rules(graph, rules_of_layers(partial(match_layer, self.max_steps), _build))
 
 
 def num_steps_of(graph: Graph, node: Node) -> int | None:
     """As how many steps a layer is written; None for what stays whole or is no such layer."""
-    if node.op_type not in DEFAULT_ACTIVATIONS or node.domain:
+    if not is_layer(node):
         return None
     found = match_layer(ExpandRecurrent().max_steps, Editor(graph), node)
     return found.steps if isinstance(found, RecurrentLayer) else None
@@ -59,14 +61,18 @@ def _build(editor: Editor, node: Node, layer: RecurrentLayer) -> str:
     x = node.require(0)
     if node.int_attr("layout", 0):
         x = emit.transpose(x, "by_time", (1, 0, 2))
-    flat = emit.reshape(x, "flat", (layer.steps * layer.batch, layer.width))
+    given = (
+        quantized_inputs(emit, layer, x)
+        if is_quantized(node)
+        else [emit.reshape(x, "flat", (layer.steps * layer.batch, layer.width))]
+    )
     alive, mask = _alive(emit, layer)
     hidden: list[list[Value]] = [[] for _ in range(layer.steps)]
     last: list[list[Value]] = []
     for direction in range(layer.directions):
         backward = direction == 1 or node.str_attr("direction", "forward") == "reverse"
         times = range(layer.steps - 1, -1, -1) if backward else range(layer.steps)
-        last.append(_direction(emit, layer, direction, flat, times, alive, hidden))
+        last.append(_direction(emit, layer, direction, given, times, alive, hidden))
     outputs: list[Value | None] = (
         [_every(emit, layer, hidden, mask)] if is_wanted(editor, node, 0) else [None]
     )
@@ -108,27 +114,42 @@ def _direction(
     emit: LayerNodes,
     layer: RecurrentLayer,
     direction: int,
-    flat: Value,
+    given: Sequence[Value],
     times: Sequence[int],
     alive: Sequence[Value | None],
     hidden: Sequence[list[Value]],
 ) -> list[Value]:
     """The cells of one direction: appends each step's hidden state to `hidden`, and gives the last state."""
     node = emit.node
-    dtype = flat.dtype
-    weight, recurrence = emit.part(1, direction, "weight"), emit.part(2, direction, "recurrence")
-    assert weight is not None
-    bias, scaled_bias = biases(emit, direction)
-    rows, columns = flat.shape[0], weight.shape[0]
-    inputs = [flat, weight] if bias is None else [flat, weight, bias]
-    gates = emit.one("Gemm", inputs, f"gates_{direction}", (rows, columns), {"transB": 1})
+    kind, dtype = kind_of_layer(node), node.require(0).dtype
+    recurrence: Value | None
+    parameters: list[Value | None] = []
+    if is_quantized(node):
+        weights = ByteWeights.of_inputs(emit).direction(direction)
+        of_states = ByteWeights.of_states(emit).direction(direction)
+        stem = f"recurrence_{direction}"
+        recurrence = emit.constant(of_states.data[0], stem)
+        parameters = [
+            None if data is None else emit.constant(data[0], f"{stem}_{what}")
+            for what, data in (("scale", of_states.scale), ("zero", of_states.zero))
+        ]
+        bias, scaled_bias = biases(emit, direction)
+        gates = quantized_gates(emit, given, weights, bias, f"gates_{direction}")
+    else:
+        (flat,) = given
+        weight, recurrence = emit.part(1, direction, "weight"), emit.part(2, direction, "recurrence")
+        assert weight is not None
+        bias, scaled_bias = biases(emit, direction)
+        rows, columns = flat.shape[0], weight.shape[0]
+        inputs = [flat, weight] if bias is None else [flat, weight, bias]
+        gates = emit.one("Gemm", inputs, f"gates_{direction}", (rows, columns), {"transB": 1})
     pieces = emit.split(gates, f"gates_{direction}", [layer.batch] * layer.steps)
-    is_lstm = node.op_type == "LSTM"
+    is_lstm = kind == "LSTM"
     state = [emit.state(5, direction, "hidden")]
-    extra: list[Value | None] = [scaled_bias] if node.op_type == "GRU" else []
+    extra: list[Value | None] = [scaled_bias] if kind == "GRU" else []
     if is_lstm:
         state.append(emit.state(6, direction, "memory"))
-        extra = [emit.part(7, direction, "peephole")]
+        extra = [emit.part(7, direction, "peephole"), *parameters]
     names, alphas, betas = zip(*layer.activations[direction], strict=True)
     attributes = {
         **layer.attributes,
@@ -139,14 +160,14 @@ def _direction(
     shape = (layer.batch, layer.size)
     now: list[Value] = []
     for t in times:
-        matrix = None if state[0] is None and node.op_type == "RNN" else recurrence
+        matrix = None if state[0] is None and kind == "RNN" else recurrence
         operands = [pieces[t], matrix, state[0], alive[t], *state[1:], *extra]
         while operands[-1] is None:
             operands.pop()
         results = [(f"hidden_{direction}_{t}", dtype, shape)]
         if is_lstm:
             results.append((f"memory_{direction}_{t}", dtype, shape))
-        now = emit.several(f"{node.op_type}Cell", operands, results, attributes, domain=INTERNAL_DOMAIN)
+        now = emit.several(f"{kind}Cell", operands, results, attributes, domain=INTERNAL_DOMAIN)
         hidden[t].append(now[0])
         state = [*now]
     return now

@@ -10,19 +10,24 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, Value
-from tilewright.ir.ops.recurrent import DEFAULT_ACTIVATIONS
+from tilewright.ir.ops.recurrent import is_layer, is_quantized, kind_of_layer
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
+from tilewright.ir.ops.steps import GATES
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.recurrent_layer import (
+    ByteWeights,
     LayerNodes,
     RecurrentLayer,
     biases,
     checked_lengths,
     is_wanted,
     match_layer,
+    quantized_gates,
+    quantized_inputs,
+    rules_of_layers,
 )
-from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.passes.rules import Kept, apply_rules
 
 _MAX_BATCH = 128
 """Sequences of a layer; the products of more are worth kernels of their own at each step."""
@@ -40,12 +45,12 @@ class LoopRecurrent:
 
     def run(self, graph: Graph) -> PassResult:
         """Edit the graph in place."""
-        return apply_rules(graph, [Rule(("RNN", "GRU", "LSTM"), _match, _build)])
+        return apply_rules(graph, rules_of_layers(_match, _build))
 
 
 def loops_over(graph: Graph, node: Node) -> int | None:
     """Over how many steps a layer becomes a loop; None for what does not, or is no such layer."""
-    if node.op_type not in DEFAULT_ACTIVATIONS or node.domain:
+    if not is_layer(node):
         return None
     found = _match(Editor(graph), node)
     return found.steps if isinstance(found, RecurrentLayer) else None
@@ -71,20 +76,25 @@ def _build(editor: Editor, node: Node, layer: RecurrentLayer) -> str:
     alive = _alive(emit, layer)
     added, scaled = zip(*(biases(emit, direction) for direction in range(directions)), strict=True)
     operands = [_gates(emit, layer, added), node.require(2), _state(emit, 5, "hidden"), alive]
+    kind, recurrence = kind_of_layer(node), ByteWeights.of_states(emit) if is_quantized(node) else None
+    if recurrence is not None:
+        operands[1] = emit.constant(recurrence.data, "recurrence")
     dtype, by_batch = node.require(0).dtype, bool(node.int_attr("layout", 0))
     results: list[tuple[str, DType, tuple[int, ...]]] = [
         ("every", dtype, (layer.steps, layer.batch, directions, layer.size))
     ]
-    if node.op_type == "LSTM":
+    if kind == "LSTM":
         operands += [_state(emit, 6, "memory"), node.input(7)]
         results.append(("memory", dtype, state))
     if all(value is not None and value.data is not None for value in scaled):
         operands.append(emit.constant(np.stack([v.data for v in scaled if v is not None]), "bias_scaled"))
+    if recurrence is not None:
+        zero = recurrence.zero
+        operands.append(emit.constant(recurrence.scale, "recurrence_scale"))
+        operands.append(None if zero is None else emit.constant(zero, "recurrence_zero"))
     while operands[-1] is None:
         operands.pop()
-    steps = emit.several(
-        f"{node.op_type}Steps", operands, results, _attributes(node, layer), domain=INTERNAL_DOMAIN
-    )
+    steps = emit.several(f"{kind}Steps", operands, results, _attributes(node, layer), domain=INTERNAL_DOMAIN)
     shown: list[Value | None] = [None, None, None]
     if is_wanted(editor, node, 0):
         every = _every(emit, layer, steps[0], alive)
@@ -122,16 +132,24 @@ def _gates(emit: LayerNodes, layer: RecurrentLayer, added: Sequence[Value | None
     x, weight = node.require(0), node.require(1)
     if node.int_attr("layout", 0):
         x = emit.transpose(x, "by_time", (1, 0, 2))
-    rows, columns = layer.steps * layer.batch, layer.directions * weight.shape[1]
+    rows, columns = (
+        layer.steps * layer.batch,
+        layer.directions * GATES[f"{kind_of_layer(node)}Steps"] * layer.size,
+    )
+    bias = None
+    if all(value is not None and value.data is not None for value in added):
+        bias = emit.constant(np.concatenate([v.data for v in added if v is not None]), "bias")
+    if is_quantized(node):
+        weights = ByteWeights.of_inputs(emit)
+        gates = quantized_gates(emit, quantized_inputs(emit, layer, x), weights, bias, "gates")
+        return emit.reshape(gates, "gates_by_time", (layer.steps, layer.batch, columns))
     flat = emit.reshape(x, "flat", (rows, layer.width))
     data = emit.editor.data(weight)
     if data is None:
         matrix = emit.reshape(weight, "weight", (columns, layer.width))
     else:
         matrix = emit.constant(data.reshape(columns, layer.width), "weight", weight.dtype)
-    inputs = [flat, matrix]
-    if all(value is not None and value.data is not None for value in added):
-        inputs.append(emit.constant(np.concatenate([v.data for v in added if v is not None]), "bias"))
+    inputs = [flat, matrix, *([] if bias is None else [bias])]
     gates = emit.one("Gemm", inputs, "gates", (rows, columns), {"transB": 1})
     return emit.reshape(gates, "gates_by_time", (layer.steps, layer.batch, columns))
 

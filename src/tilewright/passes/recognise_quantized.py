@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.ops.registry import MICROSOFT_DOMAIN
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import clip_bounds, made_by
@@ -134,7 +135,7 @@ def _build_sum_of_bytes(editor: Editor, node: Node, found: _Sum) -> str:
     for side in (found.a, found.b):
         inputs += [side.value, *_constants(editor, node, side)]
     inputs += _target_constants(editor, node, found.target)
-    return _quantised_as(editor, node, found.target, "QLinearAdd", inputs, {}, "com.microsoft")
+    return _quantised_as(editor, node, found.target, "QLinearAdd", inputs, {}, MICROSOFT_DOMAIN)
 
 
 def weight_node(node: Node) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,23 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Node, Value
 from tilewright.ir.ops.cells import ACTIVATIONS
-from tilewright.ir.ops.recurrent import DEFAULT_ACTIVATIONS, layer_activations, split_bias
+from tilewright.ir.ops.recurrent import (
+    DEFAULT_ACTIVATIONS,
+    QUANTIZED_LSTM,
+    RECURRENCE_SCALE,
+    RECURRENCE_ZERO,
+    WEIGHT_SCALE,
+    WEIGHT_ZERO,
+    extents_of_layer,
+    is_layer,
+    is_quantized,
+    kind_of_layer,
+    layer_activations,
+    split_bias,
+)
+from tilewright.ir.ops.registry import MICROSOFT_DOMAIN
 from tilewright.passes.edit import Editor
-from tilewright.passes.rules import Kept
+from tilewright.passes.rules import Kept, Rule
 
 Array = np.ndarray[Any, Any]
 
@@ -36,10 +50,12 @@ class RecurrentLayer:
 
 def match_layer(max_steps: int | None, editor: Editor, node: Node) -> RecurrentLayer | Kept | None:
     """The facts of a layer, or why it stays as it is; one of more than `max_steps` steps does."""
-    x, weight, recurrence = (node.require(i) for i in range(3))
+    if not is_layer(node):
+        return None
+    x = node.require(0)
     by_batch = node.int_attr("layout", 0)
     steps, batch = (x.shape[1], x.shape[0]) if by_batch else x.shape[:2]
-    directions, size = weight.shape[0], recurrence.shape[-1]
+    directions, size = extents_of_layer(node)
     if 0 in (steps, batch, x.shape[2], size):
         return None
     if max_steps is not None and steps > max_steps:
@@ -51,6 +67,13 @@ def match_layer(max_steps: int | None, editor: Editor, node: Node) -> RecurrentL
     unknown = [str(n) for n in names if str(n).lower() not in ACTIVATIONS]
     if unknown or (names and len(names) != directions * len(DEFAULT_ACTIVATIONS[node.op_type])):
         return Kept(f"its activations are {', '.join(map(str, names))}")
+    if is_quantized(node):
+        if any(
+            editor.data(node.require(i)) is None for i in (1, 2, *range(WEIGHT_SCALE, RECURRENCE_ZERO + 1))
+        ):
+            return Kept("its weights are no constants")
+        if node.input(4) is not None and batch > 1 and node.str_attr("direction", "forward") != "forward":
+            return Kept("steps of sequences of different lengths go together by their number from the end")
     kept = ("clip", "linear_before_reset", "input_forget")
     attributes = {name: node.attributes[name] for name in kept if name in node.attributes}
     activations = layer_activations(node, directions)
@@ -154,6 +177,107 @@ class LayerNodes:
         return self.one("Gather", [value, index], stem, shape, {"axis": 1})
 
 
+@dataclass(frozen=True, slots=True)
+class ByteWeights:
+    """Weights of a quantised layer, `[directions, rows, terms]`, and what each row counts in.
+
+    A zero point of all rows is None.
+    """
+
+    data: Array
+    scale: Array
+    zero: Array | None
+
+    @classmethod
+    def of_inputs(cls, emit: LayerNodes) -> ByteWeights:
+        """Those of the product of all inputs."""
+        return cls._at(emit, 1, WEIGHT_SCALE, WEIGHT_ZERO)
+
+    @classmethod
+    def of_states(cls, emit: LayerNodes) -> ByteWeights:
+        """Those of the recurrence, as signed bytes."""
+        found = cls._at(emit, 2, RECURRENCE_SCALE, RECURRENCE_ZERO)
+        if found.data.dtype == np.int8:
+            return found
+        zero = np.zeros(found.scale.shape, np.uint8) if found.zero is None else found.zero
+        return cls((found.data ^ 0x80).view(np.int8), found.scale, _unless_zeros((zero ^ 0x80).view(np.int8)))
+
+    @classmethod
+    def _at(cls, emit: LayerNodes, position: int, scale: int, zero: int) -> ByteWeights:
+        data, scales, zeros = (emit.editor.data(emit.node.require(i)) for i in (position, scale, zero))
+        assert data is not None
+        assert scales is not None
+        assert zeros is not None
+        turned = np.ascontiguousarray(data.swapaxes(1, 2))
+        return cls(turned, _of_rows(scales, turned), _unless_zeros(_of_rows(zeros, turned)))
+
+    def direction(self, number: int) -> ByteWeights:
+        """Those of one direction, which stays an axis."""
+        part = slice(number, number + 1)
+        return ByteWeights(self.data[part], self.scale[part], None if self.zero is None else self.zero[part])
+
+
+def _of_rows(parameter: Array, weights: Array) -> Array:
+    """A scale or zero point for each row."""
+    shown = parameter if parameter.ndim == 2 else parameter[:, None]
+    return np.ascontiguousarray(np.broadcast_to(shown, weights.shape[:2]))
+
+
+def _unless_zeros(zero: Array) -> Array | None:
+    return zero if zero.any() else None
+
+
+def quantized_inputs(emit: LayerNodes, layer: RecurrentLayer, x: Value) -> list[Value]:
+    """All inputs as bytes `[T * N, I]`, with their scale and zero point.
+
+    The range of those behind the longest sequence, which no step has, does not count.
+    """
+    lengths = emit.node.input(4)
+    if lengths is not None:
+        times = emit.constant(np.arange(layer.steps, dtype=np.int32).reshape(-1, 1, 1), "all_times")
+        longest = emit.one("ReduceMax", [lengths], "longest", (), {"keepdims": 0}, dtype=lengths.dtype)
+        shape = (layer.steps, 1, 1)
+        is_read = emit.one("Less", [times, longest], "is_read", shape, dtype=DType.BOOL)
+        nothing = emit.constant(np.zeros(()), "nothing", x.dtype)
+        x = emit.one("Where", [is_read, x, nothing], "read", x.shape)
+    rows = (layer.steps * layer.batch, layer.width)
+    flat = emit.reshape(x, "flat", rows)
+    results: list[tuple[str, DType, tuple[int, ...]]] = [
+        ("bytes", DType.UINT8, rows),
+        ("bytes_scale", x.dtype, ()),
+        ("bytes_zero", DType.UINT8, ()),
+    ]
+    return emit.several("DynamicQuantizeLinear", [flat], results)
+
+
+def quantized_gates(
+    emit: LayerNodes, given: Sequence[Value], weights: ByteWeights, bias: Value | None, stem: str
+) -> Value:
+    """The product of quantised inputs and the weights of all their directions, and what adds to it."""
+    bytes_, scale, zero = given
+    columns, terms = weights.scale.size, weights.data.shape[2]
+    shape = (bytes_.shape[0], columns)
+    matrix = np.ascontiguousarray(weights.data.reshape(columns, terms).T)
+    inputs = [bytes_, emit.constant(matrix, f"{stem}_weight"), zero]
+    if weights.zero is not None:
+        inputs.append(emit.constant(weights.zero.reshape(columns), f"{stem}_zero"))
+    total = emit.one("MatMulInteger", inputs, f"{stem}_total", shape, dtype=DType.INT32)
+    each = emit.constant(weights.scale.reshape(columns), f"{stem}_scale")
+    unit = emit.one("Mul", [scale, each], f"{stem}_unit", (columns,))
+    real = emit.one("Cast", [total], f"{stem}_real", shape, {"to": scale.dtype.value})
+    scaled = emit.one("Mul", [real, unit], f"{stem}_scaled", shape)
+    return scaled if bias is None else emit.one("Add", [scaled, bias], stem, shape)
+
+
+def rules_of_layers(
+    match: Callable[[Editor, Node], RecurrentLayer | Kept | None],
+    build: Callable[[Editor, Node, RecurrentLayer], str | None],
+) -> list[Rule[RecurrentLayer]]:
+    """Rules for all operators that are recurrent layers."""
+    of_onnx = tuple(name for name in DEFAULT_ACTIVATIONS if name != QUANTIZED_LSTM)
+    return [Rule(of_onnx, match, build), Rule((QUANTIZED_LSTM,), match, build, MICROSOFT_DOMAIN)]
+
+
 def is_wanted(editor: Editor, node: Node, position: int) -> bool:
     """Whether anybody reads a result."""
     value = node.outputs[position] if position < len(node.outputs) else None
@@ -180,7 +304,7 @@ def biases(emit: LayerNodes, direction: int) -> tuple[Value | None, Value | None
     bias = emit.part(3, direction, "bias")
     if bias is None:
         return None, None
-    scales = emit.node.op_type == "GRU" and bool(emit.node.int_attr("linear_before_reset", 0))
+    scales = kind_of_layer(emit.node) == "GRU" and bool(emit.node.int_attr("linear_before_reset", 0))
     data = emit.editor.data(bias)
     stem = f"bias_{direction}"
     if data is not None:

@@ -37,6 +37,7 @@ class Rule(Generic[M]):
     op_types: tuple[str, ...]
     match: Callable[[Editor, Node], M | Kept | None]
     build: Callable[[Editor, Node, M], str | None]
+    domain: str = ""
 
 
 def apply_rules(graph: Graph, rules: Sequence[Rule[Any]]) -> PassResult:
@@ -60,10 +61,12 @@ def apply_rules(graph: Graph, rules: Sequence[Rule[Any]]) -> PassResult:
         checkpoint()
         node = pending.popleft()
         waiting.discard(node)
-        if node.domain or not is_in_graph(node):
+        if not is_in_graph(node):
             continue
         name = node.name
         for rule in by_type.get(node.op_type, ()):
+            if rule.domain != node.domain:
+                continue
             found = rule.match(editor, node)
             if isinstance(found, Kept):
                 kept[name] = found.reason

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import strategies as st
-from tests.property.strategies import Array, Case, Draw, generator, reals
+from tests.property.strategies import Array, Case, Draw, generator, integers, reals
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Node, Value
@@ -44,11 +45,15 @@ def cell(draw: Draw, op_type: str) -> Case:
     if op_type == "LSTMCell":
         attributes["input_forget"] = draw(st.integers(0, 1))
         inputs += [maybe(reals(draw, (batch, size))), maybe(reals(draw, (3 * size,)))]
+        if draw(st.booleans()):
+            inputs[1] = integers(draw, (gates * size, size), -128, 127, np.int8)
+            inputs.append((reals(draw, (gates * size,)) ** 2 / 300).astype(np.float32))
+            inputs.append(maybe(integers(draw, (gates * size,), -128, 127, np.int8)))
     # The weights are constants, as in every network.
     values = [
         None
         if array is None
-        else Value(f"x{i}", DType.from_numpy(array.dtype), array.shape, array if i == 1 else None)
+        else Value(f"x{i}", DType.from_numpy(array.dtype), array.shape, array if i in (1, 6, 7) else None)
         for i, array in enumerate(inputs)
     ]
     outputs = [Value(f"y{i}", DType.FLOAT32, (batch, size)) for i in range(2 if op_type == "LSTMCell" else 1)]

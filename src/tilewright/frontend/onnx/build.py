@@ -36,7 +36,13 @@ from tilewright.ir.bounds import require_bounded
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Graph, Node, Shape, Value
 from tilewright.ir.ops.check_shape import CHECK_SHAPE, assumed_operand, check_attributes
-from tilewright.ir.ops.registry import INTERNAL_DOMAIN, find_operator, result_shapes, sizing_by_data
+from tilewright.ir.ops.registry import (
+    INTERNAL_DOMAIN,
+    MICROSOFT_DOMAIN,
+    find_operator,
+    result_shapes,
+    sizing_by_data,
+)
 
 # Composed operators are defined by composed operators a few levels deep.
 _MAX_EXPANSION_DEPTH = 12
@@ -163,6 +169,8 @@ class Importer:
         inputs = [scope.find(name) if name else None for name in proto.input]
         while inputs and inputs[-1] is None:
             inputs.pop()
+        if proto.domain not in ("", "ai.onnx") and self._native(proto, inputs, scope):
+            return
         if proto.domain not in ("", "ai.onnx"):
             from tilewright.frontend.onnx.microsoft.catalog import definition_of
 
@@ -260,6 +268,25 @@ class Importer:
         derived = [None if v is None else (v.dtype, v.shape) for v in found]
         pairs = zip(types, (*derived, *[None] * len(types)), strict=False)
         return [t if t and t[1] is not None else d for t, d in pairs]
+
+    def _native(self, proto: NodeProto, inputs: Sequence[Value | None], scope: Scope) -> bool:
+        """Add a node of another domain that is an operator here; results are of its first input's type."""
+        if proto.output and not proto.output[0]:
+            proto = self._with_first_result(proto, scope)
+        results = [Value(name, DType.FLOAT32, ()) if name else None for name in proto.output]
+        node = Node(
+            proto.op_type, inputs, results, import_attributes(proto), name=proto.name, domain=proto.domain
+        )
+        operator = find_operator(node)
+        if proto.domain != MICROSOFT_DOMAIN or operator is None or operator.shapes is None:
+            return False
+        dtype = node.require(0).dtype
+        types = [
+            None if v is None else self._result_type(v.name, Declaration(dtype, s), s, scope)
+            for v, s in zip(results, result_shapes(node), strict=True)
+        ]
+        self._append(proto, node, types, scope)
+        return True
 
     def _has_room(self, data: Sequence[np.ndarray[Any, Any] | None]) -> bool:
         """Whether constants computed here may be kept: all together are bounded, however small each."""

@@ -8,7 +8,11 @@ the batch this step belongs to: the others keep their state.
 |---|---|---|
 | RNNCell | gates `[N, H]`, recurrence `[H, H]`, hidden, alive | hidden `[N, H]` |
 | GRUCell | gates `[N, 3H]`, recurrence `[3H, H]`, hidden, alive `[1, N]`, bias `[H]` | hidden |
-| LSTMCell | gates `[N, 4H]`, recurrence `[4H, H]`, hidden, alive, memory, peephole `[3H]` | hidden, memory |
+| LSTMCell | gates `[N, 4H]`, recurrence `[4H, H]`, hidden, alive, memory, peephole `[3H]`, scale `[4H]`, \
+zero `[4H]` | hidden, memory |
+
+A recurrence of bytes has a scale, and a zero point unless all are 0. Its product is one of integers: the
+state is quantised by the range that it has in this step, over all sequences that the step belongs to.
 
 Attributes are ONNX's, with an alpha and a beta for each activation.
 """
@@ -22,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Const, Expr, call, cast, select
+from tilewright.ir.expr import Acc, Const, Expr, call, cast, select
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Description, Dim, Nest, Operand, affine
 from tilewright.ir.ops.build import (
@@ -32,14 +36,20 @@ from tilewright.ir.ops.build import (
     local,
     output_operand,
     read,
+    require,
     require_result,
     require_shape,
 )
 from tilewright.ir.ops.elementwise import softplus
 from tilewright.ir.ops.operands import optional, present
+from tilewright.ir.ops.quantization import DynamicBytes, dynamically_quantized
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
 
 Array = np.ndarray[Any, Any]
+# Inputs of a cell whose recurrence is bytes.
+_SCALE, _ZERO = 6, 7
+# Temporaries: what makes the bytes of its state are the last ones, and these bytes come before them.
+_FIRST_OF_BYTES = 3
 Activation = Callable[[Any], Any]
 
 # Activations -----------------------------------------------------------------------------------------
@@ -129,10 +139,30 @@ def _expr_activation(name: str, alpha: float, beta: float) -> Activation:
 
 
 @dataclass(frozen=True, slots=True)
+class Weights:
+    """A matrix with a row for each result; bytes have a scale for each row, and perhaps a zero point."""
+
+    data: Array
+    scale: Array | None = None
+    zero: Array | None = None
+
+    def product(self, x: Array) -> Array:
+        """`x @ data.T`; of bytes in integers, for which `x` is quantised by its own range."""
+        if self.scale is None:
+            return np.asarray(x @ self.data.T)
+        given, scale, zero = dynamically_quantized(x)
+        weights = self.data.astype(np.float64)
+        if self.zero is not None:
+            weights = weights - self.zero.astype(np.float64)[:, None]
+        total = (given.astype(np.float64) - float(zero)) @ weights.T  # whole numbers, so exact
+        return np.asarray(total.astype(x.dtype) * (scale * self.scale))
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """One direction of a layer without its input's part, for numpy."""
 
-    recurrence: Array
+    recurrence: Weights
     bias: Array | None  # of GRU's candidate, where a reset scales it
     peephole: Array | None
     activations: Sequence[Activation]
@@ -150,16 +180,17 @@ Step = Callable[[Cell, Array, State], State]
 
 
 def _rnn_step(cell: Cell, gates: Array, state: State) -> State:
-    return cell.activations[0](cell.clipped(gates + state[0] @ cell.recurrence.T)), state[1]
+    return cell.activations[0](cell.clipped(gates + cell.recurrence.product(state[0]))), state[1]
 
 
 def _gru_step(cell: Cell, gates: Array, state: State) -> State:
     hidden = state[0]
     size = hidden.shape[-1]
     f, g = cell.activations
-    both = gates[:, : 2 * size] + hidden @ cell.recurrence[: 2 * size].T
+    recurrence = cell.recurrence.data
+    both = gates[:, : 2 * size] + hidden @ recurrence[: 2 * size].T
     update, reset = np.split(f(cell.clipped(both)), 2, axis=-1)
-    matrix = cell.recurrence[2 * size :].T
+    matrix = recurrence[2 * size :].T
     if cell.linear_before_reset:
         product = hidden @ matrix
         part = reset * (product if cell.bias is None else product + cell.bias)
@@ -172,7 +203,7 @@ def _gru_step(cell: Cell, gates: Array, state: State) -> State:
 def _lstm_step(cell: Cell, gates: Array, state: State) -> State:
     hidden, memory = state
     f, g, h = cell.activations
-    total = gates + hidden @ cell.recurrence.T
+    total = gates + cell.recurrence.product(hidden)
     enter, leave, forget, candidate = np.split(total, 4, axis=-1)
     peep = [np.zeros((), hidden.dtype)] * 3 if cell.peephole is None else np.split(cell.peephole, 3)
     enter = f(cell.clipped(enter + peep[0] * memory))
@@ -185,6 +216,17 @@ def _lstm_step(cell: Cell, gates: Array, state: State) -> State:
 STEPS: dict[str, Step] = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
 
 
+def advance(step: Step, cell: Cell, gates: Array, before: State, alive: Array | None) -> State:
+    """The state after a step, which sequences keep that it does not belong to; `alive` is `[N, 1]`."""
+    if alive is None:
+        return step(cell, gates, before)
+    given = before
+    if cell.recurrence.scale is not None:
+        given = np.where(alive, before[0], np.zeros((), before[0].dtype)), before[1]
+    after = step(cell, gates, given)
+    return np.where(alive, after[0], before[0]), np.where(alive, after[1], before[1])
+
+
 def _cell_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     gates, alive = present(inputs), optional(inputs, 3)
     zeros = np.zeros(node.output.shape, gates.dtype)
@@ -192,8 +234,10 @@ def _cell_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arra
     is_lstm = node.op_type == "LSTMCell"
     memory = optional(inputs, 4) if is_lstm else None
     before = (zeros if hidden is None else hidden, zeros if memory is None else memory)
+    if recurrence is None:
+        recurrence = np.zeros((gates.shape[1], zeros.shape[1]), gates.dtype)
     cell = Cell(
-        np.zeros((gates.shape[1], zeros.shape[1]), gates.dtype) if recurrence is None else recurrence,
+        Weights(recurrence, optional(inputs, _SCALE), optional(inputs, _ZERO)),
         None if is_lstm else optional(inputs, 4),
         optional(inputs, 5),
         _activations(node, numpy_activation),
@@ -201,12 +245,8 @@ def _cell_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arra
         bool(node.int_attr("linear_before_reset", 0)),
         bool(node.int_attr("input_forget", 0)),
     )
-    after = STEPS[node.op_type.removesuffix("Cell")](cell, gates, before)
-    if alive is not None:
-        after = (
-            np.where(alive.T, after[0], before[0]),
-            np.where(alive.T, after[1], before[1]),
-        )
+    step = STEPS[node.op_type.removesuffix("Cell")]
+    after = advance(step, cell, gates, before, None if alive is None else alive.T)
     return after if is_lstm else after[:1]
 
 
@@ -279,6 +319,10 @@ def _require_cell(node: Node, blocks: int) -> None:
     if node.op_type == "LSTMCell":
         require_shape(node, 4, (batch, size), "the memory before")
         require_shape(node, 5, (3 * size,), "three of each element of the state")
+        for position in (_SCALE, _ZERO):
+            require_shape(node, position, (blocks * size,), "one for each row of the recurrence")
+        is_bytes = node.input(1) is not None and node.require(1).dtype in (DType.INT8, DType.UINT8)
+        require(node, is_bytes == (node.input(_SCALE) is not None), "a recurrence of bytes has a scale")
     for position in range(len(node.outputs)):
         require_result(node, (batch, size), position)
 
@@ -304,6 +348,32 @@ def _product(
         reads.append(Access(gates, (affine("m"), affine("n", first))))
         init = read(2, reads[2])
     return Nest(dims, tuple(reads), Access(target, identity(dims[:2])), body, "sum", init)
+
+
+def _integer_product(node: Node, step: _Elements, target: Operand) -> list[Nest]:
+    """`target = gates + hidden @ recurrence.T` for a recurrence of bytes."""
+    batch, width = target.shape
+    hidden = step.kept(step.state(2), Const(0.0, step.dtype))
+    made = DynamicBytes(step.dims, tuple(step.reads), hidden, _FIRST_OF_BYTES)
+    given = Access(local(_FIRST_OF_BYTES - 1, DType.UINT8, node.output.shape), identity(step.dims))
+    dims = (Dim("m", batch), Dim("n", width), Dim("k", node.output.shape[1], "reduce"))
+    reads = [
+        Access(given.operand, (affine("m"), affine("k"))),
+        made.zero,
+        Access(input_operand(node, 1), (affine("n"), affine("k"))),
+        made.scale,
+        Access(input_operand(node, _SCALE), (affine("n"),)),
+        Access(input_operand(node, 0), identity(dims[:2])),
+    ]
+    wide = DType.INT32
+    weight = cast(read(2, reads[2]), wide)
+    if node.input(_ZERO) is not None:
+        reads.append(Access(input_operand(node, _ZERO), (affine("n"),)))
+        weight = weight - cast(read(6, reads[6]), wide)
+    body = (cast(read(0, reads[0]), wide) - cast(read(1, reads[1]), wide)) * weight
+    finish = cast(Acc(wide), step.dtype) * (read(3, reads[3]) * read(4, reads[4])) + read(5, reads[5])
+    nest = Nest(dims, tuple(reads), Access(target, identity(dims[:2])), body, "sum", None, finish)
+    return [*made.nests(given), nest]
 
 
 @operator("RNNCell", reference=_cell_reference, domain=INTERNAL_DOMAIN)
@@ -379,7 +449,10 @@ def lstm_cell(node: Node) -> Description:
     step, out = _Elements.of(node), _Elements.of(node)
     if node.input(2) is not None:
         total = local(0, step.dtype, total.shape)
-        nests.append(_product(node, input_operand(node, 2), total, gates=input_operand(node, 0)))
+        if node.input(_SCALE) is None:
+            nests.append(_product(node, input_operand(node, 2), total, gates=input_operand(node, 0)))
+        else:
+            nests += _integer_product(node, _Elements.of(node), total)
 
     def peeped(elements: _Elements, number: int, which: int, memory: Expr) -> Expr:
         value = elements.block(total, number)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr, Read, call, cast, select
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Access, Affine, Description, Dim, Index, Lookup, Nest, Opaque, affine
+from tilewright.ir.nest import Access, Description, Dim, Index, Lookup, Nest, Opaque, affine
 from tilewright.ir.ops.build import (
     axis_of,
     broadcast,
@@ -27,7 +28,7 @@ from tilewright.ir.ops.build import (
     require_shape,
 )
 from tilewright.ir.ops.operands import optional, present
-from tilewright.ir.ops.registry import operator
+from tilewright.ir.ops.registry import MICROSOFT_DOMAIN, operator
 
 Array = np.ndarray[Any, Any]
 
@@ -204,7 +205,7 @@ def _qlinear_add_reference(node: Node, inputs: Sequence[Array | None]) -> Sequen
     return (np.clip(value, *limits(node.output.dtype)).astype(node.output.dtype.numpy),)
 
 
-@operator("QLinearAdd", reference=_qlinear_add_reference, domain="com.microsoft")
+@operator("QLinearAdd", reference=_qlinear_add_reference, domain=MICROSOFT_DOMAIN)
 def qlinear_add(node: Node) -> Description:
     """The sum of two dequantised tensors, quantised; every scale and zero point is one number."""
     require_result(node, broadcast_shape(node, node.require(0).shape, node.require(3).shape))
@@ -233,14 +234,64 @@ def qlinear_add(node: Node) -> Description:
     return (Nest(dims, tuple(reads), Access(out, identity(dims)), saturated(value, out.dtype)),)
 
 
-def _dynamic_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-    x = present(inputs)
+def dynamically_quantized(x: Array) -> tuple[Array, Array, Array]:
+    """A tensor as bytes by its own range, which always includes 0; their scale and zero point."""
     low, high = np.minimum(x.min(initial=0), 0), np.maximum(x.max(initial=0), 0)
     # All zeros: any scale is right, but a zero one would divide by zero.
     scale = np.where(high > low, (high - low) / np.asarray(255, x.dtype), np.ones((), x.dtype))
     zero = np.clip(np.rint(-low / scale), 0, 255)
     y = np.clip(np.rint(x / scale) + zero, 0, 255)
-    return (y.astype(np.uint8), np.asarray(scale), np.asarray(zero).astype(np.uint8))
+    return y.astype(np.uint8), np.asarray(scale), np.asarray(zero).astype(np.uint8)
+
+
+def _dynamic_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    return dynamically_quantized(present(inputs))
+
+
+@dataclass(frozen=True, slots=True)
+class DynamicBytes:
+    """Nests that make the scale and the zero point of what is quantised by its own range, and bytes of it.
+
+    `value`, over `reads`, is what is quantised, at the place that `dims` say. Temporaries are numbered from
+    `first_local` on: smallest and largest value, scale, zero point.
+    """
+
+    dims: tuple[Dim, ...]
+    reads: tuple[Access, ...]
+    value: Expr
+    first_local: int = 0
+
+    def _scalar(self, number: int, dtype: DType) -> Access:
+        return Access(local(self.first_local + number, dtype, ()), ())
+
+    @property
+    def scale(self) -> Access:
+        """The scale, a temporary."""
+        return self._scalar(2, self.value.result)
+
+    @property
+    def zero(self) -> Access:
+        """The zero point, a temporary."""
+        return self._scalar(3, DType.UINT8)
+
+    def nests(self, target: Access) -> list[Nest]:
+        """The range, then scale and zero point, then the bytes in `target`."""
+        dtype = self.value.result
+        reduce_dims = tuple(Dim(d.name, d.extent, "reduce") for d in self.dims)
+        low, high = (self._scalar(number, dtype) for number in (0, 1))
+        nought, acc, bottom, top = Const(0.0, dtype), Acc(dtype), Read(0, dtype), Read(1, dtype)
+        width = select(call("gt", top, bottom), (top - bottom) / 255.0, 1.0)
+        zero = saturated(call("round", -bottom / top), DType.UINT8)
+        count = len(self.reads)
+        quotient = call("round", self.value / Read(count, dtype)) + cast(Read(count + 1, DType.UINT8), dtype)
+        body = saturated(quotient, DType.UINT8)
+        return [
+            Nest(reduce_dims, self.reads, low, self.value, "min", nought, acc),
+            Nest(reduce_dims, self.reads, high, self.value, "max", nought, acc),
+            Nest((), (low, high), self.scale, width),
+            Nest((), (low, self.scale), self.zero, zero),
+            Nest(self.dims, (*self.reads, self.scale, self.zero), target, body),
+        ]
 
 
 @operator("DynamicQuantizeLinear", reference=_dynamic_reference)
@@ -248,28 +299,13 @@ def dynamic_quantize_linear(node: Node) -> Description:
     """Range, then scale and zero point, then the quantised tensor; the range always includes 0."""
     for position, shape in enumerate((node.require(0).shape, (), ())):
         require_result(node, shape, position)
-    source, out = input_operand(node, 0), output_operand(node)
+    out = output_operand(node)
     dims = dims_of(out.shape)
-    reduce_dims = tuple(Dim(d.name, d.extent, "reduce") for d in dims)
-    x = Access(source, identity(dims))
-    dtype = source.dtype.compute
-    at: tuple[Affine, ...] = ()
-    low, high, scale = (Access(local(i, dtype, ()), at) for i in range(3))
-    zero = Access(local(3, DType.UINT8, ()), at)
-    nought = Const(0.0, dtype)
-    value, acc = read(0, x), Acc(dtype)
-    bottom, top = Read(0, dtype), Read(1, dtype)
-    nests = [
-        Nest(reduce_dims, (x,), low, value, "min", nought, acc),
-        Nest(reduce_dims, (x,), high, value, "max", nought, acc),
-        Nest((), (low, high), scale, select(call("gt", top, bottom), (top - bottom) / 255.0, 1.0)),
-        Nest((), (low, scale), zero, saturated(call("round", -Read(0, dtype) / Read(1, dtype)), DType.UINT8)),
-    ]
-    quotient = call("round", value / Read(1, dtype)) + cast(Read(2, DType.UINT8), dtype)
-    body = saturated(quotient, DType.UINT8)
-    nests.append(Nest(dims, (x, scale, zero), Access(out, identity(dims)), body))
-    for position, parameter in ((1, scale), (2, zero)):
+    x = Access(input_operand(node, 0), identity(dims))
+    made = DynamicBytes(dims, (x,), read(0, x))
+    nests = made.nests(Access(out, identity(dims)))
+    for position, parameter in ((1, made.scale), (2, made.zero)):
         if position < len(node.outputs) and node.outputs[position] is not None:
-            target = Access(output_operand(node, position), at)
+            target = Access(output_operand(node, position), ())
             nests.append(Nest((), (parameter,), target, read(0, parameter)))
     return tuple(nests)

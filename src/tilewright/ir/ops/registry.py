@@ -56,8 +56,9 @@ FAMILIES = (
 MAX_OPERANDS = 1024
 """Nodes with more inputs and outputs together run on the host: generated code takes each as an argument."""
 
-# Operators that ONNX does not have.
+# Operators that ONNX does not have: ours, and onnxruntime's.
 INTERNAL_DOMAIN = "tilewright"
+MICROSOFT_DOMAIN = "com.microsoft"
 
 
 @dataclass(frozen=True, slots=True)

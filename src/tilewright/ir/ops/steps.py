@@ -8,8 +8,8 @@ product of all inputs with their weights, and the biases that simply add to it, 
 |---|---|---|
 | RNNSteps | gates `[T, N, D*H]`, recurrence `[D, H, H]`, hidden, alive `[T, N]` | hidden `[T, N, D, H]` |
 | GRUSteps | gates `[T, N, D*3H]`, recurrence `[D, 3H, H]`, hidden, alive, bias `[D, H]` | hidden |
-| LSTMSteps | gates `[T, N, D*4H]`, recurrence `[D, 4H, H]`, hidden, alive, memory, peephole `[D, 3H]` | \
-hidden, memory `[D, N, H]` |
+| LSTMSteps | gates `[T, N, D*4H]`, recurrence `[D, 4H, H]`, hidden, alive, memory, peephole `[D, 3H]`, \
+scale `[D, 4H]`, zero `[D, 4H]` | hidden, memory `[D, N, H]` |
 
 The inputs `hidden` and `memory`, both `[D, N, H]`, are the state before the first step, zeros where they are
 omitted; the results are the hidden states after each step, and the memory after the last. `alive` says which
@@ -43,6 +43,8 @@ Array = np.ndarray[Any, Any]
 
 STEP: Final = "t"
 GATES: Final = {"RNNSteps": 1, "GRUSteps": 3, "LSTMSteps": 4}
+# Inputs that a recurrence of bytes has: scales and zero points.
+_OF_BYTES = (6, 7)
 # Attributes that list the values of one direction after those of another.
 _OF_DIRECTIONS = ("activations", "activation_alpha", "activation_beta")
 
@@ -59,7 +61,7 @@ def cell_of(node: Node, direction: int) -> Node:
     op_type = node.op_type.removesuffix("Steps")
     rows = GATES[node.op_type] * size
     shapes: list[Shape] = [(batch, rows), (rows, size), (batch, size), (1, batch)]
-    shapes += [(batch, size), (3 * size,)] if op_type == "LSTM" else [(size,)]
+    shapes += [(batch, size), (3 * size,), (rows,), (rows,)] if op_type == "LSTM" else [(size,)]
     is_state = {2, 4} if op_type == "LSTM" else {2}
     inputs: list[Value | None] = []
     for position, shape in enumerate(shapes):
@@ -101,6 +103,8 @@ def _require_steps(node: Node) -> None:
     if node.op_type == "LSTMSteps":
         require_shape(node, 4, (directions, batch, size), "the first memory")
         require_shape(node, 5, (directions, 3 * size), "three of each element of the state")
+        for position in _OF_BYTES:
+            require_shape(node, position, (directions, rows), "one for each row of the recurrence")
         if len(node.outputs) > 1:
             require_result(node, (directions, batch, size), 1)
     count = len(node.ints_attr("reverse") or ())
@@ -112,7 +116,7 @@ def _require_steps(node: Node) -> None:
 
 def _steps_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     steps, directions, batch, size = extents_of_steps(node)
-    gates, recurrence, hidden, alive, fourth, fifth = (optional(inputs, i) for i in range(6))
+    gates, recurrence, hidden, alive, fourth, fifth, scale, zero = (optional(inputs, i) for i in range(8))
     assert gates is not None
     assert recurrence is not None
     is_lstm = node.op_type == "LSTMSteps"
@@ -134,7 +138,7 @@ def _steps_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Arr
         for t in reversed(range(steps)) if _is_reverse(node, d) else range(steps):
             given = [gates[t][:, d * rows : (d + 1) * rows], recurrence[d], state[0]]
             given += [None if alive is None else alive[t][None]]
-            given += [state[1], of(fifth, d)] if is_lstm else [of(fourth, d)]
+            given += [state[1], of(fifth, d), of(scale, d), of(zero, d)] if is_lstm else [of(fourth, d)]
             state = [*reference(cell, given[: len(cell.inputs)])]
             every[t, :, d] = state[0]
         last[d] = state[-1]

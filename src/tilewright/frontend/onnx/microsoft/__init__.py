@@ -11,8 +11,9 @@ from __future__ import annotations
 from onnx import ModelProto, helper
 
 from tilewright.frontend.onnx.protos import model_nodes
+from tilewright.ir.ops.registry import MICROSOFT_DOMAIN
 
-DOMAIN = "com.microsoft"
+DOMAIN = MICROSOFT_DOMAIN
 
 # onnxruntime writes these into ai.onnx, into models whose opset does not have them yet or which never has.
 _LAYER_NORM_OPSET = 17

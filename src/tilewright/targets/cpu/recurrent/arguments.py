@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from tilewright.fields import Signed
 from tilewright.ir.nest import Access, Operand
-from tilewright.targets.cpu.arrangements import COMPACT_BEHIND_BYTES, PanelOrder, window
+from tilewright.targets.cpu.arrangements import (
+    COMPACT_BEHIND_BYTES,
+    STEPS_PER_WORD,
+    ColumnSums,
+    IntegerWords,
+    PanelOrder,
+    SignedBytes,
+    window,
+)
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
 from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem
@@ -13,16 +22,23 @@ from tilewright.targets.cpu.values import PTR, Val
 
 def arguments_of(problem: StepsProblem, tiling: Tiling) -> list[KernelArg]:
     """All operands that lie in memory, each once, and the weights of each phase, of all cells."""
-    return [*_operands(problem), *(_packed(problem, tiling, phase) for phase in problem.cells[0])]
+    return [
+        *_operands(problem),
+        *(part for phase in problem.cells[0] for part in _weights(problem, tiling, phase)),
+    ]
 
 
 def pointers_of(e: Emitter, block: Val, args: list[KernelArg]) -> dict[OperandKey, Val]:
-    """Where arguments lie: operands by their keys, weights by the number of their phase."""
+    """Where arguments lie: operands by their keys, weights and their sums by the number of their phase."""
     pointers: dict[OperandKey, Val] = {}
-    num_weights = 0
+    num_weights = num_sums = 0
     for position, arg in enumerate(args):
-        key = ("weights", num_weights) if isinstance(arg, Packed) else arg.key
-        num_weights += isinstance(arg, Packed)
+        if not isinstance(arg, Packed):
+            key = arg.key
+        elif isinstance(arg.arrangement, ColumnSums):
+            key, num_sums = ("sums", num_sums), num_sums + 1
+        else:
+            key, num_weights = ("weights", num_weights), num_weights + 1
         pointers[key] = e.load(PTR, e.gep(block, 8 * position))
     return pointers
 
@@ -43,9 +59,31 @@ def _accesses(problem: StepsProblem) -> list[Access]:
         state = phase.state
         accesses += [state.access, state.first] if isinstance(state, Before) else [state]
         accesses.append(phase.given)
+        if phase.state_bytes is not None:
+            accesses += phase.state_bytes.accesses
         for nest in phase.rest:
             accesses += [*nest.reads, nest.write]
     return [access for access in accesses if access is not None]
+
+
+def _weights(problem: StepsProblem, tiling: Tiling, phase: Phase) -> list[Packed]:
+    """What the sums of a phase read: weights, and of bytes their sums."""
+    if phase.state_bytes is None:
+        return [_packed(problem, tiling, phase)]
+    size, num_cells, blocks, width = problem.size, len(problem.cells), phase.blocks, tiling.width
+    operand = phase.weight.operand
+    strides = (operand.shape[1] * size, size * size, 1, size)
+    num_outer, num_words = num_cells * blocks, -(-size // STEPS_PER_WORD)
+    rows = window((num_cells, blocks, size, size), strides, phase.first_block * size * size)
+    given = SignedBytes(rows, num_outer, 1, size, False)
+    steps = tuple(step if step < size else -1 for step in range(num_words * STEPS_PER_WORD))
+    columns = tiling.per_cell * width
+    words = IntegerWords(given, tuple(map(Signed, steps)), width, width)
+    sums = ColumnSums(given, width, Signed(1), Signed(0))
+    return [
+        Packed(operand, words, num_outer * num_words * columns * STEPS_PER_WORD),
+        Packed(operand, sums, 4 * num_outer * columns),
+    ]
 
 
 def _packed(problem: StepsProblem, tiling: Tiling, phase: Phase) -> Packed:

@@ -3,7 +3,8 @@
 A cell goes through phases, most through one. A phase is one product of a state and constant weights, and
 elementwise nests behind it that read of products, and of what they made themselves, the element of their unit
 alone: a thread that has the weights of some units needs of the others nothing but the state. The step before
-left it, or an earlier phase made it, as in a GRU whose candidate waits for the reset.
+left it, or an earlier phase made it, as in a GRU whose candidate waits for the reset. Where weights are bytes
+the state becomes bytes first, by its range over all rows.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Call, Const, Expr, Iter, Read
+from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read
 from tilewright.ir.nest import Access, Affine, Index, Nest, Operand, Stepwise, affine
 from tilewright.targets.cpu.exprgen import unsupported_function
 from tilewright.targets.cpu.kernel import Declined, OperandKey
+
+# Each thread that has a share of the units holds all bytes of the state on its stack.
+_MAX_STATE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,32 @@ class Before:
 
     access: Access
     first: Access | None
+
+
+@dataclass(frozen=True, slots=True)
+class StateBytes:
+    """How a state becomes bytes, and what the product of these and weights reads.
+
+    `ranges` reduce all of the state to a number each, from which `numbers` follow; `bytes` makes the bytes,
+    whose zero point is `zero`. The `product` sums integers, and its finish says what the sum stands for.
+    """
+
+    ranges: tuple[Nest, ...]
+    numbers: tuple[Nest, ...]
+    bytes: Nest
+    zero: Access
+    weight_zero: Access | None
+    product: Nest
+
+    @property
+    def accesses(self) -> list[Access]:
+        """What lies in memory, but the state and the weights."""
+        nests = (*self.ranges, self.bytes)
+        local = {nest.write.operand.key for nest in (*nests, *self.numbers)}
+        found = [access for nest in nests for access in nest.reads]
+        found += [self.product.reads[part.index] for part in _reads(self.product.finish)]
+        found += [] if self.weight_zero is None else [self.weight_zero]
+        return [access for access in found if access.operand.key not in local]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +74,7 @@ class Phase:
     given: Access | None
     blocks: int
     rest: tuple[Nest, ...]
+    state_bytes: StateBytes | None = None
 
     @property
     def starts_empty(self) -> bool:
@@ -122,7 +153,7 @@ def match_steps(
     for nest in nests:
         if dim not in nest.extents:
             ends.append(nest)
-        elif nest.combine is not None:
+        elif nest.combine is not None and not (parts and _lacks_product(parts[-1])):
             parts.append([nest])
         elif parts:
             parts[-1].append(nest)
@@ -142,7 +173,7 @@ def match_steps(
     cells = _cells(dim, parts, constants)
     if isinstance(cells, Declined):
         return cells
-    _, rows, _, summed = parts[0][0].dims
+    _, rows, _, summed = next(nest for nest in parts[0] if nest.combine == "sum").dims
     for shared in _shared(cells):
         if shared.key not in homes:
             operand = Operand("local", next_local + len(homes), shared.dtype, shared.shape[1:])
@@ -155,9 +186,12 @@ def _cells(
 ) -> tuple[Cell, ...] | Declined:
     """The phases of each direction, one for each product and what follows it."""
     cells: list[list[Phase]] = []
-    for product, *rest in parts:
+    for part in parts:
+        if _lacks_product(part):
+            return Declined("steps without a product")
+        first = next(number for number, nest in enumerate(part) if nest.combine == "sum")
         made = {operand.key for phase in cells[-1] for operand in phase.made} if cells else set()
-        phase = _phase(dim, product, rest, constants, made)
+        phase = _phase(dim, part[:first], part[first], part[first + 1 :], constants, made)
         if isinstance(phase, Declined):
             return phase
         if isinstance(phase.state, Before):
@@ -171,6 +205,10 @@ def _cells(
         if any(w.index[0] != affine(number) or w.operand.shape[0] != len(cells) for w in weights):
             return Declined("directions in another order")
     return tuple(map(tuple, cells))
+
+
+def _lacks_product(part: Sequence[Nest]) -> bool:
+    return all(nest.combine != "sum" for nest in part)
 
 
 def _shared(cells: Sequence[Cell]) -> list[Operand]:
@@ -191,6 +229,7 @@ def _shared(cells: Sequence[Cell]) -> list[Operand]:
 
 def _phase(
     dim: str,
+    before: Sequence[Nest],
     product: Nest,
     rest: Sequence[Nest],
     constants: Collection[OperandKey],
@@ -200,29 +239,23 @@ def _phase(
     if product.combine != "sum" or names[:1] != [dim] or len(names) != 4 or not product.reduce_dims:
         return Declined("a product that is no sum over rows of a state")
     _, rows, columns, summed = product.dims
-    body = product.body
-    if not isinstance(body, Call) or body.function != "mul" or product.finish is not None:
-        return Declined("a sum of something else than products")
-    left, weight = body.args
-    state = before_of(product, left, dim) or _made_in_step(product, left, made_before)
-    if state is None or not isinstance(weight, Read):
-        return Declined("a product of something else than a state and weights")
-    factor = product.reads[weight.index]
-    if factor.operand.key not in constants or factor.operand.dtype is not DType.FLOAT32:
-        return Declined("weights that are computed at run time")
+    found = (
+        _byte_product(dim, before, product, constants)
+        if before
+        else _real_product(dim, product, constants, made_before)
+    )
+    if isinstance(found, Declined):
+        return found
+    factor = found.weight
     first = factor.index[1]
     if factor.dims() != (columns.name, summed.name) or columns.extent % summed.extent:
         return Declined("weights in another order")
     if not isinstance(first, Affine) or first.coefficient(columns.name) != 1 or first.offset % summed.extent:
         return Declined("weights that do not begin with a block")
+    state = found.state
     operand = state.access.operand if isinstance(state, Before) else state.operand
     if operand.dtype is not DType.FLOAT32 or (isinstance(state, Before) and operand.kind != "output"):
         return Declined("a state that is no result")
-    given: Access | None = None
-    if product.init is not None:
-        if not isinstance(product.init, Read):
-            return Declined("a sum that starts from more than one operand")
-        given = product.reads[product.init.index]
     size, total = summed.extent, product.write.operand
     made = {*made_before, total.key}
     for nest in rest:
@@ -236,10 +269,127 @@ def _phase(
         state,
         factor,
         first.offset // size,
-        given,
+        found.given,
         columns.extent // size,
         tuple(rest),
+        found.state_bytes,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    state: Before | Access
+    weight: Access
+    given: Access | None
+    state_bytes: StateBytes | None = None
+
+
+def _real_product(
+    dim: str, product: Nest, constants: Collection[OperandKey], made_before: set[OperandKey]
+) -> _Product | Declined:
+    """A sum of products of a state and constant weights."""
+    body = product.body
+    if not isinstance(body, Call) or body.function != "mul" or product.finish is not None:
+        return Declined("a sum of something else than products")
+    left, weight = body.args
+    state = before_of(product, left, dim) or _made_in_step(product, left, made_before)
+    if state is None or not isinstance(weight, Read):
+        return Declined("a product of something else than a state and weights")
+    factor = product.reads[weight.index]
+    if factor.operand.key not in constants or factor.operand.dtype is not DType.FLOAT32:
+        return Declined("weights that are computed at run time")
+    given: Access | None = None
+    if product.init is not None:
+        if not isinstance(product.init, Read):
+            return Declined("a sum that starts from more than one operand")
+        given = product.reads[product.init.index]
+    return _Product(state, factor, given)
+
+
+def _byte_product(
+    dim: str, before: Sequence[Nest], product: Nest, constants: Collection[OperandKey]
+) -> _Product | Declined:
+    """A sum of products of constant bytes and a state that becomes bytes by the nests before."""
+    *middle, last = before
+    ranges = tuple(nest for nest in middle if nest.combine is not None)
+    numbers = tuple(nest for nest in middle if nest.combine is None)
+    names = [d.name for d in last.dims]
+    if last.combine is not None or len(names) != 3 or [*ranges, *numbers] != middle:
+        return Declined("a state that becomes bytes in another way")
+    states = [_state_of(nest, dim) if _is_range(nest, names) else None for nest in ranges]
+    made = {nest.write.operand.key for nest in (*ranges, *numbers)}
+    is_known = all(read.operand.key in made for nest in numbers for read in nest.reads)
+    if not states or states[0] is None or None in states or not is_known:
+        return Declined("bytes by something else than the range of a state")
+    if any(nest.write.index != (affine(dim),) for nest in (*ranges, *numbers)):
+        return Declined("a range that is not one number in a step")
+    reads = [access for nest in (*ranges, last) for access in nest.reads]
+    reads += [product.reads[part.index] for part in _reads(product.finish)]
+    if not all(access.operand.key in made or _is_by_unit(access) for access in reads):
+        return Declined("units that do not lie side by side")
+    match product.body:
+        case Call("mul", (left, right)):
+            (one, zero), (factor, weight_zero) = (_difference(product, part) for part in (left, right))
+        case _:
+            return Declined("a sum of something else than products")
+    if one is None or one.operand.key != last.write.operand.key or zero is None or factor is None:
+        return Declined("a sum of something else than products of bytes")
+    if zero.operand.key not in made or one.operand.dtype is not DType.UINT8:
+        return Declined("bytes of a state in another form")
+    weights = [factor, *([] if weight_zero is None else [weight_zero])]
+    if any(w.operand.key not in constants or w.operand.dtype is not DType.INT8 for w in weights):
+        return Declined("weights that are no constant bytes")
+    if product.init is not None or product.finish is None:
+        return Declined("a sum of bytes that stands for nothing else")
+    num_bytes = last.dims[1].extent * last.dims[2].extent
+    if num_bytes > _MAX_STATE_BYTES:
+        return Declined(f"{num_bytes} bytes of a state are more than {_MAX_STATE_BYTES}")
+    of_bytes = StateBytes(ranges, numbers, last, zero, weight_zero, product)
+    return _Product(states[0], factor, None, of_bytes)
+
+
+def _is_range(nest: Nest, names: Sequence[str]) -> bool:
+    """Whether a nest finds the smallest or largest value over all that its dims name, zero included."""
+    is_whole = [d.name for d in nest.dims] == names and isinstance(nest.finish, Acc)
+    return is_whole and nest.combine in ("min", "max") and nest.init == Const(0.0, DType.FLOAT32)
+
+
+def _state_of(nest: Nest, dim: str) -> Before | None:
+    """The state before that a nest's value is, zeros where a sequence does not count."""
+    match nest.body:
+        case Call("select", (Read(flag), value, Const(0))) if nest.reads[flag].operand.dtype is DType.BOOL:
+            return before_of(nest, value, dim)
+    return before_of(nest, nest.body, dim)
+
+
+def _is_by_unit(access: Access) -> bool:
+    """Whether a vector of an operand is read for a vector of units, or one number for all."""
+    *outer, last = access.index or (affine(),)
+    if access.view is not None or not isinstance(last, Affine):
+        return False
+    names = {name for index in outer for name in (index.dims() if isinstance(index, Affine) else ())}
+    is_plain = all(isinstance(index, Affine) for index in outer) and not names & set(last.dims())
+    is_typed = access.operand.dtype in (DType.FLOAT32, DType.BOOL)
+    return is_plain and is_typed and all(coefficient == 1 for _, coefficient in last.terms)
+
+
+def _difference(nest: Nest, value: Expr) -> tuple[Access | None, Access | None]:
+    """Of a difference of two reads both, of a read alone that; whatever type they are converted to."""
+    match value:
+        case Call("sub", (left, right)):
+            return _converted(nest, left), _converted(nest, right)
+    return _converted(nest, value), None
+
+
+def _converted(nest: Nest, value: Expr) -> Access | None:
+    match value:
+        case Call("cast", (Read(number),)) | Read(number):
+            return nest.reads[number]
+    return None
+
+
+def _reads(expr: Expr | None) -> list[Read]:
+    return [] if expr is None else [part for part in expr.walk() if isinstance(part, Read)]
 
 
 def _elementwise_problem(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.arrangements import COMPACT_BYTES
 from tilewright.targets.cpu.contraction.generate import MAX_COMPACT_ROWS
+from tilewright.targets.cpu.integer.dot import Dot, dot_of
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.recurrent.match import StepsProblem
 from tilewright.targets.cpu.recurrent.share import MAX_SHARES
@@ -27,7 +28,7 @@ class Tiling:
     """Tiles of `vectors` of `lanes` units, for `rows` sequences at a time; a direction has `per_cell`.
 
     Rows that take several passes take them for `part_terms` of a sum at a time, whose weights the first cache
-    keeps. Where it `is_compact`, weights have 24 bits.
+    keeps. Where it `is_compact`, weights have 24 bits; those that are bytes are multiplied by `dot`.
     """
 
     lanes: int
@@ -36,6 +37,7 @@ class Tiling:
     per_cell: int
     tiles_per_share: int
     part_terms: int
+    dot: Dot
     is_compact: bool = False
 
     @property
@@ -88,11 +90,13 @@ def tiling_of(problem: StepsProblem, isa: Isa, *, may_round: bool) -> Tiling:
     most_shares = max(1, min(per_cell, MAX_SHARES, turn_macs // _MIN_SHARE_MACS))
     tiles_per_share = -(-per_cell // most_shares)
     is_cached = problem.weight_bytes / len(problem.cells) <= CACHED_SHARE * isa.caches.l2_bytes
-    is_compact = may_round and problem.batch <= MAX_COMPACT_ROWS and not is_cached
+    is_real = all(phase.state_bytes is None for phase in problem.phases)
+    is_compact = is_real and may_round and problem.batch <= MAX_COMPACT_ROWS and not is_cached
     rows = -(-problem.batch // passes)
     term_bytes = DType.FLOAT32.size_bytes * blocks * lanes * vectors
     part_terms = max(_MIN_PART_TERMS, min(MAX_CHAIN_STEPS, isa.caches.l1_bytes // 2 // term_bytes))
-    return Tiling(lanes, vectors, rows, per_cell, tiles_per_share, part_terms, is_compact)
+    dot = dot_of(isa, lanes)
+    return Tiling(lanes, vectors, rows, per_cell, tiles_per_share, part_terms, dot, is_compact)
 
 
 def _fits(rows: int, num_vectors: int, isa: Isa) -> bool:
