@@ -19,6 +19,7 @@ from tilewright.frontend.onnx.prepare import is_prepared, prepare_model
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.frontend.onnx.read import Opened, Source, open_model
+from tilewright.frontend.onnx.sequences import group_sequences
 from tilewright.frontend.onnx.survey import OtherNode, survey_graph
 from tilewright.frontend.onnx.validate import run_checker, validate_model
 from tilewright.ir.graph import Graph, Shape
@@ -106,4 +107,6 @@ def _imported(opened: Opened, build: Callable[[PreparedModel], T], *, keeps: boo
             run_checker(model)
             apart = {model.graph.initializer[number].name: data for number, data in opened.data.items()}
             initializers = Initializers(origin, apart=apart, releases=keeps)
-            return build(PreparedModel(prepare_model(model), origin, initializers, size_bytes))
+            model = prepare_model(model)
+            group_sequences(model)
+            return build(PreparedModel(model, origin, initializers, size_bytes))

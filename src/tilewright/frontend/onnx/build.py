@@ -29,6 +29,7 @@ from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import all_nodes, node_label
 from tilewright.frontend.onnx.ranges import check_ranges
 from tilewright.frontend.onnx.scope import Scope, unused
+from tilewright.frontend.onnx.sequences import holds_sequences
 from tilewright.frontend.onnx.tensors import checked_shape
 from tilewright.frontend.onnx.unroll import loop_body, unroll
 from tilewright.ir.bodies import own_names
@@ -125,7 +126,7 @@ class Importer:
         if condition is None or condition.data is None:
             return None
         branch = branch_of(proto, bool(condition.data.reshape(-1)[0]))
-        if any(map(is_external, branch.initializer)):
+        if any(map(is_external, branch.initializer)) or holds_sequences(branch):
             return None  # which no node of the model may hold
         prefix = self._inner_prefix(proto, scope)
         names = {name: unused(f"{prefix}{name}", self._value_names) for name in sorted(own_names(branch))}
@@ -185,8 +186,10 @@ class Importer:
         check_ranges(proto, inputs)
         condition = inputs[0] if inputs else None
         if proto.op_type == "If" and condition is not None and condition.data is not None:
-            self._take_branch(proto, bool(condition.data.reshape(-1)[0]), scope)
-            return
+            taken = bool(condition.data.reshape(-1)[0])
+            if not holds_sequences(branch_of(proto, taken)):
+                self._take_branch(proto, taken, scope)
+                return
         if proto.op_type in _LOOPS and self._unrolled(proto, inputs, scope):
             return
         if proto.output and not proto.output[0]:

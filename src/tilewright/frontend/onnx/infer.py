@@ -54,6 +54,8 @@ def infer_types(
         ModelRejected: the inputs do not fit the operator.
         UnsupportedOp: a result is not a dense tensor.
     """
+    # Omitted inputs at the end count for an operator that takes at least so many, as a Loop does.
+    inputs = [*inputs, *[None] * (schema.min_input - len(inputs))]
     local, names = _localised(node, inputs, captures)
     types = {v.name: type_proto(v.dtype, v.shape) for v in captures}
     data: dict[str, TensorProto] = {}

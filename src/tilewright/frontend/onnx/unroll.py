@@ -160,7 +160,7 @@ def _stacked(values: Sequence[Value], axis: int, steps: Steps) -> Value | None:
     known = [v.data for v in values if v.data is not None]
     if len(known) == len(values):
         return steps.constant(np.stack(known, axis))
-    if first.dtype is DType.STRING:
+    if first.dtype is DType.STRING or 0 in first.shape:  # a Reshape takes 0 for an extent that stays
         return None
     row = (*first.shape[:axis], 1, *first.shape[axis:])
     shape = steps.constant(np.array(row, np.int64))

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -83,17 +82,6 @@ class _Allowance(threading.local):
 
 
 _allowance = _Allowance()
-
-
-@contextmanager
-def _allowed_steps() -> Iterator[_Allowance]:
-    if _allowance.depth == 0:
-        _allowance.left = MAX_COMPILED_LOOP_STEPS
-    _allowance.depth += 1
-    try:
-        yield _allowance
-    finally:
-        _allowance.depth -= 1
 
 
 class IfCode:
@@ -203,6 +191,7 @@ class LoopCode:
         self._state_places = code.output_bases[first : first + num_states]
         self._stack_places = code.output_bases[first + num_states :]
         self._first = first
+        self._idle: list[_LoopRun] = []
 
     @cached_property
     def _kept(self) -> frozenset[int]:
@@ -219,7 +208,7 @@ class LoopCode:
         """Of a step, of each result that is stacked."""
         return tuple(spec.size_bytes for spec in self.stacks)
 
-    @property
+    @cached_property
     def goes_on(self) -> bool | None:
         """Whether a step is followed by another where the body alone says so; None where data do."""
         if self._first == 0:
@@ -243,107 +232,133 @@ class LoopCode:
         Raises:
             InputError: it takes too many steps, or stacks too much.
         """
-        with _allowed_steps() as allowance:
-            run = _LoopRun(self, states, captures, scanned, places)
-            run.take_steps(limit, going_on, allowance)
+        try:
+            run = self._idle.pop()
+        except IndexError:
+            run = _LoopRun(self)
+        if _allowance.depth == 0:
+            _allowance.left = MAX_COMPILED_LOOP_STEPS
+        _allowance.depth += 1
+        try:
+            run.begin(states, captures, scanned, places)
+            run.take_steps(limit if going_on else 0)
             return run.results()
+        finally:
+            _allowance.depth -= 1
+            self._idle.append(run)
 
 
 class _LoopRun:
-    """One run of a loop: its buffers, and the bases of its next step."""
+    """Memory for one run of a loop at a time: second buffers of states, tables, bases of the next step."""
 
-    def __init__(
-        self,
-        loop: LoopCode,
-        states: Sequence[int],
-        captures: Sequence[int],
-        scanned: Sequence[Row],
-        places: Places | None,
-    ) -> None:
+    def __init__(self, loop: LoopCode) -> None:
         code = loop.code
         self._loop = loop
         self._number, self._goes_on = ctypes.c_int64(0), ctypes.c_uint8(1)
         bases = [0] * code.num_bases
         bases[1] = code.executable.weights_address
-        for number, base in loop._captures:
-            bases[base] = captures[number]
         if loop._number_base is not None:
             bases[loop._number_base] = ctypes.addressof(self._number)
         if loop._first:
             bases[code.output_bases[0]] = ctypes.addressof(self._goes_on)
-        moves = []
-        for base, (address, distance) in zip(loop._scanned_bases, scanned, strict=True):
+        self._swaps: list[tuple[int, int]] = []
+        self._seconds: list[Array] = []
+        states = zip(loop.states, loop.state_bases, loop._state_places, strict=True)
+        for k, (spec, into, place) in enumerate(states):
+            is_kept = k in loop._kept
+            self._seconds.append(np.empty((0,) if is_kept else spec.shape, spec.dtype.numpy))
+            if not is_kept:
+                self._swaps.append((into, place))
+        self._second_addresses = [array.ctypes.data for array in self._seconds]
+        for (into, _), k in zip(self._swaps, self._changing(), strict=True):
+            bases[into] = self._second_addresses[k]
+        self._sizes = [spec.size_bytes for spec in loop.states]
+        self._first_bases = [*bases, code.executable.max_rows]
+        self._new_bases = ctypes.c_uint64 * len(self._first_bases)
+        self._plans: dict[tuple[int, ...], StepPlan] = {}
+        self._executor = code.executable.executor
+
+    def _changing(self) -> list[int]:
+        """States that a step changes."""
+        return [k for k in range(self._loop.num_states) if k not in self._loop._kept]
+
+    def begin(
+        self,
+        states: Sequence[int],
+        captures: Sequence[int],
+        scanned: Sequence[Row],
+        places: Places | None,
+    ) -> None:
+        """Before the first step."""
+        loop = self._loop
+        bases = self._bases = self._new_bases(*self._first_bases)
+        for number, base in loop._captures:
+            bases[base] = captures[number]
+        distances = [distance for _, distance in scanned]
+        for base, (address, _) in zip(loop._scanned_bases, scanned, strict=True):
             bases[base] = address
-            moves.append((base, distance))
-        swaps = []
-        self._buffers: list[tuple[Array | int, Array]] = []
-        for k, (spec, into, place) in enumerate(
-            zip(loop.states, loop.state_bases, loop._state_places, strict=True)
-        ):
-            bases[into] = states[k]
-            written: Array | int = (
-                np.empty(spec.shape, spec.dtype.numpy) if places is None else places.states[k]
-            )
-            second = np.empty(spec.shape if k not in loop._kept else (0,), spec.dtype.numpy)
-            self._buffers.append((written, second))
-            if k in loop._kept:
-                continue
-            ctypes.memmove(second.ctypes.data, states[k], spec.size_bytes)
-            bases[into], bases[place] = second.ctypes.data, _address(written)
-            swaps.append((into, place))
-        self._stacked: list[Array] = []
-        self._is_placed = places is not None
+        self._written: list[Array] = []
         if places is None:
-            self._num_rows = 0
+            self._written = [np.empty(spec.shape, spec.dtype.numpy) for spec in loop.states]
+            self._places: Sequence[int] = [array.ctypes.data for array in self._written]
             self._stacked = [np.empty((0, *spec.shape), spec.dtype.numpy) for spec in loop.stacks]
-            strides = loop.row_bytes
+            self._num_rows = 0
+            distances += loop.row_bytes
         else:
-            self._num_rows = places.num_rows
-            strides = tuple(row.distance for row in places.stacks)
-            for base, row in zip(loop._stack_places, places.stacks, strict=True):
-                bases[base] = row.address
-        moves += zip(loop._stack_places, strides, strict=True)
-        copies = []
-        for number, source in code.sources.items():
+            self._places, self._stacked, self._num_rows = places.states, [], places.num_rows
+            for base, (address, distance) in zip(loop._stack_places, places.stacks, strict=True):
+                bases[base] = address
+                distances.append(distance)
+        self._is_placed = places is not None
+        pairs = zip(loop.state_bases, loop._state_places, strict=True)
+        for k, (into, place) in enumerate(pairs):
+            if k in loop._kept:
+                bases[into] = states[k]
+            else:
+                ctypes.memmove(self._second_addresses[k], states[k], self._sizes[k])
+                bases[place] = self._places[k]
+        self._done = 0
+        key = tuple(distances)
+        plan = self._plans.get(key)
+        self._plan = self._plans.setdefault(key, self._new_plan(key)) if plan is None else plan
+
+    def _new_plan(self, distances: Sequence[int]) -> StepPlan:
+        loop, copies = self._loop, []
+        for number, source in loop.code.sources.items():
             k = number - loop._first
             if k in loop._kept or (k < 0 and loop.goes_on is not None):
                 continue
-            size_bytes = code.results[number].size_bytes
-            place = code.output_bases[number]
-            copies.append(
-                (source, 0, place, size_bytes)
-                if isinstance(source, int)
-                else (-1, source.ctypes.data, place, size_bytes)
-            )
-        self._bases = bases[1:]
-        self._rows = [code.executable.max_rows]
+            size_bytes, place = loop.code.results[number].size_bytes, loop.code.output_bases[number]
+            if isinstance(source, int):
+                copies.append((source, 0, place, size_bytes))
+            else:
+                copies.append((-1, source.ctypes.data, place, size_bytes))
+        moving = [*loop._scanned_bases, *loop._stack_places]
         condition = ctypes.addressof(self._goes_on) if loop.goes_on is None else None
-        self._plan = StepPlan(copies, moves, swaps, ctypes.addressof(self._number), condition)
-        self._done = 0
+        moves = list(zip(moving, distances, strict=True))
+        return StepPlan(copies, moves, self._swaps, ctypes.addressof(self._number), condition)
 
-    def take_steps(self, limit: int | None, going_on: bool, allowance: _Allowance) -> None:
-        """All of them."""
-        loop, end = self._loop, FOR_EVER if limit is None else max(limit, 0)
-        if not going_on:
-            end = 0
-        elif loop.goes_on is False:
+    def take_steps(self, limit: int | None) -> None:
+        """As many as there are, at most so many."""
+        loop, allowance = self._loop, _allowance
+        end = FOR_EVER if limit is None else max(limit, 0)
+        if loop.goes_on is False:
             end = min(end, 1)
         if loop.goes_on and limit is not None:
-            self._require_allowed(end, allowance)
+            self._require_allowed(end)
         while self._done < end:
-            until = min(end, self._done + _STEPS_PER_CALL)
             if self._done >= self._num_rows:
                 self._grow(end if loop.goes_on is not None and limit is not None else None)
-            until = min(until, self._num_rows)
+            until = min(end, self._done + _STEPS_PER_CALL, self._num_rows)
             before = self._done
             self._done = self._steps(before, until)
             allowance.left -= self._done - before
-            self._require_allowed(0, allowance)
+            self._require_allowed(0)
             if self._done < until or (loop.goes_on is None and not self._goes_on.value):
                 return
 
-    def _require_allowed(self, count: int, allowance: _Allowance) -> None:
-        if count > allowance.left or allowance.left < 0:
+    def _require_allowed(self, count: int) -> None:
+        if count > _allowance.left or _allowance.left < 0:
             node = self._loop.node
             raise InputError(
                 f"{node.op_type} {node.name!r} takes more than {MAX_COMPILED_LOOP_STEPS} steps "
@@ -352,23 +367,19 @@ class _LoopRun:
 
     def _steps(self, start: int, end: int) -> int:
         """Steps [start, end); the one at which they ended."""
-        executor = self._loop.code.executable.executor
+        executor, bases, plan = self._executor, self._bases, self._plan
         if executor is not None and executor.is_native:
-            bases = [*self._bases, *self._rows]
-            done = executor.run_steps(bases, self._plan, start, end)
-            self._bases[:] = bases[: len(self._bases)]
-            return done
-        bases, plan = self._bases, self._plan
+            return executor.run_steps(bases, plan, start, end)
         for step in range(start, end):
             self._number.value = step
             if executor is not None:
-                executor.run((*bases, *self._rows))
+                executor.run(bases[1:])
             for source, address, target, size_bytes in plan.copies:
-                ctypes.memmove(bases[target - 1], address if source < 0 else bases[source - 1], size_bytes)
+                ctypes.memmove(bases[target], address if source < 0 else bases[source], size_bytes)
             for base, distance in plan.moves:
-                bases[base - 1] += distance
+                bases[base] += distance
             for one, other in plan.swaps:
-                bases[one - 1], bases[other - 1] = bases[other - 1], bases[one - 1]
+                bases[one], bases[other] = bases[other], bases[one]
             if plan.condition_address is not None and not self._goes_on.value:
                 return step + 1
         return end
@@ -397,25 +408,18 @@ class _LoopRun:
             grown = np.empty((num_rows, *spec.shape), spec.dtype.numpy)
             grown[: self._done] = self._stacked[number][: self._done]
             self._stacked[number] = grown
-            self._bases[base - 1] = grown.ctypes.data + self._done * loop.row_bytes[number]
+            self._bases[base] = grown.ctypes.data + self._done * loop.row_bytes[number]
         self._num_rows = num_rows
 
     def results(self) -> LoopResults:
-        """States, of which each lies in one of its buffers, and rows."""
-        loop, states = self._loop, []
-        for k, (into, spec) in enumerate(zip(loop.state_bases, loop.states, strict=True)):
-            written, second = self._buffers[k]
-            at = self._bases[into - 1]
-            if k in loop._kept or (isinstance(written, int) and at != written):
-                ctypes.memmove(_address(written), at, spec.size_bytes)
-                at = _address(written)
-            if not isinstance(written, int):
-                states.append(written if at == written.ctypes.data else second)
-        return LoopResults(self._done, states, [stacked[: self._done] for stacked in self._stacked])
-
-
-def _address(place: Array | int) -> int:
-    return place if isinstance(place, int) else place.ctypes.data
+        """States, and rows. After an even number of steps a state lies in its second buffer."""
+        loop, is_second = self._loop, self._done % 2 == 0
+        for k, into in enumerate(loop.state_bases):
+            if k in loop._kept:
+                ctypes.memmove(self._places[k], self._bases[into], self._sizes[k])
+            elif is_second:
+                ctypes.memmove(self._places[k], self._second_addresses[k], self._sizes[k])
+        return LoopResults(self._done, self._written, [stacked[: self._done] for stacked in self._stacked])
 
 
 def _of_inputs(model: BodyModel, shapes: Mapping[str, Shape]) -> dict[str, Shape]:

@@ -82,24 +82,19 @@ def _is(value: Value | None, spec: TensorSpec, shape: Sequence[int]) -> bool:
     return value is not None and value.dtype is spec.dtype and value.shape == tuple(shape)
 
 
-class _Addresses:
+def _addresses_of(refs: Sequence[ArgRef | None]) -> Callable[[Sequence[int]], list[int]]:
     """Where operands or results lie, given the bases of a run."""
-
-    def __init__(self, refs: Sequence[ArgRef | None]) -> None:
-        self._refs = [(0, 0) if ref is None else (ref.base_index, ref.byte_offset) for ref in refs]
-        self._is_nowhere = [ref is None for ref in refs]
-
-    def __call__(self, bases: Sequence[int]) -> list[int]:
-        if any(self._is_nowhere):
-            pairs = zip(self._refs, self._is_nowhere, strict=True)
-            return [_EMPTY.ctypes.data if gone else bases[base] + offset for (base, offset), gone in pairs]
-        return [bases[base] + offset for base, offset in self._refs]
+    if None in refs:
+        nowhere = _EMPTY.ctypes.data
+        return lambda bases: [nowhere if r is None else bases[r.base_index] + r.byte_offset for r in refs]
+    pairs = [(ref.base_index, ref.byte_offset) for ref in refs if ref is not None]
+    return lambda bases: [bases[base] + offset for base, offset in pairs]
 
 
 def _if_callback(step: HostStep, code: IfCode, on_arrays: HostCallback) -> HostCallback:
     node = step.node
-    condition_at = _Addresses(step.inputs[:1])
-    captures_at, places_at = _Addresses(step.inputs[len(node.inputs) :]), _Addresses(step.outputs)
+    condition_at = _addresses_of(step.inputs[:1])
+    captures_at, places_at = _addresses_of(step.inputs[len(node.inputs) :]), _addresses_of(step.outputs)
     fitting: dict[str, bool] = {}
 
     def run(bases: Sequence[int]) -> None:
@@ -124,8 +119,8 @@ def _if_callback(step: HostStep, code: IfCode, on_arrays: HostCallback) -> HostC
 
 def _loop_callback(step: HostStep, code: LoopCode) -> HostCallback:
     node = step.node
-    given_at = _Addresses(step.inputs[2:])
-    control_at = _Addresses(step.inputs[:2])
+    given_at = _addresses_of(step.inputs[2:])
+    control_at = _addresses_of(step.inputs[:2])
     has_limit = len(node.inputs) > 0 and node.inputs[0] is not None
     has_condition = len(node.inputs) > 1 and node.inputs[1] is not None
     places_at = _places(step, code)
@@ -145,7 +140,7 @@ def _scan_callback(step: HostStep, code: LoopCode) -> HostCallback:
     node, num_states = step.node, code.num_states
     scanned = node.inputs[num_states:]
     backward = node.ints_attr("scan_input_directions", [0] * len(scanned)) or [0] * len(scanned)
-    given_at, places_at = _Addresses(step.inputs), _places(step, code)
+    given_at, places_at = _addresses_of(step.inputs), _places(step, code)
     num_steps = scanned[0].shape[0] if scanned[0] is not None else 0
     distances = [0 if value is None else value.size_bytes // max(num_steps, 1) for value in scanned]
 
@@ -164,7 +159,7 @@ def _scan_callback(step: HostStep, code: LoopCode) -> HostCallback:
 def _places(step: HostStep, code: LoopCode) -> Callable[[Sequence[int]], Places]:
     """Where the results of a loop lie, given the bases of a run."""
     node, num_states = step.node, code.num_states
-    places_at = _Addresses(step.outputs)
+    places_at = _addresses_of(step.outputs)
     stacked = [value for value in node.outputs[num_states:] if value is not None]
     num_rows = stacked[0].shape[0] if stacked else FOR_EVER
     turned = node.ints_attr("scan_output_directions", [0] * len(stacked)) or [0] * len(stacked)

@@ -96,6 +96,7 @@ class RunContext:
         self.bases = (ctypes.c_uint64 * (main.num_bases + (self.slots is not None)))(self.arena.address)
         if self.slots is not None:
             self.bases[main.num_bases] = self.slots.address
+        self.bases_address = ctypes.addressof(self.bases)
         self.resolved_for: tuple[int, ...] | None = None
 
     @property
@@ -203,6 +204,8 @@ class Executor:
             callbacks[part.callback_index] if isinstance(part, HostCall) else library[part]
             for part in main.segments
         )
+        self.is_native = len(self._segments) == 1 and isinstance(self._segments[0], int)
+        """Whether a run is one call of generated code, which `run_steps` can repeat."""
         table = [number for ref in main.arg_table for number in ref]
         self._table = (ctypes.c_int64 * max(1, len(table)))(*table)
         self._table_address = ctypes.addressof(self._table)
@@ -238,15 +241,11 @@ class Executor:
         finally:
             self._give(context)
 
-    @property
-    def is_native(self) -> bool:
-        """Whether a run is one call of generated code, which `run_steps` can repeat."""
-        return len(self._segments) == 1 and isinstance(self._segments[0], int)
-
-    def run_steps(self, bases: list[int], plan: StepPlan, start: int, end: int) -> int:
+    def run_steps(self, bases: ctypes.Array[ctypes.c_uint64], plan: StepPlan, start: int, end: int) -> int:
         """Run for steps [start, end) of a loop; returns the step at which it ended.
 
-        `bases`, as for `run`, are what they are for the step after that, in place.
+        `bases` are all of the main's, that of the arena to be filled in, and others of the plan; they become
+        those of the step after that.
 
         Raises:
             InputError, ModelClosed, BudgetExceeded: as `run`.
@@ -256,8 +255,7 @@ class Executor:
         context = self._take()
         try:
             context.resolved_for = None
-            count = self.main.num_bases - 1
-            context.bases[1 : 1 + count] = [*bases[:count]]
+            bases[0] = context.arena.address
             pool = self._pool(context.pool_number)
             if pool is not None and pool.asleep_in_python:
                 pool.wake()
@@ -270,7 +268,7 @@ class Executor:
                 context.scratch.address,
                 self._table_address,
                 len(self.main.arg_table),
-                ctypes.addressof(context.bases),
+                ctypes.addressof(bases),
                 context.args.address,
                 plan.address,
                 start,
@@ -278,7 +276,6 @@ class Executor:
                 plan.number_address,
                 plan.condition_address,
             )
-            bases[:count] = [context.bases[i] for i in range(1, 1 + count)]
             if num_report_bytes:
                 self._raise_reported(context)
             return done
@@ -453,7 +450,7 @@ class Executor:
         self._runtime.fill_args(
             self._table_address,
             len(self.main.arg_table),
-            ctypes.addressof(context.bases),
+            context.bases_address,
             context.args.address,
         )
         context.resolved_for = key
