@@ -309,8 +309,9 @@ def _tensors() -> Iterator[Case]:
     yield "raw_data_long", add(raw_data=bytes(4096)), REJECTED, "needs 8 bytes, but has 4096"
     yield "no_data", add(), REJECTED, "needs 2 values, but has 0"
     yield "float_data_short", add(float_data=[1.0]), REJECTED, "needs 2 values, but has 1"
-    yield "data_in_two_fields", add(raw_data=bytes(8), float_data=[1.0, 2.0]), REJECTED, "float_data too"
-    yield "data_in_wrong_field", add(int32_data=[1, 2]), REJECTED, "int32_data too"
+    both = add(raw_data=bytes(4), float_data=[1.0, 2.0])
+    yield "raw_data_short_beside_others", both, REJECTED, "needs 8 bytes, but has 4"
+    yield "data_in_wrong_field", add(int32_data=[1, 2]), REJECTED, "needs 2 values, but has 0"
     yield "unknown_type", add(data_type=9999, raw_data=bytes(8)), REJECTED, "element type 9999"
     yield "undefined_type", add(data_type=0, raw_data=bytes(8)), REJECTED, "element type 0"
     text = weight(data_type=TensorProto.STRING, string_data=[b"\xff\xfe", b"a"])
@@ -334,13 +335,20 @@ def _tensors() -> Iterator[Case]:
     yield "segments", saved(with_weight(segmented)), UNSUPPORTED, "segments"
     float8 = helper.make_tensor("w", TensorProto.FLOAT8E4M3FN, [2], [1.0, 2.0])
     yield "float8_weight", saved(with_weight(float8)), UNSUPPORTED, "float8e4m3fn"
-    sparse = model([helper.make_node("Add", ["x", "w"], ["y"])])
-    sparse.graph.sparse_initializer.append(
-        SparseTensorProto(
-            values=helper.make_tensor("w", FLOAT, [1], [1.0]), indices=constant("i", [0]), dims=[2]
+    for name, index, dims, reason in (
+        ("sparse_outside", 2, (2,), "outside of its 2 elements"),
+        ("sparse_negative_index", -1, (2,), "outside of its 2 elements"),
+        ("sparse_negative_dim", 0, (-2,), "negative dimension"),
+        ("sparse_bomb", 0, (2**13, 2**14), "256 MiB"),
+        ("sparse_terabytes", 0, (2**40,), "no machine could run"),
+    ):
+        sparse = model([helper.make_node("Add", ["x", "w"], ["y"])])
+        sparse.graph.sparse_initializer.append(
+            SparseTensorProto(
+                values=helper.make_tensor("w", FLOAT, [1], [1.0]), indices=constant("i", [index]), dims=dims
+            )
         )
-    )
-    yield "sparse_weight", saved(sparse), UNSUPPORTED, "sparse"
+        yield name, saved(sparse), REJECTED, reason
     yield (
         "input_dims_near_2_63",
         saved(model(inputs=[info("x", shape=(2**63 - 1, 2))])),
@@ -349,7 +357,7 @@ def _tensors() -> Iterator[Case]:
     )
     yield (
         "input_negative_dim",
-        saved(model(inputs=[info("x", shape=(-1, 2))])),
+        saved(model(inputs=[info("x", shape=(-2, 2))])),
         REJECTED,
         "negative dimension",
     )
@@ -409,13 +417,12 @@ def _structure() -> Iterator[Case]:
     )
     yield "input_overwritten", saved(model([make(relu, ["x"], ["x"])], outputs=[info("x")])), REJECTED, "'x'"
     yield "input_twice", saved(model(inputs=[info("x"), info("x")])), REJECTED, "declared twice"
-    yield "output_twice", saved(model(outputs=[info("y"), info("y")])), REJECTED, "declared twice"
-    two = [weight(raw_data=bytes(8)), weight(raw_data=bytes(8))]
+    two = [weight(raw_data=bytes(8)), weight(raw_data=bytes(4))]
     yield (
-        "weight_twice",
+        "weight_twice_cut_off",
         saved(model([make(add, ["x", "w"], ["y"])], initializers=two)),
         REJECTED,
-        "declared twice",
+        "needs 8 bytes, but has 4",
     )
     yield "undefined_operand", saved(model([make(add, ["x", "ghost"], ["y"])])), REJECTED, "'ghost'"
     yield "undefined_output", saved(model(outputs=[info("ghost")])), REJECTED, "'ghost'"

@@ -1,8 +1,8 @@
 """The ONNX frontend: a file, bytes or a `ModelProto` becomes a `Graph`.
 
-The flow is `read` (bytes, safely) → `validate` (is it a model at all) → `prepare` (one version, no local
-functions) → `build` (nodes, static shapes); a model whose shapes are open stays `prepared`. A file that fails
-any step is refused whole, in one line.
+The flow is `read` (bytes, safely) → `normalise` (forms that runtimes accept beside ONNX's own) → `validate`
+(is it a model at all) → `prepare` (one version, no local functions) → `build` (nodes, static shapes); a model
+whose shapes are open stays `prepared`. A file that fails any step is refused whole, in one line.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.external import check_external_data, embed_external_attributes
 from tilewright.frontend.onnx.initializers import Initializers
 from tilewright.frontend.onnx.microsoft import place_operators
+from tilewright.frontend.onnx.normalise import normalise_model
 from tilewright.frontend.onnx.prepare import is_prepared, prepare_model
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.frontend.onnx.read import Opened, Source, open_model
 from tilewright.frontend.onnx.sequences import group_sequences
 from tilewright.frontend.onnx.survey import OtherNode, survey_graph
-from tilewright.frontend.onnx.validate import run_checker, validate_model
+from tilewright.frontend.onnx.validate import require_few_nodes, run_checker, validate_model
 from tilewright.ir.graph import Graph, Shape
 
 __all__ = [
@@ -99,6 +100,8 @@ def _imported(opened: Opened, build: Callable[[PreparedModel], T], *, keeps: boo
     with error_context(f"in {origin.label}"), bounded_messages():
         if not is_prepared(model):
             opened.embed()
+        require_few_nodes(model)
+        opened.data = normalise_model(model, opened.data)
         num_nodes = validate_model(model, opened.data)
         size_bytes = opened.size_bytes + check_external_data(model, origin)
         with native.session(num_nodes, size_bytes):

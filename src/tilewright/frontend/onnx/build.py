@@ -8,11 +8,12 @@ whose body reads outer values by their names in the graph.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, defs
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, defs
 
 from tilewright.errors import ModelRejected, UnsupportedOp, error_context
 from tilewright.frontend.onnx import native
@@ -22,7 +23,14 @@ from tilewright.frontend.onnx.external import is_external
 from tilewright.frontend.onnx.fold import fold
 from tilewright.frontend.onnx.infer import find_schema, infer_types
 from tilewright.frontend.onnx.initializers import Initializers
-from tilewright.frontend.onnx.inputs import BoundInputs, Declaration, completed, declaration, resolve
+from tilewright.frontend.onnx.inputs import (
+    BoundInputs,
+    Declaration,
+    completed,
+    declaration,
+    dims_text,
+    resolve,
+)
 from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES, MAX_NODES, MAX_UNROLLED_NODES_IN_ALL
 from tilewright.frontend.onnx.loops import ResultType, loop_types
 from tilewright.frontend.onnx.prepare import opset_versions
@@ -44,6 +52,8 @@ from tilewright.ir.ops.registry import (
     result_shapes,
     sizing_by_data,
 )
+
+logger = logging.getLogger(__name__)
 
 # Composed operators are defined by composed operators a few levels deep.
 _MAX_EXPANSION_DEPTH = 12
@@ -71,6 +81,7 @@ class Importer:
         self._num_unrolled = 0
         self._value_names: dict[str, int] = {}
         self._node_names: dict[str, int] = {}
+        self._infos: dict[str, list[ValueInfoProto]] = {}  # what declares each shape of the model
 
     def run(self, model: ModelProto) -> Graph:
         """The whole model.
@@ -96,6 +107,7 @@ class Importer:
             found = declaration(info, "value")
             if found is not None:
                 scope.declared[info.name] = found
+                self._infos.setdefault(info.name, []).append(info)
         for info in proto.input:
             if info.name in self._bound.types:
                 value = Value(info.name, *self._bound.types[info.name])
@@ -310,7 +322,7 @@ class Importer:
         """Type and, where it is known, shape of a result.
 
         What the operator itself says comes first, then what ONNX infers. The model's own declaration fills
-        gaps of both and must not contradict them.
+        gaps of both; one that contradicts them is dropped with a warning.
         """
         declared = scope.declared.get(name)
         if found is not None and declared is not None and found.dtype is not declared.dtype:
@@ -324,9 +336,22 @@ class Importer:
         dtype = known[0].dtype
         if own is not None:
             found = Declaration(dtype, own)
-        complete = found if declared is None else completed(name, found, declared)
+        complete = found if declared is None else completed(found, declared)
+        if complete is None and found is not None and declared is not None:
+            self._drop_declaration(name, found, declared, scope)
+            complete = found
         shape = None if complete is None else resolve(complete, self._bound.symbols)
         return dtype, None if shape is None else checked_shape(shape, dtype, f"{name!r}")
+
+    def _drop_declaration(self, name: str, found: Declaration, declared: Declaration, scope: Scope) -> None:
+        """Say that a declared shape is wrong, once: later imports of the model do not see it any more."""
+        logger.warning(
+            "%r is declared with shape %s, but its node gives %s: the declared shape is not used",
+            name, dims_text(declared.dims), dims_text(found.dims),
+        )  # fmt: skip
+        del scope.declared[name]
+        for info in self._infos.pop(name, ()):
+            info.type.tensor_type.ClearField("shape")
 
     def _append(
         self,
@@ -363,7 +388,7 @@ class Importer:
         operand = node.require(sizing.operand)
         data = assumed_operand(node, sizing)
         if data is None:
-            raise ModelRejected(
+            raise DataDependentShape(
                 f"node {node_label(proto)}: its result is declared as {list(node.output.shape)}, but no "
                 f"{sizing.name} makes that of {list(node.require(0).shape)}; export the model again."
             )

@@ -116,11 +116,10 @@ def resolve(declared: Declaration, symbols: Mapping[str, int]) -> tuple[int, ...
     return tuple(d for d in dims if d is not None) if None not in dims else None
 
 
-def completed(name: str, found: Declaration | None, declared: Declaration) -> Declaration:
+def completed(found: Declaration | None, declared: Declaration) -> Declaration | None:
     """What is found of a result's shape, open dimensions filled from the model's declaration.
 
-    Raises:
-        ModelRejected: both are known and differ.
+    None where the two contradict each other.
     """
     if found is None or found.dims is None:
         return declared
@@ -133,15 +132,17 @@ def completed(name: str, found: Declaration | None, declared: Declaration) -> De
     if len(found.dims) != len(declared.dims) or any(
         isinstance(d, int) and d != given for d, given in zip(declared.dims, dims, strict=True)
     ):
-        raise ModelRejected(
-            f"{name!r} is declared with shape {_dims_text(declared.dims)}, but its node gives "
-            f"{_dims_text(found.dims)}; export the model again."
-        )
+        return None
     return Declaration(found.dtype, dims)
 
 
-def _dims_text(dims: Sequence[Dimension]) -> str:
-    return f"[{', '.join('?' if d is None else str(d) for d in dims)}]"
+def dims_text(dims: Sequence[Dimension] | None) -> str:
+    """A shape as messages write it.
+
+    >>> dims_text((1, "N", None))
+    '[1, N, ?]'
+    """
+    return f"[{', '.join('?' if d is None else str(d) for d in dims or ())}]"
 
 
 def _bind(name: str, declared: Declaration, given: tuple[int, ...], symbols: dict[str, int]) -> None:

@@ -24,7 +24,6 @@ _WORDS = {
     TensorProto.UINT64: ("uint64_data", 1),
     TensorProto.STRING: ("string_data", 1),
 }
-_FIELDS = ("float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
 
 
 def supported_dtype(number: int, what: str) -> DType:
@@ -87,11 +86,12 @@ def tensor_size_bytes(tensor: TensorProto) -> int:
 def checked_raw_data(tensor: TensorProto, apart: Array | None = None) -> bytes | Array | None:
     """The raw data of a tensor, None if it has others, checked to be exactly as many as the shape needs.
 
+    Raw data count before those in the field of the tensor's type, and fields of other types not at all.
     `apart` are its raw data if the message does not hold them. Every look at those of a message copies them:
     there is one.
 
     Raises:
-        ModelRejected: too few, too many, or in the wrong field.
+        ModelRejected: too few or too many.
     """
     what = f"tensor {tensor.name!r}"
     dtype, count = tensor_dtype(tensor), math.prod(tensor_shape(tensor))
@@ -99,9 +99,6 @@ def checked_raw_data(tensor: TensorProto, apart: Array | None = None) -> bytes |
         raise UnsupportedOp(f"{what} is stored in segments, which nobody writes; save the model again.")
     field, words = _WORDS.get(tensor.data_type, ("int32_data", 1))
     is_raw = apart is not None or tensor.HasField("raw_data")
-    strays = [f for f in _FIELDS if len(getattr(tensor, f)) and (f != field or is_raw)]
-    if strays:
-        raise ModelRejected(f"{what} of type {dtype} has data in {strays[0]} too; save the model again.")
     raw: bytes | Array | None = None
     if is_raw and dtype is not DType.STRING:
         raw = tensor.raw_data if apart is None else apart

@@ -16,7 +16,8 @@ from onnx import GraphProto, ModelProto, NodeProto
 from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx import native
 from tilewright.frontend.onnx.limits import MAX_NODES
-from tilewright.frontend.onnx.protos import all_nodes, node_label, one_line
+from tilewright.frontend.onnx.normalise import unshadow
+from tilewright.frontend.onnx.protos import all_nodes, model_nodes, node_label, one_line
 from tilewright.frontend.onnx.tensors import checked_raw_data
 from tilewright.frontend.onnx.versions import OLDEST_OPSET, newest_opset
 from tilewright.ir.bodies import body_graphs, free_names
@@ -25,25 +26,33 @@ Array = np.ndarray[Any, Any]
 
 
 def validate_model(model: ModelProto, data: Mapping[int, Array]) -> int:
-    """Check versions, names, order and tensors of a parsed model; sort its nodes if they need it.
+    """Check versions, names, order and tensors of a normalised model; sort its nodes if they need it.
 
     `data` are those of initializers, by number, that the message does not hold. Returns the number of its
     nodes, those of bodies and of calls of local functions included.
 
     Raises:
         ModelRejected: it is not a consistent ONNX model.
-        UnsupportedOp: it is newer than this version, or uses sparse tensors.
+        UnsupportedOp: it is newer than this version.
     """
     _check_versions(model)
-    count = sum(1 for _ in all_nodes(model.graph.node))
-    count += sum(1 for function in model.functions for _ in all_nodes(function.node))
-    if count > MAX_NODES:
-        raise ModelRejected(f"the model has {count} nodes, more than {MAX_NODES}; split it.")
-    count = max(count, _check_functions(model))
+    count = max(require_few_nodes(model), _check_functions(model))
     _check_graph(model.graph, {})
     for number, tensor in enumerate(model.graph.initializer):
         if tensor.data_location == onnx.TensorProto.DEFAULT:
             checked_raw_data(tensor, data.get(number))
+    return count
+
+
+def require_few_nodes(model: ModelProto) -> int:
+    """The number of nodes, those of bodies and local functions included.
+
+    Raises:
+        ModelRejected: there are more than `MAX_NODES`, or graphs are nested too deeply.
+    """
+    count = sum(1 for _ in model_nodes(model))
+    if count > MAX_NODES:
+        raise ModelRejected(f"the model has {count} nodes, more than {MAX_NODES}; split it.")
     return count
 
 
@@ -55,15 +64,12 @@ def _check_versions(model: ModelProto) -> None:
         )
     versions: dict[str, int] = {}
     for entry in model.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
-        if domain in versions:
-            raise ModelRejected(f"opset_import names the domain {domain or 'ai.onnx'!r} twice; keep one.")
         if entry.version < 1:
             raise ModelRejected(
-                f"opset_import of {domain or 'ai.onnx'!r} is {entry.version}; it starts at 1."
+                f"opset_import of {entry.domain or 'ai.onnx'!r} is {entry.version}; it starts at 1."
             )
-        versions[domain] = entry.version
-    if "" not in versions and any(node.domain in ("", "ai.onnx") for node in model.graph.node):
+        versions[entry.domain] = entry.version
+    if "" not in versions and any(not node.domain for node in model.graph.node):
         raise ModelRejected("opset_import names no version of ai.onnx; export the model again.")
     if versions.get("", OLDEST_OPSET) > newest_opset():
         raise UnsupportedOp(
@@ -110,16 +116,10 @@ def _check_functions(model: ModelProto) -> int:
 
 def _check_graph(graph: GraphProto, outer: dict[str, None]) -> None:
     """Names and order of one graph and, with what is visible there, of the bodies inside it."""
-    if graph.sparse_initializer:
-        name = graph.sparse_initializer[0].values.name
-        raise UnsupportedOp(f"initializer {name!r} is sparse; save it as a dense tensor.")
+    unshadow(graph, outer)
     visible = dict(outer)
-    for name in _unique([v.name for v in graph.input], "graph input", {}):
-        _refuse_shadow(name, outer)
-        visible[name] = None
-    for name in _unique([t.name for t in graph.initializer], "initializer", {}):
-        _refuse_shadow(name, outer)
-        visible[name] = None
+    visible.update(dict.fromkeys(_unique([v.name for v in graph.input], "graph input", {})))
+    visible.update(dict.fromkeys(t.name for t in graph.initializer))
     outputs = _unique([v.name for v in graph.output], "graph output", {})
     _sort_nodes(graph, visible)
     for node in graph.node:
@@ -150,11 +150,6 @@ def _unique(names: list[str], kind: str, seen: dict[str, None]) -> list[str]:
             raise ModelRejected(f"{kind} {name!r} is declared twice; names must be unique.")
         seen[name] = None
     return names
-
-
-def _refuse_shadow(name: str, outer: dict[str, None]) -> None:
-    if name in outer:
-        raise ModelRejected(f"a nested graph declares {name!r} again; names must be unique.")
 
 
 def _sort_nodes(graph: GraphProto, visible: dict[str, None]) -> None:

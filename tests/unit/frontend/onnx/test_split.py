@@ -164,11 +164,24 @@ def test_data_of_another_size_than_the_shape_are_refused(num_bytes: int) -> None
         tw.load(model_of(tensor))
 
 
-def test_data_in_two_fields_are_refused() -> None:
+def test_raw_data_count_before_those_of_other_fields() -> None:
     tensor = weight("a", 8)
     tensor.float_data.append(1.0)
-    with pytest.raises(ModelRejected, match="has data in float_data too"):
-        tw.load(model_of(tensor))
+    (value,) = tw.load(model_of(tensor)).graph.initializers
+    assert value.data is not None
+    np.testing.assert_array_equal(value.data, np.arange(512, dtype=np.float32).reshape(8, 64))
+
+
+def test_of_weights_with_one_name_the_last_counts() -> None:
+    proto = model_of(weight("a", 512))
+    other = weight("a", 512)
+    other.raw_data = bytes(len(other.raw_data))
+    proto.graph.initializer.append(other)
+    data = proto.SerializeToString()
+    assert len(data) >= 1 << 17
+    (value,) = tw.load(data).graph.initializers
+    assert value.data is not None
+    assert not value.data.any()
 
 
 def test_old_models_are_converted_whole() -> None:
