@@ -22,3 +22,18 @@ def distinct(values: Array) -> Array:
     is_first = np.ones(len(ordered), np.bool_)
     is_first[1:] = ordered[1:] != ordered[:-1]
     return ordered[is_first]
+
+
+def grouped(values: Array) -> tuple[Array, Array, Array]:
+    """The distinct values of a vector, where each stands first, and for each element which of them it is.
+
+    >>> [a.tolist() for a in grouped(np.array([3, 1, 3]))]
+    [[1, 3], [1, 0], [1, 0, 1]]
+    """
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    is_first = np.ones(len(ordered), np.bool_)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    number = np.empty(len(ordered), np.intp)
+    number[order] = np.cumsum(is_first) - 1
+    return ordered[is_first], order[is_first], number

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.arguments import as_array, checked, shown
 from tilewright.calls import bound_inputs, checked_places
-from tilewright.compiled_facts import Body, CompiledFacts, MeasuredError, TensorInfo
+from tilewright.compiled_facts import Body, CompiledFacts, MeasuredError, TensorInfo, edge_info
 from tilewright.errors import ModelClosed, UsageError
 from tilewright.exchange import as_torch, is_torch_tensor
 from tilewright.forks import ForkSafeLock
@@ -61,6 +61,7 @@ class CompiledModel:
         self._body = body
         self._num_threads = num_threads
         self._output_names = tuple(o.name for o in facts.outputs)
+        self._edges = facts.edges or None
         self._lock = ForkSafeLock()
         self._program: Program | None = None
         self._executable: Executable | None = None
@@ -81,6 +82,17 @@ class CompiledModel:
         names = self._output_names if output_names is None else self._checked_names(output_names)
         if not isinstance(feed, Mapping):
             raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
+        edges = self._edges
+        if edges is None:
+            return self.run_numbers(names, feed)
+        numbers, others = edges.encoded(feed)
+        found = self.run_numbers(names, numbers)
+        return [edges.decoded(name, array, others) for name, array in zip(names, found, strict=True)]
+
+    def run_numbers(
+        self, names: Sequence[str], feed: Mapping[str, np.ndarray[Any, Any]]
+    ) -> list[np.ndarray[Any, Any]]:
+        """`run` of a model with texts or maps at its edges on what it computes with in their place."""
         results = (self._executable or self.load()).run(feed)
         return [results[name] for name in names]
 
@@ -91,8 +103,9 @@ class CompiledModel:
 
         Raises:
             UsageError: as `run`; or an array that does not fit its output, cannot be written to as it is, or
-                shares memory with another.
+                shares memory with another; or the model takes or gives texts or maps.
         """
+        self._require_tensors()
         given = {name: as_array(name, value) for name, value in feed.items()}
         places = checked_places(self.facts.outputs, into, given)
         results = (self._executable or self.load()).run(given, places)
@@ -112,13 +125,20 @@ class CompiledModel:
             outputs = [as_torch(array) for array in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
+    def _require_tensors(self) -> None:
+        """Raise if an input or an output is no tensor of numbers."""
+        for name in self._edges or ():
+            raise UsageError(
+                f"{name!r} holds texts or maps, which have no place in memory of yours: use run."
+            )
+
     def get_inputs(self) -> list[TensorInfo]:
         """Name, shape and type of each input."""
-        return list(self.facts.inputs)
+        return [edge_info(info, self.facts.edges) for info in self.facts.inputs]
 
     def get_outputs(self) -> list[TensorInfo]:
         """Name, shape and type of each output."""
-        return list(self.facts.outputs)
+        return [edge_info(info, self.facts.edges) for info in self.facts.outputs]
 
     def load(self) -> Executable:
         """Load the code now rather than at the first run; returns what runs.
@@ -242,7 +262,8 @@ class CompiledModel:
         names = self._output_names
         expected = run_graph(reference, feed, dtype=DType.FLOAT64)
         errors = [
-            relative_error(got, expected[n]) for n, got in zip(names, self.run(None, feed), strict=True)
+            relative_error(got, expected[n])
+            for n, got in zip(names, self.run_numbers(names, feed), strict=True)
         ]
         worst = max(range(len(errors)), key=lambda i: errors[i])
         found = MeasuredError(errors[worst], names[worst], inputs)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from tilewright.edges import NO_EDGES, Edges
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.options import Options
@@ -91,6 +92,31 @@ def tensor_info(name: str, dtype: DType, dims: Sequence[int | str | None]) -> Te
     )
 
 
+@dataclass(frozen=True, slots=True)
+class MapsInfo(TensorInfo):
+    """An output that is a list of maps, one for each row, whose keys are of this type."""
+
+    keys: DType
+
+    @property
+    def type(self) -> str:
+        """The type in ONNX's words."""
+        value = TensorInfo(self.name, self.dtype, self.shape).type
+        return f"seq(map({self.keys},{value}))"
+
+
+def edge_info(info: TensorInfo, edges: Edges) -> TensorInfo:
+    """What a model's input or output is that holds numbers inside the model."""
+    if info.name in edges.inputs or info.name in edges.outputs:
+        return replace(info, dtype=DType.STRING)
+    keys = edges.maps.get(info.name)
+    if keys is None:
+        return info
+    return MapsInfo(
+        info.name, info.dtype, info.shape, DType.STRING if isinstance(keys[0], str) else DType.INT64
+    )
+
+
 def open_shape_text(spec: TensorInfo) -> str | None:
     """What to tell a user who needs a shape that is open; None if it is not."""
     dims: tuple[object, ...] = spec.shape
@@ -137,7 +163,8 @@ class CompiledFacts:
     """What an artifact keeps of a compilation beside its program and code.
 
     `machine` is what a target that is a described machine was made for; None for the others, which are made
-    for the host. `cost` is what the plan costs by estimate; the first artifacts have none.
+    for the host. `cost` is what the plan costs by estimate; the first artifacts have none. `inputs` and
+    `outputs` are numbers where the model has texts or maps, which `edges` say.
     """
 
     target: str
@@ -153,6 +180,7 @@ class CompiledFacts:
     cost: CostInfo | None = None
     machine: Machine | None = None
     metadata: ModelMetadata = field(default_factory=ModelMetadata)
+    edges: Edges = NO_EDGES
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,9 @@ WITHOUT_FLOATS = frozenset(
 # Operators that ONNX's reference computes on the host.
 ON_THE_HOST = frozenset({"DeformConv"})
 # Operators whose nests are those of others, of which passes build them.
-WITHOUT_NESTS = frozenset({"DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"})
+WITHOUT_NESTS = frozenset(
+    {"CoupledProbabilities", "DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN", "TreeSums"}
+)
 
 
 def has(one: Case, dtype: DType) -> bool:

@@ -45,7 +45,10 @@ def runtime_agrees(one: Case) -> bool:
 
 # Operators that are opaque whatever their attributes: there are no nests to compare.
 ALWAYS_OPAQUE: frozenset[str] = frozenset(
-    {"DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN", "NonMaxSuppression", "NonZero"}
+    {
+        *("CoupledProbabilities", "DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN"),
+        *("NonMaxSuppression", "NonZero", "TreeSums"),
+    }
 )
 
 # Operators newer than ONNX Runtime: they are compared with the reference of ONNX itself.

@@ -20,7 +20,7 @@ NEVER_CUT = frozenset(
     {
         *("DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN", "NonMaxSuppression", "NonZero"),
         *("DynamicQuantizeLinear", "GRUSteps", "LSTMCell", "LSTMSteps", "RNNSteps", "TopK"),
-        *("GroupNormalization", "MaxUnpool"),
+        *("CoupledProbabilities", "GroupNormalization", "MaxUnpool", "TreeSums"),
     }
 )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.arguments import argument, checked
 from tilewright.compiled_facts import ModelMetadata, TensorInfo
+from tilewright.edges import NO_EDGES, Edges
 from tilewright.errors import UsageError, error_context
 from tilewright.explain import OnnxNode
 from tilewright.extents import Axis, canonical_axis, fixed_shape
@@ -80,7 +81,8 @@ class Model:
     """A loaded model: its graph, where it came from, and the nodes that its file lists.
 
     Where shapes are open, it is what builds a graph for given ones: `at` gives the model at these. `shapes`
-    are what was said of them.
+    are what was said of them. `edges` say which inputs and outputs are texts or maps: in the graph there are
+    numbers in their place.
     """
 
     source: Graph | PreparedModel
@@ -89,6 +91,7 @@ class Model:
     shapes: Mapping[str, tuple[Axis, ...]] = field(default_factory=dict)
     listed: tuple[OnnxNode, ...] = ()
     metadata: ModelMetadata = field(default_factory=ModelMetadata)
+    edges: Edges = NO_EDGES
 
     @property
     def is_open(self) -> bool:
@@ -213,7 +216,7 @@ def _loaded(
         # Hashing lets go of the interpreter.
         digest, (built, others) = beside(opened.sha256, lambda: build(opened))
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else model_name
-    return Model(built, digest, str(name), shapes, listed, _metadata(opened)), others
+    return Model(built, digest, str(name), shapes, listed, _metadata(opened), opened.edges), others
 
 
 def as_model(model: Model | Source, shapes: Shapes | None) -> Model:

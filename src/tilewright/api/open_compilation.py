@@ -40,6 +40,7 @@ def compile_open(
         memory=None,
         origins=(),
         metadata=model.metadata,
+        edges=model.edges,
     )
 
     pool = ContentPool()

@@ -75,6 +75,7 @@ def compiled_model(
         ),
         machine=target.machine if is_machine(options.target) else None,
         metadata=model.metadata,
+        edges=model.edges,
     )
     store, load = target.code_store, code.load
     if pool is not None and isinstance(code, SharingCode):

@@ -17,6 +17,7 @@ from tilewright.compiled_facts import (
     TensorInfo,
     tensor_info,
 )
+from tilewright.edges import NO_EDGES, Edges
 from tilewright.fields import FieldError, field_of, inside, sha256_text
 from tilewright.options import Options, option_types
 from tilewright.planning import UNLIMITED, Budget
@@ -38,6 +39,7 @@ def encode_facts(facts: CompiledFacts) -> dict[str, Any]:
         "error": None if facts.error is None else asdict(facts.error),
         "cost": None if facts.cost is None else asdict(facts.cost),
         "metadata": asdict(facts.metadata),
+        **({"edges": asdict(facts.edges)} if facts.edges else {}),
     }
 
 
@@ -66,6 +68,7 @@ def decode_facts(document: Any) -> CompiledFacts:
     error = read("error", MeasuredError | None) if "error" in document else None
     cost = read("cost", CostInfo | None) if "cost" in document else None
     metadata = read("metadata", ModelMetadata) if "metadata" in document else ModelMetadata()
+    edges = read("edges", Edges) if "edges" in document else NO_EDGES
     tensor: Any = OpenTensorInfo if SHAPES in document else TensorInfo
     facts = CompiledFacts(
         target=read("target", str),
@@ -80,6 +83,7 @@ def decode_facts(document: Any) -> CompiledFacts:
         error=error,
         cost=cost,
         metadata=metadata,
+        edges=edges,
     )
     for position, step in enumerate(facts.steps):
         if step.index != position:

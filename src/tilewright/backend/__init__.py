@@ -15,8 +15,9 @@ from onnx import NodeProto, helper, numpy_helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from tilewright.compiler import compile_graph
+from tilewright.edges import NO_EDGES, Edges
 from tilewright.errors import UnsupportedOp, UsageError
-from tilewright.frontend.onnx import load_onnx
+from tilewright.frontend.onnx import import_model, open_model
 from tilewright.hardware.presets import preset_names
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
@@ -32,10 +33,11 @@ TARGET_OF_DEVICE: Mapping[str, str] = {"CPU": "cpu", "INTERPRETER": "interpreter
 class PreparedModel(BackendRep):  # type: ignore[misc]  # onnx has no types
     """A compiled model; `run` takes arrays in the order of the graph's inputs."""
 
-    def __init__(self, graph: Graph, run: Run) -> None:
+    def __init__(self, graph: Graph, run: Run, edges: Edges = NO_EDGES) -> None:
         super().__init__()
         self.graph = graph
         self._run = run
+        self._edges = edges
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
         """Outputs in the graph's order, as a named tuple.
@@ -50,9 +52,11 @@ class PreparedModel(BackendRep):  # type: ignore[misc]  # onnx has no types
                 f"graph {self.graph.name!r} takes {len(names)} inputs, {len(arrays)} are given: "
                 f"{', '.join(names) or 'none'}."
             )
-        found = self._run({name: as_array(a) for name, a in zip(names, arrays, strict=True)})
+        feed, others = self._edges.encoded({n: as_array(a) for n, a in zip(names, arrays, strict=True)})
+        found = self._run(feed)
         outputs = [value.name for value in self.graph.outputs]
-        result: tuple[Array, ...] = namedtupledict("Outputs", outputs)(*(found[name] for name in outputs))
+        given = (self._edges.decoded(name, found[name], others) for name in outputs)
+        result: tuple[Array, ...] = namedtupledict("Outputs", outputs)(*given)
         return result
 
 
@@ -76,8 +80,9 @@ class TilewrightBackend(Backend):  # type: ignore[misc]  # onnx has no types
             ModelRejected: the model is malformed.
             UnsupportedOp: the model or the device is not supported.
         """
-        graph = load_onnx(model)
-        return PreparedModel(graph, _compiled(graph, target_of(device)))
+        opened = open_model(model)
+        graph = import_model(opened)
+        return PreparedModel(graph, _compiled(graph, target_of(device)), opened.edges)
 
     @classmethod
     def run_model(

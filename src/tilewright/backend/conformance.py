@@ -120,13 +120,17 @@ def run_cases(
 
 def graph_path(graph: Graph) -> Path:
     """`generated` if loop nests describe every node that computes something, or the steps that it is written
-    as, else `reference`."""
+    as, or if it walks trees, for which there are kernels, else `reference`."""
+    from tilewright.ir.nest import Walks
     from tilewright.ir.ops.registry import describe, has_effect
     from tilewright.passes.expand_recurrent import num_steps_of
 
     computing = [node for node in graph.nodes if not has_effect(node)]
     opaque = any(
-        isinstance(describe(node), Opaque) and num_steps_of(graph, node) is None for node in computing
+        isinstance(describe(node), Opaque)
+        and not isinstance(describe(node), Walks)
+        and num_steps_of(graph, node) is None
+        for node in computing
     )
     return "reference" if opaque else "generated"
 

@@ -282,6 +282,16 @@ class Stepwise(Opaque):
         return next(nest.extents[self.dim] for nest in self.nests if self.dim in nest.extents)
 
 
+@dataclass(frozen=True, slots=True)
+class Walks(Opaque):
+    """An operator whose data steer it through constant tables, in so many steps at the most.
+
+    To whoever asks for nests it is opaque; a target may have kernels for it.
+    """
+
+    num_steps: int = 0
+
+
 Description = Nests | Opaque
 
 

@@ -112,7 +112,7 @@ class DividedRows:
         executable = code.load()
         if count == extent or not isinstance(executable, RunsRows) or executable.row_axes != self.input_axes:
             whole = {name: _padded(array, self.input_axes[name], extent) for name, array in rows.items()}
-            return code.run(names, {**whole, **others})
+            return code.run_numbers(names, {**whole, **others})
         with self.staging[extent].filled(code, rows, self.input_axes) as whole:
             results = executable.run_rows({**whole, **others}, count)
         return [results[name] for name in names]
@@ -154,7 +154,8 @@ class PaddedShapes:
         for name, extent in self.masks.items():
             mask = padded[name] = np.zeros(extent, np.bool_)
             mask[real_places(extent, self.num_padded, is_at_end=self.is_at_end)] = True
-        found = self.code.run(names, padded)
+        run = self.code.run_numbers if isinstance(self.code, CompiledModel) else self.code.run
+        found = run(names, padded)
         return [self._cut(array, self.outputs[name]) for name, array in zip(names, found, strict=True)]
 
     def _padded(self, array: Array, axis: int) -> Array:

@@ -111,19 +111,16 @@ class OpenCompiledModel(CompiledModel):
         self._run_operator: HostRunner = runner(facts.options)
         self._run_decided: HostRunner = runner(facts.options, is_data_decided=True)
 
-    def run(
-        self, output_names: Sequence[str] | None, feed: Mapping[str, Array]
-    ) -> list[np.ndarray[Any, Any]]:
-        """Outputs in the order of `output_names`, all of them for None. As onnxruntime's `run`.
+    def run_numbers(self, names: Sequence[str], feed: Mapping[str, Array]) -> list[np.ndarray[Any, Any]]:
+        """As `CompiledModel.run_numbers`.
 
         Raises:
-            UsageError: an unknown output, inputs that do not fit the model, or shapes that are not prepared
-                where they are frozen.
+            UsageError: inputs that do not fit the model, or shapes that are not prepared where they are
+                frozen.
             ModelClosed: it was closed.
             BudgetExceeded: the options' time is used up, or the system does not give the memory.
             UnsupportedOp: an operator that cannot run at these shapes.
         """
-        names = self._output_names if output_names is None else self._checked_names(output_names)
         recent = self._recent
         if recent is not None and recent.has_kinds_of(feed):
             recent.entry.num_uses += 1
@@ -142,6 +139,7 @@ class OpenCompiledModel(CompiledModel):
         Raises:
             UsageError: as `run`, or an array that does not fit its output at these shapes.
         """
+        self._require_tensors()
         arrays = self._arrays(feed)
         part = self._part(arrays)
         if isinstance(part, Part) and part.whole is not None:
@@ -271,7 +269,7 @@ class OpenCompiledModel(CompiledModel):
         if isinstance(part, ByOthers):
             return part.run(names, feed)
         if part.whole is not None:
-            return part.whole.run(names, feed)
+            return part.whole.run_numbers(names, feed)
         values = self._results(part, feed)
         return [values[name] for name in names]
 

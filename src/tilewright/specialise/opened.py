@@ -86,22 +86,22 @@ class SavedShapes(CompiledModel):
             held.shapes_at("|".join(map(str, held.extents)), self.sets[held.of_set]) for held in self._rows
         )
 
-    def run(self, output_names: Sequence[str] | None, feed: Mapping[str, Array]) -> list[Array]:
-        """Outputs in the order of `output_names`, all of them for None. As onnxruntime's `run`.
+    def run_numbers(self, names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
+        """As `CompiledModel.run_numbers`.
 
         Raises:
-            UsageError: an unknown output, inputs that do not fit, or shapes that it has no code for.
+            UsageError: inputs that do not fit, or shapes that it has no code for.
             ModelClosed: it was closed.
             BudgetExceeded: the system does not give the memory, or the options do not allow it.
         """
         serving = self._serving(feed)
         if isinstance(serving, CompiledModel):
-            return serving.run(output_names, feed)
-        names = self._output_names if output_names is None else self._checked_names(output_names)
+            return serving.run_numbers(names, feed)
         return serving.run(names, feed)
 
     def run_into(self, feed: Mapping[str, Array], into: Mapping[str, Array]) -> list[Array]:
         """As `CompiledModel.run_into`, at the shapes of the feed."""
+        self._require_tensors()
         serving = self._serving(feed)
         if isinstance(serving, CompiledModel):
             return serving.run_into(feed, into)

@@ -83,8 +83,8 @@ class Part:
         """Every value that is known when its operators have run, by name."""
         values = {**self.constants, **feed}
         if self.compiled is not None:
-            names = [output.name for output in self.compiled.get_outputs()]
-            values.update(zip(names, self.compiled.run(None, feed), strict=True))
+            names = [output.name for output in self.compiled.facts.outputs]
+            values.update(zip(names, self.compiled.run_numbers(names, feed), strict=True))
         elif self.interpreted is not None:
             values.update(run_graph(self.interpreted, feed))
         for operator in self.operators:

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from onnx import ModelProto
+
+from tilewright.edges import NO_EDGES, Edges
 from tilewright.errors import error_context
-from tilewright.frontend.onnx import native
+from tilewright.frontend.onnx import ml, native
 from tilewright.frontend.onnx.external import check_external_data, embed_external_attributes
 from tilewright.frontend.onnx.initializers import Initializers
 from tilewright.frontend.onnx.microsoft import place_operators
@@ -94,6 +97,15 @@ def survey_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None =
     return _imported(opened, lambda prepared: survey_graph(prepared, fixed))
 
 
+def _edges(model: ModelProto) -> Edges:
+    """What is at the edges of a model with operators of ai.onnx.ml, which has numbers in its place now."""
+    if all(entry.domain != ml.DOMAIN for entry in model.opset_import):
+        return NO_EDGES
+    from tilewright.frontend.onnx.ml.texts import take_edges
+
+    return take_edges(model)
+
+
 def _imported(opened: Opened, build: Callable[[PreparedModel], T], *, keeps: bool = False) -> T:
     """What is built of a model that is checked and prepared; `keeps`: that may be the model itself."""
     model, origin = opened.model, opened.origin
@@ -108,6 +120,7 @@ def _imported(opened: Opened, build: Callable[[PreparedModel], T], *, keeps: boo
             embed_external_attributes(model, origin)
             place_operators(model)
             run_checker(model)
+            opened.edges = _edges(model)
             apart = {model.graph.initializer[number].name: data for number, data in opened.data.items()}
             initializers = Initializers(origin, apart=apart, releases=keeps)
             model = prepare_model(model)

@@ -33,6 +33,7 @@ from tilewright.frontend.onnx.inputs import (
 )
 from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES, MAX_NODES, MAX_UNROLLED_NODES_IN_ALL
 from tilewright.frontend.onnx.loops import ResultType, loop_types
+from tilewright.frontend.onnx.other_domains import definition_of
 from tilewright.frontend.onnx.prepare import opset_versions
 from tilewright.frontend.onnx.protos import all_nodes, node_label
 from tilewright.frontend.onnx.ranges import check_ranges
@@ -185,8 +186,6 @@ class Importer:
         if proto.domain not in ("", "ai.onnx") and self._native(proto, inputs, scope):
             return
         if proto.domain not in ("", "ai.onnx"):
-            from tilewright.frontend.onnx.microsoft.catalog import definition_of
-
             body = definition_of(proto, inputs)
             self._folded_bytes += body.ByteSize()
             if self._folded_bytes > MAX_FOLDED_BYTES:
@@ -285,7 +284,10 @@ class Importer:
         return [t if t and t[1] is not None else d for t, d in pairs]
 
     def _native(self, proto: NodeProto, inputs: Sequence[Value | None], scope: Scope) -> bool:
-        """Add a node of another domain that is an operator here; results are of its first input's type."""
+        """Add a node of another domain that is an operator here; results are of its first input's type.
+
+        Only definitions may have nodes of our own domain.
+        """
         if proto.output and not proto.output[0]:
             proto = self._with_first_result(proto, scope)
         results = [Value(name, DType.FLOAT32, ()) if name else None for name in proto.output]
@@ -293,7 +295,8 @@ class Importer:
             proto.op_type, inputs, results, import_attributes(proto), name=proto.name, domain=proto.domain
         )
         operator = find_operator(node)
-        if proto.domain != MICROSOFT_DOMAIN or operator is None or operator.shapes is None:
+        is_allowed = proto.domain == MICROSOFT_DOMAIN or scope.is_definition
+        if not is_allowed or operator is None or operator.shapes is None:
             return False
         dtype = node.require(0).dtype
         types = [
@@ -482,7 +485,7 @@ class Importer:
             **scope.opsets,
             **{("" if e.domain == "ai.onnx" else e.domain): e.version for e in body.opset_import},
         }
-        inner = Scope(opsets, self._inner_prefix(proto, scope), scope.depth + 1)
+        inner = Scope(opsets, self._inner_prefix(proto, scope), scope.depth + 1, is_definition=True)
         padded = [*inputs, *[None] * (len(body.input) - len(inputs))]
         inner.values = dict(zip(body.input, padded, strict=False))
         self._inline(inner, list(body.output), proto, scope, body.node, ())

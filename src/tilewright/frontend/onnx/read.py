@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from tilewright.edges import NO_EDGES, Edges
 from tilewright.errors import ModelRejected, UsageError, error_context
 from tilewright.files import Bytes, NotRegularFile, open_regular
 from tilewright.frontend.onnx import native
@@ -41,6 +42,7 @@ class Opened:
     """A model that was read and parsed from bytes; `locations` are other files that it names.
 
     Large initializers of its graph have their data in `data`, by their number, and not in the message.
+    `edges` are those of a model that was imported: its message has numbers for texts from then on.
     The bytes are needed for nothing but their digest, and kept until somebody asks for it.
     """
 
@@ -51,6 +53,7 @@ class Opened:
     _pieces: tuple[Bytes, ...]
     data: dict[int, np.ndarray[Any, Any]] = field(default_factory=dict)
     _digest: Hash | None = None
+    edges: Edges = NO_EDGES
 
     def embed(self) -> None:
         """Put all data into the message, for those who take it as a whole."""

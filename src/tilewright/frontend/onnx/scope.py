@@ -12,7 +12,10 @@ from tilewright.ir.graph import Value
 
 @dataclass(slots=True)
 class Scope:
-    """Names visible in one node list; `targets` are names that results must take in the graph."""
+    """Names visible in one node list; `targets` are names that results must take in the graph.
+
+    A definition of an operator may have nodes of our own domain, which no model may.
+    """
 
     opsets: Mapping[str, int]
     prefix: str = ""
@@ -21,6 +24,7 @@ class Scope:
     values: dict[str, Value | None] = field(default_factory=dict)
     targets: dict[str, str] = field(default_factory=dict)
     declared: dict[str, Declaration] = field(default_factory=dict)
+    is_definition: bool = False
 
     def find(self, name: str) -> Value | None:
         """The value of a name here or further out; None for an input that was left out."""

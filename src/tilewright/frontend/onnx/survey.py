@@ -14,6 +14,7 @@ from tilewright.frontend.onnx.build import DataDependentShape, Importer, refuse_
 from tilewright.frontend.onnx.infer import find_schema
 from tilewright.frontend.onnx.initializers import Initializers
 from tilewright.frontend.onnx.inputs import BoundInputs, resolve
+from tilewright.frontend.onnx.other_domains import require_known
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.frontend.onnx.scope import Scope
 from tilewright.ir.bodies import body_graphs, free_names
@@ -113,6 +114,4 @@ def _require_possible(proto: NodeProto, scope: Scope) -> None:
     if proto.domain in ("", "ai.onnx"):
         find_schema(proto, scope.opsets[""])
     else:
-        from tilewright.frontend.onnx.microsoft.catalog import require_known
-
         require_known(proto)

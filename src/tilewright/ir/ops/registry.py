@@ -14,7 +14,7 @@ from tilewright.errors import ModelRejected
 from tilewright.forks import ForkSafeLock
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape
-from tilewright.ir.nest import Description, Opaque
+from tilewright.ir.nest import Description, Opaque, Walks
 from tilewright.ir.work import HostWork, find_excess, find_host_excess
 from tilewright.progress import checkpoint
 
@@ -47,6 +47,8 @@ FAMILIES = (
     "cells",
     "steps",
     "recurrent",
+    "trees",
+    "coupling",
     "misc",
     "host",
     "check_shape",
@@ -189,7 +191,9 @@ def _describe(node: Node) -> Description:
     with _rejecting(node):
         _require_sized(node, operator)
         description = operator.describe(node)  # also of what runs on the host: it checks the operands
-        if isinstance(description, Opaque):
+        if isinstance(description, Walks):
+            excess = None
+        elif isinstance(description, Opaque):
             excess = host_excess(node, [v if v is None else v.data for v in node.inputs])
         else:
             excess = find_excess(node, description)

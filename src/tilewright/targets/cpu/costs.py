@@ -43,6 +43,7 @@ from tilewright.targets.cpu.stage_times import Launched, stage_ns
 from tilewright.targets.cpu.template import START_CYCLES, Context, operand_bytes, transfer_cycles
 from tilewright.targets.cpu.template import Estimate as TemplateEstimate
 from tilewright.targets.cpu.tensors import ModelTensors, Names
+from tilewright.targets.cpu.trees import estimate_trees
 from tilewright.targets.cpu.views import find_views
 from tilewright.tuning import Choice
 
@@ -309,8 +310,8 @@ class CpuCosts:
         return tuple(launches)
 
     def _of_opaque(self, node: Node) -> tuple[LaunchCost, ...]:
-        """A loop over steps if there is a kernel for it, else an operator on the host."""
-        estimate = estimate_steps(node, self._isa)
+        """A loop over steps, or a walk, if there is a kernel for it, else an operator on the host."""
+        estimate = estimate_steps(node, self._isa) or estimate_trees(node)
         if estimate is None:
             return (LaunchCost.of_host((node,)),)
         return (LaunchCost(estimate.cycles, estimate.num_chunks),)

@@ -14,7 +14,7 @@ from tilewright.ir.bounds import require_bounded_nests
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import FusedNodes, NestGroup, steps_group
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, RowsOf, Stepwise, affine
+from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, RowsOf, Stepwise, Walks, affine
 from tilewright.ir.rows import RowAxes, rows_of, with_row_loops, without_row_loops
 from tilewright.options import Accuracy
 from tilewright.partition.base import Partition, Subgraph, make_subgraph
@@ -52,6 +52,7 @@ from tilewright.targets.cpu.select import lower_product
 from tilewright.targets.cpu.sharing import SharedMemory, make_alias, may_overwrite
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.tensors import ModelTensors, Names
+from tilewright.targets.cpu.trees import lower_trees
 from tilewright.targets.cpu.views import TensorOf, find_views
 from tilewright.tuning import NO_CHOICES, Choice, Choices, choices_by_subgraph
 
@@ -91,11 +92,20 @@ class StepLoop:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Walk:
+    """A node that data steer through tables; its group has operands and no nests."""
+
+    node: Node
+    description: Walks
+    group: NestGroup
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
     """What is lowered together: the nests of a kernel of a form, or of one node, or a node for the host."""
 
     index: int
-    work: NestGroup | StepLoop | HostOperator
+    work: NestGroup | StepLoop | Walk | HostOperator
     nodes: tuple[Node, ...]
     form: KernelForm
 
@@ -176,14 +186,17 @@ class _Lowering:
             units.append(self._unit(work, (node,), replace(form, blocking=None)))
         return units
 
-    def _alone(self, node: Node, description: Opaque) -> StepLoop | HostOperator:
-        """A node that no group has: a loop over steps if there are kernels for it, else for the host."""
+    def _alone(self, node: Node, description: Opaque) -> StepLoop | Walk | HostOperator:
+        """A node that no group has: a loop over steps, a walk, or else for the host."""
         if isinstance(description, Stepwise):
             return StepLoop(node, description, steps_group(node))
+        if isinstance(description, Walks):
+            inputs = tuple(value for value in node.inputs if value is not None)
+            return Walk(node, description, NestGroup((), inputs, tuple(node.results()), (), ()))
         return HostOperator(node, description.reason)
 
     def _unit(
-        self, work: NestGroup | StepLoop | HostOperator, nodes: tuple[Node, ...], form: KernelForm
+        self, work: NestGroup | StepLoop | Walk | HostOperator, nodes: tuple[Node, ...], form: KernelForm
     ) -> _Unit:
         if isinstance(work, NestGroup):
             require_bounded_nests(work.nests, work.inputs, work.outputs, "fusion")
@@ -201,7 +214,7 @@ class _Lowering:
         host = {
             v
             for u in self.units
-            if isinstance(u.work, HostOperator | StepLoop)
+            if not isinstance(u.work, NestGroup)
             for v in (*u.work.node.operands(), *u.work.node.results())
         }
         pinned = frozenset(host | self.row_major)
@@ -227,7 +240,7 @@ class _Lowering:
         fixed: set[Tensor] = {*self.graph.inputs, *self.graph.outputs, *self.tensors.relayouts.values()}
         groups: list[tuple[NestGroup, TensorOf]] = []
         for unit in self.units:
-            if isinstance(unit.work, HostOperator | StepLoop):
+            if not isinstance(unit.work, NestGroup):
                 fixed.update((*unit.work.node.operands(), *unit.work.node.results()))
                 continue
             names = Names(self.tensors, unit.index, unit.work)
@@ -279,6 +292,8 @@ class _Lowering:
             return [unit.work]
         if isinstance(unit.work, StepLoop):
             return self._steps(unit, unit.work)
+        if isinstance(unit.work, Walk):
+            return [self._walk(unit, unit.work)]
         group = unit.work
         names = Names(self.tensors, unit.index, group)
         fused = self._fused(group, unit.form, names)
@@ -313,6 +328,14 @@ class _Lowering:
         *before, kernel = kernels
         launches: list[KernelLaunch | HostOperator] = [self._launch(k, names, unit, ()) for k in before]
         return [*launches, self._launch(kernel, names, unit, nests)]
+
+    def _walk(self, unit: _Unit, walk: Walk) -> KernelLaunch | HostOperator:
+        """The kernel of a walk, which runs on the host where there is none."""
+        kernel = lower_trees(walk.node, self.isa)
+        if isinstance(kernel, Declined):
+            return HostOperator(walk.node, f"{walk.description.reason}; {kernel.reason}")
+        names = Names(self.tensors, unit.index, walk.group)
+        return self._launch(kernel, names, unit, (), written=[("output", 0)])
 
     def _note_separate(self, unit: _Unit, launches: Sequence[KernelLaunch]) -> None:
         """Take note of what several kernels took part in, and of blocks that could not be made."""
@@ -463,15 +486,23 @@ class _Lowering:
                     return True
         return False
 
-    def _launch(self, kernel: Kernel, names: Names, unit: _Unit, nests: tuple[Nest, ...]) -> KernelLaunch:
+    def _launch(
+        self,
+        kernel: Kernel,
+        names: Names,
+        unit: _Unit,
+        nests: tuple[Nest, ...],
+        written: Sequence[OperandKey] = (),
+    ) -> KernelLaunch:
+        """`written` is what the kernel writes besides what its nests do."""
         args = tuple(_storage(a, kernel, names, unit.nodes) for a in kernel.args)
-        written = {n.write.operand.key for n in nests} | {
+        outputs = {*written, *(n.write.operand.key for n in nests)} | {
             a.key
             for a in kernel.args
             if isinstance(a, Operand) and a.kind == "local" and a.key in names.extra
         }
         tensors = [(a, names.tensor(a)) for a in kernel.args if isinstance(a, Operand)]
-        writes = tuple(t for a, t in tensors if t is not None and a.key in written)
+        writes = tuple(t for a, t in tensors if t is not None and a.key in outputs)
         reads = tuple(t for a, t in tensors if t is not None)
         overwrite = may_overwrite(nests[0], kernel, names, self.tensors) if len(nests) == 1 else ()
         computed = kernel.nests or (nests if kernel.macs or kernel.parts else ())

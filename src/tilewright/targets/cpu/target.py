@@ -26,7 +26,7 @@ from tilewright.ir.control_flow import CONTROL_FLOW
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.graph import Graph, Node
-from tilewright.ir.nest import Opaque, Stepwise
+from tilewright.ir.nest import Opaque, Stepwise, Walks
 from tilewright.ir.ops import describe
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory
 from tilewright.options import Options
@@ -149,7 +149,7 @@ class CpuTarget:
                     "--target interpreter, or keep them outside the model"
                 )
         description = describe(node)
-        if isinstance(description, Opaque) and not isinstance(description, Stepwise):
+        if isinstance(description, Opaque) and not isinstance(description, Stepwise | Walks):
             if node.op_type in CONTROL_FLOW:
                 return Support.yes(description.reason)
             return Support.on_host(f"runs on the host: {description.reason}")

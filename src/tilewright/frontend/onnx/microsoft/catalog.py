@@ -49,8 +49,9 @@ def require_known(node: NodeProto) -> None:
         )
     if node.domain != DOMAIN:
         raise UnsupportedOp(
-            f"node {node_label(node)} is of domain {node.domain!r}, but only ai.onnx and operators that "
-            "onnxruntime's optimiser writes are supported; export the model with standard operators."
+            f"node {node_label(node)} is of domain {node.domain!r}, but only ai.onnx, ai.onnx.ml and "
+            "operators that onnxruntime's optimiser writes are supported; export the model with standard "
+            "operators."
         )
     if node.op_type not in _DEFINITIONS:
         guess = likely(node.op_type, tuple(_DEFINITIONS))

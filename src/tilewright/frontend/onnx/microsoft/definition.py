@@ -11,6 +11,7 @@ from onnx import AttributeProto, FunctionProto, NodeProto, helper
 from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx.infer import constant_proto
 from tilewright.frontend.onnx.protos import node_label
+from tilewright.frontend.onnx.tensors import embedded_array
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Shape, Value
 
@@ -66,6 +67,11 @@ class Definition:
     def whole_numbers(self, values: Sequence[int]) -> str:
         """A list of integers: axes, a shape."""
         return self.constant(np.array(values, np.int64))
+
+    @property
+    def num_inputs(self) -> int:
+        """How many inputs are given, those that are left out included."""
+        return len(self._inputs)
 
     def has(self, position: int) -> bool:
         """Whether an input is given."""
@@ -125,6 +131,26 @@ class Definition:
     def reals(self, name: str) -> list[float]:
         """An attribute that is a list of numbers, empty where it is not given."""
         return [float(i) for i in self._attribute(name, AttributeProto.FLOATS, ())]
+
+    def numbers(self, name: str, dtype: DType) -> Array:
+        """An attribute that is a list of numbers as a vector, empty where it is not given: it may be long."""
+        kind = AttributeProto.FLOATS if dtype.is_float else AttributeProto.INTS
+        self._asked.add(name)
+        attribute = self._attributes.get(name)
+        if attribute is None:
+            return np.zeros(0, dtype.numpy)
+        self.require(attribute.type == kind, f"its attribute {name!r} is of another type")
+        values = attribute.floats if dtype.is_float else attribute.ints
+        return np.fromiter(values, dtype.numpy, len(values))
+
+    def texts(self, name: str) -> list[bytes]:
+        """An attribute that is a list of texts, as bytes; empty where it is not given."""
+        return list(self._attribute(name, AttributeProto.STRINGS, ()))
+
+    def tensor(self, name: str) -> Array | None:
+        """An attribute that is a tensor of numbers, None where it is not given."""
+        found = self._attribute(name, AttributeProto.TENSOR, None)
+        return None if found is None else embedded_array(found)
 
     def text(self, name: str) -> str:
         """An attribute that is a text, empty where it is not given."""

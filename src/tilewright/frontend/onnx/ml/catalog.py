@@ -1,0 +1,54 @@
+"""Which operators of ai.onnx.ml have a definition, and what a node of them is by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx import FunctionProto, NodeProto
+
+from tilewright.errors import UnsupportedOp
+from tilewright.frontend.onnx.microsoft.definition import Definition
+from tilewright.frontend.onnx.ml import DOMAIN
+from tilewright.frontend.onnx.ml.features import FEATURES
+from tilewright.frontend.onnx.ml.labels import LABELS
+from tilewright.frontend.onnx.ml.linear import LINEAR
+from tilewright.frontend.onnx.ml.support_vectors import SUPPORT_VECTORS
+from tilewright.frontend.onnx.ml.trees import TREES
+from tilewright.frontend.onnx.protos import node_label
+from tilewright.ir.graph import Value
+from tilewright.suggestions import likely
+
+_DEFINITIONS = {**FEATURES, **LABELS, **LINEAR, **SUPPORT_VECTORS, **TREES}
+_MAPS = frozenset({"CastMap", "DictVectorizer", "ZipMap"})
+
+
+def definition_of(node: NodeProto, inputs: Sequence[Value | None]) -> FunctionProto:
+    """What a node of ai.onnx.ml is in terms of standard operators.
+
+    Raises:
+        UnsupportedOp: nobody knows, or not for these attributes.
+        ModelRejected: the inputs do not fit the operator.
+    """
+    require_known(node)
+    definition = Definition(node, inputs)
+    return definition.function(_DEFINITIONS[node.op_type](definition))
+
+
+def require_known(node: NodeProto) -> None:
+    """Refuse a node of ai.onnx.ml that has no definition, whatever its inputs are.
+
+    Raises:
+        UnsupportedOp: it has none.
+    """
+    if node.op_type in _MAPS:
+        raise UnsupportedOp(
+            f"node {node_label(node)}: maps are taken and given by whole models alone; export the model with "
+            f"{node.op_type} at its end, or with tensors."
+        )
+    if node.op_type not in _DEFINITIONS:
+        guess = likely(node.op_type, tuple(_DEFINITIONS))
+        raise UnsupportedOp(
+            f"node {node_label(node)}: {DOMAIN} {node.op_type} is not known"
+            + (f"; {guess}? Else export" if guess else "; export")
+            + " the model with standard operators."
+        )
