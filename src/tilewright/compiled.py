@@ -80,7 +80,7 @@ class CompiledModel:
             BudgetExceeded: the system does not give the memory that the run needs.
         """
         names = self._output_names if output_names is None else self._checked_names(output_names)
-        if not isinstance(feed, Mapping):
+        if type(feed) is not dict and not isinstance(feed, Mapping):  # asking for an interface takes longer
             raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
         edges = self._edges
         if edges is None:

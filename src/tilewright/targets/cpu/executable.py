@@ -96,6 +96,14 @@ def bytes_at(address: int, size_bytes: int) -> Array:
     return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
 
 
+def _address(array: Array) -> int:
+    """Where the data of a contiguous array lie: `array.ctypes` takes three times as long to say so."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]  # it has one
+    except (BufferError, TypeError, ValueError):  # read-only, empty, or of a type that buffers lack
+        return int(array.ctypes.data)
+
+
 class CpuExecutable:
     """Runs a model. Any number of threads may call `run` at a time; equal inputs give equal bits."""
 
@@ -127,6 +135,7 @@ class CpuExecutable:
         self.inputs = tuple(inputs)
         self.outputs = tuple(outputs)
         self._passthrough = dict(passthrough)
+        self._read = [(spec, spec.name, np.dtype(spec.dtype.numpy), spec.shape) for spec in self.inputs]
         self._written = [
             (o.name, o.shape, np.dtype(o.dtype.numpy))
             for o in self.outputs
@@ -144,6 +153,7 @@ class CpuExecutable:
             index_checks=index_checks,
         )
         self._has_steps = bool(main.segments)
+        self._base_names = [None if o.name in self._passthrough else o.name for o in self.outputs]
 
     @property
     def num_threads(self) -> int:
@@ -250,14 +260,16 @@ class CpuExecutable:
 
     def _bases(self, arrays: Sequence[Array], results: Mapping[str, Array], num_rows: int) -> list[int]:
         """Addresses, and behind them the number of rows."""
-        bases = [self._weights.address, *(a.ctypes.data for a in arrays)]
-        bases += [results[o.name].ctypes.data if o.name in results else 0 for o in self.outputs]
+        bases = [self._weights.address, *map(_address, arrays)]
+        bases += [0 if name is None else _address(results[name]) for name in self._base_names]
         bases.append(num_rows)
         return bases
 
     def _collected(
         self, arrays: Sequence[Array], results: dict[str, Array], into: Mapping[str, Array]
     ) -> dict[str, Array]:
+        if not self._passthrough:
+            return results
         by_name = {spec.name: array for spec, array in zip(self.inputs, arrays, strict=True)}
         collected: dict[str, Array] = {}
         for spec in self.outputs:
@@ -272,17 +284,19 @@ class CpuExecutable:
 
     def _checked(self, feed: Mapping[str, Array]) -> list[Array]:
         arrays: list[Array] = []
-        for spec in self.inputs:
-            array = feed.get(spec.name)
+        for spec, name, dtype, shape in self._read:
+            array = feed.get(name)
             if array is None:
-                raise missing_input(spec.name, [s.name for s in self.inputs], feed)
-            array = as_array(spec.name, array)
-            if array.dtype != spec.dtype.numpy or array.shape != spec.shape:
+                raise missing_input(name, [s.name for s in self.inputs], feed)
+            if type(array) is not np.ndarray:
+                array = as_array(name, array)
+            if array.dtype != dtype or array.shape != shape:
                 raise UsageError(
                     f"input {spec.name!r} is {array.dtype}{list(array.shape)}, "
                     f"the model was compiled for {spec.dtype}{list(spec.shape)}."
                 )
-            if not array.flags.c_contiguous or not array.flags.aligned:
+            flags = array.flags
+            if not flags.c_contiguous or not flags.aligned:
                 array = np.require(array, requirements=["C", "A"])
             arrays.append(array)
         if len(feed) > len(arrays):

@@ -52,6 +52,8 @@ class OutputMemory:
         Raises:
             BudgetExceeded, MemoryError: the system does not give so much.
         """
+        if not self._free:
+            return np.empty(shape, dtype)
         size_bytes = math.prod(shape) * dtype.itemsize
         free = self._free.get(size_bytes)
         if free is None:
