@@ -31,3 +31,28 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 
     folded = {n.lower(): n for n in reversed(list(known))}
     return [folded[m] for m in difflib.get_close_matches(name.lower(), folded, n=2, cutoff=0.6)]
+
+
+def misspelt(name: str, known: Iterable[str]) -> str:
+    """The name of which another is a slip: in the case of letters, or one letter behind the first.
+
+    Names of operators that are merely alike mean different things.
+
+    >>> misspelt("gellu", ["Gelu", "Selu"]), misspelt("QLinearMatMul", ["QLinearMul"])
+    ('Gelu', '')
+    """
+    return next((other for other in known if _is_slip(name.lower(), other.lower())), "")
+
+
+def _is_slip(name: str, other: str) -> bool:
+    if name == other:
+        return True
+    longer, shorter = sorted((name, other), key=len, reverse=True)
+    if not shorter or longer[0] != shorter[0] or len(longer) - len(shorter) > 1:
+        return False
+    if len(longer) > len(shorter):
+        return any(longer[:i] + longer[i + 1 :] == shorter for i in range(1, len(longer)))
+    apart = [i for i, (a, b) in enumerate(zip(longer, shorter, strict=True)) if a != b]
+    if len(apart) == 2 and apart[1] == apart[0] + 1:
+        return longer[apart[0]] == shorter[apart[1]] and longer[apart[1]] == shorter[apart[0]]
+    return len(apart) == 1

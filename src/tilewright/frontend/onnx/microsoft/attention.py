@@ -127,22 +127,59 @@ def _multi_head_attention(d: Definition) -> Sequence[str]:
     return _attended(d, heads, with_present=d.wants(1) or d.wants(2))
 
 
-def _sides(d: Definition, count: int) -> tuple[_Side, _Side, _Side]:
+def _decoder_attention(d: Definition) -> Sequence[str]:
+    """One token after others: its keys and values go behind those of the past, or to its place there."""
+    d.refuse_inputs({9: "cache_indirection"})
+    d.support(not d.whole("output_qk", 0) and not d.wants(3), "its result qk is not made")
+    d.has(8)  # how many beams there are, which nothing asks without a cache that is shared by beams
+    count, (batch, length, _) = d.whole("num_heads", 0), d.shape(0, 3)
+    d.require(count >= 1, "it needs num_heads of at least 1")
+    d.require(length == 1, f"{length} tokens are more than one")
+    query, key, value = _sides(d, count, bias=10)
+    if not d.whole("past_present_share_buffer", 0):
+        past = _Past("x5", "x6", d.shape(5, 4)[2]) if d.has(5) else None
+        heads = _masked(d, _Heads(batch, count, query, key, value, past), 3, 4)
+        return _attended(d, heads, with_present=d.wants(1) or d.wants(2))
+    d.refuse_inputs({3: "mask_index beside a cache that is shared"})
+    places, (_, _, room, _) = d.shape(5, 4)[2], d.shape(6, 4)
+    d.require(places == room, f"its caches have {places} and {room} places")
+    d.support(places <= MAX_CONSTANT_ELEMENTS, f"{places} keys are too many")
+    d.value(7)
+    own = d("Reshape", d("Cast", "x7", to=DType.INT64.value), d.whole_numbers([1, 1, 1, 1]))
+    column = d.constant(np.arange(places, dtype=np.int64).reshape(1, 1, places, 1))
+    heads = _Heads(batch, count, query, key, value, None)
+    here = d("Equal", column, own)
+    keys, values = (
+        d("Where", here, _by_head(d, heads, side), past) for side, past in ((key, "x5"), (value, "x6"))
+    )
+    row = d("Reshape", column, d.whole_numbers([1, 1, 1, places]))
+    zero, never = d.number(0.0, _dtype(d)), d.number(-np.inf, _dtype(d))
+    mask = d("Where", d("LessOrEqual", row, own), zero, never)
+    mask = d("Add", mask, "x4") if d.has(4) else mask
+    sides = (
+        _Side(keys, places, key.size, is_by_head=True),
+        _Side(values, places, value.size, is_by_head=True),
+    )
+    d.real("mask_filter_value", 0.0)
+    return _attended(d, _Heads(batch, count, query, *sides, None, mask), with_present=True)
+
+
+def _sides(d: Definition, count: int, bias: int = 3) -> tuple[_Side, _Side, _Side]:
     """Queries, keys and values as they are given: separately, or packed into one tensor or two."""
     if len(d.shape(0)) == 5:
         query, key, value = _unpacked(d, 0, count, 3)
         return query, key, value
     query = _side(d, 0, "x0", count)
     if d.has(1) and len(d.shape(1)) == 5:
-        d.support(not d.has(3), "its bias beside packed keys and values is not supported")
+        d.support(not d.has(bias), "its bias beside packed keys and values is not supported")
         key, value = _unpacked(d, 1, count, 2)
         return query, key, value
     key, value = (_side(d, position, f"x{position}", count) for position in (1, 2))
-    if not d.has(3):
+    if not d.has(bias):
         return query, key, value
     d.support(not (key.is_by_head or value.is_by_head), "its bias beside keys by heads is not supported")
     sizes = [count * side.size for side in (query, key, value)]
-    biases = d.several("Split", "x3", d.whole_numbers(sizes), count=3, axis=0)
+    biases = d.several("Split", f"x{bias}", d.whole_numbers(sizes), count=3, axis=0)
     query, key, value = (
         _Side(d("Add", side.name, bias), side.length, side.size)
         for side, bias in zip((query, key, value), biases, strict=True)
@@ -279,6 +316,7 @@ def _rotary_embedding(d: Definition) -> Sequence[str]:
 
 ATTENTION: Mapping[str, Write] = {
     "Attention": _attention,
+    "DecoderMaskedMultiHeadAttention": _decoder_attention,
     "MultiHeadAttention": _multi_head_attention,
     "QAttention": _quantized_attention,
     "RotaryEmbedding": _rotary_embedding,

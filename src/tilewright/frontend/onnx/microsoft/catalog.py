@@ -5,7 +5,7 @@ Few models have such nodes: the definitions load with the first one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from onnx import FunctionProto, NodeProto
 
@@ -15,13 +15,43 @@ from tilewright.frontend.onnx.microsoft.attention import ATTENTION
 from tilewright.frontend.onnx.microsoft.definition import Definition
 from tilewright.frontend.onnx.microsoft.fused import FUSED
 from tilewright.frontend.onnx.microsoft.grouped import GROUPED
+from tilewright.frontend.onnx.microsoft.packed import PACKED
+from tilewright.frontend.onnx.microsoft.positions import POSITIONS
 from tilewright.frontend.onnx.microsoft.quantized import QUANTIZED
 from tilewright.frontend.onnx.protos import node_label
 from tilewright.ir.graph import Value
-from tilewright.suggestions import likely
+from tilewright.suggestions import misspelt
 
 _LAYOUT_DOMAIN = "com.microsoft.nchwc"
-_DEFINITIONS = {**FUSED, **ATTENTION, **GROUPED, **QUANTIZED}
+_DEFINITIONS = {**FUSED, **ATTENTION, **GROUPED, **PACKED, **POSITIONS, **QUANTIZED}
+NATIVE = ("DynamicQuantizeLSTM",)
+"""Operators that need no definition: the registry has them."""
+
+_GENERATES = "it generates sequences by a loop of its own; run the decoder that it holds, a token at a time"
+_ON_ONE_DEVICE = "its operands are laid out for one kernel of a GPU; give the model as it was before"
+REFUSED: Mapping[str, str] = {
+    "BeamSearch": _GENERATES,
+    "DecoderMaskedSelfAttention": _ON_ONE_DEVICE,
+    "GreedySearch": _GENERATES,
+    "LongformerAttention": "it attends within a window and to tokens that data choose; export full attention",
+    "MoE": "data choose its experts; export the model with standard operators",
+    "PagedAttention": "its cache is blocks of memory of a server; use GroupQueryAttention",
+    "QMoE": "data choose its experts; export the model with standard operators",
+    "QOrderedAttention": _ON_ONE_DEVICE,
+    "QOrderedGelu": _ON_ONE_DEVICE,
+    "QOrderedLayerNormalization": _ON_ONE_DEVICE,
+    "QOrderedMatMul": _ON_ONE_DEVICE,
+    "RemovePadding": "data say how many rows it leaves; give the model as it was before the packing mode",
+    "Sampling": _GENERATES,
+    "SparseAttention": "data say which blocks it attends to; export full attention",
+    "WhisperBeamSearch": _GENERATES,
+}
+"""Operators that onnxruntime's tools write and that have no definition, and what to do instead."""
+
+
+def supported_names() -> list[str]:
+    """Operators of com.microsoft that have a definition, or need none."""
+    return sorted([*_DEFINITIONS, *NATIVE])
 
 
 def definition_of(node: NodeProto, inputs: Sequence[Value | None]) -> FunctionProto:
@@ -53,10 +83,14 @@ def require_known(node: NodeProto) -> None:
             "operators that onnxruntime's optimiser writes are supported; export the model with standard "
             "operators."
         )
-    if node.op_type not in _DEFINITIONS:
-        guess = likely(node.op_type, tuple(_DEFINITIONS))
+    if node.op_type in REFUSED:
+        raise UnsupportedOp(
+            f"node {node_label(node)}: {DOMAIN} {node.op_type} is not supported: {REFUSED[node.op_type]}."
+        )
+    if node.op_type not in _DEFINITIONS and node.op_type not in NATIVE:
+        guess = misspelt(node.op_type, supported_names())
         raise UnsupportedOp(
             f"node {node_label(node)}: {DOMAIN} {node.op_type} is not known"
-            + (f"; {guess}? Else export" if guess else "; export")
+            + (f"; did you mean {guess}? Else export" if guess else "; export")
             + " the model with standard operators."
         )

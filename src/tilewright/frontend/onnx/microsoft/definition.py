@@ -37,6 +37,7 @@ class Definition:
         self._inputs = inputs
         self._attributes = {attribute.name: attribute for attribute in node.attribute}
         self._asked: set[str] = set()
+        self._read: set[int] = set()
         self._nodes: list[NodeProto] = []
 
     def __call__(self, op_type: str, *operands: str, **attributes: Any) -> str:
@@ -75,6 +76,7 @@ class Definition:
 
     def has(self, position: int) -> bool:
         """Whether an input is given."""
+        self._read.add(position)
         return position < len(self._inputs) and self._inputs[position] is not None
 
     def name(self, position: int) -> str:
@@ -83,6 +85,7 @@ class Definition:
 
     def value(self, position: int) -> Value:
         """An input that must be there."""
+        self._read.add(position)
         value = self._inputs[position] if position < len(self._inputs) else None
         if value is None:
             raise ModelRejected(f"node {self._label} needs input {position}; export the model again.")
@@ -171,6 +174,10 @@ class Definition:
                 f"node {self._label}: its attribute {name!r} is not known; export the model with standard "
                 "operators."
             )
+        used = {name for node in self._nodes for name in node.input}
+        for position, value in enumerate(self._inputs):
+            is_known = value is None or position in self._read or f"x{position}" in used
+            self.support(is_known, f"its input {position} is not known")
         for position in range(self._num_outputs):
             made = position < len(results) and results[position]
             self.support(bool(made) or not self.wants(position), f"its result {position} is not made")

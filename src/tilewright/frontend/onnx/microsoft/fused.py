@@ -200,10 +200,10 @@ def _embed_layer_norm(d: Definition) -> Sequence[str]:
     if d.has(1) and d.has(4):
         total = d("Add", total, d("Gather", "x4", "x1"))
     norm = d("LayerNormalization", total, "x5", "x6", axis=-1, epsilon=d.real("epsilon", 1e-12))
-    return [norm, _mask_index(d, batch), total]
+    return [norm, mask_index(d, batch), total]
 
 
-def _mask_index(d: Definition, batch: int) -> str:
+def mask_index(d: Definition, batch: int) -> str:
     """How many tokens of each sequence its mask lets through."""
     if not d.wants(1):
         return ""

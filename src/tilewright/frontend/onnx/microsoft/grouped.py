@@ -29,10 +29,16 @@ class _Tokens:
 
 
 def _group_query_attention(d: Definition) -> Sequence[str]:
-    d.refuse_inputs({11: "head_sink", 12: "k_scale", 13: "v_scale"})
-    for name in ("smooth_softmax", "qk_output"):
-        d.support(d.whole(name, 0) <= 0, f"its attribute {name!r} is not supported")
-    d.support(d.real("softcap", 0.0) == 0.0, "its attribute 'softcap' is not supported")
+    for position, name in {12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight"}.items():
+        d.refuse_inputs({position: name})
+    d.support(d.whole("qk_output", 0) <= 0, "its attribute 'qk_output' is not supported")
+    for name in ("k_quant_type", "v_quant_type"):
+        d.support(d.text(name) in ("", "NONE"), f"its attribute {name!r} is not supported")
+    d.support(d.whole("causal", 1) == 1, "its attribute 'causal' is not supported")
+    d.support(not d.whole("sliding_window_cache", 0), "its attribute 'sliding_window_cache' is not supported")
+    for name in ("q_norm_epsilon", "k_norm_epsilon", "qk_norm_epsilon"):
+        d.real(name, 0.0)
+    d.whole("kv_cache_bit_width", 0)
     count, shared = d.whole("num_heads", 0), d.whole("kv_num_heads", 0)
     d.require(shared >= 1 and count >= 1 and count % shared == 0, f"{shared} heads do not serve {count}")
     query, key, value, size = _operands(d, count, shared)
@@ -49,10 +55,32 @@ def _group_query_attention(d: Definition) -> Sequence[str]:
     )
     mask = _mask(d, tokens)
     attributes = {"scale": scale} if (scale := d.real("scale", 0.0)) else {}
+    if cap := d.real("softcap", 0.0):
+        attributes["softcap"] = cap
+    shown = keys, values
+    if d.has(11) or d.whole("smooth_softmax", 0) > 0:
+        keys, values, mask = _with_sink(d, tokens, keys, values, mask, (count, shared, size))
     result = d("Attention", query, keys, values, mask, **attributes)
     turned = d("Transpose", result, perm=_HEADS_FIRST)
     shape = d.whole_numbers([tokens.batch, tokens.length, count * size])
-    return [d("Reshape", turned, shape), keys, values]
+    return [d("Reshape", turned, shape), *shown]
+
+
+def _with_sink(
+    d: Definition, tokens: _Tokens, keys: str, values: str, mask: str, heads: tuple[int, int, int]
+) -> tuple[str, str, str]:
+    """A key more, of zeros, whose score is its mask: what each head gives to no token."""
+    count, shared, size = heads
+    nothing = d("Expand", d.number(0, d.value(0).dtype), d.whole_numbers([tokens.batch, shared, 1, size]))
+    keys, values = (d("Concat", name, nothing, axis=2) for name in (keys, values))
+    dtype = d.value(0).dtype
+    column = d.number(0, dtype)
+    if d.has(11):
+        d.require(d.shape(11, 1)[0] == count, f"input 11 is {list(d.shape(11))}, not {[count]}")
+        column = d("Reshape", d("Cast", "x11", to=dtype.value), d.whole_numbers([1, count, 1, 1]))
+    sink = d("Expand", column, d.whole_numbers([tokens.batch, count, tokens.length, 1]))
+    wide = d("Expand", mask, d.whole_numbers([tokens.batch, count, tokens.length, tokens.total]))
+    return keys, values, d("Concat", wide, sink, axis=3)
 
 
 def _operands(d: Definition, count: int, shared: int) -> tuple[str, str, str, int]:
@@ -81,18 +109,23 @@ def _tokens(d: Definition, shared: int, size: int) -> _Tokens:
         for position in (3, 4):
             found, expected = d.shape(position, 4), (batch, shared, past, size)
             d.require(found == expected, f"input {position} is {list(found)}, not {list(expected)}")
-    given = d.value(6).data
-    d.support(given is not None, "its total_sequence_length is not constant")
-    ends = int(np.asarray(given).reshape(-1)[0])
-    total = max(past, ends)
-    d.require(ends >= length, f"{ends} tokens in all are fewer than {length} new ones")
+    given, column = d.value(6).data, d.whole_numbers([batch, 1])
+    ends = None if given is None else int(np.asarray(given).reshape(-1)[0])
+    total = max(past, length if ends is None else ends)
+    d.require(ends is None or ends >= length, f"{ends} tokens in all are fewer than {length} new ones")
     d.support(length * total <= MAX_CONSTANT_ELEMENTS, f"{total} keys are too many")
-    column = d.whole_numbers([batch, 1])
+    d.value(5)  # which says nothing where all tokens are new
+    first = d("Expand", d.whole_numbers([0]), column)
     if ends == length:  # the first tokens of each sequence
-        before = d("Expand", d.whole_numbers([0]), column)
-    else:
-        last = d("Reshape", d("Cast", "x5", to=TensorProto.INT64), column)
-        before = d("Add", last, d.whole_numbers([1 - length]))
+        return _Tokens(batch, length, past, total, first)
+    last = d("Reshape", d("Cast", "x5", to=TensorProto.INT64), column)
+    before = d("Add", last, d.whole_numbers([1 - length]))
+    if ends is None:
+        # Known when it runs: the cache has as many places as it is given. More are refused, as places of a
+        # table that does not have them.
+        places = d.constant(np.arange(total + 1, dtype=np.int64))
+        number = d("Reshape", d("Gather", places, "x6"), d.whole_numbers([1, 1]))
+        before = d("Where", d("Equal", number, d.whole_numbers([length])), first, before)
     return _Tokens(batch, length, past, total, before)
 
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from tilewright.frontend.onnx.microsoft.definition import Definition, Write
+from tilewright.frontend.onnx.microsoft.fused import mask_index
 from tilewright.ir.dtype import DType
 
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
@@ -128,28 +131,163 @@ def _dynamic_matmul(d: Definition) -> Sequence[str]:
     return [_biased(d, d("MatMul", a, _weights(d, 1, 2, 3)), 4)]
 
 
+def _reduce_mean(d: Definition) -> Sequence[str]:
+    axes = d.wholes("axes")
+    operands = [_real(d, 0), *([d.whole_numbers(axes)] if axes else [])]
+    mean = d("ReduceMean", *operands, keepdims=d.whole("keepdims", 1))
+    return [_bytes(d, mean, 3, d.value(0).dtype)]
+
+
+def _embed_layer_norm(d: Definition) -> Sequence[str]:
+    """Tables of bytes, of which only the rows that are read are dequantised."""
+    batch, length = d.shape(0, 2)
+    has_segments = d.has(1) and d.has(4)
+
+    def real(name: str, position: int) -> str:
+        parameters = (f"x{position}", f"x{position + 5}")
+        return d("DequantizeLinear", name, *parameters)
+
+    d.require(length <= d.shape(3, 2)[0], f"{length} tokens need as many embeddings of positions")
+    d.shape(2, 2)
+    positions = d("Slice", "x3", d.whole_numbers([0]), d.whole_numbers([length]))
+    total = d("Add", real(d("Gather", "x2", "x0"), 8), real(positions, 9))
+    if has_segments:
+        total = d("Add", total, real(d("Gather", "x4", "x1"), 10))
+    for position in (1, 4, 10, 15):
+        d.has(position)  # they come together, or are not read
+    scale, bias = real("x5", 11), real("x6", 12)
+    norm = d("LayerNormalization", total, scale, bias, axis=-1, epsilon=d.real("epsilon", 1e-12))
+    return [norm, mask_index(d, batch)]
+
+
+def _matmul_of_integers(d: Definition) -> Sequence[str]:
+    a, b = (d("Cast", f"x{i}", to=DType.INT32.value) for i in (0, 1))
+    d.support(not d.value(0).dtype.is_float, "its operands are no integers")
+    return [d("MatMul", a, b)]
+
+
+# What four bits stand for, by `quant_type`: a float of four bits, and quantiles of a normal distribution.
+_FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+_NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941),
+    *(0.7229568362236023, 1.0),
+)
+
+
+def _matmul_of_four_bits(d: Definition) -> Sequence[str]:
+    """Weights that are numbers of a table, in blocks each with its largest magnitude, row after row."""
+    rows, columns, block, kind = (d.whole(name, 0) for name in ("K", "N", "block_size", "quant_type"))
+    d.support(d.whole("transB", 1) == 1, "its weights are not transposed")
+    d.support(not d.whole("training_mode", 0), "training is not supported")
+    d.support(kind in (0, 1), f"its quant_type {kind} is not known")
+    count = rows * columns
+    fits = min(rows, columns) >= 1 and block >= 1 and math.prod(d.shape(1)) == -(-count // 2)
+    d.require(fits, f"its bytes {list(d.shape(1))} do not hold {columns} x {rows} weights")
+    num_blocks, dtype = -(-count // block), d.value(0).dtype
+    d.require(math.prod(d.shape(2)) == num_blocks, f"input 2 is {list(d.shape(2))}, not {[num_blocks]}")
+    table = np.array(_NF4 if kind else [*_FP4, *(-x for x in _FP4)], dtype.numpy)
+    flat, low = d("Reshape", "x1", d.whole_numbers([-1, 1])), d.number(15, DType.UINT8)
+    high = d("BitShift", flat, d.number(4, DType.UINT8), direction="RIGHT")
+    places = d("Concat", high, d("BitwiseAnd", flat, low), axis=1)
+    values = d("Gather", d.constant(table), d("Cast", places, to=DType.INT32.value))
+    line = d("Reshape", values, d.whole_numbers([-1]))
+    padded = num_blocks * block - 2 * math.prod(d.shape(1))
+    if padded > 0:
+        line = d("Pad", line, d.whole_numbers([0, padded]))
+    elif padded < 0:
+        line = d("Slice", line, d.whole_numbers([0]), d.whole_numbers([num_blocks * block]))
+    each = d("Reshape", "x2", d.whole_numbers([num_blocks, 1]))
+    real = d("Mul", d("Reshape", line, d.whole_numbers([num_blocks, block])), each)
+    whole = d(
+        "Slice", d("Reshape", real, d.whole_numbers([-1])), d.whole_numbers([0]), d.whole_numbers([count])
+    )
+    weights = d("Reshape", whole, d.whole_numbers([columns, rows]))
+    return [d("MatMul", "x0", d("Transpose", weights, perm=[1, 0]))]
+
+
+def _gather_of_blocks(d: Definition) -> Sequence[str]:
+    """Rows of a table of packed numbers, dequantised by blocks once they are gathered."""
+    bits, block = d.whole("bits", 4), d.whole("block_size", 128)
+    rank, found = len(d.shape(0)), len(d.shape(1))
+    axes = (d.whole("gather_axis", 0), d.whole("quantize_axis", 1))
+    d.require(rank >= 1 and all(-rank <= axis < rank for axis in axes), f"its axes {axes} are none of {rank}")
+    gathered, quantized = (axis % rank for axis in axes)
+    d.support(gathered != quantized, "it gathers along the axis of its blocks")
+    is_packed = d.value(0).dtype is DType.UINT8 and bits < 8
+    d.support(bits in (2, 4, 8), f"its {bits} bits are not supported")
+    d.support(
+        not is_packed or quantized == rank - 1, "its packed numbers are not along the axis of its blocks"
+    )
+    axis = quantized + (found - 1 if gathered < quantized else 0)
+    shape = [*d.shape(0)[:gathered], *d.shape(1), *d.shape(0)[gathered + 1 :]]
+
+    def rows(name: str) -> str:
+        return d("Gather", name, "x1", axis=gathered)
+
+    extent = shape[axis] * (8 // bits if is_packed else 1)
+    num_blocks = d.shape(2)[quantized]
+    d.require(block >= 1 and num_blocks == -(-extent // block), f"{num_blocks} scales for {extent} numbers")
+    data = rows("x0")
+    zero = rows("x3") if d.has(3) else ""
+    if is_packed:
+        data = unpacked_bits(d, data, shape, bits)
+        if zero:
+            packed = [*shape[:-1], d.shape(3)[-1]]
+            zero = unpacked_bits(d, zero, packed, bits)
+            ends = (d.whole_numbers([bound]) for bound in (0, num_blocks, axis))
+            zero = d("Slice", zero, *ends)
+    if not zero and d.value(0).dtype is DType.UINT8:
+        each = d.whole_numbers([*shape[:axis], num_blocks, *shape[axis + 1 :]])
+        zero = d("Expand", d.number(1 << bits - 1, DType.UINT8), each)
+    operands = [data, rows("x2"), *([zero] if zero else [])]
+    return [d("DequantizeLinear", *operands, axis=axis, block_size=block)]
+
+
 def _matmul_of_bits(d: Definition) -> Sequence[str]:
     """Weights of 2, 4 or 8 bits in blocks along the summed axis, each block with its scale and zero point."""
     rows, columns, bits, block = (d.whole(name, 0) for name in ("K", "N", "bits", "block_size"))
     d.whole("accuracy_level", 0)  # how ORT may compute, not what
-    d.refuse_inputs({4: "g_idx"})
+    d.support(not d.whole("weight_prepacked", 0), "its weights are laid out for one processor")
     d.support(bits in (2, 4, 8), f"its {bits} bits are not supported")
     fits = min(rows, columns) >= 1 and block >= 8 // bits and block * bits % 8 == 0
     d.require(fits, f"its blocks of {block} do not cut {rows} x {columns} weights")
     dtype, num_blocks = d.value(0).dtype, -(-rows // block)
     shape = [columns, num_blocks, block * bits // 8]
     d.require(math.prod(d.shape(1)) == math.prod(shape), f"input 1 is {list(d.shape(1))}, not {shape}")
-    whole = _unpacked_bits(d, d("Reshape", "x1", d.whole_numbers(shape)), shape, bits)
+    whole = unpacked_bits(d, d("Reshape", "x1", d.whole_numbers(shape)), shape, bits)
     each = d.whole_numbers([columns, num_blocks, 1])
-    real = d("Sub", d("Cast", whole, to=dtype.value), _zeros_of_bits(d, columns, num_blocks, bits, each))
-    real = d("Mul", real, d("Cast", d("Reshape", "x2", each), to=dtype.value))
+    zeros = _zeros_of_bits(d, columns, num_blocks, bits, each)
+    scales = d("Cast", d("Reshape", "x2", each), to=dtype.value)
+    if d.has(4):
+        whole, scales, zeros = _in_groups(d, whole, scales, zeros, [columns, num_blocks, block])
+    real = d("Mul", d("Sub", d("Cast", whole, to=dtype.value), zeros), scales)
     flat = d("Reshape", real, d.whole_numbers([columns, num_blocks * block]))
     ends = (d.whole_numbers([bound]) for bound in (0, rows, 1))
     product = d("MatMul", "x0", d("Transpose", d("Slice", flat, *ends), perm=[1, 0]))
     return [_biased(d, product, 5)]
 
 
-def _unpacked_bits(d: Definition, name: str, shape: Sequence[int], bits: int) -> str:
+def _in_groups(
+    d: Definition, whole: str, scales: str, zeros: str, shape: Sequence[int]
+) -> tuple[str, str, str]:
+    """Weights and, for each row of them, scale and zero point of the group that it belongs to."""
+    columns, num_blocks, block = shape
+    rows = d.whole("K", 0)
+    padded = num_blocks * block
+    given = d.shape(4, 1)[0]
+    d.require(given in (rows, padded), f"its g_idx has {given} groups for {rows} rows")
+    groups = "x4" if given == padded else d("Pad", "x4", d.whole_numbers([0, padded - rows]))
+    flat = d.whole_numbers([columns, num_blocks])
+    spread = []
+    for name in (scales, zeros):
+        one = d("Expand", name, d.whole_numbers([columns, num_blocks, 1]))
+        spread.append(d("Gather", d("Reshape", one, flat), groups, axis=1))
+    return d("Reshape", whole, d.whole_numbers([columns, padded])), spread[0], spread[1]
+
+
+def unpacked_bits(d: Definition, name: str, shape: Sequence[int], bits: int) -> str:
     """Whole numbers that share bytes, the lowest bits first, side by side on the last axis."""
     if bits == 8:
         return name
@@ -172,7 +310,7 @@ def _zeros_of_bits(d: Definition, columns: int, num_blocks: int, bits: int, each
         d.require(math.prod(d.shape(3)) == math.prod(shape), f"input 3 is {list(d.shape(3))}, not {shape}")
         packed = d("Reshape", name, d.whole_numbers(shape))
         ends = (d.whole_numbers([bound]) for bound in (0, num_blocks, 1))
-        name = d("Slice", _unpacked_bits(d, packed, shape, bits), *ends)
+        name = d("Slice", unpacked_bits(d, packed, shape, bits), *ends)
     return d("Cast", d("Reshape", name, each), to=dtype.value)
 
 
@@ -199,6 +337,11 @@ def _axis(d: Definition) -> int:
 
 QUANTIZED: Mapping[str, Write] = {
     "DequantizeLinear": _dequantize,
+    "GatherBlockQuantized": _gather_of_blocks,
+    "MatMulBnb4": _matmul_of_four_bits,
+    "MatMulInteger16": _matmul_of_integers,
+    "QEmbedLayerNormalization": _embed_layer_norm,
+    "QLinearReduceMean": _reduce_mean,
     "DynamicQuantizeMatMul": _dynamic_matmul,
     "MatMulIntegerToFloat": _matmul_to_float,
     "MatMulNBits": _matmul_of_bits,
