@@ -15,6 +15,7 @@ from tilewright.embed.module import Copy, Workspace, link_object, run_text
 from tilewright.embed.names import file_name, identifier
 from tilewright.embed.weights import HEADER_BYTES, weights_file
 from tilewright.errors import UnsupportedOp
+from tilewright.ir.control_flow import CONTROL_FLOW
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.program import Program
@@ -93,6 +94,8 @@ def export_object(
     if placed.host_steps:
         node = placed.host_steps[0].node
         reason = CpuTarget().supports(node).reason.removeprefix("runs on the host: ")
+        if node.op_type in CONTROL_FLOW:
+            reason = "its bodies are called from Python"
         raise UnsupportedOp(f"{node.op_type} {node.name!r} has no generated code to export: {reason}.")
     main = build_main(placed.steps, isa)
     copies = _copies(graph, placed.weights)

@@ -18,6 +18,7 @@ import numpy as np
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo, tensor_info
 from tilewright.compiler import compile_graph
+from tilewright.content_pool import ContentPool
 from tilewright.errors import UnsupportedOp
 from tilewright.forks import ForkSafeLock
 from tilewright.frontend.onnx.body_models import BodyModel, body_model
@@ -31,7 +32,7 @@ from tilewright.specialise.model import OpenCompiledModel
 from tilewright.specialise.parts import interpreted_values, is_light
 from tilewright.specialise.tails import Tail
 from tilewright.targets import compiled_control_flow, host_runner, is_cpu
-from tilewright.targets.base import Executable
+from tilewright.targets.base import Code, Executable, SharingCode
 from tilewright.targets.runs import HostRunner, RunsControlFlow
 from tilewright.version import __version__
 
@@ -39,6 +40,9 @@ Array = np.ndarray[Any, Any]
 
 _MAX_KEPT = 64
 """Nodes that are kept, and for each the sets of shapes whose code is."""
+
+_CONSTANTS = ContentPool()
+"""Of all bodies: it keeps what one of them uses."""
 
 _MAX_LITTLE_ELEMENTS, _MAX_LITTLE_STEPS = 1 << 14, 16
 """Of operands whose shapes data decide: so few take less time without code than to compile for them."""
@@ -49,7 +53,7 @@ class CompiledBodies:
 
     def compile_body(self, graph: Graph, options: Options) -> Executable:
         """A body at given shapes."""
-        return compile_graph(graph, _of_bodies(options)).code.load(options.num_threads)
+        return _loaded(compile_graph(graph, _of_bodies(options)).code, options.num_threads)
 
     def runner(self, options: Options, *, is_data_decided: bool = False) -> HostRunner:
         """What runs operators on the host, bodies of control flow by code where the target has some.
@@ -59,11 +63,16 @@ class CompiledBodies:
         return _Runner(options, is_data_decided) if is_cpu(options.target) else host_runner()
 
 
+def _loaded(code: Code, num_threads: int | None) -> Executable:
+    """The code, with constants that bodies have in common held once."""
+    if isinstance(code, SharingCode):
+        return code.load_sharing(num_threads, _CONSTANTS)
+    return code.load(num_threads)
+
+
 def _of_bodies(options: Options) -> Options:
     """Of a whole model, those that its bodies have."""
-    return dataclasses.replace(
-        options, shapes={}, timeout_s=None, budget=None, dump_after=(), frozen_shapes=False
-    )
+    return dataclasses.replace(options, shapes={}, budget=None, dump_after=(), frozen_shapes=False)
 
 
 class _Runner:
@@ -236,7 +245,7 @@ def _open_model(prepared: PreparedModel, options: Options) -> OpenCompiledModel:
             inputs=tuple(map(TensorInfo.of, compilation.program.graph.inputs)),
             outputs=tuple(map(TensorInfo.of, compilation.program.graph.outputs)),
         )
-        body = Body(lambda: compilation.program, lambda: (), compilation.code.load)
+        body = Body(lambda: compilation.program, lambda: (), lambda number: _loaded(compilation.code, number))
         return CompiledModel(own, body, num_threads=options.num_threads)
 
     return OpenCompiledModel(prepared, binding, facts, compile_part)

@@ -31,6 +31,7 @@ from tilewright.specialise.others import ByOthers, Others, with_extent
 from tilewright.specialise.parts import Compile, Part, is_light
 from tilewright.specialise.store import Entry, Store
 from tilewright.specialise.tails import Tail
+from tilewright.targets import host_runner
 from tilewright.targets.base import Executable
 from tilewright.targets.runs import HostRunner
 
@@ -257,6 +258,7 @@ class OpenCompiledModel(CompiledModel):
         self._others.close()
         self._recent = None
         self._tails.clear()
+        self._run_operator = self._run_decided = host_runner()
 
     def _arrays(self, feed: Mapping[str, Any]) -> dict[str, Array]:
         if self._is_closed:

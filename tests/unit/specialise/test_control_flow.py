@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto
+from onnx import ModelProto, numpy_helper
 from onnx.parser import parse_model
 
 import tilewright as tw
-from tilewright.errors import InputError
+from tilewright.errors import InputError, ModelClosed, ModelRejected
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Node, SubgraphAttribute, Value
+from tilewright.specialise import control_flow as specialised
 from tilewright.targets.cpu import control_flow
 
 Array = np.ndarray[Any, Any]
@@ -177,8 +181,6 @@ def test_branches_of_other_shapes_flow_on(condition: bool) -> None:
 
 
 def parse_axis(name: str, axis: int) -> Any:
-    from onnx import numpy_helper
-
     return numpy_helper.from_array(np.array([axis]), name)
 
 
@@ -304,8 +306,6 @@ def test_weights_of_a_body_are_constants_of_its_code() -> None:
         then_branch = t () => (float[1,32] p) { p = MatMul(x, w) },
         else_branch = e () => (float[1,32] q) { q = MatMul(x, v) }>
       }"""
-    from onnx import numpy_helper
-
     rng = np.random.default_rng(0)
     model = model_of(text)
     weights = {n: rng.standard_normal((32, 32)).astype(np.float32) for n in "wv"}
@@ -321,3 +321,78 @@ def test_equal_runs_give_equal_bits_with_any_number_of_threads() -> None:
     results = [tw.compile(model_of(LOOP), threads=n).run(None, feed) for n in (1, 2)]
     for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_omitted_results_are_not_given() -> None:
+    text = """g (int64 n, float[3] x) => (float[3] a, float[?,3] q) {
+      a, , , q = Loop (n, , x, x) <body = b (int64 i, bool ci, float[3] p, float[3] o)
+        => (bool co, float[3] p1, float[3] o1, float[3] r, float[3] s) {
+        co = Identity(ci)
+        p1 = Add(p, x)
+        o1 = Mul(o, x)
+        r = Neg(p1)
+        s = Neg(o1)
+      }>
+    }"""
+    model = model_of(text.replace("a, , , q", "a, u, v, q"))
+    model.graph.node[0].output[1] = model.graph.node[0].output[2] = ""
+    agreed(model, {"n": 3, "x": np.float32([1, 2, 3])})
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("(bool co, double[2] z) { co = Identity(c) z = Cast<to = 11>(a) }", "state"),
+        ("(float[2] z, float[2] y) { z = Exp(a) y = Neg(a) }", "condition"),
+        ("(bool co, float[2] z, float[2] y) { co = Identity(c) z = Exp(a) y = Neg(a) }", "results"),
+    ],
+)
+def test_bodies_that_do_not_fit_their_node_are_refused(body: str, said: str) -> None:
+    graph = model_of(f"g (int64 i, bool c, float[2] a) => {body}").graph
+    x = Value("x", DType.FLOAT32, (2,))
+    node = Node(
+        "Loop",
+        [Value("n", DType.INT64, ()), None, x],
+        [Value("y", DType.FLOAT32, (2,))],
+        {"body": SubgraphAttribute(graph.SerializeToString())},
+        opset=17,
+    )
+    with pytest.raises(ModelRejected, match=said):
+        control_flow.control_flow_code(node, [(), None, (2,)], [], lambda graph: pytest.fail("compiled"))
+
+
+def test_runs_of_several_threads_do_not_share_buffers() -> None:
+    compiled = tw.compile(model_of(LOOP))
+    feeds = [{"n": np.array(300), "x": np.full(3, i, np.float32)} for i in range(8)]
+    expected = [compiled.run(None, feed) for feed in feeds]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            for found, wanted in zip(pool.map(lambda f: compiled.run(None, f), feeds), expected, strict=True):
+                for a, b in zip(found, wanted, strict=True):
+                    np.testing.assert_array_equal(a, b)
+
+
+def test_branches_that_read_the_same_weights_hold_them_once() -> None:
+    text = """g (bool c, float[64,256] x) => (float[64,256] y) {
+      y = If (c) <
+        then_branch = t () => (float[64,256] p) { p = MatMul(x, w) },
+        else_branch = e () => (float[64,256] q) { r = MatMul(x, w) q = Neg(r) }>
+      }"""
+    model, rng = model_of(text), np.random.default_rng(0)
+    weights = rng.standard_normal((256, 256)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    x = rng.standard_normal((64, 256)).astype(np.float32)
+    compiled = tw.compile(model)
+    before = len(specialised._CONSTANTS._kept)
+    for condition in (True, False):
+        compiled.run(None, {"c": np.array(condition), "x": x})
+    assert len(specialised._CONSTANTS._kept) == before + 1
+
+
+def test_a_closed_model_lets_go_of_its_bodies() -> None:
+    compiled = tw.compile(model_of(LOOP))
+    feed = {"n": np.array(3), "x": np.ones(3, np.float32)}
+    compiled.run(None, feed)
+    compiled.close()
+    with pytest.raises(ModelClosed):
+        compiled.run(None, feed)

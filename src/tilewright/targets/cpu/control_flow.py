@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.errors import InputError, InternalError
+from tilewright.errors import InputError, InternalError, ModelRejected
 from tilewright.forks import ForkSafeLock
 from tilewright.frontend.onnx.body_models import BodyModel, body_model
 from tilewright.ir.control_flow import CONTROL_FLOW
-from tilewright.ir.graph import Graph, Node, Shape
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph, Node, Shape, Value
 from tilewright.ir.work import MAX_COMPILED_LOOP_STEPS, MAX_HOST_ELEMENTS
 from tilewright.targets.base import Executable
 from tilewright.targets.cpu.executable import CpuExecutable, TensorSpec
@@ -114,6 +115,10 @@ class _Branch:
 
     def __init__(self, node: Node, code: BodyCode) -> None:
         self.code = code
+        if len(code.results) != len(node.outputs):
+            raise ModelRejected(
+                f"{node!r} has {len(node.outputs)} results, its branch gives {len(code.results)}."
+            )
         order = [value.name for value in node.captures]
         self._captures = [order.index(spec.name) for spec in code.executable.inputs]
         first = FIRST_CALLER_BASE + len(code.executable.inputs)
@@ -445,13 +450,13 @@ def control_flow_code(
         return IfCode(node, shapes, compile_body)
     model = body_model(node, "body")
     if node.op_type == "Scan":
-        given = scanned_shapes(node, [shape for shape in inputs if shape is not None])
-        num_states = len(given) - node.int_attr("num_scan_inputs", 1)
-        states = given[:num_states]
+        slices = scanned_shapes(node, [shape for shape in inputs if shape is not None])
+        num_states = len(slices) - node.int_attr("num_scan_inputs", 1)
+        states = slices[:num_states]
     else:
         states = [shape for shape in inputs[2:] if shape is not None]
-        given, num_states = [(), (), *states], len(states)
-    shapes.update((name, shape) for name, shape in zip(model.parameters, given, strict=True) if name)
+        slices, num_states = [(), (), *states], len(states)
+    shapes.update((name, shape) for name, shape in zip(model.parameters, slices, strict=True) if name)
     graph = model.prepared.static_graph(_of_inputs(model, shapes))
     if graph is None:
         return None
@@ -459,9 +464,22 @@ def control_flow_code(
     results = [found[name] for name in model.results][0 if node.op_type == "Scan" else 1 :]
     if any(value.shape != shape for value, shape in zip(results, states, strict=False)):
         return None
-    if node.op_type == "Loop" and found[model.results[0]].num_elements != 1:
-        return None
+    given = [value.dtype for value in node.inputs[0 if node.op_type == "Scan" else 2 :] if value is not None]
+    _require_types(node, results, given[:num_states])
+    if node.op_type == "Loop":
+        going_on = found[model.results[0]]
+        if going_on.dtype is not DType.BOOL or going_on.num_elements != 1:
+            raise ModelRejected(f"{node!r}: its body gives the condition {going_on!r}, expected bool[].")
     return LoopCode(node, BodyCode.of(model, compile_body(graph)), model, num_states)
+
+
+def _require_types(node: Node, results: Sequence[Value], states: Sequence[DType]) -> None:
+    """That a body gives as many results as the node has, and states of the types that it is given."""
+    if len(results) != len(node.outputs) or len(results) < len(states):
+        raise ModelRejected(f"{node!r} has {len(node.outputs)} results, its body gives {len(results)}.")
+    for value, dtype in zip(results, states, strict=False):
+        if value.dtype is not dtype:
+            raise ModelRejected(f"{node!r}: its body gives the state {value!r}, expected {dtype}.")
 
 
 def scanned_shapes(node: Node, inputs: Sequence[Shape]) -> list[Shape]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tilewright import families
-from tilewright.errors import InputError, UnsupportedOp
+from tilewright.errors import InputError, ModelRejected, UnsupportedOp
 from tilewright.ir.control_flow import CONTROL_FLOW
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import require_shape
 from tilewright.targets.cpu.control_flow import FOR_EVER, IfCode, LoopCode, Places, control_flow_code, row
@@ -46,6 +47,8 @@ def control_flow_callback(step: HostStep, options: Options) -> HostCallback:
         return on_arrays
     if any(value is None for value in node.outputs) or any(ref is None for ref in step.outputs):
         return on_arrays
+    if not _are_controls(node):
+        return on_arrays
     shapes = [None if value is None else value.shape for value in node.inputs]
     captures = [value.shape for value in node.captures]
     try:
@@ -59,6 +62,15 @@ def control_flow_callback(step: HostStep, options: Options) -> HostCallback:
     if node.op_type == "Loop":
         return _loop_callback(step, code)
     return _scan_callback(step, code) if _has_leading_axes(node) else on_arrays
+
+
+def _are_controls(node: Node) -> bool:
+    """Whether conditions and counts have the types under which they are read."""
+    kinds = {"If": (DType.BOOL,), "Loop": (DType.INT64, DType.BOOL), "Scan": ()}[node.op_type]
+    return all(
+        value is None or (value.dtype is kind and value.num_elements == 1)
+        for value, kind in zip(node.inputs, kinds, strict=False)
+    )
 
 
 def _operands(step: HostStep) -> list[tuple[Value | None, ArgRef | None]]:
@@ -108,8 +120,10 @@ def _if_callback(step: HostStep, code: IfCode, on_arrays: HostCallback) -> HostC
             on_arrays(bases)
             return
         if name not in fitting:
-            for value, spec in zip(node.outputs, branch.code.results, strict=False):
+            for value, spec in zip(node.outputs, branch.code.results, strict=True):
                 if value is not None:
+                    if value.dtype is not spec.dtype:
+                        raise ModelRejected(f"{node!r}: its branch gives {spec.dtype}, expected {value!r}.")
                     require_shape(node, value, np.broadcast_to(np.empty((), spec.dtype.numpy), spec.shape))
             fitting[name] = True
         branch.run(captures_at(bases), places_at(bases))

@@ -386,6 +386,7 @@ class Executor:
     def _unload(self) -> None:
         self._lifecycle = Lifecycle.CLOSED
         self._idle = _Returned()
+        self._segments = ()  # host functions, and the bodies that they hold
         _executors.discard(self)
         self._library.close()
 
