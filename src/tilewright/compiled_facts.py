@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright.edges import NO_EDGES, Edges
@@ -11,6 +11,7 @@ from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.options import Options
 from tilewright.printable import printable
+from tilewright.records import dataclass
 from tilewright.results import about
 from tilewright.steps import CostInfo, MemoryInfo, NodeOrigin, StepInfo
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import isclose
 
 from tilewright.errors import InfeasibleMapping, InternalError
@@ -24,6 +24,7 @@ from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance
 from tilewright.planning.portfolio import Attempt, Best, Recipe, best_of
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
+from tilewright.records import dataclass
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks

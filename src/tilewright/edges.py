@@ -7,12 +7,13 @@ the numbers behind, in the order in which they come. A map is a row of a matrix 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final
 
 import numpy as np
 
 from tilewright.errors import UsageError
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Keys = tuple[int, ...] | tuple[str, ...]

@@ -11,7 +11,6 @@ import difflib
 import html
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.errors import UsageError
 from tilewright.ir.graph import Graph, Node, Value
@@ -20,6 +19,7 @@ from tilewright.passes import PassReport
 from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.printable import printable
 from tilewright.program import Program
+from tilewright.records import dataclass
 from tilewright.results import Result, Table
 from tilewright.steps import KernelInfo, NodeOrigin, StepInfo
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tilewright.errors import UsageError
+from tilewright.records import dataclass
 
 Axis = int | str
 """A number, or the text of `Extents`."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from dataclasses import dataclass
 from types import ModuleType
 
 from tilewright.errors import UsageError
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -16,6 +16,7 @@ from tilewright.errors import UsageError
 from tilewright.extents import Axis, canonical_axis, fixed_shape
 from tilewright.families import FAMILIES, canonical_target
 from tilewright.planning.budget import UNLIMITED, Budget
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.cost.base import Objective

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewright.ir.graph import Graph
 from tilewright.memory.base import MemoryPlan, MemoryProblem
@@ -11,6 +11,7 @@ from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.partition.form import Form
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
+from tilewright.records import dataclass
 from tilewright.schedule.base import Schedule
 from tilewright.tuning.choice import Choices
 

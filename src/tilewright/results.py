@@ -12,12 +12,12 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright.printable import html_text, printable
+from tilewright.records import dataclass
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal
 
 from tilewright.formatting import format_ms
+from tilewright.records import dataclass
 from tilewright.results import Result, Table, about, in_json
 
 if TYPE_CHECKING:

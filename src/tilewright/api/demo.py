@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from tilewright import zoo
@@ -20,6 +20,7 @@ from tilewright.errors import InternalError
 from tilewright.formatting import format_bytes, format_ms
 from tilewright.hardware.probe import num_threads_default
 from tilewright.progress import Progress
+from tilewright.records import dataclass
 from tilewright.results import Result, Table, about
 
 

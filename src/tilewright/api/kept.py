@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +43,7 @@ from tilewright.private_files import (
     warn_once,
 )
 from tilewright.progress import Progress
+from tilewright.records import dataclass
 from tilewright.version import __version__
 
 logger = logging.getLogger(__name__)

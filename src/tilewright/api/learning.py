@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
@@ -20,6 +19,7 @@ from tilewright.learning.samples import SampleFile
 from tilewright.learning.table import learned_model, tables_of
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
+from tilewright.records import dataclass
 from tilewright.results import Result, Table
 from tilewright.targets import find_target
 

@@ -7,7 +7,7 @@ import html
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewright.arguments import argument, checked
@@ -32,6 +32,7 @@ from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
 from tilewright.parallel import beside
 from tilewright.printable import printable
+from tilewright.records import dataclass
 from tilewright.results import Result, Table, in_json
 
 Shapes = Mapping[str, Sequence[Axis]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tilewright.compiled import CompiledModel
 from tilewright.files import write_output
 from tilewright.options import Options
 from tilewright.progress import Progress
+from tilewright.records import dataclass
 from tilewright.results import Result, about
 
 Array = np.ndarray[Any, Any]

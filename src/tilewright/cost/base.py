@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from tilewright.errors import UsageError
 from tilewright.ir.graph import Node, Value
+from tilewright.records import dataclass
 
 Objective = Literal["latency", "energy", "edp"]
 

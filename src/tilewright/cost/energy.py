@@ -10,13 +10,14 @@ import ctypes
 import ctypes.util
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Protocol
 
 from tilewright.errors import MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine
 from tilewright.hardware.machine_file import load_machine
+from tilewright.records import dataclass
 from tilewright.results import about, in_json
 
 RAPL = "measured:rapl"

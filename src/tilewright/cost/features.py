@@ -7,7 +7,7 @@ keeps the names and the version of the features that it was trained on, and is r
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import log2, prod
 from typing import Any, Protocol, runtime_checkable
 
@@ -35,6 +35,7 @@ from tilewright.ir.expr import FUNCTIONS, Call
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import node_structure
 from tilewright.ir.nest import Affine, Nest, row_major_address
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

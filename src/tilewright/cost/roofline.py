@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from tilewright.cost.base import Estimate, KernelWork
 from tilewright.ir.derive import flops, input_bytes, nests_of
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Indirect
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

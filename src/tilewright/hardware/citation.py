@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.parts import MachinePart
+from tilewright.records import dataclass
 from tilewright.results import Result
 
 

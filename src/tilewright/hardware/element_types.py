@@ -9,7 +9,7 @@ narrowing is work, and occurs at the network's border alone, where inputs and re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil
 from types import MappingProxyType
 from typing import Literal, get_args
@@ -17,6 +17,7 @@ from typing import Literal, get_args
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine, Work
 from tilewright.ir.dtype import DType
+from tilewright.records import dataclass
 
 Lowered = Literal["float32", "float16", "bfloat16", "int16", "int8"]
 """What floating-point numbers of a network may be lowered to."""

@@ -6,10 +6,10 @@ this loads at once, where stored code is opened.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from tilewright.errors import UsageError
+from tilewright.records import dataclass
 
 
 class Executes(Protocol):

@@ -13,10 +13,10 @@ import mmap
 import os
 import platform
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.errors import UsageError
+from tilewright.records import dataclass
 
 _ROOT = Path("/")
 MAX_THREADS = 1024

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema
+
+from tilewright.records import dataclass
 
 
 def _bytes_units() -> dict[str, float]:

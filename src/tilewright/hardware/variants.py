@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -13,6 +12,7 @@ from tilewright.hardware.components import SOURCE, access_scale
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import machine_from
 from tilewright.hardware.parts import MachinePart
+from tilewright.records import dataclass
 from tilewright.suggestions import closest
 
 MAX_VARIANTS = 1000

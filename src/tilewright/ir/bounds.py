@@ -13,7 +13,6 @@ on which sets divide an axis are taken apart axis by axis until one fills what i
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
@@ -38,6 +37,7 @@ from tilewright.ir.nest import (
 )
 from tilewright.ir.ops import describe
 from tilewright.ir.restrict import RestrictedNests
+from tilewright.records import dataclass
 
 # Generated code computes indices in 64 bits; below this no step on the way to one overflows.
 LARGEST_INDEX = 1 << 53

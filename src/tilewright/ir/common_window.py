@@ -7,7 +7,6 @@ values matter, kernels are not padded.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from tilewright.ir.graph import Attribute, Node, SubgraphAttribute
 from tilewright.ir.ops.convolution import conv_window
 from tilewright.ir.ops.window import Window
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Attributes = Mapping[str, Attribute | SubgraphAttribute]

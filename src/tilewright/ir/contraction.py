@@ -12,13 +12,14 @@ last step), and a sum whose products are guarded by data (the taps of `GridSampl
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Const, Expr, Iter, Read, reads_of
 from tilewright.ir.nest import Access, Affine, Nest, access_dims
 from tilewright.ir.ops.integer import inside
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from tilewright.ir.dtype import DType
+from tilewright.records import dataclass
 
 Scalar = int | float | bool
 ResultRule = Literal["same", "bool", "select", "cast"]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import bisect
 import heapq
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Iter, Read, cast, reads_of, substitute
@@ -38,6 +38,7 @@ from tilewright.ir.nest import (
 )
 from tilewright.ir.ops import describe
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 
 OperandKey = tuple[str, int]
 

@@ -7,13 +7,13 @@ are changed only through the graph's methods, which keep producers and uses righ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from tilewright.errors import InternalError
 from tilewright.ir.dtype import DType
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.ir.nest import Description

@@ -6,13 +6,14 @@ All of it is `region.py`'s arithmetic. Nodes whose nests touch the same elements
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.ir.derive import macs
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Nest, Opaque
 from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, full_region, hull, input_regions
+from tilewright.records import dataclass
 
 
 @dataclass(slots=True)

@@ -12,7 +12,6 @@ Kernels of convolutions that differ in extent are padded to a common window firs
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from tilewright.ir.expr import Iter
 from tilewright.ir.graph import Attribute, Graph, Node, SubgraphAttribute, Value
 from tilewright.ir.nest import Access, Affine, Nest, access_dims, format_access
 from tilewright.ir.ops.registry import describe, has_effect
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

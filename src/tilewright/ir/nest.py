@@ -12,7 +12,7 @@ memory is a target's business.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ import numpy as np
 from tilewright.errors import InputError
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Scalar, format_expr
+from tilewright.records import dataclass
 
 Role = Literal["parallel", "reduce"]
 Combine = Literal["sum", "prod", "max", "min", "and", "or"]

@@ -8,13 +8,14 @@ fused kernels work block by block, with the halos that `region` derives.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Const, Expr, Iter, substitute
 from tilewright.ir.nest import Access, Affine, Dim, Index, Indirect, Lookup, Nest, Operand
 from tilewright.ir.region import Interval, Region, dim_intervals, full_region, hull, nest_input_regions
+from tilewright.records import dataclass
 
 OperandKey = tuple[str, int]
 _NOTHING: Mapping[OperandKey, Region] = MappingProxyType({})

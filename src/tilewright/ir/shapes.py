@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
 from tilewright.ir.graph import Shape
 from tilewright.ir.nest import Affine, Dim, affine
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, SubgraphAttribute, Value
 from tilewright.printable import json_text
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

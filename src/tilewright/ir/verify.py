@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tilewright.errors import InternalError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

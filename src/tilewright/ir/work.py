@@ -7,7 +7,6 @@ taps than its input has elements mostly reads beside it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Affine, Nest
+from tilewright.records import dataclass
 
 # Steps of one loop nest: five minutes on a core that multiplies at its peak, and four times what a layer of
 # the largest language models takes over 8192 tokens.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.memory.base import Buffer, MemoryPlan, MemoryProblem
@@ -13,6 +12,7 @@ from tilewright.memory.levels import place_levels
 from tilewright.memory.packing import Packing
 from tilewright.memory.placement import Fit, Item, Placer
 from tilewright.planning import Budget, Infeasible, Meter, option
+from tilewright.records import dataclass
 
 _ORDERS: tuple[tuple[str, Callable[[Item, Placer], tuple[int, ...]]], ...] = (
     ("size", lambda i, _: (-i.size_bytes, i.first_step)),

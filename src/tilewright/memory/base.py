@@ -7,10 +7,11 @@ the case of one level.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, runtime_checkable
 
 from tilewright.planning import Budget, Infeasible, Provenance, Quality, Status
+from tilewright.records import dataclass
 
 DEFAULT_ALIGNMENT_BYTES = 64  # a cache line, and a full vector register on AVX-512
 

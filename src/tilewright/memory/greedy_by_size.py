@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.memory.base import Buffer, MemoryPlan, MemoryProblem
@@ -11,6 +10,7 @@ from tilewright.memory.levels import place_levels
 from tilewright.memory.packing import Packing
 from tilewright.memory.placement import Placer
 from tilewright.planning import Budget, Infeasible, Meter
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from tilewright.errors import UsageError
 from tilewright.memory import MEMORY_PLANNERS
 from tilewright.memory.base import Buffer
 from tilewright.planning import Meter, Spec
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import or_
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.memory.base import Buffer, aligned
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 
 Fit = Literal["lowest", "tightest"]
 Array = np.ndarray[Any, np.dtype[np.int64]]

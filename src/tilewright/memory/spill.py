@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 
 Policy = Callable[[Buffer], tuple[int, int]]
 """How much a buffer is to blame: the greatest leaves first, the first of equals."""

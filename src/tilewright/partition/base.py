@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -24,6 +24,7 @@ from tilewright.partition.layers import Layer, layers_within
 from tilewright.partition.split import WHOLE, Split, WeighedSplits
 from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.hardware.element_types import ElementTypes

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import Any, TypeGuard
 
 from tilewright.ir.region import Region
 from tilewright.planning.choice import Choice
+from tilewright.records import dataclass
 
 MAX_BLOCKS = 1 << 16
 """Of one kernel, which has a table with a row for each."""

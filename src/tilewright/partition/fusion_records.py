@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from tilewright.ir.graph import Node, Value
+from tilewright.records import dataclass
 
 
 class Verdict(StrEnum):

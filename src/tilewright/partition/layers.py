@@ -8,13 +8,14 @@ so that the same network gives the same plan however it was written down.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.in_place import in_place_operands
 from tilewright.ir.operation_class import OperationClass
 from tilewright.ir.region import Region, volume
+from tilewright.records import dataclass
 
 Outputs = tuple[Region | None, ...]
 

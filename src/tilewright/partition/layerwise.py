@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from tilewright.ir.graph import Graph, Node, Value
@@ -20,6 +20,7 @@ from tilewright.partition.base import Partition, PartitionProblem, Reason, build
 from tilewright.partition.exits import Exits
 from tilewright.planning import Budget, Provenance, option
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 
 _ANCHORS = (OperationClass.COMPLEX, OperationClass.REDUCTION)
 _SINGLE_ELEMENT = (OperationClass.INJECTIVE, OperationClass.POINTWISE)

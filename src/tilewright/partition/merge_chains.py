@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.graph import Node
 from tilewright.partition.base import (
@@ -19,6 +19,7 @@ from tilewright.partition.layers import Layer
 from tilewright.partition.quotient import QuotientGraph
 from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Status
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

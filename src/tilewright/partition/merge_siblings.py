@@ -8,7 +8,7 @@ cycle.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.extract import twin_of, without_nodes
 from tilewright.ir.graph import Graph, Node, Value
@@ -25,6 +25,7 @@ from tilewright.partition.fusion_records import FusionRecord
 from tilewright.partition.layers import Layer, layer_of
 from tilewright.partition.split import WHOLE
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewright.ir.graph import Graph
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

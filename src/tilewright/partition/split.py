@@ -7,9 +7,9 @@ along another axis where one is not enough; what comes of that are the instances
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.region import Interval, Region, full_region, volume
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

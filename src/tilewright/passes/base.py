@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar, Protocol, runtime_checkable
 
 from tilewright.ir.graph import Graph
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +13,7 @@ from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import clip_bounds, is_one_float, scalar
 from tilewright.passes.rules import Kept, Rule, apply_rules
 from tilewright.planning import option
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

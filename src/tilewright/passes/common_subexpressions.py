@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from tilewright.ir.graph import Graph, Node, SubgraphAttribute, Value
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

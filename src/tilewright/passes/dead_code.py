@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.ops.registry import has_effect
 from tilewright.passes.base import PassResult, Remark
+from tilewright.records import dataclass
 
 # Operators that compute an optional result, or do not, by whether it is there.
 _OPTIONAL_RESULTS = frozenset({"MaxPool", "Dropout", "LayerNormalization", "BatchNormalization"})

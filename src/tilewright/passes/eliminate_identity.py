@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import operand_orders, scalar
 from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -29,6 +28,7 @@ from tilewright.passes.recurrent_layer import (
 )
 from tilewright.passes.rules import apply_rules
 from tilewright.planning import option
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

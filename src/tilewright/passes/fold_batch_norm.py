@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +11,7 @@ from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.rules import Kept, Rule, apply_rules
 from tilewright.passes.weights import Layer, layer_before, scale_layer
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import operand_orders
 from tilewright.passes.rules import Kept, Rule, apply_rules
 from tilewright.passes.weights import Layer, layer_before, per_channel, scale_layer
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

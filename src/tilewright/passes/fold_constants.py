@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.errors import InputError, ModelRejected, UnsupportedOp
@@ -15,6 +14,7 @@ from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
 from tilewright.planning import option
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.graph import Attribute, Graph, Node, SubgraphAttribute, Value
@@ -11,6 +10,7 @@ from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by, scalar
 from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.records import dataclass
 
 # What each operator reads where its own padding is.
 _FILL = {"Conv": 0.0, "AveragePool": 0.0, "MaxPool": -math.inf}

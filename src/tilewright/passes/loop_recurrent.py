@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -28,6 +27,7 @@ from tilewright.passes.recurrent_layer import (
     rules_of_layers,
 )
 from tilewright.passes.rules import Kept, apply_rules
+from tilewright.records import dataclass
 
 _MAX_BATCH = 128
 """Sequences of a layer; the products of more are worth kernels of their own at each step."""

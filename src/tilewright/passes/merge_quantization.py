@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by
 from tilewright.passes.recognise_quantized import dequantized
 from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.reduction import reduced_axes
 from tilewright.passes.edit import Editor
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

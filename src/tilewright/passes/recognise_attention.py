@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -19,6 +18,7 @@ from tilewright.passes.edit import Editor
 from tilewright.passes.merge_transposes import permutation
 from tilewright.passes.patterns import Scaled, made_by, operand_orders, product_with_scalar, scalar
 from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.records import dataclass
 
 _SWAPPED = (0, 1, 3, 2)
 # No score of a finite computation comes near this: its exponential beside any other is zero.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.graph import Graph, Node, Value
@@ -17,6 +16,7 @@ from tilewright.passes.patterns import (
     sum_with_scalar,
 )
 from tilewright.passes.rules import Rule, apply_rules
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

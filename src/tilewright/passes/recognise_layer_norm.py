@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from tilewright.passes.patterns import (
     trailing_axis,
 )
 from tilewright.passes.rules import Rule, apply_rules
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

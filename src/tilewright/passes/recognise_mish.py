@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.graph import Graph, Node, Value
@@ -10,6 +9,7 @@ from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by, operand_orders
 from tilewright.passes.rules import Rule, apply_rules
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +14,7 @@ from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import clip_bounds, made_by
 from tilewright.passes.rules import Kept, Rule, apply_rules
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

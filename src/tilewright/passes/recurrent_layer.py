@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from tilewright.ir.ops.recurrent import (
 from tilewright.ir.ops.registry import MICROSOFT_DOMAIN
 from tilewright.passes.edit import Editor
 from tilewright.passes.rules import Kept, Rule
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tilewright.errors import InternalError
@@ -12,6 +11,7 @@ from tilewright.ir.graph import Graph, Node
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor, is_in_graph
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 
 M = TypeVar("M")
 

@@ -6,9 +6,10 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.errors import UsageError
+from tilewright.records import dataclass
 
 UNLIMITED = 2**63 - 1  # evaluations
 

@@ -13,11 +13,11 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from tilewright.errors import TilewrightError, UsageError
 from tilewright.planning.spec import Spec, shown, split_items
+from tilewright.records import dataclass
 from tilewright.sizes import bytes_text, parse_bytes
 from tilewright.suggestions import likely
 

@@ -7,11 +7,11 @@ plan of a recipe and price it can have the best of any number of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.progress import Progress
+from tilewright.records import dataclass
 
 T = TypeVar("T")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from tilewright.errors import InternalError
+from tilewright.records import dataclass
 
 _ROUNDING = 1e-9  # of costs that are sums of floats
 

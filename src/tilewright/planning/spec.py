@@ -10,9 +10,9 @@ This file is the syntax. What options there are and which values they take, `mem
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tilewright.errors import UsageError
+from tilewright.records import dataclass
 
 MAX_CHARS = 4096
 MAX_DEPTH = 8

@@ -6,7 +6,6 @@ import errno
 import logging
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.printable import printable
@@ -22,6 +21,7 @@ from tilewright.private_files.keys import (
     state_folder,
 )
 from tilewright.private_files.places import KEY_NAME, KINDS, OBJECTS, SIGNING_KEY_NAME
+from tilewright.records import dataclass
 
 logger = logging.getLogger(__name__)
 

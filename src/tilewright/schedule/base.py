@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -21,6 +21,7 @@ from tilewright.partition.base import Partition
 from tilewright.partition.merge_siblings import MergedWork, merge_siblings, merged_work
 from tilewright.partition.split import WHOLE, Split, instance_region
 from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
+from tilewright.records import dataclass
 from tilewright.schedule.lanes import LanedWork, Sections, laned_work
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ its last lane. What one lane makes for another one, or for all cores, passes a l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.graph import Node, Value
 from tilewright.partition.base import Partition, Subgraph
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

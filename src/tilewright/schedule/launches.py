@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tilewright.records import dataclass
 from tilewright.schedule.base import Instance, Schedule
 from tilewright.schedule.instances import InstanceGraph, Kind
 from tilewright.schedule.lanes import LanePlace, Sections, places_of

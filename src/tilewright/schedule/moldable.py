@@ -7,7 +7,8 @@ finishes as early as it can; where there are more groups than cores, some follow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from tilewright.records import dataclass
 
 _MAX_EXACT = 8  # groups that are packed onto cores without a heuristic
 

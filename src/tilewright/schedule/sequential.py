@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from tilewright.ir.graph import Value
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.planning import Budget, Provenance, option
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 from tilewright.schedule.base import Schedule, ScheduleProblem, build_schedule, single
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Shape
+from tilewright.records import dataclass
 from tilewright.targets.runs import RunsRows, written_into
 
 Array = np.ndarray[Any, Any]

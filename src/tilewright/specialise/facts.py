@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tilewright.formatting import format_shape
+from tilewright.records import dataclass
 from tilewright.results import Result, Table
 
 

@@ -12,7 +12,6 @@ that is data or counts from the end, a loop's counter, a mean over the axis - co
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -22,6 +21,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Const, Expr, Iter, Read
 from tilewright.ir.graph import Graph, Node, Shape, Value
 from tilewright.ir.nest import Access, Affine, Nest, dim_of, index_dims
+from tilewright.records import dataclass
 from tilewright.specialise.divided import real_places
 from tilewright.specialise.twins import Axes, Key, Places, Twins, grown_axes, same_bits, walk
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from tilewright.ir.graph import Graph, Node, Shape
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.ops.registry import sizing_by_data
 from tilewright.ir.work import MAX_HOST_ELEMENTS
+from tilewright.records import dataclass
 from tilewright.targets import host_runner
 from tilewright.targets.runs import HostRunner
 

@@ -7,11 +7,11 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from tilewright.errors import ModelClosed
 from tilewright.forks import ForkSafeLock
+from tilewright.records import dataclass
 
 logger = logging.getLogger(__name__)
 

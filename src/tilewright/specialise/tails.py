@@ -7,7 +7,6 @@ whatever arrays arrive, by the same reference semantics, without a graph for the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import numpy as np
 from tilewright.frontend.onnx.prepared import PreparedModel, Step
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape, Value
+from tilewright.records import dataclass
 from tilewright.specialise.parts import operator_results
 from tilewright.targets.runs import HostRunner
 

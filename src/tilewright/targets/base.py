@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -24,6 +24,7 @@ from tilewright.planning import Budget, Infeasible, Limits, Meter
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
+from tilewright.records import dataclass
 from tilewright.schedule.base import PriceSchedule, Stage, StageBench
 from tilewright.steps import STORED_TUNING, MemoryInfo, SimulatedCost, StepInfo, TuningInfo, TuningSettings
 from tilewright.targets.simulated import JointTiling, NetworkPlan, SimulatedNetwork, Timeline

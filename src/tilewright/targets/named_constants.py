@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.fields import FieldError, decoded, parsed_json
 from tilewright.ir.dtype import DType
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph

@@ -6,10 +6,11 @@ A target that simulates (`SimulatingTarget` in `base.py`) tells of its plans in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import groupby
 from operator import itemgetter
 
+from tilewright.records import dataclass
 from tilewright.results import about
 from tilewright.steps import SimulatedCost
 

@@ -9,13 +9,13 @@ constants of the graph are the artifact's: code says how it wants them arranged,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from tilewright.files import Bytes
 from tilewright.ir.dtype import DType
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph

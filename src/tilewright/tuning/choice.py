@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tilewright.planning.choice import Choice
+from tilewright.records import dataclass
 
 Choices = Mapping[str, Choice]
 """How to make products, by signature of their work, for all places of it; the estimate decides for those left

@@ -13,9 +13,10 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
+from tilewright.records import dataclass
 from tilewright.tuning.workers import Effort, Failed, Measured, MeasureRequest, MeasureResult, MeasuringPool
 from tilewright.worker_process import NoWorker
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tilewright.records import dataclass
 from tilewright.results import about
 from tilewright.tuning.database import TuningDatabase
 from tilewright.tuning.observation import PlanContext

@@ -13,12 +13,13 @@ import json
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from tilewright.errors import UsageError
 from tilewright.planning import Budget
 from tilewright.private_files import DATABASE
+from tilewright.records import dataclass
 from tilewright.results import about
 from tilewright.tuning.choice import Candidate, Plan
 from tilewright.tuning.observation import (

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Generic
 
+from tilewright.records import dataclass
 from tilewright.tuning.space import FormSpace, FormT, text_of
 
 

@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from tilewright.errors import UsageError
 from tilewright.files import read_at_most, replacing
+from tilewright.records import dataclass
 from tilewright.tuning.database import TunedPlan, TuningDatabase
 from tilewright.tuning.observation import (
     Failure,

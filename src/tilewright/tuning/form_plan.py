@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, Protocol, TypeVar
 
+from tilewright.records import dataclass
 from tilewright.tuning.search import typical
 from tilewright.tuning.space import Form, FormSpace, FormT
 

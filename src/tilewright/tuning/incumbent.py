@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic
 
 from tilewright.planning import Meter
+from tilewright.records import dataclass
 from tilewright.tuning.form_plan import Failure, FormBench, Listener, TunedForms
 from tilewright.tuning.search import is_faster, typical
 from tilewright.tuning.space import FormT

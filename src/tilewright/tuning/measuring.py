@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ import numpy as np
 from tilewright.accuracy import relative_error
 from tilewright.errors import TilewrightError
 from tilewright.ir.dtype import DType
+from tilewright.records import dataclass
 from tilewright.tuning.workers import Effort, Samples
 from tilewright.worker_process import serve_texts
 

@@ -14,11 +14,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, TypeGuard
 
 from tilewright.cost.base import Measurement
+from tilewright.records import dataclass
 
 JsonObject = Mapping[str, Any]
 """Plain values, as `json` reads and writes them."""

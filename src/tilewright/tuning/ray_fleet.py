@@ -12,11 +12,12 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tilewright.files import Bytes
 from tilewright.ray_cluster import NoCluster, check_address, connect, last_line
+from tilewright.records import dataclass
 from tilewright.tuning.cluster import BatchResult, ClusterMeasuringPool, MachineDied, measured_batch
 from tilewright.tuning.workers import LocalMeasuringPool, MeasureRequest, PackedCode
 

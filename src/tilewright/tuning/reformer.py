@@ -17,10 +17,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Generic
 
 from tilewright.planning import Meter
+from tilewright.records import dataclass
 from tilewright.tuning.evolution import DEFAULT_EVOLUTION, Evolution, EvolutionOptions
 from tilewright.tuning.form_plan import (
     Failure,

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 from tilewright.planning import Meter
 from tilewright.planning.choice import Choice
+from tilewright.records import dataclass
 from tilewright.tuning.choice import PLAIN, Candidate, Plan
 from tilewright.tuning.database import Trial, TunedPlan
 

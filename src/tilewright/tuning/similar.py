@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic
 
+from tilewright.records import dataclass
 from tilewright.tuning.evolution import Evolution
 from tilewright.tuning.space import FormSpace, FormT
 

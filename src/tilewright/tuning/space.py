@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
+
+from tilewright.records import dataclass
 
 
 class Form(Protocol):

@@ -13,7 +13,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
@@ -22,6 +22,7 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.files import Bytes
 from tilewright.ir.dtype import DType
+from tilewright.records import dataclass
 from tilewright.tuning.machine_lock import MachineLock
 from tilewright.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
+from tilewright.records import dataclass
 from tilewright.zoo.builder import Builder, Tensor
 from tilewright.zoo.layers import conv_bn, silu
 from tilewright.zoo.network import Size, image_network

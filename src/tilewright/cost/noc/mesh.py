@@ -8,10 +8,10 @@ ways part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, isqrt
 
 from tilewright.errors import UsageError
+from tilewright.records import dataclass
 
 LOCAL, NORTH, EAST, SOUTH, WEST = range(5)
 NUM_PORTS = 5

@@ -7,7 +7,6 @@ body becomes a `PreparedModel`, whose graph is built at any shapes of what it is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tilewright.frontend.onnx.scope import unused
 from tilewright.ir.bodies import body_graphs, own_names
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, SubgraphAttribute
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

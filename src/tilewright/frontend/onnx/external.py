@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
 from io import FileIO
 from typing import Any
 
@@ -21,6 +20,7 @@ from tilewright.errors import ModelRejected
 from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.protos import nested_tensors, quoted
 from tilewright.frontend.onnx.tensors import tensor_dtype, tensor_shape, tensor_size_bytes
+from tilewright.records import dataclass
 
 _KEYS = frozenset({"location", "offset", "length", "checksum", "basepath"})
 _MAX_OFFSET = 2**63 - 1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from tilewright.errors import ModelRejected, UnsupportedOp, UsageError
 from tilewright.frontend.onnx.tensors import checked_shape, supported_dtype
 from tilewright.ir.dtype import DType
+from tilewright.records import dataclass
 
 Dimension = int | str | None
 

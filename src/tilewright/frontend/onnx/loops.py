@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import GraphProto, NodeProto
@@ -12,6 +11,7 @@ from tilewright.errors import ModelRejected
 from tilewright.frontend.onnx.protos import node_label
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Shape, Value
+from tilewright.records import dataclass
 
 # Element type and, where it is known, shape of a result; None where neither is.
 ResultType = tuple[DType, Shape | None] | None

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -36,6 +35,7 @@ from tilewright.ir.bodies import body_graphs, free_names
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Graph, Node, Shape, Value
 from tilewright.ir.verify import require_valid
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]

@@ -7,7 +7,7 @@ import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,6 +25,7 @@ from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.protos import bounded_messages, require_few_parts
 from tilewright.frontend.onnx.split import Split, split_model
 from tilewright.frontend.onnx.wire import structure_bytes
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.errors import ModelRejected
 from tilewright.frontend.onnx.inputs import Declaration
 from tilewright.ir.graph import Value
+from tilewright.records import dataclass
 
 
 @dataclass(slots=True)

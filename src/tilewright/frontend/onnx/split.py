@@ -5,7 +5,6 @@ A parser would hold the data beside the bytes that it was given, and hand out a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from io import BufferedIOBase
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from tilewright.files import Bytes
 from tilewright.frontend.onnx.limits import MAX_FIELDS
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

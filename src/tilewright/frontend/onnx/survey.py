@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 from onnx import NodeProto
@@ -20,6 +19,7 @@ from tilewright.frontend.onnx.scope import Scope
 from tilewright.ir.bodies import body_graphs, free_names
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Shape, Value
+from tilewright.records import dataclass
 
 Kind = Literal["refused", "unknown", "host", "deferred"]
 """Of a node that no graph of static shapes holds: it is not supported; it reads what such a node gives, so

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -43,6 +42,7 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.reduction import softmax_nests
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

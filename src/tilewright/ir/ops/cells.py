@@ -20,7 +20,6 @@ Attributes are ONNX's, with an alpha and a beta for each activation.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,7 @@ from tilewright.ir.ops.elementwise import softplus
 from tilewright.ir.ops.operands import optional, present
 from tilewright.ir.ops.quantization import DynamicBytes, dynamically_quantized
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 # Inputs of a cell whose recurrence is bytes.

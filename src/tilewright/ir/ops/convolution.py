@@ -9,7 +9,6 @@ channel dim `m` indexes input, weight and output alike.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -30,6 +29,7 @@ from tilewright.ir.ops.build import (
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import Window, window_of
 from tilewright.ir.work import HostWork
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tilewright.ir.ops.convolution import ConvLoops, conv_shapes, convolve
 from tilewright.ir.ops.matmul import MatMulLoops
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import window_of
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from tilewright.ir.ops.build import (
     require_shape,
 )
 from tilewright.ir.ops.registry import operator
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

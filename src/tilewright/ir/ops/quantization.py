@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.operands import optional, present
 from tilewright.ir.ops.registry import MICROSOFT_DOMAIN, operator
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

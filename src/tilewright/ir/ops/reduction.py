@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.operands import axis_within
 from tilewright.ir.ops.registry import operator
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

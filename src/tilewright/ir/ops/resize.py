@@ -8,7 +8,6 @@ tables of the nests and gathers of the reference.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import isclose, prod
 from typing import Any
@@ -38,6 +37,7 @@ from tilewright.ir.ops.operands import optional, present
 from tilewright.ir.ops.quantization import saturated, saturated_array
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import HostWork, check_table, require_holdable
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

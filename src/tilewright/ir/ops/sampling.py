@@ -7,7 +7,6 @@ nests compute into temporaries. The last nest sums what the taps of all axes sel
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
@@ -49,6 +48,7 @@ from tilewright.ir.ops.operands import present
 from tilewright.ir.ops.quantization import saturated_array
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import MAX_BOX_SAMPLES
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

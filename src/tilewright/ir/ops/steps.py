@@ -20,7 +20,7 @@ the other; `reverse` says of each whether it goes from the last step to the firs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -38,6 +38,7 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.operands import optional
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, describe, find_operator, operator
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

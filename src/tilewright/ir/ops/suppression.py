@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from tilewright.ir.ops.build import require_rank
 from tilewright.ir.ops.operands import present
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.work import HostWork, number_of
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

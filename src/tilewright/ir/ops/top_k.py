@@ -8,7 +8,6 @@ each counts how many come before it, which is its place. Anything else is a sort
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,7 @@ from tilewright.ir.ops.build import (
 from tilewright.ir.ops.operands import axis_within, optional, present
 from tilewright.ir.ops.quantization import limits
 from tilewright.ir.ops.registry import Sizing, operator
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ from tilewright.ir.ops.build import (
 from tilewright.ir.ops.convolution import require_kernel
 from tilewright.ir.ops.registry import operator
 from tilewright.ir.ops.window import Window, WindowAttributes
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

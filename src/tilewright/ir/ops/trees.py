@@ -21,7 +21,6 @@ The result is `[N, num_targets]`: for each row and column the sum (`SUM`), the l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +32,7 @@ from tilewright.ir.ops.build import choice_attr, require, require_rank, require_
 from tilewright.ir.ops.operands import present
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
 from tilewright.ir.work import HostWork
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from tilewright.ir.expr import Scalar
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Affine, affine
 from tilewright.ir.ops.build import choice_attr, require
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 from tilewright.schedule.ios.block import Block, BlockAnswer, Stop, Way
 from tilewright.schedule.ios.stages import StageChoice
 

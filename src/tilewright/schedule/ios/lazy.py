@@ -7,10 +7,11 @@ nothing costs less. Bounds meet costs of the same stages, so there is no heurist
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 from tilewright.schedule.ios.block import Block, BlockAnswer, Stop
 from tilewright.schedule.ios.stages import StageChoice
 

@@ -8,10 +8,10 @@ step.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal
 
+from tilewright.records import dataclass
 from tilewright.schedule.base import Schedule, Stage
 from tilewright.targets.cpu.lowered import (
     HostOperator,

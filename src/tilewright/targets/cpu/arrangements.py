@@ -7,7 +7,7 @@ kernels of whatever instruction sets read of it. Nothing here knows of graphs, o
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from math import prod
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright.fields import FieldError, Signed, decoded, field_of, inside
 from tilewright.ir.dtype import DType
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

@@ -20,7 +20,7 @@ import time
 import zipfile
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from tilewright.errors import UsageError
@@ -38,6 +38,7 @@ from tilewright.private_files import (
     Records,
     warn_once,
 )
+from tilewright.records import dataclass
 from tilewright.results import Result, about
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.program import Program
+from tilewright.records import dataclass
 from tilewright.steps import MemoryInfo, StepInfo
 from tilewright.targets.cpu.arrange import numbered
 from tilewright.targets.cpu.costs import LaunchCost, clock_ghz

@@ -24,7 +24,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
@@ -34,6 +33,7 @@ import llvmlite.binding as llvm
 from tilewright.errors import InternalError, NoGeneratedCode, UsageError
 from tilewright.forks import let_forks_pass, process_is_whole
 from tilewright.hardware.probe import may_run_generated_code
+from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.targets.cpu.cache import ObjectCache

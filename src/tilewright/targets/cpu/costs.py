@@ -8,7 +8,6 @@ number here is an estimate, bounds too.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
@@ -24,6 +23,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.nest import Nest, Opaque, access_dims, operands_of
 from tilewright.options import Accuracy
 from tilewright.partition.base import Subgraph
+from tilewright.records import dataclass
 from tilewright.targets.cpu.arrange import Barriers
 from tilewright.targets.cpu.attention import ATTENTION, attention_run
 from tilewright.targets.cpu.contraction import CONTRACTION

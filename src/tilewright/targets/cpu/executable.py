@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from tilewright.arguments import NOWHERE, as_array, missing_input, shown
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
+from tilewright.records import dataclass
 from tilewright.targets.cpu.codegen import JitLibrary
 from tilewright.targets.cpu.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.output_memory import OutputMemory

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read, Scalar
+from tilewright.records import dataclass
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.rounding import Rounding, emit_rounding, match_rounding
 from tilewright.targets.cpu.values import Type, Val, vec

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tilewright.errors import TilewrightError
 from tilewright.hardware.probe import num_threads_default, resolve_threads
 from tilewright.ir.fuse import FusedNodes
 from tilewright.partition.form import Form
+from tilewright.records import dataclass
 from tilewright.targets.cpu.form_sites import FormSites
 from tilewright.targets.cpu.lower import lower_partition
 from tilewright.targets.cpu.lowered import LoweredModel

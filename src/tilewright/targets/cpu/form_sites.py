@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.graph import Node
 from tilewright.partition.base import Subgraph
 from tilewright.partition.check_forms import form_violations
 from tilewright.partition.form import Form
 from tilewright.program import Program
+from tilewright.records import dataclass
 from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStage
 from tilewright.tuning.form_plan import FormSite
 from tilewright.tuning.space import FormSpace

@@ -6,7 +6,7 @@ import hashlib
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 from tilewright.cost.base import Measurement
@@ -15,6 +15,7 @@ from tilewright.ir.fuse import FusedNodes
 from tilewright.partition.form import Form
 from tilewright.planning import Budget, Meter
 from tilewright.progress import Progress
+from tilewright.records import dataclass
 from tilewright.steps import SearchName, SubgraphTuning, TuningInfo
 from tilewright.targets.cpu.form_bench import FormModelBench
 from tilewright.targets.cpu.form_sites import FormSites

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.control_flow_step import host_callback
 from tilewright.targets.cpu.executable import (
     ConstantPlaces,

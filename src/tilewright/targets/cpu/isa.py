@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import llvmlite.binding as llvm
 
@@ -21,6 +21,7 @@ from tilewright.hardware.instruction_sets import (
 )
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.processor import narrowed, promised_machine
+from tilewright.records import dataclass
 from tilewright.targets.cpu.values import ELEMENT_BYTES
 
 # First caches find a line by the bits within a page, which are the same before and after translation.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from tilewright.ir.contraction import contraction_of
@@ -19,6 +18,7 @@ from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Indirect, Lookup, Nest, Operand
+from tilewright.records import dataclass
 from tilewright.targets.cpu.addresses import walk
 from tilewright.targets.cpu.attention import NUM_NESTS, attention_run
 from tilewright.targets.cpu.kernel import Layout

@@ -7,7 +7,7 @@ Nothing here knows in which order subgraphs will run. Copies that move nothing u
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from tilewright.ir.bounds import require_bounded_nests
@@ -20,6 +20,7 @@ from tilewright.options import Accuracy
 from tilewright.partition.base import Partition, Subgraph, make_subgraph
 from tilewright.partition.form import KernelForm
 from tilewright.progress import Progress, checkpoint
+from tilewright.records import dataclass
 from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.exact import round_products
 from tilewright.targets.cpu.fused import lower_fused

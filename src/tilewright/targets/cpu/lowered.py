@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Nest, Operand
 from tilewright.partition.base import Partition
+from tilewright.records import dataclass
 from tilewright.targets.cpu.kernel import Kernel, Layout, Packed
 from tilewright.targets.cpu.layouts import Tensor
 from tilewright.targets.cpu.products import Products

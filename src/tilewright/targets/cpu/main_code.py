@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.errors import InternalError
+from tilewright.records import dataclass
 from tilewright.targets.cpu.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
 from tilewright.targets.cpu.pool import runtime_code
 from tilewright.targets.cpu.pool_ir import MAX_CHUNKS, tick_counter

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
+from tilewright.records import dataclass
 from tilewright.targets.cpu.executable import CpuExecutable, TensorSpec
 from tilewright.targets.cpu.packed_code import packed_image
 from tilewright.targets.cpu.race import time_ns

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.values import PTR, Number, Type, Val, literal, vec
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from tilewright.hardware.instruction_sets import INSTRUCTION_SETS
 from tilewright.hardware.probe import processor_facts
+from tilewright.records import dataclass
 from tilewright.targets.cpu.image import CpuImage
 from tilewright.targets.cpu.pool_ir import INTERFACE
 

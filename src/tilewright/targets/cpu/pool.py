@@ -19,12 +19,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import BudgetExceeded, UsageError
 from tilewright.forks import ForkSafeLock
 from tilewright.hardware.probe import MAX_THREADS, processor_facts
+from tilewright.records import dataclass
 from tilewright.targets.cpu import pool_ir
 from tilewright.targets.cpu.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
 from tilewright.targets.cpu.stage_ir import STAGE_EXPORT

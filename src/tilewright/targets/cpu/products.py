@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.expr import format_expr
 from tilewright.ir.nest import Affine, Index, Nest
 from tilewright.options import Accuracy
+from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 from tilewright.targets.cpu.template import Context

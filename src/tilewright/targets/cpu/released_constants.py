@@ -8,7 +8,6 @@ takes half of the memory.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from tilewright.forks import ForkSafeLock
 from tilewright.ir.graph import Value
 from tilewright.parallel import map_on_cores
+from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import Reversible
 from tilewright.targets.cpu.executable import ConstantPlaces, bytes_at
 from tilewright.targets.cpu.image import arena_of_constants

@@ -6,12 +6,11 @@ rounds halves to even while it converts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Const, Expr
+from tilewright.records import dataclass
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.values import Val
 

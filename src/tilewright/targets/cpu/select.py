@@ -6,10 +6,11 @@ Without a choice only estimates decide, so that a selection takes no time and ev
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from tilewright.ir.nest import Nest
+from tilewright.records import dataclass
 from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.integer import INTEGER
 from tilewright.targets.cpu.kernel import Declined

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from tilewright.content_pool import MIN_SHARED_BYTES, ContentPool
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, aligned
+from tilewright.records import dataclass
 from tilewright.targets.cpu.executable import ConstantPlaces, HostStep, bytes_at
 from tilewright.targets.cpu.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.pool import AlignedBuffer

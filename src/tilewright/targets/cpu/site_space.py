@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir.contraction import contractions
 from tilewright.ir.derive import nests_of
 from tilewright.partition.base import Subgraph
 from tilewright.partition.form import Form, KernelForm
+from tilewright.records import dataclass
 from tilewright.tuning.space import FormSpace, Part
 
 _NUM_ATTEMPTS = 12

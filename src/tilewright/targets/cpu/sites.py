@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 from tilewright.ir.graph import Node
 from tilewright.options import Accuracy
+from tilewright.records import dataclass
 from tilewright.schedule.base import Schedule
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStage, LoweredStep

@@ -12,7 +12,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from tilewright.errors import BudgetExceeded, InputError, ModelRejected, Unsuppo
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.program import Program
+from tilewright.records import dataclass
 from tilewright.schedule.base import MeasuredStages, NotMeasured, Stage, merges, single
 from tilewright.targets.cpu.arrange import Barriers, staged_steps
 from tilewright.targets.cpu.executable import CpuExecutable

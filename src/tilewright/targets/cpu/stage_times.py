@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

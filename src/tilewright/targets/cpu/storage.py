@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from operator import or_
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from tilewright.ir.graph import Graph, Value
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryLevel, MemoryProblem, aligned
 from tilewright.parallel import map_on_cores
+from tilewright.records import dataclass
 from tilewright.targets.cpu.arrange import numbered
 from tilewright.targets.cpu.arrangements import Arrangement, arrange_into
 from tilewright.targets.cpu.kernel import REPORT_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
@@ -13,6 +13,7 @@ from tilewright.families import HOST_TARGET
 from tilewright.fields import FieldError, decoded, inside
 from tilewright.ir.dtype import DType
 from tilewright.parallel import map_on_cores
+from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import Arrangement, arrange_into, decode_arrangement
 from tilewright.targets.cpu.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.image import CpuImage

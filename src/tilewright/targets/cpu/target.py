@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from statistics import median
 from typing import Any, ClassVar
@@ -37,6 +37,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
+from tilewright.records import dataclass
 from tilewright.schedule import SCHEDULERS
 from tilewright.schedule.base import Schedule, ScheduleProblem, StageBench
 from tilewright.steps import STORED_TUNING, TuningInfo, TuningSettings

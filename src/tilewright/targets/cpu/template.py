@@ -8,12 +8,13 @@ its blocks for fused kernels.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from typing import Protocol, TypeVar
 
 from tilewright.ir.nest import Nest, Operand
 from tilewright.options import Accuracy
+from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
 from tilewright.tuning import Choice

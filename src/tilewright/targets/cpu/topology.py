@@ -12,9 +12,9 @@ import statistics
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tilewright.hardware.probe import resolve_threads
+from tilewright.records import dataclass
 from tilewright.targets.cpu.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa, host_isa

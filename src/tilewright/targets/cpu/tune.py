@@ -7,7 +7,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from tilewright.planning import UNLIMITED, Budget, Meter
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.ray_cluster import NoCluster
+from tilewright.records import dataclass
 from tilewright.steps import KernelTuning, TuningInfo, TuningSettings
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.form_tuner import FormTuner

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ from tilewright.planning import Meter
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
+from tilewright.records import dataclass
 from tilewright.steps import TuningInfo
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.image import CpuImage

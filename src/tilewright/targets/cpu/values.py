@@ -7,7 +7,9 @@ import functools
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from tilewright.records import dataclass
 
 ELEMENT_BYTES = {
     "float": 4, "double": 8, "half": 2, "bfloat": 2,

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Nest, Operand
+from tilewright.records import dataclass
 from tilewright.targets.cpu.addresses import looping, walk
 from tilewright.targets.cpu.kernel import Layout
 from tilewright.targets.cpu.layouts import Tensor

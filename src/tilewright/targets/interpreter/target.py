@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.arguments import NOWHERE
@@ -15,6 +14,7 @@ from tilewright.ir.ops import find_operator
 from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.progress import Progress
+from tilewright.records import dataclass
 from tilewright.steps import StepInfo, planned_steps
 from tilewright.targets.base import Array, PlainBackend, Support
 from tilewright.targets.runs import written_into

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from tilewright.arguments import NOWHERE
@@ -11,6 +11,7 @@ from tilewright.cost.energy import EnergyTable, source_of
 from tilewright.hardware.machine import Machine
 from tilewright.ir.region import full_region
 from tilewright.program import Program
+from tilewright.records import dataclass
 from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, planned_steps
 from tilewright.targets.base import Array
 from tilewright.targets.npu.describe import plan_of, subgraphs_of

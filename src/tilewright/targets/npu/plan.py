@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 from tilewright.errors import Outclassed
@@ -13,6 +12,7 @@ from tilewright.ir.graph_regions import RegionMaps
 from tilewright.memory.base import MemoryPlanner
 from tilewright.memory.scopes import ScopePlan, place
 from tilewright.partition.base import Partition
+from tilewright.records import dataclass
 from tilewright.schedule.base import Schedule
 from tilewright.schedule.binding import Bindings, bind
 from tilewright.schedule.core_groups import CoreGroups, core_groups_of

@@ -7,7 +7,7 @@ sums, functions, plain arithmetic, copies. Which unit takes it, how fast and at 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
@@ -23,6 +23,7 @@ from tilewright.ir.graph_regions import RegionMaps, value_regions
 from tilewright.ir.nest import Access, Description, Indirect, Nest, row_major_address
 from tilewright.ir.ops.registry import describe
 from tilewright.ir.region import Region, full_region, volume
+from tilewright.records import dataclass
 from tilewright.schedule.binding import extents
 from tilewright.targets.npu.blocks import Blocks, blocks_of_elements, blocks_of_products
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of

@@ -7,7 +7,6 @@ change sides, `==` is between two thresholds, and membership in a set is a searc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -28,6 +27,7 @@ from tilewright.frontend.onnx.ml.parts import (
 from tilewright.ir.dtype import DType
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 from tilewright.ir.ops.trees import START, TREE_SUMS
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

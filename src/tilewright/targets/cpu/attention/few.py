@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.dtype import DType
+from tilewright.records import dataclass
 from tilewright.targets.cpu.attention.generate import Heads
 from tilewright.targets.cpu.attention.match import CHANNEL, Walked, mask_name, part_name
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES

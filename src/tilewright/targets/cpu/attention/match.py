@@ -7,13 +7,14 @@ the summed loop of the scores `d`, the channels of the result `e`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.contraction import ContractionForm, contraction_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Expr, Iter, Read, reads_of, structure
 from tilewright.ir.nest import Access, Affine, Nest, Operand, RowsOf
 from tilewright.ir.ops.reduction import softmax_nests
+from tilewright.records import dataclass
 from tilewright.targets.cpu.addresses import Walk, access_walk
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, unsupported_function
 from tilewright.targets.cpu.kernel import Declined, Layouts

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from tilewright.ir.expr import Read
 from tilewright.ir.nest import Nest, operands_of
+from tilewright.records import dataclass
 from tilewright.targets.cpu.attention.few import FewQueries
 from tilewright.targets.cpu.attention.generate import Heads, generate_attention
 from tilewright.targets.cpu.attention.match import NUM_NESTS, AttentionProblem, match_attention

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.contraction.match import Contraction
 from tilewright.targets.cpu.contraction.pack import FactorB
 from tilewright.targets.cpu.contraction.tiling import Panels

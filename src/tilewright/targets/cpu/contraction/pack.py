@@ -8,11 +8,12 @@ them, so that the micro-kernel reads it front to back. Missing columns of the la
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewright.ir.expr import Read, cast
 from tilewright.ir.nest import Access, Affine, Dim, Index, Nest, Operand, affine
+from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import (
     COMPACT_BEHIND_BYTES,
     COMPACT_BYTES,

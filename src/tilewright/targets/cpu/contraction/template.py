@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.nest import Nest
+from tilewright.records import dataclass
 from tilewright.targets.cpu.contraction.choose import (
     contraction_candidates,
     contraction_cycles,

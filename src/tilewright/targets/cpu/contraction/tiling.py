@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from dataclasses import dataclass
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import L1_WAY_BYTES, CacheSizes, Isa
 from tilewright.targets.cpu.kernel import MIN_CHUNK_OPERATIONS, TARGET_CHUNKS
 

@@ -8,12 +8,12 @@ the most; where several branches meet, groups of more structure replace what was
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.form import Blocking, Form, KernelForm
 from tilewright.partition.join_layers import join_layers
 from tilewright.partition.merge_chains import Chain, merge_chains, quotient_of
+from tilewright.records import dataclass
 from tilewright.targets.cpu.forms.elements import Element, Elements
 from tilewright.targets.cpu.fused.estimate import saved_cycles
 from tilewright.targets.cpu.fused.prices import GroupEstimates

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.ir.graph import Graph, Node, Value
@@ -11,6 +10,7 @@ from tilewright.partition.base import Partition, Subgraph, make_subgraph
 from tilewright.partition.layerwise import Layerwise, layerwise_clusters
 from tilewright.partition.merge_chains import quotient_of
 from tilewright.partition.quotient import QuotientGraph
+from tilewright.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log2
 
 from tilewright.planning.choice import Choice
+from tilewright.records import dataclass
 from tilewright.targets.cpu.loopnest.choose import TEMPLATE as LOOPS
 
 # Parameters of loop nests that say how these are cut into pieces.

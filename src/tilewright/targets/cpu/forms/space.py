@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import pairwise, zip_longest
 from math import inf, log2
@@ -17,6 +17,7 @@ from tilewright.partition.check_forms import form_violations
 from tilewright.partition.form import Blocking, Form, KernelForm
 from tilewright.partition.quotient import QuotientGraph
 from tilewright.planning.choice import Choice
+from tilewright.records import dataclass
 from tilewright.targets.cpu.costs import CpuCosts
 from tilewright.targets.cpu.forms.makings import Making, Work, distance
 from tilewright.targets.cpu.fused.estimate import Estimate

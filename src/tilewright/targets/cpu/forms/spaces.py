@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.probe import resolve_threads
@@ -16,6 +16,7 @@ from tilewright.partition.form import Form, KernelForm
 from tilewright.partition.layerwise import layerwise_clusters
 from tilewright.planning.choice import Choice
 from tilewright.program import Program
+from tilewright.records import dataclass
 from tilewright.targets.cpu.costs import CpuCosts
 from tilewright.targets.cpu.forms.makings import Work
 from tilewright.targets.cpu.forms.space import SubgraphForms

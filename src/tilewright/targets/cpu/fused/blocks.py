@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.bounds import require_bounded_part
@@ -13,6 +12,7 @@ from tilewright.ir.nest import Affine, Nest, Operand, dim_of, operands_of
 from tilewright.ir.region import Region, intersect
 from tilewright.ir.restrict import RestrictedNests, restrict
 from tilewright.partition.form import Blocking
+from tilewright.records import dataclass
 from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 
 

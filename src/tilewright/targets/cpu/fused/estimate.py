@@ -8,7 +8,6 @@ fitted to measured networks; they are rough, so a gain must be well ahead of the
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod, sqrt
 from types import MappingProxyType
 from typing import Literal
@@ -20,6 +19,7 @@ from tilewright.ir.nest import Affine, Nest, operands_of
 from tilewright.ir.region import Interval, Region, dim_intervals, full_region, intersect, volume
 from tilewright.ir.restrict import missing, windows_of
 from tilewright.partition.form import MAX_BLOCKS, Blocking
+from tilewright.records import dataclass
 from tilewright.targets.cpu.attention import attention_runs
 from tilewright.targets.cpu.fused.blocks import blocked_result, passed_on, whole_constants
 from tilewright.targets.cpu.isa import Isa

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from itertools import accumulate
 
@@ -25,6 +25,7 @@ from tilewright.ir.region import Region
 from tilewright.ir.restrict import RestrictedNests
 from tilewright.ir.rows import without_row_loops
 from tilewright.partition.form import Blocking
+from tilewright.records import dataclass
 from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.constant_layouts import arrange_constants, transposed
 from tilewright.targets.cpu.emitter import Emitter, Param

@@ -8,12 +8,12 @@ alone says so: composing nests takes operands away and adds none, and it compute
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Opaque, Operand
+from tilewright.records import dataclass
 from tilewright.targets.cpu.fused.estimate import (
     MIN_SAVED_SHARE,
     STEP_CYCLES,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.nest import Operand
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
 from tilewright.memory.greedy_by_size import GreedyBySize
 from tilewright.planning import Budget, Infeasible
+from tilewright.records import dataclass
 from tilewright.targets.cpu.kernel import Kernel, OperandKey
 
 _ALIGNMENT_BYTES = 64

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from tilewright.ir.fuse import NestGroup
 from tilewright.partition.form import Blocking
+from tilewright.records import dataclass
 from tilewright.targets.cpu.fused.generate import FusedProblem, generate_fused, match_fused
 from tilewright.targets.cpu.kernel import Declined, Kernel
 from tilewright.targets.cpu.select import nest_cycles

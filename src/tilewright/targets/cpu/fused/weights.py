@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.nest import Operand
 from tilewright.ir.region import Region, full_region
 from tilewright.memory.base import aligned
+from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import Arrangement, Stacked
 from tilewright.targets.cpu.fused.blocks import BlockedWork
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed

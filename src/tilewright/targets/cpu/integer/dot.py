@@ -6,9 +6,9 @@ apart, those of B once for all rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.values import Type, Val, vec

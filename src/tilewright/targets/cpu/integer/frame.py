@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from tilewright.ir.expr import Expr
+from tilewright.records import dataclass
 from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.contraction.match import Loop
 from tilewright.targets.cpu.contraction.row_units import row_loop

@@ -11,7 +11,7 @@ where `sum b` is known per column at compile time, and `sum a` is only needed wh
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewright.ir.contraction import Centred, contraction_of
@@ -19,6 +19,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Read, cast, reads_of, select
 from tilewright.ir.nest import Access, Affine, Dim, Nest, Operand, affine
 from tilewright.ir.ops.integer import inside
+from tilewright.records import dataclass
 from tilewright.targets.cpu.addresses import access_walk, walk
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.contraction import Contraction, match_contraction

@@ -6,10 +6,10 @@ the summed steps: four signed bytes, one per step, for each column. Missing step
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tilewright.fields import Signed
+from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import (
     STEPS_PER_WORD,
     ColumnSums,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
 from tilewright.ir.nest import Nest
+from tilewright.records import dataclass
 from tilewright.targets.cpu.contraction.tiling import Panels, Rows, Tile, choose_tile
 from tilewright.targets.cpu.integer.depthwise import DepthwiseGenerator
 from tilewright.targets.cpu.integer.dot import PAIRS_TILE, dot_of

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.derive import nest_flops
 from tilewright.ir.nest import Access, Affine, Nest, access_dims
+from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import L1_WAY_BYTES, Isa
 from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 from tilewright.targets.cpu.template import overlapped, transfer_cycles

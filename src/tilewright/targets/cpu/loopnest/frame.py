@@ -7,12 +7,12 @@ share their memory of loaded values; a loop body or a branch gets its own, on to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, fold
 from tilewright.ir.nest import Affine
+from tilewright.records import dataclass
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.exprgen import (
     Divisor,

@@ -8,10 +8,11 @@ of the shared loops runs through all nests while its slices of the temporaries s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.nest import Access, Affine, Lookup, Nest
 from tilewright.progress import checkpoint
+from tilewright.records import dataclass
 from tilewright.targets.cpu.exprgen import storage_type
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey, choose_num_chunks

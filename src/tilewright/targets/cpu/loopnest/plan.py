@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Read, fold
 from tilewright.ir.nest import Dim
+from tilewright.records import dataclass
 from tilewright.targets.cpu.exprgen import COMPUTE_ELEMENTS, storage_type
 from tilewright.targets.cpu.isa import L1_WAY_BYTES, Isa
 from tilewright.targets.cpu.loopnest.loads import MAX_THINNED_STRIDE

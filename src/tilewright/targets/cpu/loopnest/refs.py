@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read, Scalar, fold, substitute
 from tilewright.ir.nest import Access, Affine, Dim, Indirect, Lookup, Nest, Operand, affine
+from tilewright.records import dataclass
 from tilewright.targets.cpu.kernel import Declined, IndexCheck, Layout, Layouts, OperandKey
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import prod
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.arrays import distinct
 from tilewright.ir.expr import FUNCTIONS, Call, Expr, Read, reads_of, substitute
 from tilewright.ir.nest import Dim, Nest, Operand, RowsOf
+from tilewright.records import dataclass
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import storage_type
 from tilewright.targets.cpu.isa import Isa

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.nest import Nest
+from tilewright.records import dataclass
 from tilewright.targets.cpu.kernel import Declined, Loops
 from tilewright.targets.cpu.loopnest.choose import TEMPLATE, loop_choices
 from tilewright.targets.cpu.loopnest.estimate import loop_cycles

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.exprgen import emit_expr
 from tilewright.targets.cpu.matrix.frame import INDEX_TYPES, Chunk, Columns, Frame

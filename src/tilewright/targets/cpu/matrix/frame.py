@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.matrix.match import Axis, MatrixProblem
 from tilewright.targets.cpu.matrix.plan import Grid, MatrixPlan

@@ -9,11 +9,12 @@ convolutions, strided ones too) have axes without taps.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Affine, Nest, RowsOf
+from tilewright.records import dataclass
 from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.contraction.lanes import load_lanes
 from tilewright.targets.cpu.matrix import tiles
 from tilewright.targets.cpu.matrix.frame import Chunk, Frame

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.ir.nest import Nest
 from tilewright.options import Accuracy
+from tilewright.records import dataclass
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.matrix.generate import generate_matrix
 from tilewright.targets.cpu.matrix.match import MatrixProblem, match_matrix

@@ -8,10 +8,10 @@ loads at less than half of the products' time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import TILE_BYTES as TILE_BYTES
 from tilewright.targets.cpu.arrangements import TILE_COLUMNS as TILE_COLUMNS
 from tilewright.targets.cpu.arrangements import TILE_DEPTH as TILE_DEPTH

@@ -10,11 +10,11 @@ the state becomes bytes first, by its range over all rows.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read
 from tilewright.ir.nest import Access, Affine, Index, Nest, Operand, Stepwise, affine
+from tilewright.records import dataclass
 from tilewright.targets.cpu.exprgen import unsupported_function
 from tilewright.targets.cpu.kernel import Declined, OperandKey
 

@@ -17,9 +17,9 @@ who are there take over its shares, and give some back once it is. Who computes 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from string import Template
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.pool_ir import pause_ir
 
 MAX_SHARES = 32

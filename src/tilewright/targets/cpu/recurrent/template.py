@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from tilewright.ir.fuse import steps_group
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Nest, Stepwise
 from tilewright.ir.ops import describe
+from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, OperandKey
 from tilewright.targets.cpu.recurrent.generate import generate_steps

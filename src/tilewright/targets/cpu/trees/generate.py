@@ -8,11 +8,12 @@ row adds its leaves in the order of the trees.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Operand
 from tilewright.ir.ops.trees import START
+from tilewright.records import dataclass
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import SYMBOL_PLACEHOLDER, Kernel, choose_num_chunks, name_by_content

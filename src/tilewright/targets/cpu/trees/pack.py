@@ -19,13 +19,13 @@ longest. In place of a key it has its weight, or the offset of its row of weight
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
 from tilewright.arrays import distinct, grouped
 from tilewright.ir.ops.trees import START, Ensemble
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
 

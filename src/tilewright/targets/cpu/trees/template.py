@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.dtype import DType
@@ -10,6 +9,7 @@ from tilewright.ir.graph import Node
 from tilewright.ir.nest import Operand, Walks
 from tilewright.ir.ops.registry import describe
 from tilewright.ir.ops.trees import TREE_SUMS, ensemble_of
+from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, choose_num_chunks
 from tilewright.targets.cpu.template import START_CYCLES

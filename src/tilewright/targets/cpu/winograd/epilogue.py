@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.contraction.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.exprgen import emit_expr

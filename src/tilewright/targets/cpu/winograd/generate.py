@@ -15,9 +15,9 @@ outside the image. Every output is the same sequence of operations whichever chu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.contraction.lanes import load_lanes
 from tilewright.targets.cpu.contraction.tiling import RowTile
 from tilewright.targets.cpu.emitter import Emitter, Param

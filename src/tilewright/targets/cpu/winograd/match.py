@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Affine, Nest, RowsOf
+from tilewright.records import dataclass
 from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.contraction import Contraction, match_contraction

@@ -8,9 +8,9 @@ of one core: they rank plans and, roughly, Winograd against the direct kernel.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from itertools import islice
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.contraction.choose import contraction_cycles, finish_cycles

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
 from tilewright.ir.nest import Nest
 from tilewright.options import Accuracy
+from tilewright.records import dataclass
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.template import Context, Estimate, Kernels
 from tilewright.targets.cpu.winograd.generate import generate_winograd

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.values import Val
