@@ -224,6 +224,33 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])
+@pytest.mark.parametrize(("words", "code"), [("inspect {}", 0), ("inspect {}.missing", 2), ("--version", 0)])
+def test_streams_that_take_nothing_change_no_exit_code(
+    words: str, code: int, redirection: str, small: Path, cache: dict[str, str]
+) -> None:
+    command = f"{sys.executable} -m tilewright {words.format(small)} {redirection}"
+    finished = subprocess.run(["/bin/sh", "-c", command], env=cache, capture_output=True, text=True)
+    assert finished.returncode == code
+    assert "internal error" not in finished.stdout + finished.stderr
+
+
+def test_results_that_a_full_disk_loses_are_an_error(small: Path, cache: dict[str, str]) -> None:
+    command = f"{sys.executable} -m tilewright inspect {small} >/dev/full"
+    finished = subprocess.run(["/bin/sh", "-c", command], env=cache, capture_output=True, text=True)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "No space left on device" in finished.stderr
+
+
+def test_a_command_that_is_suggested_can_be_typed(cache: dict[str, str], tmp_path: Path) -> None:
+    onnx.save(small_net(), tmp_path / "-a model.onnx")
+    command = [*COMMAND, "inspect", "./-a model.onnx"]
+    shown = subprocess.run(
+        command, env=cache, capture_output=True, text=True, cwd=tmp_path, check=True
+    ).stderr
+    assert "tilewright check './-a model.onnx'" in shown
+
+
 def test_a_terminal_of_another_encoding_gets_what_it_can_show(cache: dict[str, str]) -> None:
     environment = {**cache, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
     table = subprocess.run([*COMMAND, "targets"], capture_output=True, check=True, env=environment)

@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
+from tilewright.cli.output import JSON_OPTION, as_argument, hint, print_model_document, print_result, progress
 from tilewright.errors import NumericMismatch
 
 
@@ -51,6 +51,7 @@ def bisect(
     else:
         print_result(found)
         if not found.ok:
-            hint(f"next: tilewright reduce {model} -o small.onnx, for a model with these nodes alone")
+            typed = as_argument(model)
+            hint(f"next: tilewright reduce {typed} -o small.onnx, for a model with these nodes alone")
     if not found.ok:
         raise NumericMismatch(f"{model}: {found.verdict}.")

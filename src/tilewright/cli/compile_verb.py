@@ -14,6 +14,7 @@ from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb, flag
 from tilewright.cli.output import (
     JSON_OPTION,
     MANNER,
+    as_argument,
     format_bytes,
     format_ms,
     hint,
@@ -122,7 +123,8 @@ def compile_(
     if page is not None:
         hint(f"written to {page}")
     use = "run --random" if compiled.facts.machine is not None else "bench"
-    hint(f"next: tilewright {use} {path}, tilewright explain {path}")
+    typed = as_argument(path)
+    hint(f"next: tilewright {use} {typed}, tilewright explain {typed}")
     end_if_interrupted(compiled)
 
 
@@ -149,7 +151,8 @@ def _show_shapes(
     print_table(("", ""), rows)
     if page is not None:
         hint(f"written to {page}")
-    hint(f"next: tilewright run {path} -i FILE.npz, tilewright bench {path} --shapes SHAPES")
+    typed = as_argument(path)
+    hint(f"next: tilewright run {typed} -i FILE.npz, tilewright bench {typed} --shapes SHAPES")
 
 
 def measure_error(compiled: CompiledModel, loaded: Model, inputs: Path | None, seed: int) -> None:

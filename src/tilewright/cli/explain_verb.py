@@ -7,7 +7,15 @@ from pathlib import Path
 import typer
 
 from tilewright.cli.flags import MODEL, CompileFlags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_tables, progress, say
+from tilewright.cli.output import (
+    JSON_OPTION,
+    as_argument,
+    hint,
+    print_model_document,
+    print_tables,
+    progress,
+    say,
+)
 from tilewright.errors import UsageError
 
 
@@ -50,4 +58,5 @@ def explain(
         say(f"algorithms: {chosen}, at accuracy {accuracy}")
         if compiled.error is not None:
             say(f"largest error: {compiled.error}")
-        hint(f"next: tilewright explain {model} NAME, of a node, a value or a kernel; --json has every edge")
+        typed = as_argument(model)
+        hint(f"next: tilewright explain {typed} NAME, of a node, a value or a kernel; --json has every edge")

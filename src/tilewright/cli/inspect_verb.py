@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from tilewright.cli.flags import MODEL, SHAPES, add_verb, flag, parsed_shapes
-from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result
+from tilewright.cli.output import JSON_OPTION, as_argument, hint, print_model_document, print_result
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -37,4 +37,5 @@ def inspect(
     for remark in found.remarks:
         hint(remark)
     if found.format == "onnx":
-        hint(f"next: tilewright check {model}, tilewright compile {model}")
+        typed = as_argument(model)
+        hint(f"next: tilewright check {typed}, tilewright compile {typed}")

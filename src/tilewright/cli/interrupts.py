@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import threading
@@ -66,8 +67,9 @@ def _end_untidy(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _leave(number: int, message: bytes) -> NoReturn:
-    with contextlib.suppress(OSError):
-        os.write(2, message)
+    with contextlib.suppress(OSError, ValueError):
+        if select.select([], [2], [], 0)[1]:  # a terminal that is stopped, or a full pipe, takes nothing
+            os.write(2, message)
     os._exit(128 + number)
 
 

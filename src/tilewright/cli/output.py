@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ __all__ = [
     "SCHEMA_VERSION",
     "Manner",
     "Update",
+    "as_argument",
     "format_bytes",
     "format_count",
     "format_ms",
@@ -186,14 +188,30 @@ def print_tables(tables: Sequence[Table]) -> None:
 
 
 def note(text: str) -> None:
-    """A line for people, beside the result: standard error, also when quiet."""
-    typer.echo(printable_lines(text), err=True)
+    """A line for people, beside the result: standard error, also when quiet.
+
+    Where that cannot be written, as on a full disk, the exit code still says how it ended.
+    """
+    try:
+        typer.echo(printable_lines(text), err=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def hint(text: str) -> None:
     """What to try next, or to know: standard error, not when quiet."""
     if not MANNER.get().quiet:
         note(text)
+
+
+def as_argument(path: Path | str) -> str:
+    """A path as it can be typed after a verb, for what is suggested.
+
+    >>> as_argument("a model.onnx"), as_argument("-m.onnx")
+    ("'a model.onnx'", './-m.onnx')
+    """
+    text = str(path)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def listen_to_warnings() -> None:

@@ -9,6 +9,7 @@ import typer
 from tilewright.cli.flags import add_verb
 from tilewright.cli.output import (
     JSON_OPTION,
+    as_argument,
     format_bytes,
     hint,
     print_document,
@@ -65,4 +66,5 @@ def build(
         print_document("zoo-build", zoo.BuiltNetwork(name, path, len(data), len(model.graph.node)))
     else:
         say(f"{path}: {len(model.graph.node)} nodes, {format_bytes(len(data))}")
-        hint(f"next: tilewright compile {path}")
+        typed = as_argument(path)
+        hint(f"next: tilewright compile {typed}")
