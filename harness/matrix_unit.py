@@ -15,7 +15,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from harness.processors import MATRIX_FEATURES, machine_as
+from harness.other_processor import MATRIX_FEATURES
+from harness.processors import machine_as
 from tilewright.targets.cpu import codegen
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_of
 

@@ -5,19 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-import llvmlite.binding as llvm
-
-from tilewright.hardware import probe
+from harness.other_processor import PROCESSORS, features_as
 from tilewright.hardware.host import host_machine
-from tilewright.hardware.instruction_sets import AMX_NEEDS
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.processor import described_units
-
-PROCESSORS = {"avx2": ("amx", "avx512", "avx10"), "avx512": ("amx",), "amx": ()}
-"""By name, how the features begin that such a processor lacks."""
-
-MATRIX_FEATURES = (*AMX_NEEDS, "amx-int8")
-"""Features of the matrix unit that is emulated, as LLVM calls them."""
 
 _NEEDS = {"avx2": "avx2", "avx512": "avx512vl", "amx": "avx512vl"}
 
@@ -38,7 +29,7 @@ def machine_as(name: str) -> Machine:
         **dict.fromkeys(instructions.features, True),
         **dict.fromkeys(instructions.missing_features, False),
     }
-    features = _features_as(name, known)
+    features = features_as(name, known)
     present = tuple(sorted(feature for feature, has in features.items() if has))
     missing = tuple(sorted(features.keys() - set(present)))
     instructions = instructions.model_copy(update={"features": present, "missing_features": missing})
@@ -67,23 +58,3 @@ def on_machine(machine: Machine) -> Iterator[None]:
         yield
     finally:
         target.host_machine = host
-
-
-def run_as(name: str) -> None:
-    """The same for all of this process, until its end; before anything has asked what the processor has."""
-    from harness.matrix_unit import emulate_matrix_unit
-
-    known = llvm.get_host_cpu_features()
-    features = llvm.FeatureMap(_features_as(name, known))
-    if name == "amx" and not (known.get("amx-tile") and probe.allow_tile_registers()):
-        probe.allow_tile_registers = lambda: True  # type: ignore[assignment]
-        emulate_matrix_unit()
-    llvm.get_host_cpu_features = lambda: features
-    probe.processor_facts.cache_clear()
-    host_machine.cache_clear()
-
-
-def _features_as(name: str, known: dict[str, bool]) -> dict[str, bool]:
-    """Whether a processor of that name has each of the features."""
-    features = {feature: has and not feature.startswith(PROCESSORS[name]) for feature, has in known.items()}
-    return features | dict.fromkeys(MATRIX_FEATURES, True) if name == "amx" else features

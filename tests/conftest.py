@@ -7,7 +7,7 @@ import os
 import signal
 
 import pytest
-from harness.processors import PROCESSORS, run_as
+from harness.other_processor import PROCESSORS, run_as
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,7 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--processor",
         choices=sorted(PROCESSORS),
-        help="run tests as on a processor with these features and no more; other processes keep this one's",
+        help="run tests as on a processor with these features and no more; the matrix unit (amx) is emulated",
     )
 
 

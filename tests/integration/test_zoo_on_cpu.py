@@ -105,7 +105,7 @@ def test_network_at_its_published_size(name: str, options: Options) -> None:
 @pytest.fixture
 def six_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit so fast that it is taken at every accuracy that allows it."""
-    monkeypatch.setattr(matrix_plan, "_PRODUCT_CYCLES", 0.1)
+    monkeypatch.setitem(matrix_plan._PRODUCT_CYCLES, 6, 0.1)
 
 
 needs_emulation = pytest.mark.skipif(

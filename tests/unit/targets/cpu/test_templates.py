@@ -182,7 +182,7 @@ def test_six_products_are_taken_where_they_gain_enough_for_the_times_when_the_un
     (way,) = MATRIX.ways(problem, context)
     taken: list[tuple[float, bool]] = []
     for cycles in range(4, 44, 4):
-        monkeypatch.setattr(matrix_plan, "_PRODUCT_CYCLES", float(cycles))
+        monkeypatch.setitem(matrix_plan._PRODUCT_CYCLES, 6, float(cycles))
         kernels = lower_product(nest, context)
         assert not isinstance(kernels, Declined)
         gain = MATRIX.estimate(problem, way, context).gain

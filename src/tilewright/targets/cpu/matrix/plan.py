@@ -42,10 +42,11 @@ _MAX_CHAIN_STEPS = 32
 _FLOAT32_PRODUCTS = 6
 # Share of the L2 cache for the split inputs: a panel of weights and the result need the rest.
 _SCRATCH_SHARE = 0.6
-# A product of tiles with the loads of its factors. The unit takes 16 cycles; on an Emerald Rapids server that
-# others share, a core takes 19 or 66 for seconds at a time, whatever the loads. This is their mean, which
-# also explains the speed of whole networks there (docs/benchmarks_amx.md).
-_PRODUCT_CYCLES = 42.0
+# A product of tiles with the loads of its factors, by the number of products. The unit takes 16 cycles; on an
+# Emerald Rapids server that others share, a core takes 19 or 66 for seconds at a time, whatever the loads.
+# Six count as the mean, which explains the speed of networks there (docs/benchmarks_amx.md): the default must
+# not lose by them. Fewer count as in the fast state, since the choices that come of that gained there.
+_PRODUCT_CYCLES = {1: 20.0, 3: 20.0, 6: 42.0}
 # Bringing a tile of weights to the L1 cache, for all blocks that use it there.
 _TILE_LOAD_CYCLES = 24.0
 # Splitting 32 elements and storing the pieces; storing the zeros around an image.
@@ -430,7 +431,7 @@ def _chunk_cycles(shape: _Shape, plan: MatrixPlan, cold_rate: float = COLD_BYTES
         read = min(units * block.num_positions, grid.row.extent)
     split = read * plan.num_steps * _SPLIT_CYCLES[plan.num_pieces]
     tiles = block.rows * min(panels * block.columns, plan.num_columns_tiles)
-    products = len(PRODUCTS[plan.num_products]) * _PRODUCT_CYCLES
+    products = len(PRODUCTS[plan.num_products]) * _PRODUCT_CYCLES[plan.num_products]
     compute = blocks * tiles * shape.taps * plan.num_steps * products
     compute += tiles / block.rows * shape.taps * plan.num_steps * plan.num_pieces * _TILE_LOAD_CYCLES
     share = min(1.0, panels / plan.num_panels)
