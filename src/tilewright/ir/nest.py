@@ -287,10 +287,12 @@ class Stepwise(Opaque):
 class Walks(Opaque):
     """An operator whose data steer it through constant tables, in so many steps at the most.
 
-    To whoever asks for nests it is opaque; a target may have kernels for it.
+    To whoever asks for nests it is opaque; a target may have kernels for it. `reach` are nests that read and
+    write what it does, as far as rows go: of each operand all that an element of the result may depend on.
     """
 
     num_steps: int = 0
+    reach: Nests = ()
 
 
 Description = Nests | Opaque

@@ -25,6 +25,7 @@ from tilewright.ir.nest import (
     Opaque,
     Operand,
     RowsOf,
+    Walks,
     dim_of,
     index_dims,
 )
@@ -92,7 +93,8 @@ def _rows_of_node(node: Node, axes: RowAxes, inputs: frozenset[Value]) -> dict[V
     """Where the results of a node hold rows; None where it does not do the same to each."""
     if not any(value in axes for value in node.operands()):
         return {}
-    nests = describe(node)
+    description = describe(node)
+    nests = description.reach if isinstance(description, Walks) else description
     if isinstance(nests, Opaque):
         return None
     known: _Axes = {}

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tilewright.ir.graph import Graph, Node, Shape, Value
-from tilewright.ir.nest import Nest, Opaque, Operand
+from tilewright.ir.nest import Description, Nest, Opaque, Operand, Walks
 from tilewright.ir.ops.registry import describe
 
 Array = np.ndarray[Any, Any]
@@ -123,8 +123,10 @@ def walk(
 
 def _follow(places: Places) -> bool:
     """Whether two nodes do the same; then so are their results."""
-    nests, others = describe(places.node), describe(places.twin)
+    nests, others = _nests(places.node), _nests(places.twin)
     if isinstance(nests, Opaque) or isinstance(others, Opaque) or len(nests) != len(others):
+        return False
+    if isinstance(describe(places.node), Walks) and places.node.attributes != places.twin.attributes:
         return False
     if not all(places.follow(a, b) for a, b in zip(nests, others, strict=True)):
         return False
@@ -137,6 +139,12 @@ def _follow(places: Places) -> bool:
         if axes is None or not places.twins.pair(a, b, axes):
             return False
     return places.is_complete()
+
+
+def _nests(node: Node) -> Description:
+    """The nests of a node, or of a walk those that read and write what it does."""
+    description = describe(node)
+    return description.reach if isinstance(description, Walks) else description
 
 
 def grown_axes(a: Shape, b: Shape) -> Axes:

@@ -27,8 +27,17 @@ import numpy as np
 
 from tilewright.arrays import distinct
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Description, Opaque, Walks
-from tilewright.ir.ops.build import choice_attr, require, require_rank, require_result, require_shape
+from tilewright.ir.nest import Access, Description, Dim, Nest, Opaque, Walks, affine
+from tilewright.ir.ops.build import (
+    choice_attr,
+    input_operand,
+    output_operand,
+    read,
+    require,
+    require_rank,
+    require_result,
+    require_shape,
+)
 from tilewright.ir.ops.operands import present
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN, operator
 from tilewright.ir.work import HostWork
@@ -161,4 +170,15 @@ def tree_sums(node: Node) -> Description:
     ensemble = ensemble_of(node)
     require_result(node, _shapes(node)[0])
     num_rows = node.require(0).shape[0]
-    return Walks("TreeSums: data steer rows through trees", num_rows * int(ensemble.depths.sum()))
+    num_steps = num_rows * int(ensemble.depths.sum())
+    return Walks("TreeSums: data steer rows through trees", num_steps, (_reach(node),))
+
+
+def _reach(node: Node) -> Nest:
+    """Each row of the result depends on the same row of x, and on all tables."""
+    x, out = input_operand(node, 0), output_operand(node)
+    dims = (Dim("n", x.shape[0]), Dim("t", out.shape[1]), Dim("f", x.shape[1], "reduce"))
+    tables = [input_operand(node, position) for position in range(1, 8)]
+    reads = [Access(x, (affine("n"), affine("f")))]
+    reads += [Access(table, (affine(),) * len(table.shape), fill=0) for table in tables]
+    return Nest(dims, tuple(reads), Access(out, (affine("n"), affine("t"))), read(0, reads[0]), "max")

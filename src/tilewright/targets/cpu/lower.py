@@ -332,7 +332,8 @@ class _Lowering:
 
     def _walk(self, unit: _Unit, walk: Walk) -> KernelLaunch | HostOperator:
         """The kernel of a walk, which runs on the host where there is none."""
-        kernel = lower_trees(walk.node, self.isa)
+        has_rows = self.row_axes is not None and walk.node.require(0) in self.row_axes
+        kernel = lower_trees(walk.node, self.isa, has_rows=has_rows)
         if isinstance(kernel, Declined):
             return HostOperator(walk.node, f"{walk.description.reason}; {kernel.reason}")
         names = Names(self.tensors, unit.index, walk.group)

@@ -18,6 +18,7 @@ from tilewright.ir.ops import describe
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 from tilewright.ir.ops.trees import MAX_DEPTH, ensemble_of
 from tilewright.options import Options
+from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.trees.pack import keys_of, tables_of
 
 Array = np.ndarray[Any, Any]
@@ -79,6 +80,19 @@ def test_kernels_sum_as_the_reference_does(case: dict[str, Any], isa: str) -> No
     for num_threads in (1, 2):
         found = code.load(num_threads).run({"x": rows})["y"]
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("num_rows", [2, 9, 130])
+def test_a_run_of_fewer_rows_ends_with_them(num_rows: int) -> None:
+    graph, rows = forest(num_rows, width=2, targets=3)
+    graph.row_axes = {"x": 0}
+    code = compile_graph(graph, Options(target="cpu")).code.load(2)
+    assert isinstance(code, CpuExecutable)
+    assert code.row_axes == {"x": 0}
+    expected = run_graph(graph, {"x": rows})["y"]
+    for asked in {1, 2, num_rows // 2, num_rows}:
+        found = code.run_rows({"x": rows}, asked)["y"]
+        np.testing.assert_array_equal(found[:asked], expected[:asked])
 
 
 def test_no_tree_runs_on_the_host() -> None:

@@ -25,8 +25,11 @@ _MAX_RECORDS_BYTES = 2**31
 _LARGEST_RECORD_BYTES = 24
 
 
-def lower_trees(node: Node, isa: Isa) -> Kernel | Declined:
-    """The kernel of a node, whose rows are its operand `("input", 0)`, or why there is none."""
+def lower_trees(node: Node, isa: Isa, *, has_rows: bool = False) -> Kernel | Declined:
+    """The kernel of a node, whose rows are its operand `("input", 0)`, or why there is none.
+
+    With `has_rows`, a run may have fewer of them.
+    """
     problem = _problem(node)
     if problem is not None:
         return Declined(problem)
@@ -40,6 +43,7 @@ def lower_trees(node: Node, isa: Isa) -> Kernel | Declined:
         combine,
         _num_steps(node),
         isa,
+        has_rows=has_rows,
     )
     return kernel.estimated(_cycles(node))
 
