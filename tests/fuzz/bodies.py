@@ -24,6 +24,8 @@ Array = np.ndarray[Any, Any]
 
 OLDEST_OPSET = 11
 """With a Loop that may have no states."""
+_NEWEST_OPSET = 21
+"""Of control flow around a case that has none of its operators."""
 _NUM_STEPS = 3
 _RANDOM = ("Bernoulli", "Multinomial", "Random")
 
@@ -61,10 +63,10 @@ def usable_cases() -> tuple[Case, ...]:
 
 def _is_usable(case: Case) -> bool:
     graph = case.model.graph
-    opset = max((e.version for e in case.model.opset_import if e.domain in ("", "ai.onnx")), default=21)
+    versions = [entry.version for entry in case.model.opset_import if entry.domain in ("", "ai.onnx")]
     values = (*graph.input, *graph.output)
     return (
-        opset >= OLDEST_OPSET
+        max(versions, default=_NEWEST_OPSET) >= OLDEST_OPSET
         and bool(case.data_sets)
         and all(v.type.WhichOneof("value") == "tensor_type" for v in values)
         and not any(node.op_type.startswith(_RANDOM) for node in graph.node)
@@ -89,6 +91,8 @@ def compose(case: Case, kind: str, *, is_open: bool) -> Composed:
     expected = [as_array(x) for x in outputs]
     made = _KINDS[kind](case, arrays, expected)
     opsets = [*case.model.opset_import]
+    if all(entry.domain not in ("", "ai.onnx") for entry in opsets):
+        opsets.append(helper.make_opsetid("", _NEWEST_OPSET))
     given = {v.name: v for v in made.inputs}
     if is_open:
         for value in given.values():

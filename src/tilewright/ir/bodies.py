@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 
-from onnx import AttributeProto, GraphProto, NodeProto
+from onnx import AttributeProto, GraphProto, NodeProto, defs
 
 
 def body_graphs(node: NodeProto) -> Iterator[GraphProto]:
@@ -49,3 +50,21 @@ def rename_free(graph: GraphProto, renames: Mapping[str, str]) -> None:
             rename_free(body, outer)
     for value in graph.output:
         value.name = outer.get(value.name, value.name)
+
+
+def other_domains(graph: GraphProto) -> dict[str, int]:
+    """Domains besides ai.onnx of a body's nodes, each at its newest version: what is imported of such
+    domains, and how, does not depend on it."""
+    found: dict[str, int] = {}
+    for node in graph.node:
+        if node.domain not in ("", "ai.onnx"):
+            versions = [schema.since_version for schema in _schemas(node.domain)]
+            found[node.domain] = max(versions, default=1)
+        for body in body_graphs(node):
+            found.update(other_domains(body))
+    return found
+
+
+@functools.cache
+def _schemas(domain: str) -> tuple[defs.OpSchema, ...]:
+    return tuple(schema for schema in defs.get_all_schemas() if schema.domain == domain)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import InputError, ModelRejected
+from tilewright.ir.bodies import free_names, other_domains
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, SubgraphAttribute, Value
 from tilewright.ir.ops.registry import find_operator, host_excess
@@ -37,9 +38,17 @@ def run_control_flow(
     Raises:
         InputError: it takes more than `MAX_LOOP_STEPS` steps, those of loops inside included.
     """
-    steps = _Steps(node)
     outer = {value.name: array for value, array in zip(node.captures, captures, strict=True)}
+    return _run(node, inputs, outer, _Steps(node), body_of)
 
+
+def _run(
+    node: Node,
+    inputs: Sequence[Array | None],
+    outer: dict[str, Array],
+    steps: _Steps,
+    body_of: Callable[[str], Body] | None = None,
+) -> tuple[Array, ...]:
     def body(name: str) -> Body:
         return _counted(body_of(name), steps) if body_of else _reference_body(node, name, outer, steps)
 
@@ -178,30 +187,35 @@ class _Steps:
             )
 
 
-def _counting(steps: _Steps) -> list[Any]:
-    """onnx.reference's loops, for those inside a body, taking their steps from `steps`."""
-    from onnx.reference.ops.op_loop import Loop
-    from onnx.reference.ops.op_scan import Scan
+def _own_loops(opset: int, steps: _Steps) -> list[Any]:
+    """Loops inside a body, for onnx.reference in place of its own, which join what is to be stacked; they
+    take their steps from `steps`."""
+    return [_own_loop(op_type, opset, steps) for op_type in ("Loop", "Scan")]
 
-    def counting(base: Any) -> Any:
-        class Counting(base):  # type: ignore[misc]  # a class of a package without types
-            op_domain = ""
-            _run_body: Any
 
-            def __init__(self, *arguments: Any) -> None:
-                super().__init__(*arguments)
-                run: Any = self._run_body
+def _own_loop(op_type: str, opset: int, steps: _Steps) -> Any:
+    from onnx.reference.op_run import OpRun
 
-                def counted(*given: Any, **named: Any) -> Any:
-                    steps.take()
-                    return run(*given, **named)
+    def run(self: Any, *operands: Any, context: Any = None, **attributes: Any) -> tuple[Any, ...]:
+        proto = self.onnx_node
+        body = next(attribute.g for attribute in proto.attribute if attribute.name == "body")
+        given: dict[str, Any] = {
+            attribute.name: attribute.i or tuple(attribute.ints)
+            for attribute in proto.attribute
+            if attribute.name != "body" and (attribute.ints or attribute.i)
+        }
+        given["body"] = SubgraphAttribute(body.SerializeToString())
+        declared = body.output[len(body.output) - len(proto.output) :]
+        results = [
+            Value(name, DType(value.type.tensor_type.elem_type or DType.FLOAT32.value), ()) if name else None
+            for name, value in zip(proto.output, declared, strict=True)
+        ]
+        node = Node(op_type, [None] * len(operands), results, given, name=proto.name, opset=opset)
+        outer = {name: context[name] for name in free_names(body) if name in (context or {})}
+        return _run(node, operands, outer, steps)
 
-                self._run_body = counted
-
-        Counting.__name__ = base.__name__
-        return Counting
-
-    return [counting(Loop), counting(Scan)]
+    members = {"op_domain": "", "_run": run, "need_context": lambda self: True}
+    return type(op_type, (OpRun,), members)
 
 
 # Operators that onnx.reference does not run with every release of numpy, or compares one by one in Python.
@@ -237,8 +251,13 @@ def _own_reference(op_type: str, opset: int) -> Any:
     return type(op_type, (OpRun,), {"op_domain": "", "_run": run})
 
 
+def _num_elements(value: Any) -> int:
+    """Of a tensor, or a sequence of tensors."""
+    return sum(map(_num_elements, value)) if isinstance(value, list) else int(np.size(value))
+
+
 def _reference_body(node: Node, name: str, outer: dict[str, Array], steps: _Steps) -> Body:
-    from onnx import GraphProto, TensorProto, helper
+    from onnx import GraphProto, helper
     from onnx.reference import ReferenceEvaluator
 
     attribute = node.attributes.get(name)
@@ -246,21 +265,19 @@ def _reference_body(node: Node, name: str, outer: dict[str, Array], steps: _Step
         raise ModelRejected(f"{node!r} has no body {name!r}, which its operator needs.")
     graph = GraphProto.FromString(attribute.serialized)
     parameters = [value.name for value in graph.input]
-    for key, array in outer.items():
-        text = array.dtype.kind in "OUS"
-        number = TensorProto.STRING if text else helper.np_dtype_to_tensor_dtype(array.dtype)
-        graph.input.append(helper.make_tensor_value_info(key, number, array.shape))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", node.opset)])
+    graph.input.extend(map(helper.make_empty_tensor_value_info, outer))
+    opsets = {"": node.opset, **other_domains(graph)}
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*entry) for entry in opsets.items()])
     # What exists already may be larger: a body may hand on what it is given.
     given = max((v.num_elements for v in (*node.operands(), *node.results())), default=0)
-    new_ops = [*_counting(steps), *bounded_operators(), *_own_references(node.opset)]
+    new_ops = [*_own_loops(node.opset, steps), *bounded_operators(), *_own_references(node.opset)]
     evaluator = ReferenceEvaluator(model, new_ops=new_ops)
 
     def run(arrays: Sequence[Array]) -> list[Array]:
         steps.take()
         found = evaluator.run(None, {**outer, **dict(zip(parameters, arrays, strict=True))})
-        results = [np.asarray(array) for array in found]
-        largest = max((array.size for array in results), default=0)
+        results: list[Any] = [array if isinstance(array, list) else np.asarray(array) for array in found]
+        largest = max((_num_elements(array) for array in results), default=0)
         if largest > max(MAX_HOST_ELEMENTS, given):
             raise InputError(
                 f"{node.op_type} {node.name!r}: a result of its body grows to {largest} elements, more than "

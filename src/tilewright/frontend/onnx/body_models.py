@@ -6,18 +6,17 @@ body becomes a `PreparedModel`, whose graph is built at any shapes of what it is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, ModelProto, TensorProto, defs, helper
+from onnx import GraphProto, ModelProto, TensorProto, helper
 
 from tilewright.errors import ModelRejected
 from tilewright.frontend.onnx.initializers import Initializers
 from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.frontend.onnx.scope import unused
-from tilewright.ir.bodies import body_graphs, own_names
+from tilewright.ir.bodies import other_domains, own_names
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, SubgraphAttribute
 from tilewright.records import dataclass
@@ -77,7 +76,8 @@ def body_model(node: Node, attribute: str) -> BodyModel:
         for n, a in constants.items()
     )
     results = _add_results(graph, body, {*opened, *constants})
-    model.opset_import.extend(_opsets(graph, node.opset))
+    model.opset_import.append(helper.make_opsetid("", node.opset))
+    model.opset_import.extend(helper.make_opsetid(*entry) for entry in other_domains(body).items())
     origin = Origin(f"{node.op_type} {node.name!r}", None)
     prepared = PreparedModel(model, origin, Initializers(origin, constants), len(held.serialized))
     return BodyModel(
@@ -113,27 +113,3 @@ def _add_results(graph: GraphProto, body: GraphProto, outer: set[str]) -> list[s
         results.append(name)
         graph.output.append(helper.make_empty_tensor_value_info(name))
     return results
-
-
-def _opsets(graph: GraphProto, version: int) -> Sequence[Any]:
-    found: dict[str, int] = {"": version}
-    _find_domains(graph, found)
-    return [helper.make_opsetid(domain, number) for domain, number in found.items()]
-
-
-def _find_domains(graph: GraphProto, found: dict[str, int]) -> None:
-    """Of other domains, what a body has of them was imported at their newest version."""
-    newest: Mapping[str, int] = {}
-    for node in graph.node:
-        if node.domain not in ("", "ai.onnx") and node.domain not in found:
-            newest = newest or _newest()
-            found[node.domain] = newest.get(node.domain, 1)
-        for body in body_graphs(node):
-            _find_domains(body, found)
-
-
-def _newest() -> dict[str, int]:
-    versions: dict[str, int] = {}
-    for schema in defs.get_all_schemas():
-        versions[schema.domain] = max(versions.get(schema.domain, 1), schema.since_version)
-    return versions
