@@ -26,6 +26,7 @@ from tilewright.errors import ModelRejected
 from tilewright.frontend.onnx.limits import MAX_FOLDED_BYTES
 from tilewright.frontend.onnx.protos import all_nodes, model_nodes, node_label
 from tilewright.frontend.onnx.tensors import checked_shape, embedded_array, supported_dtype
+from tilewright.frontend.onnx.widen import widen_initializers
 from tilewright.ir.bodies import body_graphs, own_names, rename_free
 
 Array = np.ndarray[Any, Any]
@@ -58,7 +59,7 @@ def normalise_model(model: ModelProto, data: Mapping[int, Array]) -> dict[int, A
     for graph in graphs[1:]:
         _keep_last(graph, {})
     _copy_repeated_outputs(model.graph)
-    return _keep_last(model.graph, data)
+    return widen_initializers(model, _keep_last(model.graph, data))
 
 
 def _one_name_of_onnx(model: ModelProto) -> None:
