@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-MODES = ("default", "onnxruntime")
+MODES = ("default", "quick", "onnxruntime")
 
 
 def processor_s() -> float:

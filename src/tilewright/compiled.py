@@ -155,6 +155,20 @@ class CompiledModel:
                 raise ModelClosed
             return executable
 
+    @property
+    def is_final(self) -> bool:
+        """Whether runs are by the compiled code: not before that is there, where `first_answer` is quick."""
+        return True
+
+    def finish(self, timeout_s: float | None = None) -> bool:
+        """Wait until runs are by the compiled code, at most so long; whether they are.
+
+        Raises:
+            UnsupportedOp, BudgetExceeded, UsageError: what compiling failed of.
+            ModelClosed: it was closed.
+        """
+        return True
+
     def close(self) -> None:
         """Unload the code: at once, or when the runs in progress have ended. Later runs are refused.
 

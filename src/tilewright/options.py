@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tilewright.cost.base import Objective
 
 Hint = Literal["latency", "throughput", "energy", "edp"]
+FirstAnswer = Literal["compiled", "quick"]
 Accuracy = Literal["strict", "default", "relaxed", "fast"]
 Shapes = Mapping[str, tuple[int, ...]]
 OpenShapes = Mapping[str, tuple[Axis, ...]]
@@ -305,6 +306,15 @@ class Options:
             key=False,
         ),
     )
+    first_answer: FirstAnswer = field(
+        default="compiled",
+        metadata=_about(
+            "What answers first; quick is the reference, which rounds otherwise, while code is compiled.",
+            "--first-answer",
+            panel=_LIMITS,
+            key=False,
+        ),
+    )
     timeout_s: float | None = field(
         default=None,
         metadata=_about("Stop compiling after this many seconds.", "--timeout", panel=_LIMITS, key=False),
@@ -367,6 +377,7 @@ class Options:
             object.__setattr__(self, f.name, value)
         _check_choice("hint", self.hint, get_args(Hint))
         _check_choice("accuracy", self.accuracy, get_args(Accuracy))
+        _check_choice("first-answer", self.first_answer, get_args(FirstAnswer))
         _check_choice("effort", self.effort, tuple(EFFORT_EVALUATIONS))
         object.__setattr__(self, "target", canonical_target(self.target))
         if self.isa:

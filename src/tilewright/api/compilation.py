@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
 from tilewright.api.models import Model, Shapes, as_model
-from tilewright.api.static_compilation import compile_static
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
 from tilewright.errors import UsageError
@@ -31,8 +31,9 @@ def compile_model(
 
     `settings` are fields of `Options` (`hint="latency"`, `budget="60s"`, `threads=2`, ...); `options` gives
     all of them at once. A model whose shapes are open is compiled for those that `shapes` list now, and for
-    others when a run brings them: it is an `OpenCompiledModel`. `progress` is called with what is being done,
-    how much of it is done, and how much there is.
+    others when a run brings them: it is an `OpenCompiledModel`. With `first_answer="quick"` the first run is
+    by the reference, and code is compiled beside after it: see `QuickCompiledModel`. `progress` is called
+    with what is being done, how much of it is done, and how much there is.
 
     Raises:
         ModelRejected: the file is malformed, inconsistent or unsafe to read.
@@ -46,6 +47,12 @@ def compile_model(
         from tilewright.api.open_compilation import compile_open
 
         return compile_open(model, model.source, options, progress)
+    if options.first_answer == "quick":
+        from tilewright.api.quick_compilation import quick_model
+
+        return quick_model(model, options, functools.partial(_compiled_beside, model, options))
+    from tilewright.api.static_compilation import compile_static
+
     compiled = compile_static(model, options, progress=progress, releases=is_loaded_here)
     if is_loaded_here:
         # Nobody sees the loaded graph again. Nodes and values refer to each other, so it would be collected
@@ -53,6 +60,13 @@ def compile_model(
         for value in model.source.initializers:
             value.data = None
     return compiled
+
+
+def _compiled_beside(model: Model, options: Options, progress: Progress) -> CompiledModel:
+    """A model compiled while it answers already."""
+    from tilewright.api.static_compilation import compile_static
+
+    return compile_static(model, options, progress=progress)
 
 
 def compilation_request(

@@ -65,6 +65,12 @@ def compile_or_reuse(model: Model, options: Options, progress: Progress | None =
     model, options = compilation_request(model, None, None, options, {})
     if isinstance(model.source, PreparedModel):
         return compile_open(model, model.source, options, progress, _compiled_or_reused)
+    if options.first_answer == "quick":
+        from tilewright.api.quick_compilation import quick_model
+
+        return quick_model(
+            model, options, lambda progress: _compiled_or_reused(model, options, progress=progress)
+        )
     return _compiled_or_reused(model, options, progress=progress)
 
 

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from tilewright.api.models import Model
-from tilewright.api.static_compilation import compile_static
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import CompiledFacts, tensor_info
 from tilewright.content_pool import ContentPool
@@ -18,15 +17,19 @@ from tilewright.specialise.binding import Binding
 from tilewright.specialise.model import OpenCompiledModel
 from tilewright.version import __version__
 
+CompileShapes = Callable[[Model, Options, "ContentPool | None", "Progress | None"], CompiledModel]
+"""A model at given shapes, with others that share its constants."""
+
 
 def compile_open(
     model: Model,
     prepared: PreparedModel,
     options: Options,
     progress: Progress | None,
-    compile_whole: Callable[[Model, Options, ContentPool], CompiledModel] = compile_static,
+    compile_whole: CompileShapes | None = None,
 ) -> OpenCompiledModel:
-    """What `tw.compile` gives of a model whose shapes are open; `compile_whole` gives it at some shapes."""
+    """What `tw.compile` gives of a model whose shapes are open; `compile_whole` gives it at some shapes,
+    `compile_static` where it is None."""
     binding = Binding(prepared.inputs, prepared.defaulted, options.shapes)
     outputs = {name: found for name, found in prepared.outputs.items() if found is not None}
     facts = CompiledFacts(
@@ -50,7 +53,18 @@ def compile_open(
     ) -> CompiledModel:
         chosen = dataclasses.replace(options, shapes=dict(shapes), timeout_s=time_left_s)
         part = dataclasses.replace(model, source=graph, shapes=dict(shapes))
-        return (compile_whole if is_whole else compile_static)(part, chosen, pool)
+
+        def compile_now(progress: Progress | None = None) -> CompiledModel:
+            from tilewright.api.static_compilation import compile_static
+
+            how = compile_whole if is_whole and compile_whole is not None else compile_static
+            return how(part, chosen, pool, progress)
+
+        if options.first_answer == "quick":
+            from tilewright.api.quick_compilation import quick_model
+
+            return quick_model(part, chosen, compile_now)
+        return compile_now()
 
     compiled = OpenCompiledModel(prepared, binding, facts, compile_part)
     compiled.prepare(progress)

@@ -19,7 +19,7 @@ from tilewright.errors import TilewrightError
 from tilewright.forks import ForkSafeLock
 from tilewright.frontend.onnx import Source
 from tilewright.hardware.probe import num_threads_default
-from tilewright.options import Options, parse_open_shapes
+from tilewright.options import FirstAnswer, Options, parse_open_shapes
 from tilewright.specialise.opened import open_compiled
 
 logger = logging.getLogger(__name__)
@@ -29,7 +29,8 @@ class InferenceSession:
     """For code written against onnxruntime: `InferenceSession(path).run(None, feed)`.
 
     Takes a model or an artifact. A model whose shapes are open is compiled for those that `shapes` list now,
-    and for others when a run brings them, unless they are frozen; of an artifact they name one set. Of
+    and for others when a run brings them, unless they are frozen; of an artifact they name one set. With
+    `first_answer="quick"` first runs are by the reference while code is compiled beside. Of
     `sess_options` only `intra_op_num_threads` is read; `providers` are ignored, for there is one. Inputs may
     be arrays of any library that shares its memory, as by DLPack.
     """
@@ -44,11 +45,14 @@ class InferenceSession:
         *,
         shapes: Shapes | str | None = None,
         frozen_shapes: bool = False,
+        first_answer: FirstAnswer = "compiled",
     ) -> None:
         threads = getattr(sess_options, "intra_op_num_threads", 0) or None
         listed = parse_open_shapes(shapes) if isinstance(shapes, str) else shapes or {}
         asked = {name: tuple(shape) for name, shape in listed.items()}
-        options = Options(threads=threads, shapes=asked, frozen_shapes=frozen_shapes)
+        options = Options(
+            threads=threads, shapes=asked, frozen_shapes=frozen_shapes, first_answer=first_answer
+        )
         is_artifact = isinstance(path_or_bytes, str | os.PathLike) and str(path_or_bytes).endswith(".tw")
         self.compiled = (
             open_compiled(Path(os.fspath(path_or_bytes)), options)  # type: ignore[arg-type]  # checked above

@@ -248,6 +248,28 @@ class OpenCompiledModel(CompiledModel):
         """Threads that share the work of a run."""
         return resolve_threads(self.options.num_threads)
 
+    @property
+    def is_final(self) -> bool:
+        """Whether runs at all shapes so far are by compiled code."""
+        return all(compiled.is_final for compiled in self._compiled_parts())
+
+    def finish(self, timeout_s: float | None = None) -> bool:
+        """Wait until runs at all shapes so far are by compiled code, at most so long; whether they are.
+
+        Raises:
+            UnsupportedOp, BudgetExceeded, UsageError: what compiling failed of.
+            ModelClosed: it was closed.
+        """
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        for compiled in self._compiled_parts():
+            compiled.finish(None if deadline_s is None else max(0.0, deadline_s - time.monotonic()))
+        return self.is_final
+
+    def _compiled_parts(self) -> list[CompiledModel]:
+        parts = (*self._store.values(), *self._following.values())
+        found = (part.compiled for part in parts if isinstance(part, Part))
+        return [compiled for compiled in found if compiled is not None]
+
     def close(self) -> None:
         """Unload the code of all shapes. See `CompiledModel.close`."""
         super().close()
