@@ -27,6 +27,7 @@ from tilewright.ir.control_flow import CONTROL_FLOW, run_control_flow
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Shape, SubgraphAttribute
 from tilewright.options import Options
+from tilewright.specialise.accumulators import Unaccumulated, without_accumulators
 from tilewright.specialise.binding import Binding
 from tilewright.specialise.model import OpenCompiledModel
 from tilewright.specialise.parts import interpreted_values, is_light
@@ -124,13 +125,16 @@ class _ControlFlow:
         self._lock = ForkSafeLock()
         self._code: OrderedDict[Any, RunsControlFlow | None] = OrderedDict()
         self._open: dict[str, _OpenBody] = {}
+        self._rest = without_accumulators(node)
 
     def run(self, operands: Sequence[Array | None], captures: Sequence[Array]) -> tuple[Array | None, ...]:
         """The node's results."""
         node = self._node
         if not self._is_little(operands, captures):
-            code = self._coded(operands, captures)
+            code = self._coded(self._node, operands, captures)
             results = None if code is None else code.run(operands, captures)
+            if results is None and self._rest is not None:
+                results = self._appended(self._rest, operands, captures)
             if results is not None:
                 return results
         fed = dict(zip((value.name for value in node.captures), captures, strict=True))
@@ -153,14 +157,25 @@ class _ControlFlow:
         scanned = operands[len(operands) - node.int_attr("num_scan_inputs", 1)]
         return scanned is not None and scanned.shape[axes[0]] <= _MAX_LITTLE_STEPS
 
-    def _coded(self, operands: Sequence[Array | None], captures: Sequence[Array]) -> RunsControlFlow | None:
+    def _appended(
+        self, rest: Unaccumulated, operands: Sequence[Array | None], captures: Sequence[Array]
+    ) -> tuple[Array | None, ...] | None:
+        """Results of a loop to whose states steps append; None where others change their shape."""
+        given = rest.operands(operands)
+        code = self._coded(rest.node, given, captures)
+        found = None if code is None else code.run(given, captures)
+        return None if found is None else rest.results(operands, found)
+
+    def _coded(
+        self, node: Node, operands: Sequence[Array | None], captures: Sequence[Array]
+    ) -> RunsControlFlow | None:
         shapes = [None if a is None else a.shape for a in operands]
         captured = [a.shape for a in captures]
-        key = (tuple(shapes), tuple(captured))
+        key = (node is self._node, tuple(shapes), tuple(captured))
         with self._lock:
             if key not in self._code:
                 compile_body = partial(CompiledBodies().compile_body, options=self._runner.options)
-                self._code[key] = compiled_control_flow(self._node, shapes, captured, compile_body)
+                self._code[key] = compiled_control_flow(node, shapes, captured, compile_body)
                 while len(self._code) > _MAX_KEPT:
                     self._code.popitem(last=False)
             self._code.move_to_end(key)

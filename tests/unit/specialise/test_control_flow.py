@@ -396,3 +396,38 @@ def test_a_closed_model_lets_go_of_its_bodies() -> None:
     compiled.close()
     with pytest.raises(ModelClosed):
         compiled.run(None, feed)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 90])
+def test_what_steps_append_to_a_state_is_joined_at_the_end(count: int) -> None:
+    text = """g (int64 n, float[2] x, float[2,1] u) => (float[2] s, float[?] y, float[2,?] z, float[?,2] r) {
+      c = Constant<value = bool {1}>()
+      s, y, z, r = Loop (n, c, x, x, u) <body = b (int64 i, bool ci, float[2] a, float[?] p, float[2,?] q)
+        => (bool co, float[2] a1, float[?] p1, float[2,?] q1, float[2] t) {
+        co = Identity(ci)
+        a1 = Add(a, x)
+        p1 = Concat<axis = 0>(p, a1, x)
+        k = Constant<value_ints = [1]>()
+        v = Unsqueeze(a1, k)
+        q1 = Concat<axis = -1>(q, v, v)
+        t = Neg(a1)
+      }>
+    }"""
+    feed = {"n": count, "x": np.float32([1, 2]), "u": np.float32([[7], [8]])}
+    _, y, z, _ = agreed(model_of(text), feed)
+    assert y.shape == (2 + 4 * count,)
+    assert z.shape == (2, 1 + 2 * count)
+
+
+def test_a_state_that_is_read_otherwise_is_no_accumulator() -> None:
+    text = """g (int64 n, float[2] x) => (float[?] y, float[?] z) {
+      c = Constant<value = bool {1}>()
+      y, z = Loop (n, c, x) <body = b (int64 i, bool ci, float[?] p) => (bool co, float[?] p1, float t) {
+        co = Identity(ci)
+        t = ReduceSum<keepdims = 0>(p)
+        k = Constant<value_ints = [0]>()
+        u = Unsqueeze(t, k)
+        p1 = Concat<axis = 0>(p, u)
+      }>
+    }"""
+    agreed(model_of(text), {"n": 5, "x": np.float32([1, 2])})
