@@ -204,7 +204,7 @@ def _place(model: Model, options: Options) -> _Place | None:
         _package_digest(),
         model.sha256,
         options.to_json(),
-        model.source.row_axes if isinstance(model.source, Graph) else {},
+        [model.source.row_axes, model.source.past_axes] if isinstance(model.source, Graph) else [],
         repr(processor_facts()),
         repr((host.cpu_name, host.num_threads, host.caches)),
         [_stamp(directory / name) for name in DATABASE_FILES],

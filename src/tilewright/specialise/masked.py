@@ -66,8 +66,8 @@ def padding(
     small, large = extents
     if small < _LEAST_EXTENT:
         return None
-    for kind in (_PaddedAfter, _PaddedBefore):
-        twins = Twins(large - small, partial(_real_axes, is_at_end=kind.is_at_end))
+    for kind in (_PaddedAfter, PaddedBefore):
+        twins = Twins(large - small, partial(real_axes, is_at_end=kind.is_at_end))
         followed = walk(graph, larger, inputs, twins, kind)
         if followed is not None:
             masks = sorted(m for position, places in enumerate(followed) for m in places.masks(position))
@@ -228,7 +228,9 @@ class _PaddedAfter(_MaskedPlaces):
     is_at_end = False
 
 
-class _PaddedBefore(_MaskedPlaces):
+class PaddedBefore(_MaskedPlaces):
+    """Places of which the last are real."""
+
     is_at_end = True
 
 
@@ -281,7 +283,7 @@ def _axis_of(access: Access, dim: str) -> int | None:
     return next((axis for axis, index in enumerate(access.index) if dim_of(index) == dim), None)
 
 
-def _real_axes(real: Array, longer: Array, *, is_at_end: bool) -> Axes | None:
+def real_axes(real: Array, longer: Array, *, is_at_end: bool) -> Axes | None:
     """Axes in which an array is longer than another of which it has the bits at the begin, or the end; None
     where it has not.
     """

@@ -25,9 +25,10 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Shape
 from tilewright.ir.rows import rows_of
 from tilewright.specialise.binding import Binding, Key
-from tilewright.specialise.divided import DividedRows, placed
+from tilewright.specialise.divided import DividedRows, PaddedShapes, placed
 from tilewright.specialise.facts import Specialisation, Specialisations
-from tilewright.specialise.others import ByOthers, Others, with_extent
+from tilewright.specialise.growing import GrowingCaches, GrownShapes
+from tilewright.specialise.others import Others, with_extent
 from tilewright.specialise.parts import Compile, Part, is_light
 from tilewright.specialise.store import Entry, Store
 from tilewright.specialise.tails import Tail
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from tilewright.artifact.stored_rows import StoredRows
 
 Array = np.ndarray[Any, Any]
+ByOthers = DividedRows | PaddedShapes | GrownShapes
+"""What runs by the code for other shapes."""
 Shapes = Mapping[str, Shape]
 Purpose = Literal["ahead", "run", "at"]
 """Why something is made: before any run, for one, or because somebody asked for the model at these shapes."""
@@ -106,6 +109,7 @@ class OpenCompiledModel(CompiledModel):
         self._others = Others(
             prepared, binding, self._ahead, self._compile_masked, is_frozen=facts.options.frozen_shapes
         )
+        self._growing = GrowingCaches(prepared, binding, facts.options, self._compile_masked)
         self._tails: weakref.WeakKeyDictionary[PreparedModel, Tail] = weakref.WeakKeyDictionary()
         self._recent: _Recent | None = None
         runner = families.BODIES.get("compiled").runner
@@ -278,6 +282,7 @@ class OpenCompiledModel(CompiledModel):
             if isinstance(part, Part) and part.compiled is not None:
                 part.compiled.close()
         self._others.close()
+        self._growing.close()
         self._recent = None
         self._tails.clear()
         self._run_operator = self._run_decided = host_runner()
@@ -354,11 +359,12 @@ class OpenCompiledModel(CompiledModel):
 
     def _made(self, key: Key, purpose: Purpose) -> Part | ByOthers:
         if purpose == "ahead" and self._binding.is_inside(key):
-            rows = self._others.rows_of_larger(key)
-            if rows is not None:
-                return rows
+            beside = self._growing.serving(key) or self._others.rows_of_larger(key)
+            if beside is not None:
+                return beside
         if purpose == "run":
-            found = self._others.serving(key)
+            may_compile = not self.options.frozen_shapes
+            found = self._growing.serving(key, may_compile=may_compile) or self._others.serving(key)
             if found is not None:
                 return found
             if self.options.frozen_shapes:

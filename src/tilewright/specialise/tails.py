@@ -24,7 +24,7 @@ MAX_GROWTH = 2
 """Inputs of so many times the elements are little work still; larger ones are looked at again."""
 
 
-class _Repeated:
+class RepeatedStep:
     """A step that runs many times. Shapes are mostly those of the last run, and so is the node then."""
 
     def __init__(self, step: Step, dtypes: Mapping[str, DType], run_operator: HostRunner) -> None:
@@ -64,7 +64,7 @@ class Tail:
     """The nodes of a model behind a shape that data decide, for inputs of at most so many elements;
     `constants` are all values that depend on no input."""
 
-    steps: Sequence[_Repeated]
+    steps: Sequence[RepeatedStep]
     constants: Mapping[str, Array]
     max_elements: int
 
@@ -83,7 +83,7 @@ class Tail:
         constants = model.arrays()
         asked = []
         for step in steps:
-            repeated = _Repeated(step, dtypes, run_operator)
+            repeated = RepeatedStep(step, dtypes, run_operator)
             if constants.keys() >= {*repeated.operands, *step.captures}:
                 constants.update(repeated.results(constants))
             else:

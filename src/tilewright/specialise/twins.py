@@ -114,14 +114,14 @@ def walk(
     followed = []
     for node, twin in zip(graph.nodes, other.nodes, strict=True):
         places = kind(twins, node, twin)
-        if not _follow(places):
+        if not follow(places):
             return None
         followed.append(places)
     is_same = all(twins.axes(a, b) is not None for a, b in zip(graph.outputs, other.outputs, strict=True))
     return followed if is_same else None
 
 
-def _follow(places: Places) -> bool:
+def follow(places: Places) -> bool:
     """Whether two nodes do the same; then so are their results."""
     nests, others = _nests(places.node), _nests(places.twin)
     if isinstance(nests, Opaque) or isinstance(others, Opaque) or len(nests) != len(others):

@@ -27,6 +27,19 @@ class RunsRows(Protocol):
         ...
 
 
+@runtime_checkable
+class RunsPast(Protocol):
+    """An executable whose runs may have shorter caches, along `row_axes` of inputs and outputs: `ir.past`."""
+
+    row_axes: Mapping[str, int]
+
+    def run_past(
+        self, feed: Mapping[str, Array], outputs: Mapping[str, Sequence[int]], num_past: int
+    ) -> dict[str, Array]:
+        """Outputs of a run with so many places; caches among them have the shapes of `outputs`."""
+        ...
+
+
 class HostRunner(Protocol):
     """What runs an operator whole on the host: see `ir.interpret.run_node`."""
 

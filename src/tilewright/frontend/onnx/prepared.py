@@ -189,6 +189,20 @@ class PreparedModel:
         require_valid(graph, after="import")
         return Division(graph, dtypes, constants, operators, rest)
 
+    def graph_and_values(self, shapes: Shapes) -> tuple[Graph, dict[str, Value]] | None:
+        """The graph at these shapes, and its values by their names in the model; None where data decide one.
+
+        Raises:
+            UsageError, ModelRejected, UnsupportedOp: as for `graph`.
+        """
+        with _as_documented(), self._importing(shapes, Importer) as importer:
+            scope = importer.begin(self._model)
+            if not all(importer.try_node(node, scope) for node in self._model.graph.node):
+                return None
+            graph = importer.finish(scope, [v.name for v in self._model.graph.output])
+        require_valid(graph, after="import")
+        return graph, {name: value for name, value in scope.values.items() if value is not None}
+
     def steps(self, dtypes: Mapping[str, DType]) -> tuple[Step, ...] | None:
         """Its nodes one by one, for whatever shapes; None where one is of another domain, or the type of what
         it reads or gives is not known.

@@ -144,7 +144,14 @@ class PlacedModel:
 
     @property
     def row_axes(self) -> dict[str, int]:
-        """Axes of inputs along which a run may have fewer rows; none where each run is for all."""
+        """Axes of inputs along which a run may have fewer rows; none where each run is for all.
+
+        Or those of caches, inputs and outputs, along which it may have fewer places.
+        """
+        if self.program.graph.past_axes:
+            return (
+                dict(self.program.graph.past_axes) if self.lowered.takes_any_past(self.program.graph) else {}
+            )
         return dict(self.program.graph.row_axes) if self.lowered.has_rows else {}
 
     @property

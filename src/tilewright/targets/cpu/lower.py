@@ -15,6 +15,7 @@ from tilewright.ir.expr import Read
 from tilewright.ir.fuse import FusedNodes, NestGroup, steps_group
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Opaque, Operand, RowsOf, Stepwise, Walks, affine
+from tilewright.ir.past import past_inputs, with_past_loops
 from tilewright.ir.rows import RowAxes, rows_of, with_row_loops, without_row_loops
 from tilewright.options import Accuracy
 from tilewright.partition.base import Partition, Subgraph, make_subgraph
@@ -79,7 +80,7 @@ def lower_partition(
     choices. With `has_rows`, a run may have fewer rows than the graph, where it says which axes hold them.
     """
     lowering = _Lowering(partition, isa, accuracy, choices, fuse or FusedNodes(), repeats or Repeats())
-    lowering.row_axes = rows_of(partition.graph) if has_rows else None
+    lowering.row_axes = rows_of(partition.graph) if has_rows and not partition.graph.past_axes else None
     return lowering.run(progress or (lambda what, done, total: None))
 
 
@@ -133,6 +134,7 @@ class _Lowering:
         self.units: list[_Unit] = []
         self.repeats = repeats
         self.row_axes: RowAxes | None = None
+        self.pasts = past_inputs(partition.graph)
         self.declined: set[tuple[int, KernelForm]] = set()  # with the number of the subgraph
         self.separate: set[Value] = set()
         self.row_major: set[Value] = set()  # as forms say
@@ -205,6 +207,8 @@ class _Lowering:
                 work = replace(work, nests=tuple(map(round_products, work.nests)))
             if self.row_axes is not None:
                 work = with_row_loops(work, self.row_axes)
+            if self.pasts:
+                work = with_past_loops(work, self.pasts)
         self.units.append(_Unit(len(self.units), work, nodes, form))
         return self.units[-1]
 
@@ -239,6 +243,7 @@ class _Lowering:
     def _choose_views(self) -> None:
         """Leave out copies into concatenations and out of slices."""
         fixed: set[Tensor] = {*self.graph.inputs, *self.graph.outputs, *self.tensors.relayouts.values()}
+        caches = {v for v in self.graph.outputs if v.name in self.graph.past_axes}
         groups: list[tuple[NestGroup, TensorOf]] = []
         for unit in self.units:
             if not isinstance(unit.work, NestGroup):
@@ -252,6 +257,9 @@ class _Lowering:
                     is_constant = isinstance(tensor, Value) and tensor.is_constant
                     if tensor is not None and (access.view is not None or is_constant):
                         fixed.add(tensor)
+                if caches and names.tensor(nest.write.operand) in caches:  # where, the run says
+                    sources = (names.tensor(access.operand) for access in nest.reads)
+                    fixed.update(tensor for tensor in sources if tensor is not None)
         self.tensors.place(find_views(groups, self.tensors.layouts, frozenset(fixed)))
 
     def _reorder_inputs(self) -> list[KernelLaunch]:

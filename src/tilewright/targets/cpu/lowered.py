@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.nest import Nest, Operand
 from tilewright.partition.base import Partition
 from tilewright.records import dataclass
@@ -172,6 +172,24 @@ class LoweredModel(LoweredTensors):
     def has_rows(self) -> bool:
         """Whether a run may have fewer rows than the graph."""
         return any(isinstance(arg, NumRows) for launch in self.launches for arg in launch.args)
+
+    def takes_any_past(self, graph: Graph) -> bool:
+        """Whether nothing but attention, which the run tells how many places there are, touches caches."""
+        caches = {v for v in (*graph.inputs, *graph.outputs) if v.name in graph.past_axes}
+        if any(caches & {*o.node.operands(), *o.node.results()} for o in self.host_operators):
+            return False
+        if any(not isinstance(t, Value) or self.root(t) is not t for t in caches):
+            return False
+        shared = {self.root(tensor) for tensor in self.alias}
+        touching = [
+            launch
+            for launch in self.launches
+            if not caches.isdisjoint(self.root(t) for t in (*launch.reads, *launch.writes))
+        ]
+        return caches.isdisjoint(shared) and all(
+            launch.kernel.template == "attention" and any(isinstance(arg, NumRows) for arg in launch.args)
+            for launch in touching
+        )
 
     @property
     def host_operators(self) -> tuple[HostOperator, ...]:

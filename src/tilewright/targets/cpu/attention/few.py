@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
@@ -61,7 +62,7 @@ class Piece:
     start: Int
     first: Int
     column: Int
-    count: int
+    count: Int
 
 
 class FewQueries(Heads):
@@ -108,15 +109,22 @@ class FewQueries(Heads):
         """Scores of all queries by vectors of keys, which later queries find in the first cache."""
         e, keys = self.e, self.plan.keys
         pieces = self.pieces("k")
-        count = sum(piece.count for piece in pieces)
-        # Lanes behind the last key are no piece's, but of the last vector of a single one.
-        written = -(-count // keys.lanes) if len(pieces) == 1 else count // keys.lanes
+        count: Int = 0
+        for piece in pieces:
+            count = e.add(count, piece.count)
         never = e.constant(self.key_type, -math.inf)
+        # Lanes behind the last key are no piece's, but of the last vector of a single one.
+        if isinstance(count, int):
+            written = -(-count // keys.lanes) if len(pieces) == 1 else count // keys.lanes
+            empty: Sequence[Int] = range(written * keys.lanes, keys.padded_extent, keys.lanes)
+        else:
+            empty = [e.mul(e.udiv(count, keys.lanes), keys.lanes)]
         for row in range(num_rows):
-            for first in range(written * keys.lanes, keys.padded_extent, keys.lanes):
+            for first in empty:
                 e.store(never, self._score(row, first))
 
-        def block(rows: _Rows, piece: Piece, start: Int, active: int) -> None:
+        def block(rows: _Rows, piece: Piece, start: Int, active: Int) -> None:
+            assert isinstance(active, int), "what is left of a piece comes in blocks of known sizes"
             column = e.add(piece.column, start)
             here = {**places, self.problem.column: e.add(piece.first, start)}
 
@@ -127,7 +135,7 @@ class FewQueries(Heads):
             later = _Rows(rows.first, rows.step_bytes, None)
             e.loop(1, num_rows, 1, lambda row, _: row_scores(row, later))
 
-        self._blocks("k", pieces, at, keys.lanes, block)
+        self._blocks("k", pieces, at, keys.lanes, block, self._halves)
 
     def _score(self, row: Int, column: Int) -> Val:
         elements = self.e.add(self.e.mul(row, self.plan.score_stride), column)
@@ -173,7 +181,7 @@ class FewQueries(Heads):
         num_vectors = num_rows * plan.channels.padded_extent // plan.channels.lanes
         e.loop(0, num_vectors, 1, lambda number, _: e.store(zero, self._total(0, number)))
 
-        def block(values: _Rows, piece: Piece, start: Int, count: int) -> None:
+        def block(values: _Rows, piece: Piece, start: Int, count: Int) -> None:
             weights = self._score(0, e.add(piece.column, start))
 
             def panel(index: Int, num_vectors: int, active: int) -> None:
@@ -186,7 +194,7 @@ class FewQueries(Heads):
 
             self.panels(plan.channels, panel)
 
-        self._blocks("v", self.pieces("v"), at, size, block)
+        self._blocks("v", self.pieces("v"), at, size, block, self._at_once)
         self.panels(
             plan.channels,
             lambda index, vectors, active: self.store_results(
@@ -195,13 +203,14 @@ class FewQueries(Heads):
         )
 
     def _sums_of_block(
-        self, values: _Rows, weights: Val, num_rows: int, num_keys: int, width: int
+        self, values: _Rows, weights: Val, num_rows: int, num_keys: Int, width: int
     ) -> Sequence[Val]:
         """The sums of a block of values, `width` channels of them, in the weights of each row."""
         e, lanes = self.e, self.plan.channels.lanes
         type, num_vectors = vec("float", lanes), -(-width // lanes)
         count = num_rows * num_vectors
-        unroll = next((u for u in (4, 2) if count * u <= _UNROLLED_SUMS and num_keys % u == 0), 1)
+        each = num_keys if isinstance(num_keys, int) else 1
+        unroll = next((u for u in (4, 2) if count * u <= _UNROLLED_SUMS and each % u == 0), 1)
 
         def add_key(key: Int, sums: Sequence[Val]) -> list[Val]:
             vectors = self._vectors(values, key, width, lanes)
@@ -249,10 +258,13 @@ class FewQueries(Heads):
         if not parts:
             count = self.problem.extents[self.problem.column]
             return [Piece(name, self.walked[name], 0, 0, 0, count)]
-        return [
-            Piece(part_name(name, number), part.walked, 0, part.first, part.first, part.count)
-            for number, part in enumerate(parts)
-        ]
+        fewer = 0 if self.past is None else self.e.sub(parts[0].count, self.past)
+        pieces = []
+        for number, part in enumerate(parts):
+            first = self.e.sub(part.first, fewer) if number else 0
+            held = self.past if part.is_open and self.past is not None else part.count
+            pieces.append(Piece(part_name(name, number), part.walked, 0, first, first, held))
+        return pieces
 
     def _blocks(
         self,
@@ -260,12 +272,16 @@ class FewQueries(Heads):
         pieces: Sequence[Piece],
         at: Mapping[str, Val],
         size: int,
-        block: Callable[[_Rows, Piece, Int, int], None],
+        block: Callable[[_Rows, Piece, Int, Int], None],
+        rests: Callable[[Piece, Int, Callable[[Int, Int], None]], None],
     ) -> None:
-        """`block` with the rows, the piece, the start in it and the count of at most `size` keys at once."""
+        """`block` with the rows, the piece, the start in it and the count of at most `size` keys at once.
+
+        `rests` cuts what is left of a piece whose count the run gives, from a start on.
+        """
         e, column = self.e, self.problem.column
 
-        def rows(piece: Piece, start: Int, count: int) -> None:
+        def rows(piece: Piece, start: Int, count: Int) -> None:
             step = piece.walked.step(column)
             first = self.along(piece.source, at[piece.source], column, e.add(piece.start, start))
             keys = _Rows(first, step * ELEMENT_BYTES, None)
@@ -275,6 +291,11 @@ class FewQueries(Heads):
             block(keys, piece, start, count)
 
         def all_rows(piece: Piece) -> None:
+            if not isinstance(piece.count, int):
+                full = e.mul(e.udiv(piece.count, size), size)
+                e.loop(0, full, size, lambda start, _: rows(piece, start, size))
+                rests(piece, full, lambda start, count: rows(piece, start, count))
+                return
             rest = piece.count % size
             e.loop(0, piece.count // size, 1, lambda number, _: rows(piece, e.mul(number, size), size))
             if rest:
@@ -282,6 +303,22 @@ class FewQueries(Heads):
 
         for piece in pieces:
             all_rows(piece)
+
+    def _halves(self, piece: Piece, start: Int, use: Callable[[Int, Int], None]) -> None:
+        """What is left of a piece in blocks of which each is half as long as the one before."""
+        e, half = self.e, self.plan.keys.lanes // 2
+        left = e.sub(piece.count, start)
+        while half:
+            taken = e.mul(e.udiv(left, 2 * half), 2 * half)
+            has_half = e.compare("ne", e.urem(e.udiv(left, half), 2), 0)
+            e.if_(has_half, partial(use, e.add(start, taken), half))
+            half //= 2
+
+    def _at_once(self, piece: Piece, start: Int, use: Callable[[Int, Int], None]) -> None:
+        """What is left of a piece as one block."""
+        e = self.e
+        left = e.sub(piece.count, start)
+        e.if_(e.compare("sgt", left, 0), partial(use, start, left))
 
     def _vectors(self, rows: _Rows, number: Int, width: int, lanes: int | None = None) -> list[Val]:
         """A key, value or query in vectors, kept where it has to be; lanes behind its end are zero."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.attention.finish import Finish
-from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, mask_name
+from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, mask_name, part_name
 from tilewright.targets.cpu.attention.pack import Packer
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
 from tilewright.targets.cpu.contraction.choose import MAX_CHAIN_STEPS
@@ -47,7 +47,8 @@ def generate_attention(
     params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
     with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
         pointers = {name: e.load(PTR, e.gep(block, 8 * i)) for i, name in enumerate(walked)}
-        num_rows = None if problem.row_loop is None else e.load(I64, e.gep(block, 8 * len(walked)))
+        is_open = problem.row_loop is not None or problem.most_past is not None
+        num_rows = e.load(I64, e.gep(block, 8 * len(walked))) if is_open else None
         heads(e, problem, plan, pointers, scratch, num_rows).chunk(chunk)
     symbol, text = name_by_content(e.text(), TEMPLATE)
     keys, channels = plan.keys, plan.channels
@@ -70,7 +71,7 @@ def generate_attention(
 class Heads:
     """Emits the loops from a chunk down to its tiles, by packed operands; the attributes are fixed facts.
 
-    `num_rows` are those of a run, where it may have fewer than the problem.
+    `num_rows` are those of a run, where it may have fewer than the problem; or keys of a cache that grows.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Heads:
     ) -> None:
         self.e, self.problem, self.plan, self.num_rows = e, problem, plan, num_rows
         self.walked, self.pointers = problem.operands, pointers
+        self.past: Int | None = None if problem.most_past is None else num_rows
         self.packer = Packer(e, problem, plan, scratch)
         self.scores = e.gep(scratch, plan.scores_offset)
         self.shifts = e.gep(scratch, plan.rows_offset)
@@ -127,6 +129,11 @@ class Heads:
         at = {name: self._moved(name, self.pointers[name], w.start) for name, w in self.walked.items()}
         for loop, index in indices.items():
             at = {name: self.along(name, at[name], loop, index) for name in at}
+        if self.past is not None and self.problem.most_past is not None:
+            # Of masks, which are made for the longest past, the last places are those of the run.
+            skipped = self.e.sub(self.problem.most_past, self.past)
+            for name in map(mask_name, self.problem.masks):
+                at[name] = self.along(name, at[name], self.problem.column, skipped)
         return at, indices
 
     def _moved(self, name: str, pointer: Val, elements: Int) -> Val:
@@ -135,7 +142,23 @@ class Heads:
 
     def along(self, name: str, pointer: Val, loop: str, index: Int) -> Val:
         """An operand's address moved along a loop."""
-        return self._moved(name, pointer, self.e.mul(index, self.walked[name].step(loop)))
+        step, places = self.walked[name].step(loop), self._num_places(name)
+        if step == 0 or places is None:
+            return self._moved(name, pointer, self.e.mul(index, step))
+        most, count = places
+        # Of an axis outside of the places, which follow each other without gaps.
+        is_outside = step % (most * self.walked[name].step(self.problem.column)) == 0
+        elements = self.e.mul(count, step // most) if is_outside else step
+        return self._moved(name, pointer, self.e.mul(index, elements))
+
+    def _num_places(self, name: str) -> tuple[int, Int] | None:
+        """Of a cache that grows: the most keys or values that it may hold, and those of the run."""
+        if self.past is None or self.problem.most_past is None:
+            return None
+        most, columns = self.problem.most_past, self.problem.extents[self.problem.column]
+        if name in (part_name("k", 0), part_name("v", 0)):
+            return most, self.past
+        return (columns, self.e.add(self.past, columns - most)) if name in ("k", "v") else None
 
     # One tile of queries.
 
@@ -426,6 +449,8 @@ class Heads:
         """Each vector of a row by its number."""
         e, panels = self.e, self.plan.keys
         count = panels.padded_extent // panels.lanes
+        if self.past is not None:
+            return self._over_open_vectors(body, carried, self.past)
         straight = 0
         if count > _MAX_STRAIGHT_VECTORS:
             straight = count // _VECTORS_AT_ONCE * _VECTORS_AT_ONCE
@@ -440,6 +465,25 @@ class Heads:
         for v in range(straight, count):
             carried = body(v, carried)
         return carried
+
+    def _over_open_vectors(
+        self, body: Callable[[Int, Sequence[Val]], Sequence[Val]], carried: Sequence[Val], past: Int
+    ) -> Sequence[Val]:
+        """Each vector of a row that has as many keys as the run."""
+        e, lanes = self.e, self.plan.keys.lanes
+        assert self.problem.most_past is not None
+        num_new = self.problem.extents[self.problem.column] - self.problem.most_past
+        count = e.udiv(e.add(past, num_new + lanes - 1), lanes)
+        most = e.mul(e.udiv(count, _VECTORS_AT_ONCE), _VECTORS_AT_ONCE)
+
+        def several(first: Int, values: Sequence[Val]) -> Sequence[Val]:
+            for v in range(_VECTORS_AT_ONCE):
+                values = body(e.add(first, v), values)
+            return values
+
+        types = [value.type for value in carried]
+        carried = e.loop(0, most, _VECTORS_AT_ONCE, several, list(zip(types, carried, strict=True)))
+        return e.loop(most, count, 1, body, list(zip(types, carried, strict=True)))
 
 
 def head_indices(e: Emitter, problem: AttentionProblem, number: Int) -> dict[str, Int]:

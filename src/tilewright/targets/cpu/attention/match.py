@@ -45,6 +45,8 @@ class Part:
     walked: Walked
     first: int
     count: int
+    is_open: bool = False
+    """Whether a run may have fewer, those of one head behind those of another without a gap."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,6 +85,11 @@ class AttentionProblem:
     def grows(self) -> bool:
         """Whether keys or values come in parts."""
         return bool(self.key_parts or self.value_parts)
+
+    @property
+    def most_past(self) -> int | None:
+        """Keys that the first part has at most, where a run may have fewer; None where none has."""
+        return self.key_parts[0].count if self.key_parts and self.key_parts[0].is_open else None
 
     @property
     def operands(self) -> Mapping[str, Walked]:
@@ -174,7 +181,22 @@ def _grown(
         found.append(tuple(parts))
     if sum(map(len, found)) != len(copies):
         return Declined("a copy before the products makes something else")
+    if any(part.is_open for parts in found for part in parts) and not _is_open(problem, *found):
+        return Declined("a cache that grows is not all that comes first, or its places have a meaning")
     return replace(problem, key_parts=found[0], value_parts=found[1])
+
+
+def _is_open(problem: AttentionProblem, *sides: Sequence[Part]) -> bool:
+    """Whether a run may have fewer keys and values in the first part of each, and no more differs then."""
+    firsts = [parts[0] for parts in sides if parts]
+    wholes = [problem.key, problem.value, *(part.walked for part in firsts)]
+    return (
+        len(firsts) == len(sides)
+        and all([part.is_open for part in parts] == [True] + [False] * (len(parts) - 1) for parts in sides)
+        and len({part.count for part in firsts}) == 1
+        and not any(walked.start for walked in wholes)
+        and not any(isinstance(x, Iter) for x in (problem.finish.walk() if problem.finish else ()))
+    )
 
 
 def _part(
@@ -185,7 +207,7 @@ def _part(
     if access.fill is not None or access.operand.dtype is not DType.FLOAT32:
         return Declined("a part of the keys is padded or of another type")
     table: dict[str, str] = {}
-    first, count = 0, 1
+    first, count, is_open = 0, 1, False
     for index, loop, extent in zip(copy.write.index, loops, copy.write.shape, strict=True):
         if not isinstance(index, Affine) or len(index.terms) > 1:
             return Declined("a copy does not write axis by axis")
@@ -198,12 +220,13 @@ def _part(
                 table[name] = loop
         if loop == problem.column:
             first, count = index.offset, length
+            is_open = any(d.rows is not None for d in copy.dims if d.name in index.dims())
         elif index.offset or length != extent:
             return Declined("a copy writes a part of a head")
     found = access_walk(access, layouts)
     if isinstance(found, Declined):
         return found
-    return Part(_renamed(access.operand, found, table, problem.extents), first, count)
+    return Part(_renamed(access.operand, found, table, problem.extents), first, count, is_open)
 
 
 def _same(a: Access, b: Access) -> bool:

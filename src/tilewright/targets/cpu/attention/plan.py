@@ -209,7 +209,7 @@ def _spans(problem: AttentionProblem, lanes: int) -> tuple[int, int]:
     """Spans of keys of each head, where heads are few, and the keys of all of them but the last."""
     columns = problem.extents[problem.column]
     most = min(-(-_ENOUGH_UNITS // problem.num_heads), _head_bytes(problem) // _MIN_SPAN_BYTES)
-    if most < 2 or problem.row_loop is not None:
+    if most < 2 or problem.row_loop is not None or problem.most_past is not None:
         return 1, columns
     extent = -(-columns // (most * lanes)) * lanes
     spans = -(-columns // extent)

@@ -81,7 +81,7 @@ class SpannedQueries(FewQueries):
             start = e.mul(self._number, extent)
             return [replace(first, start=start, first=start, count=extent)]
         before = (self.plan.num_parts - 1) * extent
-        rest = replace(first, start=before, first=before, count=first.count - before)
+        rest = replace(first, start=before, first=before, count=e.sub(first.count, before))
         moved = [replace(piece, column=e.sub(piece.first, before)) for piece in others]
         return [piece for piece in (rest, *moved) if piece.count]
 

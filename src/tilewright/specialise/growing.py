@@ -1,0 +1,521 @@
+"""One code for every length of a cache that grows.
+
+A decoder's step reads the keys and values of all earlier positions, and writes them with one more. Compiled
+anew for each length, it would compile in every run. Two graphs of the model, for a short past and for the
+longest, are walked side by side: where nothing but attention depends on the past, the code of the longest
+serves all between them. Its kernels are told how long the past of a run is (see `ir.past`): they read caches
+where they lie, and end where these do.
+
+What shapes alone decide, such as the position of a new token or a mask, is computed on the host for each
+length by the model's own operators, which is little. Where that must be what the code was compiled with, it
+is compared; else it is an input of the code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright.compiled import CompiledModel
+from tilewright.compiler import optimise
+from tilewright.errors import TilewrightError
+from tilewright.frontend.onnx.prepared import PreparedModel
+from tilewright.ir.graph import Graph, Node, Shape, Value
+from tilewright.options import Options
+from tilewright.records import dataclass
+from tilewright.specialise.binding import Binding, Key
+from tilewright.specialise.masked import PaddedBefore, real_axes
+from tilewright.specialise.tails import RepeatedStep
+from tilewright.specialise.twins import NO_AXES, Twins, follow, grown_axes, same_bits
+from tilewright.targets import host_runner
+from tilewright.targets.runs import RunsPast
+
+Array = np.ndarray[Any, Any]
+CompileGrowing = Callable[[Key, Graph], CompiledModel]
+
+LEAST_PAST = 2
+"""Places: graphs for one are written in another way."""
+MOST_PAST = (4088, 2040, 1016, 504, 248, 120)
+"""Places that code is made for, the most that the model allows: tables of positions have an end. A few less
+than powers of two, for the new ones."""
+MAX_ATTEMPTS = 2
+"""Lengths at which one kind of shapes is looked at; if it is not seen to grow then, it never is."""
+_SIZES = {
+    "Reshape": (1,),
+    "Expand": (1,),
+    "Tile": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Pad": (1, 3),
+    "Resize": (2, 3),
+    "ConstantOfShape": (0,),
+    "Unsqueeze": (1,),
+    "Squeeze": (1,),
+    "Split": (1,),
+    "TopK": (1,),
+    "CumSum": (1,),
+}
+"""Operands that decide shapes or places, by operator: no run may give them."""
+_UNEVEN = frozenset({"Mod", "Div", "Floor", "Ceil", "Round", "BitShift", "If", "Loop", "Scan"})
+"""Operators of shape arithmetic by which an extent may follow a length in steps."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GrownShapes:
+    """Runs with a past of `num_past` places, by code for more."""
+
+    num_past: int
+    family: _Family
+    constants: Mapping[str, Array]
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The most places that the code is for."""
+        return (self.family.most,)
+
+    def run(self, names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
+        """Outputs in the order of `names`."""
+        family = self.family
+        given = dict(self.constants)
+        for name, array in feed.items():
+            if name in family.padded:
+                given[name] = _padded(np.asarray(array), family.padded[name])
+            else:
+                given[name] = np.require(array, requirements=["C", "A"])
+        shapes = {
+            name: (*shape[:axis], shape[axis] - family.most + self.num_past, *shape[axis + 1 :])
+            for name, (shape, axis) in family.outputs.items()
+        }
+        executable = family.code.load()
+        assert isinstance(executable, RunsPast)
+        results = executable.run_past(given, shapes, self.num_past)
+        return [results[name] for name in names]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Family:
+    """Shapes that differ in the length of the past alone, from `least` to `most` places, and their code.
+
+    `key` is the set of shapes for the most, of which `axes` of inputs follow the past. `padded` are inputs
+    that the code has at the shape for the most, `outputs` caches with these shapes, and the axis of their
+    places.
+    """
+
+    key: Key
+    axes: Mapping[str, int]
+    least: int
+    most: int
+    code: CompiledModel
+    arithmetic: _Arithmetic
+    padded: Mapping[str, Shape]
+    outputs: Mapping[str, tuple[Shape, int]]
+
+    def num_past(self, key: Key) -> int | None:
+        """The length of the past in a set of shapes; None if the code does not serve it."""
+        shapes, most = dict(key), dict(self.key)
+        name = next(iter(self.axes))
+        if name not in shapes or len(shapes[name]) != len(most[name]):
+            return None
+        fewer = most[name][self.axes[name]] - shapes[name][self.axes[name]]
+        is_known = self.least <= self.most - fewer <= self.most and _moved(self.key, self.axes, -fewer) == key
+        return self.most - fewer if is_known else None
+
+
+class _Arithmetic:
+    """What shapes alone decide in a model, computed for any length of the past.
+
+    `fed` are names whose values are inputs of the code, at the shapes for the most places; `fixed` those that
+    the code was compiled with.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[Shape, frozenset[int]]],
+        steps: Sequence[tuple[str, RepeatedStep | None, str, Mapping[str, Any]]],
+        known: Mapping[str, Array],
+        fed: Mapping[str, Shape],
+        fixed: Mapping[str, Array],
+    ) -> None:
+        self._shapes, self._steps, self._known = shapes, steps, known
+        self._fed, self._fixed = fed, fixed
+
+    def at(self, fewer: int) -> dict[str, Array] | None:
+        """What the code is fed for so many places less than the most; None where it was made with others."""
+        values = dict(self._known)
+        for result, step, source, attributes in self._steps:
+            if step is not None:
+                values.update(step.results(values))
+                continue
+            shape, axes = self._shapes[source]
+            extents = [extent - fewer * (axis in axes) for axis, extent in enumerate(shape)]
+            end = attributes.get("end")
+            values[result] = np.array(extents[slice(attributes.get("start", 0), end)], np.int64)
+        for name, most in self._fixed.items():
+            found = values[name]
+            if found.ndim != most.ndim or any(x > y for x, y in zip(found.shape, most.shape, strict=True)):
+                return None
+            places = tuple(slice(y - x, y) for x, y in zip(found.shape, most.shape, strict=True))
+            if not same_bits(np.ascontiguousarray(found), np.ascontiguousarray(most[places])):
+                return None
+        return {name: _padded(values[name], shape) for name, shape in self._fed.items()}
+
+
+class GrowingCaches:
+    """Finds inputs that are caches, and what serves their lengths. Compiles for each kind of shapes once."""
+
+    def __init__(
+        self, prepared: PreparedModel, binding: Binding, options: Options, compile_graph: CompileGrowing
+    ) -> None:
+        self._prepared, self._binding, self._options = prepared, binding, options
+        self._compile = compile_graph
+        self._families: list[_Family] = []
+        self._attempts: dict[tuple[Key, tuple[str, ...]], int] = {}
+
+    def serving(self, key: Key, *, may_compile: bool = True) -> GrownShapes | None:
+        """What runs a set of shapes by code for a longer past; None where none is seen to serve it."""
+        for family in self._families:
+            found = _serving(family, key)
+            if found is not None:
+                return found
+        if not may_compile or self._options.target != "cpu":
+            return None
+        for axes in self._hypotheses(key):
+            blank = (_moved(key, axes, None), tuple(axes))
+            if self._attempts.get(blank, 0) >= MAX_ATTEMPTS:
+                continue
+            self._attempts[blank] = self._attempts.get(blank, 0) + 1
+            made = self._new_family(key, axes)
+            found = None if made is None else _serving(made, key)
+            if made is not None and found is not None:
+                self._families.append(made)
+                return found
+        return None
+
+    def close(self) -> None:
+        """Unload the code."""
+        for family in self._families:
+            family.code.close()
+        self._families.clear()
+
+    def _hypotheses(self, key: Key) -> Iterator[dict[str, int]]:
+        """Axes that may follow the past: that of caches, and with those of which both are a part."""
+        shapes = dict(key)
+        groups: dict[object, dict[str, int]] = {}
+        for name, shape in shapes.items():
+            declared = self._binding.shape_of(name)
+            for axis, dim in enumerate(declared if len(declared) == len(shape) else ()):
+                if not isinstance(dim, int):
+                    groups.setdefault(dim or (axis, shape[axis], len(shape)), {})[name] = axis
+        for caches in groups.values():
+            first = next(iter(caches))
+            num_past = shapes[first][caches[first]]
+            ranks = [len(shapes[name]) for name in caches]
+            if num_past < LEAST_PAST or len(caches) < 2 or min(ranks) < 3:
+                continue
+            wholes: dict[str, int] = {}
+            for group in groups.values():
+                name = next(iter(group))
+                if num_past < shapes[name][group[name]] <= num_past + _MAX_NEW and caches.keys().isdisjoint(
+                    group
+                ):
+                    wholes.update(group)
+            if wholes:
+                yield {**caches, **wholes}
+            yield caches
+
+    def _new_family(self, key: Key, axes: Mapping[str, int]) -> _Family | None:
+        """Code for the longest past that the model allows; None where it serves no others."""
+        name = next(iter(axes))
+        num_past = dict(key)[name][axes[name]]
+        longest = list(MOST_PAST)
+        while num_past > longest[0]:
+            longest = [2 * longest[0] + 8]
+        least = _moved(key, axes, LEAST_PAST - num_past)
+        for most in longest:
+            if most < num_past:
+                return None
+            larger = _moved(key, axes, most - num_past)
+            try:
+                short, long = (self._prepared.graph_and_values(dict(k)) for k in (least, larger))
+            except TilewrightError:
+                continue  # a table of positions ends before, say
+            if short is None or long is None:
+                return None
+            return self._compiled(larger, axes, most, short, long)
+        return None
+
+    def _compiled(
+        self,
+        key: Key,
+        axes: Mapping[str, int],
+        most: int,
+        short: tuple[Graph, dict[str, Value]],
+        long: tuple[Graph, dict[str, Value]],
+    ) -> _Family | None:
+        growth = most - LEAST_PAST
+        fed = _differing(short[0], long[0], growth)
+        if fed is None:
+            return None
+        arithmetic = _arithmetic(self._prepared, short[1], long, fed, growth)
+        if arithmetic is None:
+            return None
+        for graph, _ in (short, long):
+            _feed(graph, fed)
+        smaller, larger = (optimise(graph, self._options)[0] for graph, _ in (short, long))
+        inputs = {name: frozenset({axis}) for name, axis in axes.items()}
+        for value, twin in zip(smaller.inputs, larger.inputs, strict=True):
+            if value.name in fed:
+                inputs[value.name] = grown_axes(value.shape, twin.shape)
+        caches = _caches(smaller, larger, inputs, growth)
+        if caches is None:
+            return None
+        larger.past_axes = caches
+        code = self._compile(key, larger)
+        executable = code.load()
+        if not isinstance(executable, RunsPast) or executable.row_axes != caches:
+            code.close()
+            return None
+        padded = {n: dict(key)[n] for n in axes if n not in caches}
+        outputs = {v.name: (v.shape, caches[v.name]) for v in larger.outputs if v.name in caches}
+        return _Family(key, axes, LEAST_PAST, most, code, arithmetic, padded, outputs)
+
+
+_MAX_NEW = 64
+"""New places of a run: an input with more is not taken for the past and these."""
+
+
+def _serving(family: _Family, key: Key) -> GrownShapes | None:
+    num_past = family.num_past(key)
+    constants = None if num_past is None else family.arithmetic.at(family.most - num_past)
+    return None if num_past is None or constants is None else GrownShapes(num_past, family, constants)
+
+
+def _moved(key: Key, axes: Mapping[str, int], growth: int | None) -> Key:
+    """A set of shapes with so many places more along some axes; without any for None."""
+
+    def changed(name: str, shape: Shape) -> Shape:
+        axis = axes.get(name)
+        if axis is None:
+            return shape
+        return (*shape[:axis], 0 if growth is None else shape[axis] + growth, *shape[axis + 1 :])
+
+    return tuple((name, changed(name, shape)) for name, shape in key)
+
+
+def _padded(array: Array, shape: Shape) -> Array:
+    """An array as the last places of a larger one, which is zero before."""
+    if array.shape == shape:
+        return np.require(array, requirements=["C", "A"])
+    larger = np.zeros(shape, array.dtype)
+    larger[tuple(slice(y - x, y) for x, y in zip(array.shape, shape, strict=True))] = array
+    return larger
+
+
+def _differing(short: Graph, long: Graph, growth: int) -> set[str] | None:
+    """Constants that a run has to be given, as those of a shorter past are not among those of the longest.
+
+    None where the graphs differ in more than constants.
+    """
+    if len(short.nodes) != len(long.nodes):
+        return None
+    names: set[str] = set()
+    for a, b in zip(short.nodes, long.nodes, strict=True):
+        if a.op_type != b.op_type or len(a.inputs) != len(b.inputs):
+            return None
+        for position, (x, y) in enumerate(zip(a.inputs, b.inputs, strict=True)):
+            if x is None or y is None or x.data is None or y.data is None:
+                continue
+            if position in _SIZES.get(a.op_type, ()):
+                continue
+            axes = real_axes(x.data, y.data, is_at_end=True)
+            if axes is not None and all(y.shape[axis] - x.shape[axis] == growth for axis in axes):
+                continue
+            if x.name != y.name or len(x.shape) != len(y.shape):
+                return None
+            names.add(x.name)
+    return names
+
+
+def _arithmetic(
+    prepared: PreparedModel,
+    short: Mapping[str, Value],
+    long: tuple[Graph, Mapping[str, Value]],
+    fed: set[str],
+    growth: int,
+) -> _Arithmetic | None:
+    """What computes constants that follow the past; None where that is not seen to hold for all lengths."""
+    graph, values = long
+    dtypes = {name: value.dtype for name, value in values.items()}
+    steps = prepared.steps(dtypes)
+    if steps is None:
+        return None
+    following: dict[str, int] = {}  # names that follow the past, with the step that gives each
+    for number, step in enumerate(steps):
+        is_constant = all(values[name].data is not None for name in step.outputs if name in values)
+        if not is_constant:
+            continue
+        if step.op_type == "Shape":
+            a, b = (v[step.outputs[0]].data for v in (short, values))
+            is_following = a is not None and b is not None and not same_bits(a, b)
+        else:
+            is_following = any(name in following for name in (*step.inputs, *step.captures))
+        if is_following:
+            if step.op_type in _UNEVEN and not dtypes[step.outputs[0]].is_float:
+                return None
+            following.update((name, number) for name in step.outputs if name)
+    if not fed <= following.keys():
+        return None
+    read = {
+        v.name
+        for node in graph.nodes
+        for position, v in enumerate(node.inputs)
+        if v is not None and v.name in following and position not in _SIZES.get(node.op_type, ())
+    }
+    needed, numbers = [*read], set[int]()
+    while needed:
+        number = following[needed.pop()]
+        if number not in numbers:
+            numbers.add(number)
+            needed += [name for name in (*steps[number].inputs, *steps[number].captures) if name in following]
+    shapes: dict[str, tuple[Shape, frozenset[int]]] = {}
+    made: list[tuple[str, RepeatedStep | None, str, Mapping[str, Any]]] = []
+    known: dict[str, Array] = {}
+    for number in sorted(numbers):
+        step = steps[number]
+        if step.op_type == "Shape":
+            name = step.inputs[0]
+            axes = grown_axes(short[name].shape, values[name].shape)
+            if any(values[name].shape[axis] - short[name].shape[axis] != growth for axis in axes):
+                return None
+            shapes[name] = values[name].shape, axes
+            made.append((step.outputs[0], None, name, step.attributes))
+            continue
+        for name in (*step.inputs, *step.captures):
+            data = values[name].data if name and name not in following else None
+            if data is not None:
+                known[name] = data
+        made.append((step.outputs[0], RepeatedStep(step, dtypes, host_runner()), "", {}))
+    kept = {name: values[name].data for name in read - fed}
+    fixed = {name: data for name, data in kept.items() if data is not None}
+    return _Arithmetic(shapes, made, known, {name: values[name].shape for name in sorted(fed)}, fixed)
+
+
+def _feed(graph: Graph, names: set[str]) -> None:
+    """Make inputs of constants, wherever they do not decide a shape."""
+    inputs: dict[str, Value] = {}
+    for node in graph.nodes:
+        operands = list(node.inputs)
+        for position, value in enumerate(operands):
+            if value is None or value.name not in names or value.data is None:
+                continue
+            if position in _SIZES.get(node.op_type, ()):
+                continue
+            if value.name not in inputs:
+                inputs[value.name] = Value(value.name, value.dtype, value.shape)
+            operands[position] = inputs[value.name]
+        if operands != list(node.inputs):
+            graph.set_inputs(node, operands)
+    for name in sorted(inputs):
+        graph.add_input(inputs[name])
+
+
+def _caches(
+    graph: Graph, larger: Graph, inputs: Mapping[str, frozenset[int]], growth: int
+) -> dict[str, int] | None:
+    """Inputs and outputs that are caches, with the axis of their places; None where the graphs do more with
+    the past than attention does, or with masks.
+    """
+    if len(graph.nodes) != len(larger.nodes) or len(graph.inputs) != len(larger.inputs):
+        return None
+    twins = Twins(growth, partial(real_axes, is_at_end=True))
+    for a, b in zip(graph.inputs, larger.inputs, strict=True):
+        if a.name != b.name or not twins.pair(a, b, inputs.get(a.name, NO_AXES)):
+            return None
+    caches: dict[str, int] = {}
+    for node, twin in zip(graph.nodes, larger.nodes, strict=True):
+        if node.op_type == "Attention" and node.input(4) is not None:
+            found = _cached_attention(node, twin, twins, larger)
+            if found is None:
+                return None
+            caches.update(found)
+        elif not _follows(node, twin, twins):
+            return None
+    for a, b in zip(graph.outputs, larger.outputs, strict=True):
+        axes = twins.axes(a, b)
+        if axes is None or (axes and b.name not in caches):
+            return None
+    users = {v: len(v.users) for v in larger.inputs if v.name in caches}
+    return caches if caches and all(count == 1 for count in users.values()) else None
+
+
+def _cached_attention(node: Node, twin: Node, twins: Twins, larger: Graph) -> dict[str, int] | None:
+    """The caches of an attention of both graphs; None where that is not all that grows."""
+    if not _is_same_operator(node, twin) or node.input(6) is not None:
+        return None
+    for position in range(6):
+        a, b = node.input(position), twin.input(position)
+        if a is None and b is not None and position == 3 and _hides_none(b, node.require(4).shape[2]):
+            continue
+        if a is None or b is None:
+            if a is not b:
+                return None
+            continue
+        axes = twins.axes(a, b)
+        wanted = {4: {2}, 5: {2}}.get(position, set())
+        if position == 3 and b.shape[-1] > 1:
+            wanted = {len(b.shape) - 1}
+        if axes is None or axes != wanted:
+            return None
+    caches: dict[str, int] = {}
+    for position in (4, 5):
+        value = twin.require(position)
+        if value not in larger.inputs or value.name in caches:
+            return None
+        caches[value.name] = 2
+    for position, (a, b) in enumerate(zip(node.outputs, twin.outputs, strict=True)):
+        if a is None or b is None:
+            if a is not b:
+                return None
+            continue
+        if not twins.pair(a, b, frozenset({2}) if position in (1, 2) else NO_AXES):
+            return None
+        if position in (1, 2):
+            if b not in larger.outputs or b.users:
+                return None
+            caches[b.name] = 2
+    return caches
+
+
+def _hides_none(mask: Value, num_past: int) -> bool:
+    """Whether a mask hides none of the last keys, so that a graph for few has none: a window, say."""
+    return mask.data is not None and mask.dtype.is_float and not np.any(mask.data[..., -num_past - 1 :])
+
+
+def _follows(node: Node, twin: Node, twins: Twins) -> bool:
+    """Whether two nodes do the same; if values grow in them, place by place."""
+    if not _is_same_operator(node, twin):
+        return False
+    pairs = list(zip(node.inputs, twin.inputs, strict=True))
+    if any((a is None) != (b is None) for a, b in pairs):
+        return False
+    known = [twins.axes(a, b) for a, b in pairs if a is not None and b is not None]
+    if all(axes == NO_AXES for axes in known):
+        results = zip(node.outputs, twin.outputs, strict=True)
+        return all(
+            (a is None and b is None) or (a is not None and b is not None and twins.pair(a, b, NO_AXES))
+            for a, b in results
+        )
+    places = PaddedBefore(twins, node, twin)
+    return follow(places) and not places.reduced
+
+
+def _is_same_operator(node: Node, twin: Node) -> bool:
+    return (
+        (node.op_type, node.domain, node.opset, len(node.inputs), len(node.outputs))
+        == (twin.op_type, twin.domain, twin.opset, len(twin.inputs), len(twin.outputs))
+        and not node.captures
+        and not twin.captures
+        and repr(node.attributes) == repr(twin.attributes)
+    )
