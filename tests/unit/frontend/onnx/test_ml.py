@@ -501,5 +501,14 @@ def test_maps_inside_a_model_are_refused_in_a_line() -> None:
         helper.make_node("DictVectorizer", ["m"], ["y0"], domain=DOMAIN, int64_vocabulary=[0, 1]),
     ]
     inputs = [helper.make_tensor_value_info("x0", FLOAT, [2, 3])]
+    zipped = helper.make_node("ZipMap", ["x0"], ["y0"], domain=DOMAIN, classlabels_int64s=[0, 1])
+    output = helper.make_value_info(
+        "y0",
+        helper.make_sequence_type_proto(
+            helper.make_map_type_proto(WHOLE, helper.make_tensor_type_proto(FLOAT, None))
+        ),
+    )
+    with pytest.raises(ModelRejected, match="it has 2 keys for 3 values"):
+        load_onnx(model_of([zipped], inputs, [output], 1))
     with pytest.raises(UnsupportedOp, match="maps are taken and given by whole models alone"):
         load_onnx(model_of(nodes, inputs, [helper.make_tensor_value_info("y0", FLOAT, None)], 1))

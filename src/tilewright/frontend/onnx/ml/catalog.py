@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from onnx import FunctionProto, NodeProto
 
-from tilewright.errors import UnsupportedOp
+from tilewright.errors import ModelRejected, UnsupportedOp
 from tilewright.frontend.onnx.microsoft.definition import Definition
 from tilewright.frontend.onnx.ml import DOMAIN
 from tilewright.frontend.onnx.ml.features import FEATURES
 from tilewright.frontend.onnx.ml.labels import LABELS
 from tilewright.frontend.onnx.ml.linear import LINEAR
 from tilewright.frontend.onnx.ml.support_vectors import SUPPORT_VECTORS
+from tilewright.frontend.onnx.ml.texts import NUM_KEYS
 from tilewright.frontend.onnx.ml.trees import TREES
-from tilewright.frontend.onnx.protos import node_label
+from tilewright.frontend.onnx.protos import node_label, one_line
 from tilewright.ir.graph import Value
 from tilewright.suggestions import likely
 
@@ -31,7 +32,14 @@ def definition_of(node: NodeProto, inputs: Sequence[Value | None]) -> FunctionPr
     """
     require_known(node)
     definition = Definition(node, inputs)
-    return definition.function(_DEFINITIONS[node.op_type](definition))
+    try:
+        return definition.function(_DEFINITIONS[node.op_type](definition))
+    except (ArithmeticError, LookupError, ValueError) as error:
+        # Lists that do not fit each other, where a definition did not say so itself.
+        raise ModelRejected(
+            f"node {node_label(node)} does not take its attributes ({one_line(error)}); export the model "
+            "again."
+        ) from error
 
 
 def require_known(node: NodeProto) -> None:
@@ -40,7 +48,7 @@ def require_known(node: NodeProto) -> None:
     Raises:
         UnsupportedOp: it has none.
     """
-    if node.op_type in _MAPS:
+    if node.op_type in _MAPS and all(attribute.name != NUM_KEYS for attribute in node.attribute):
         raise UnsupportedOp(
             f"node {node_label(node)}: maps are taken and given by whole models alone; export the model with "
             f"{node.op_type} at its end, or with tensors."

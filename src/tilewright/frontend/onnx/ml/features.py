@@ -17,6 +17,7 @@ from tilewright.frontend.onnx.ml.parts import (
     side_by_side,
     unsqueezed,
 )
+from tilewright.frontend.onnx.ml.texts import NUM_KEYS
 from tilewright.ir.dtype import DType
 
 
@@ -110,6 +111,13 @@ def _one_hot_encoder(d: Definition) -> Sequence[str]:
     return [d("Gather", rows_of_one, place_in(d, x, DType.INT64, categories), axis=0)]
 
 
+def _zip_map(d: Definition) -> Sequence[str]:
+    """The values of maps, whose keys are at the edge of the model."""
+    count, shape = d.whole(NUM_KEYS, 0), d.shape(0, 1, 2)
+    d.require(shape[-1] == count, f"it has {count} keys for {shape[-1]} values")
+    return [d("Identity", "x0")]
+
+
 FEATURES: Mapping[str, Write] = {
     "ArrayFeatureExtractor": _array_feature_extractor,
     "Binarizer": _binarizer,
@@ -118,4 +126,5 @@ FEATURES: Mapping[str, Write] = {
     "Normalizer": _normalizer,
     "OneHotEncoder": _one_hot_encoder,
     "Scaler": _scaler,
+    "ZipMap": _zip_map,
 }

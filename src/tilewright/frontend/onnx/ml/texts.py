@@ -47,6 +47,8 @@ _LABELS = {
     "TreeEnsembleClassifier": "classlabels_int64s",
 }
 _UNUSED = "_Unused"
+NUM_KEYS = "num_keys"
+"""The attribute of a ZipMap whose keys were taken to the edge."""
 
 
 def take_edges(model: ModelProto) -> Edges:
@@ -77,7 +79,7 @@ def take_edges(model: ModelProto) -> Edges:
 
 
 def _take_maps(model: ModelProto) -> dict[str, Keys]:
-    """The keys of outputs that ZipMap makes; it becomes an Identity."""
+    """The keys of outputs that ZipMap makes, of which the node itself keeps how many there are."""
     outputs = {value.name: value for value in model.graph.output}
     maps: dict[str, Keys] = {}
     for node in model.graph.node:
@@ -96,8 +98,8 @@ def _take_maps(model: ModelProto) -> dict[str, Keys]:
             raise ModelRejected(f"node {node_label(node)} has no keys; export the model again.")
         maps[output.name] = keys
         _to_tensor(output, TensorProto.FLOAT, [None, len(keys)])
-        node.op_type, node.domain = "Identity", ""
         del node.attribute[:]
+        node.attribute.append(helper.make_attribute(NUM_KEYS, len(keys)))
     return maps
 
 

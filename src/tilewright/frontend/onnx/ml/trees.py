@@ -453,6 +453,7 @@ def _tree_ensemble(d: Definition) -> Sequence[str]:
     _require_within(d, mode, _LEAF, "mode", f"there are {_LEAF}")
     _require_within(d, feature, features, "feature", f"its rows have {features}")
     _require_within(d, target, num_targets, "target", f"there are {num_targets}")
+    d.require(len(root) > 0, "it has no tree_roots")
     _require_within(d, root, count, "root", f"there are {count} nodes")
     links = []
     for ids, is_leaf in ((true, true_leaf != 0), (false, false_leaf != 0)):
