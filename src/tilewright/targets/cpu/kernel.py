@@ -175,6 +175,11 @@ def name_by_content(text: str, stem: str) -> tuple[str, str]:
     return symbol, text.replace(SYMBOL_PLACEHOLDER, f"@{symbol}")
 
 
+# Sums of more steps are cut into blocks of about so many, whose totals are added up: the error of one chain
+# of float additions grows with its length. A block hides what the additional addition costs.
+MAX_CHAIN_STEPS = 384
+BLOCK_STEPS = 256
+
 # Enough pieces for a few threads to balance, few enough that starting them costs nothing.
 TARGET_CHUNKS = 16
 # Work below this many operations is not worth a parallel region.

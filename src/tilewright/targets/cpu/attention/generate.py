@@ -17,13 +17,18 @@ from tilewright.targets.cpu.attention.finish import Finish
 from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, mask_name, part_name
 from tilewright.targets.cpu.attention.pack import Packer
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
-from tilewright.targets.cpu.contraction.choose import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.contraction.lanes import store_lanes
 from tilewright.targets.cpu.contraction.tiling import Panels
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, emit_expr
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import SYMBOL_PLACEHOLDER, Kernel, name_by_content, rows_operand
+from tilewright.targets.cpu.kernel import (
+    MAX_CHAIN_STEPS,
+    SYMBOL_PLACEHOLDER,
+    Kernel,
+    name_by_content,
+    rows_operand,
+)
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
 from tilewright.targets.cpu.values import FLOAT, I64, PTR, Int, Type, Val, vec
 from tilewright.targets.cpu.vecmath32 import exp_nonpositive

@@ -12,7 +12,6 @@ from math import prod
 
 from tilewright.memory.base import aligned
 from tilewright.targets.cpu.attention.match import CHANNEL, DEPTH, AttentionProblem
-from tilewright.targets.cpu.contraction.choose import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.contraction.tiling import (
     MAX_TILE_SIZE,
     MAX_TILE_VECTORS,
@@ -26,7 +25,7 @@ from tilewright.targets.cpu.contraction.tiling import (
     tile_cycles,
 )
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import MIN_CHUNK_OPERATIONS, TARGET_CHUNKS, Declined
+from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, MIN_CHUNK_OPERATIONS, TARGET_CHUNKS, Declined
 
 ELEMENT_BYTES = 4
 _ALIGNMENT_BYTES = 64

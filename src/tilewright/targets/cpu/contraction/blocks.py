@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.targets.cpu.contraction.choose import ELEMENT, MAX_CHAIN_STEPS, Design
+from tilewright.targets.cpu.contraction.choose import ELEMENT, Design
 from tilewright.targets.cpu.contraction.match import Loop
-from tilewright.targets.cpu.contraction.sums import BLOCK_STEPS
 from tilewright.targets.cpu.contraction.tiling import split_rows
 from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
 from tilewright.targets.cpu.values import vec
 
 # Of the second cache, for totals, a block of the rows, and of the panel that is multiplied and the next one.

@@ -12,7 +12,14 @@ from math import prod
 
 from tilewright.ir.derive import nest_flops
 from tilewright.ir.nest import Nest
-from tilewright.targets.cpu.contraction.match import Contraction, Loop, match_contraction, spread_groups
+from tilewright.targets.cpu.contraction.edges import MAX_EDGE_OPERATIONS, edge_operations
+from tilewright.targets.cpu.contraction.match import (
+    Contraction,
+    Loop,
+    match_contraction,
+    spread_groups,
+    without_padded_rows,
+)
 from tilewright.targets.cpu.contraction.row_units import row_loop
 from tilewright.targets.cpu.contraction.tiling import (
     Cut,
@@ -29,7 +36,7 @@ from tilewright.targets.cpu.contraction.tiling import (
     tile_cycles,
 )
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined
+from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Declined
 from tilewright.targets.cpu.template import (
     Context,
     operand_bytes,
@@ -40,8 +47,6 @@ from tilewright.tuning import Choice
 
 TEMPLATE = "contraction"
 ELEMENT = {4: "float", 8: "double"}
-# Longer sums are cut into blocks whose totals are added up in memory: see `generate.py`.
-MAX_CHAIN_STEPS = 384
 # From this many row units on, cutting between them balances well enough and keeps tiles in one loop.
 _ENOUGH_OUTER_UNITS = 8
 _MAX_TILES = 7
@@ -159,8 +164,21 @@ def contraction_problem(nest: Nest, context: Context) -> Contraction | Declined:
     if isinstance(problem, Declined):
         return problem
     if problem.b.operand.key in context.constants and _num_steps(problem) <= MAX_CHAIN_STEPS:
-        return spread_groups(problem, context.isa.lanes(_element(problem)))
-    return problem
+        problem = spread_groups(problem, context.isa.lanes(_element(problem)))
+    return without_padded_rows(problem) if _has_large_edges(problem, context.isa) else problem
+
+
+def _has_large_edges(problem: Contraction, isa: Isa) -> bool:
+    """Whether tiles at the edges of padded rows would make too much code."""
+    window = problem.window_of(problem.row.name)
+    if window is None:
+        return False
+    tile = _tile(problem, isa, Choice(TEMPLATE))
+    assert isinstance(tile, Tile)
+    num_taps = next((x.extent for x in problem.inner if x.name == window.tap), 1)
+    parts = [n for n in (tile.panels.num_full and tile.panels.num_vectors, tile.panels.tail_vectors) if n]
+    row_tiles = split_rows(problem.row.extent, tile.max_rows)
+    return edge_operations(window, row_tiles, num_taps, sum(parts), MAX_EDGE_OPERATIONS) > MAX_EDGE_OPERATIONS
 
 
 def _element(problem: Contraction) -> str:

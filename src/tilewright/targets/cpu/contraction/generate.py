@@ -17,10 +17,10 @@ from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.contraction.blocks import StepBlocks, step_blocks
 from tilewright.targets.cpu.contraction.choose import (
     ELEMENT,
-    MAX_CHAIN_STEPS,
     TEMPLATE,
     Design,
 )
+from tilewright.targets.cpu.contraction.edges import tap_runs, touches_edge
 from tilewright.targets.cpu.contraction.epilogue import (
     finish_in_memory,
     finishes_in_memory,
@@ -36,11 +36,13 @@ from tilewright.targets.cpu.contraction.pack import (
     packed_constant,
 )
 from tilewright.targets.cpu.contraction.row_units import asked_units
-from tilewright.targets.cpu.contraction.sums import BLOCK_STEPS, Sums
+from tilewright.targets.cpu.contraction.sums import Sums
 from tilewright.targets.cpu.contraction.tiling import Cut, RowTile, split_rows
 from tilewright.targets.cpu.emitter import Emitter, Param
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
+    BLOCK_STEPS,
+    MAX_CHAIN_STEPS,
     SYMBOL_PLACEHOLDER,
     Declined,
     Kernel,
@@ -345,13 +347,13 @@ class _Tiles:
         for tile in self.row_tiles:
             start = 0
             while start < tile.count:
-                if self._touches_edge(tile.start + start * tile.rows, tile.rows):
+                if self._touches_edge(tile, start):
                     row = tile.start + start * tile.rows
                     self._tile(tile.rows, self._at_row(position, row), panel, row)
                     start += 1
                     continue
                 stop = start
-                while stop < tile.count and not self._touches_edge(tile.start + stop * tile.rows, tile.rows):
+                while stop < tile.count and not self._touches_edge(tile, stop):
                     stop += 1
 
                 def inside(number: Int, _: Sequence[Val], tile: RowTile = tile) -> None:
@@ -361,14 +363,9 @@ class _Tiles:
                 e.loop(start, stop, 1, inside)
                 start = stop
 
-    def _touches_edge(self, first_row: int, num_rows: int) -> bool:
+    def _touches_edge(self, tile: RowTile, number: int) -> bool:
         window = self.row_window
-        if window is None:
-            return False
-        taps = self._extent(window.tap)
-        return any(
-            window.taps_inside(row, taps) != range(taps) for row in range(first_row, first_row + num_rows)
-        )
+        return window is not None and touches_edge(window, tile, number, self._extent(window.tap))
 
     def _extent(self, tap: str) -> int:
         return next((x.extent for x in self.problem.inner if x.name == tap), 1)
@@ -483,19 +480,18 @@ class _Tiles:
         tap_loop = next((x for x in inner if x.name == window.tap), None)
         free = [x for x in inner if x.name != window.tap]
         num_vectors = panel.num_vectors
-        for tap in range(self._extent(window.tap)):
-            rows = [r for r in range(num_rows) if tap in window.taps_inside(edge_row + r, tap + 1)]
-            if not rows:
-                continue
-            a_step = tap_loop.a if tap_loop else 0
-            b_step = panel.step_strides[tap_loop.name] if tap_loop else 0
-            at_a, at_b = e.add(a, tap * a_step), e.add(b, tap * b_step)
-            if self.sums.is_blocked:
-                self.sums.steps(free, rows, at_a, at_b, panel, [])
-                continue
-            picked = [accumulators[r * num_vectors + j] for r in rows for j in range(num_vectors)]
-            summed = self.sums.steps(free, rows, at_a, at_b, panel, picked)
-            for number, r in enumerate(rows):
-                for j in range(num_vectors):
-                    accumulators[r * num_vectors + j] = summed[number * num_vectors + j]
+        for run in tap_runs(window, edge_row, num_rows, self._extent(window.tap)):
+            for taps in run.pieces():
+                loops = free if tap_loop is None else [replace(tap_loop, extent=len(taps)), *free]
+                a_step = tap_loop.a if tap_loop else 0
+                b_step = panel.step_strides[tap_loop.name] if tap_loop else 0
+                at_a, at_b = e.add(a, taps.start * a_step), e.add(b, taps.start * b_step)
+                if self.sums.is_blocked:
+                    self.sums.steps(loops, run.rows, at_a, at_b, panel, [])
+                    continue
+                picked = [accumulators[r * num_vectors + j] for r in run.rows for j in range(num_vectors)]
+                summed = self.sums.steps(loops, run.rows, at_a, at_b, panel, picked)
+                for number, r in enumerate(run.rows):
+                    for j in range(num_vectors):
+                        accumulators[r * num_vectors + j] = summed[number * num_vectors + j]
         return accumulators

@@ -57,17 +57,20 @@ class Window:
     size: int
 
     def taps_inside(self, position: int, num_taps: int) -> range:
-        """Taps that read inside the axis at one output position."""
+        """Taps that read inside the axis at one output position.
+
+        >>> Window("o", 2, "k", 1, -3, 8).taps_inside(0, 7)
+        range(3, 7)
+        """
         at = self.position_step * position + self.offset
-        inside = [t for t in range(num_taps) if 0 <= at + self.tap_step * t < self.size]
-        return range(inside[0], inside[-1] + 1) if inside else range(0)
+        first = min(max(0, -(at // self.tap_step)), num_taps)
+        return range(first, max(first, min(num_taps, -((at - self.size) // self.tap_step))))
 
     def share_inside(self, extents: Mapping[str, int]) -> float:
         """The part of all positions and taps that reads inside the axis."""
-        positions, taps = range(extents[self.position]), range(extents[self.tap])
-        starts = [self.position_step * p + self.offset for p in positions]
-        inside = sum(0 <= start + self.tap_step * t < self.size for start in starts for t in taps)
-        return inside / (len(positions) * len(taps))
+        positions, num_taps = range(extents[self.position]), extents[self.tap]
+        inside = sum(len(self.taps_inside(p, num_taps)) for p in positions)
+        return inside / (len(positions) * num_taps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +231,20 @@ def _classify(
         c_offset=write[1],
         extra_offsets=tuple(strides[i][1] for i in extra_reads),
     )
+
+
+def without_padded_rows(problem: Contraction) -> Contraction:
+    """The problem with rows that no window moves along, or tiles of one row.
+
+    The taps of a padded outer loop are bounded as it runs: one code for every row, at an edge or not.
+    """
+    padded = {w.position for w in problem.windows}
+    loops = [x for x in problem.outer if x.a and not x.b and x.name not in padded]
+    row = min(loops, key=lambda x: (abs(x.c), x.name), default=None)
+    outer = (*(x for x in problem.outer if x is not row), problem.row)
+    if row is None:
+        row = Loop("", 1, 0, 0, 0, (0,) * len(problem.extra_reads))
+    return replace(problem, row=row, outer=outer)
 
 
 def spread_groups(problem: Contraction, lanes: int) -> Contraction:

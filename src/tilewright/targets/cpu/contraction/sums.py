@@ -7,15 +7,11 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.targets.cpu.arrangements import COMPACT_BYTES
-from tilewright.targets.cpu.contraction.choose import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.contraction.frame import Frame, Panel
 from tilewright.targets.cpu.contraction.lanes import load_compact, load_lanes
 from tilewright.targets.cpu.contraction.match import Loop, Spread
+from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
 from tilewright.targets.cpu.values import Int, Val
-
-# Longer sums are cut into blocks whose totals are added up in memory: the error of one chain of float
-# additions grows with its length, and a block of this many steps hides what the extra addition costs.
-BLOCK_STEPS = 256
 
 
 @dataclass(slots=True, eq=False)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isqrt, prod
 
 from tilewright.targets.cpu.emitter import Emitter
 from tilewright.targets.cpu.exprgen import accumulate, combine_values, compute_type, neutral_value
 from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
 from tilewright.targets.cpu.loopnest.frame import Frame
 from tilewright.targets.cpu.loopnest.plan import LoopNestPlan, lanes_for
 from tilewright.targets.cpu.loopnest.refs import Guard, LinearNest, fill_is_neutral
@@ -280,7 +282,40 @@ class NestEmitter:
         def body(inner: Frame, values: list[Val]) -> list[Val]:
             return self._reduce(inner.settle(settled), rest, deltas, values)
 
-        return frame.loop(dim, low, high, 1, body, accs, known=(0, extent - 1))
+        inside = prod(self._extents[d] for d in rest)
+        return self._accumulated(frame, dim, (low, high, 1), body, accs, extent, inside)
+
+    def _accumulated(
+        self,
+        frame: Frame,
+        dim: str,
+        bounds: tuple[Int, Int, int],
+        body: Callable[[Frame, list[Val]], list[Val]],
+        accs: Sequence[Val],
+        count: int,
+        inside: int,
+    ) -> list[Val]:
+        """A reduce loop of at most `count` iterations, each of `inside` steps in every accumulator.
+
+        Long sums of floats are cut into blocks that start from zero, whose totals are added up: the error of
+        one chain of additions grows with its length.
+        """
+        (low, high, step), e = bounds, frame.emitter
+        known = (0, self._extents[dim] - 1)
+        if isinstance(low, int) and isinstance(high, int):
+            known = low, low + (high - 1 - low) // step * step
+        is_sum = self.nest.combine == "sum" and self.nest.body.result.is_float
+        if not is_sum or count * inside <= MAX_CHAIN_STEPS:
+            return frame.loop(dim, low, high, step, body, accs, known=known)
+        size = step * max(1, max(BLOCK_STEPS, isqrt(count * inside)) // inside)
+
+        def block(start: Int, totals: list[Val]) -> list[Val]:
+            zeros = [e.zero(total.type) for total in totals]
+            stop = e.min(e.add(start, size), high)
+            sums = frame.loop(dim, start, stop, step, body, zeros, known=known)
+            return [e.fadd(total, value) for total, value in zip(totals, sums, strict=True)]
+
+        return e.loop(low, high, size, block, [(v.type, v) for v in accs])
 
     def _inside(self, frame: Frame, dim: str) -> tuple[Int, Int, list[Guard]]:
         """Bounds of a reduce loop that leave out padding which adds nothing, and the guards they ensure."""
@@ -381,7 +416,12 @@ class NestEmitter:
             def step(inner: Frame, values: list[Val]) -> list[Val]:
                 return self._lane_loops(inner.settle(settled), dims[1:], values)
 
-            return frame.loop(dims[0], low, high, 1, step, accs)
+            assert self.plan.vector is not None
+            steps = -(-self._extents[self.plan.vector] // (self.plan.lanes * len(accs)))
+            inside = steps * prod(self._extents[d] for d in dims[1:])
+            return self._accumulated(
+                frame, dims[0], (low, high, 1), step, accs, self._extents[dims[0]], inside
+            )
         made = list(accs)
         plan = self.plan
         assert plan.vector is not None
@@ -397,7 +437,9 @@ class NestEmitter:
                 def body(inner: Frame, values: list[Val], num: int = piece.num) -> list[Val]:
                     return self._lane_bodies(inner, num, values)
 
-                made = wide.inner().loop(plan.vector, first, last + 1, step_size, body, made)
+                count = (last - first) // step_size + 1
+                bounds = (first, last + 1, step_size)
+                made = self._accumulated(wide.inner(), plan.vector, bounds, body, made, count, 1)
         return made
 
     def _lane_bodies(self, frame: Frame, num: int, accs: Sequence[Val]) -> list[Val]:

@@ -20,9 +20,9 @@ from tilewright.targets.cpu.exprgen import (
     from_storage,
     storage_type,
 )
-from tilewright.targets.cpu.kernel import Layout, OperandKey
+from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Layout, OperandKey
 from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem, before_of
-from tilewright.targets.cpu.recurrent.tiling import MAX_CHAIN_STEPS, Tiling
+from tilewright.targets.cpu.recurrent.tiling import Tiling
 from tilewright.targets.cpu.values import I32, Bool, Int, Val, vec
 
 Made = dict[tuple[OperandKey, int], Val]
