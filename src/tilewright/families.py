@@ -98,6 +98,7 @@ PASSES = _family(
         "expand-recurrent": "expand_recurrent:ExpandRecurrent",
         "merge-reshapes": "merge_reshapes:MergeReshapes",
         "merge-transposes": "merge_transposes:MergeTransposes",
+        "expand-transforms": "expand_transforms:ExpandTransforms",
         "fold-pad": "fold_pad:FoldPad",
         "fold-batch-norm": "fold_batch_norm:FoldBatchNorm",
         "fold-scale-shift": "fold_scale_shift:FoldScaleShift",

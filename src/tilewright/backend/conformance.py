@@ -28,7 +28,7 @@ class Wider:
     """A case whose published outputs are themselves inexact: what is allowed instead, and why.
 
     `error` is absolute, for float32 and wider; `units` are units in the last place of a half type, and
-    widen what the suite itself allows in them; what it allows in wider types always holds.
+    widen what the suite itself allows in them.
     """
 
     reason: str
@@ -42,6 +42,7 @@ _ROUNDED_STEPS = Wider(
     "units off; the exact result, rounded once, is met within one",
     units=2,
 )
+_COMPLEX64 = Wider("the suite computes its expected outputs in complex64, which leaves 2e-7 of 0", error=1e-6)
 EXCEPTIONS: Mapping[str, Wider] = {
     "test_attention_4d_attn_mask_causal_bf16_expanded": _ROUNDED_STEPS,
     "test_attention_4d_causal_bf16": _ROUNDED_STEPS,
@@ -51,6 +52,8 @@ EXCEPTIONS: Mapping[str, Wider] = {
     "test_attention_4d_causal_padded_kv_bf16_expanded": _ROUNDED_STEPS,
     "test_attention_4d_padded_kv_bf16_expanded": _ROUNDED_STEPS,
     "test_averagepool_2d_ceil_last_window_starts_on_pad": _FOUR_DECIMALS,
+    "test_dft_inverse": _COMPLEX64,
+    "test_dft_inverse_opset19": _COMPLEX64,
     "test_gridsample_bicubic": _FOUR_DECIMALS,
     "test_roialign_aligned_false": _FOUR_DECIMALS,
     "test_roialign_aligned_true": _FOUR_DECIMALS,
@@ -239,7 +242,8 @@ def _run_case(
             for index, (actual, expected) in enumerate(zip(found, outputs, strict=True)):
                 want = as_array(expected)
                 problem = mismatch(actual, want, wider.error, units=wider.units)
-                problem = problem or suite_mismatch(actual, want, case.rtol, case.atol, units=wider.units)
+                atol = max(case.atol, wider.error)
+                problem = problem or suite_mismatch(actual, want, case.rtol, atol, units=wider.units)
                 if problem:
                     return CaseResult(case.name, case.operator, "wrong", path, f"output {index}: {problem}")
     except UnsupportedOp as error:

@@ -26,6 +26,7 @@ PIPELINE: tuple[str, ...] = (
     "merge-quantization",
     "recognise-quantized",
     "fold-constants",
+    "expand-transforms",
     "canonicalise",
     "common-subexpressions",
     "eliminate-identity",

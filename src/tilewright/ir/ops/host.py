@@ -12,7 +12,7 @@ from tilewright.ir.graph import Node, SubgraphAttribute
 from tilewright.ir.nest import Description, Opaque
 from tilewright.ir.ops.build import choice_attr, require, require_rank
 from tilewright.ir.ops.registry import operator
-from tilewright.ir.work import ELEMENTS_PER_POINT, MAX_COMPILED_LOOP_STEPS, HostWork, number_of
+from tilewright.ir.work import MAX_COMPILED_LOOP_STEPS, HostWork
 
 Array = np.ndarray[Any, Any]
 
@@ -74,28 +74,6 @@ def _require_steps(node: Node, num_steps: int) -> None:
 # Sizes that are data ---------------------------------------------------------------------------------
 
 
-@operator(
-    "BlackmanWindow",
-    "HammingWindow",
-    "HannWindow",
-    host_work=lambda _, data: HostWork(elements=number_of(data, 0, 0)),
-)
-def window(node: Node) -> Description:
-    """As many factors as the operand says."""
-    return Opaque(f"{node.op_type}: its size is data")
-
-
-def _mel_work(node: Node, data: Sequence[Array | None]) -> HostWork:
-    num_weights = (abs(number_of(data, 1, 0)) // 2 + 1) * max(number_of(data, 0, 0), 0)
-    return HostWork(elements=num_weights, steps=num_weights)
-
-
-@operator("MelWeightMatrix", host_work=_mel_work)
-def mel_weight_matrix(node: Node) -> Description:
-    """A row for each frequency, a column for each band."""
-    return Opaque("MelWeightMatrix: its size is data")
-
-
 def _multinomial_work(node: Node, data: Sequence[Array | None]) -> HostWork:
     return HostWork(elements=node.require(0).shape[0] * max(node.int_attr("sample_size", 1), 0))
 
@@ -108,22 +86,6 @@ def multinomial(node: Node) -> Description:
 
 
 # Loops of a reference --------------------------------------------------------------------------------
-
-
-def _transform_work(node: Node, data: Sequence[Array | None]) -> HostWork:
-    """The signal, cut or padded to the length along its axis, and what it takes if that is a prime."""
-    shape = node.require(0).shape
-    axis = number_of(data, 2, -2) if node.opset >= 20 else node.int_attr("axis", 1)
-    extent = shape[axis % len(shape)]
-    length = max(number_of(data, 1, 2 * extent), 0)  # twice as many, one side of which is given
-    return HostWork(elements=ELEMENTS_PER_POINT * (prod(shape) // max(extent, 1)) * max(length, extent))
-
-
-@operator("DFT", host_work=_transform_work)
-def dft(node: Node) -> Description:
-    """Fourier transforms along an axis."""
-    require_rank(node, 0, 2)
-    return Opaque("DFT: transforms are not loop nests of ours")
 
 
 def _col2im_work(node: Node, data: Sequence[Array | None]) -> HostWork:

@@ -1,4 +1,4 @@
-"""Operators of no other family: generators of constants, running sums, transforms."""
+"""Operators of no other family: generators of constants, running sums, turned sequences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Iter, call, cast, select
-from tilewright.ir.graph import Node, Shape
+from tilewright.ir.graph import Node
 from tilewright.ir.nest import (
     Access,
     Combine,
@@ -45,14 +45,12 @@ from tilewright.ir.ops.build import (
 )
 from tilewright.ir.ops.operands import axis_within, extents_of, present
 from tilewright.ir.ops.registry import Sizing, operator
-from tilewright.ir.work import ELEMENTS_PER_POINT, HostWork, number_of
+from tilewright.ir.work import HostWork
 
 Array = np.ndarray[Any, Any]
 
 # A running sum as one nest does the square of its work, in blocks a multiple of it; then the host is faster.
 _LONGEST_SINGLE_NEST = 64
-# Slicing and padding a frame of an STFT.
-_STEPS_PER_FRAME = 16
 LONGEST_RUNNING_NEST = 1 << 14
 
 
@@ -315,42 +313,3 @@ def reverse_sequence(node: Node) -> Description:
         Nest(pair, (length,), where, step),
         Nest(dims, (where, source), Access(out, identity(dims)), read(1, source)),
     )
-
-
-# Transforms ------------------------------------------------------------------------------------------
-
-
-def _stft_shapes(node: Node) -> tuple[Shape | None, ...]:
-    """`[batch, frames, frequencies, 2]`; as many frequencies as half a frame has, where one side is asked."""
-    signal, step, length = require_rank(node, 0, 2, 3), node.constant(1), node.constant(3)
-    window = node.input(2)
-    if step is None or (length is None and window is None):
-        return (None,)
-    size = int(length.reshape(())) if length is not None else window.shape[0] if window is not None else 0
-    stride = int(step.reshape(()))
-    require(node, stride > 0, f"the step between frames is {stride}, but at least 1 is taken")
-    require(node, 0 < size <= signal[1], f"frames of {size} elements do not fit a signal of {signal[1]}")
-    bins = size // 2 + 1 if node.int_attr("onesided", 1) else size
-    return ((signal[0], (signal[1] - size) // stride + 1, bins, 2),)
-
-
-def _stft_work(node: Node, data: Sequence[Array | None]) -> HostWork:
-    """All frames at once, as complex numbers."""
-    signal, step, length, window = node.require(0).shape, data[1], number_of(data, 3, 0), node.input(2)
-    if not length and window is not None:
-        length = window.num_elements
-    if step is None:
-        return HostWork()
-    num_frames = max((signal[1] - length) // max(abs(number_of(data, 1, 1)), 1) + 1, 0)
-    return HostWork(
-        elements=ELEMENTS_PER_POINT * signal[0] * num_frames * length, steps=num_frames * _STEPS_PER_FRAME
-    )
-
-
-@operator("STFT", shapes=_stft_shapes, host_work=_stft_work)
-def stft(node: Node) -> Description:
-    """Fourier transforms of frames."""
-    (shape,) = _stft_shapes(node)
-    if shape is not None:
-        require_result(node, shape)
-    return Opaque("STFT: transforms are not loop nests of ours")

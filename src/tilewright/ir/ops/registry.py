@@ -50,6 +50,7 @@ FAMILIES = (
     "trees",
     "coupling",
     "misc",
+    "transforms",
     "host",
     "check_shape",
 )

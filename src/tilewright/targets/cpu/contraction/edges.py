@@ -8,9 +8,9 @@ runs, however long the window is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from tilewright.records import dataclass
 from tilewright.targets.cpu.contraction.match import Window
 from tilewright.targets.cpu.contraction.tiling import RowTile
 
