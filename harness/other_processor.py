@@ -31,37 +31,48 @@ def run_as(name: str) -> None:
     paths = (str(here / "other_processes"), str(here.parent), os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ[VARIABLE] = name
-    change_probe()
+    change_features()
+    change_registers()
     change_code()
 
 
-def change_probe() -> None:
-    """Before anything has asked what the processor has."""
+def change_features() -> None:
+    """What LLVM says of the processor, before anything has asked."""
     import llvmlite.binding as llvm
 
-    from tilewright.hardware import probe
-
-    if is_emulated():
-        probe.allow_tile_registers = lambda: True  # type: ignore[assignment]
     features = llvm.FeatureMap(features_as(os.environ[VARIABLE], llvm.get_host_cpu_features()))
     llvm.get_host_cpu_features = lambda: features
-    probe.processor_facts.cache_clear()
+
+
+def change_registers() -> None:
+    """Whether the system gives the tile registers."""
+    from tilewright.hardware import probe
+
+    if os.environ[VARIABLE] == "amx":
+        is_emulated()
+        probe.allow_tile_registers = lambda: True  # type: ignore[assignment]
 
 
 def change_code() -> None:
-    """What is generated from now on."""
-    from harness.matrix_unit import emulate_matrix_unit
+    """What is generated; a process that generates nothing imports nothing more."""
+    from tilewright.targets.cpu import codegen
+
+    prepared = codegen.prepared_module
+
+    def with_emulation(ir_text: str, isa: codegen.CodeTarget, **named: bool) -> object:
+        from harness.matrix_unit import emulate_matrix_unit
+
+        codegen.prepared_module = prepared
+        emulate_matrix_unit()
+        return codegen.prepared_module(ir_text, isa, **named)
 
     if is_emulated():
-        emulate_matrix_unit()
+        codegen.prepared_module = with_emulation  # type: ignore[assignment]
 
 
 @functools.cache
 def is_emulated() -> bool:
-    """Whether the processor has a matrix unit that this one, as first asked, lacks."""
-    import llvmlite.binding as llvm
-
+    """Whether the processor has a matrix unit that this system, as first asked, does not give."""
     from tilewright.hardware import probe
 
-    has_unit = bool(llvm.get_host_cpu_features().get("amx-tile")) and probe.allow_tile_registers()
-    return os.environ[VARIABLE] == "amx" and not has_unit
+    return os.environ[VARIABLE] == "amx" and not probe.allow_tile_registers()

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
-_CHANGES = {"tilewright.hardware.probe": "change_probe", "tilewright.targets.cpu.codegen": "change_code"}
+_CHANGES = {
+    "llvmlite.binding": "change_features",
+    "tilewright.hardware.probe": "change_registers",
+    "tilewright.targets.cpu.codegen": "change_code",
+}
 """By module, what is called once it is imported."""
-
-
-class _Loader(importlib.abc.Loader):
-    """The usual one, and the change behind it."""
-
-    def __init__(self, usual: importlib.abc.Loader) -> None:
-        self._usual = usual
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._usual.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._usual.exec_module(module)
-        from harness import other_processor
-
-        getattr(other_processor, _CHANGES[module.__name__])()
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -39,8 +28,16 @@ class _Finder(importlib.abc.MetaPathFinder):
             return None
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
+            usual = spec.loader.exec_module
+            spec.loader.exec_module = functools.partial(_changed, usual)  # type: ignore[method-assign]
         return spec
+
+
+def _changed(usual: Callable[[ModuleType], None], module: ModuleType) -> None:
+    usual(module)
+    from harness import other_processor
+
+    getattr(other_processor, _CHANGES[module.__name__])()
 
 
 if "TILEWRIGHT_TESTS_PROCESSOR" in os.environ:
