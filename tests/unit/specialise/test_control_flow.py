@@ -217,7 +217,7 @@ def test_a_branch_that_does_not_fit_the_shapes_says_so_when_it_is_taken() -> Non
     model.graph.output[0].type.tensor_type.ClearField("shape")
     compiled, x = tw.compile(model), np.ones((2, 3), np.float32)
     np.testing.assert_allclose(compiled.run(None, {"c": np.array(True), "x": x})[0], np.exp(x), rtol=1e-6)
-    with pytest.raises(tw.TilewrightError, match="Squeeze"):
+    with pytest.raises(InputError, match="Squeeze"):
         compiled.run(None, {"c": np.array(False), "x": x})
 
 

@@ -96,7 +96,12 @@ class IfCode:
         self._lock = ForkSafeLock()
 
     def branch(self, name: str) -> _Branch | None:
-        """The branch of that attribute; None where data decide shapes in it."""
+        """The branch of that attribute; None where data decide shapes in it.
+
+        Raises:
+            InputError: it does not fit the shapes, at which the other one would run.
+            UnsupportedOp: it cannot be built.
+        """
         try:
             return self._branches[name]
         except KeyError:
@@ -104,7 +109,10 @@ class IfCode:
         with self._lock:
             if name not in self._branches:
                 model = body_model(self._node, name)
-                graph = model.prepared.static_graph(_of_inputs(model, self._shapes))
+                try:
+                    graph = model.prepared.static_graph(_of_inputs(model, self._shapes))
+                except ModelRejected as error:  # which other inputs would not have led to
+                    raise InputError(*error.args) from error
                 code = None if graph is None else BodyCode.of(model, self._compile(graph))
                 self._branches[name] = None if code is None else _Branch(self._node, code)
             return self._branches[name]
