@@ -36,6 +36,11 @@ def attention(draw: Draw, op_type: str) -> Case:
     if past:
         inputs += [None] * (4 - len(inputs))
         inputs += [reals(draw, (batch, key_heads, past, each)) for each in (size, value_size)]
+    ends = not past and draw(st.integers(0, 3)) == 0
+    if ends:
+        inputs += [None] * (6 - len(inputs)) + [
+            integers(draw, (batch,), min(rows, columns), columns, np.int64)
+        ]
     if draw(st.booleans()):
         attributes["is_causal"] = 1
     if draw(st.booleans()):
@@ -50,9 +55,18 @@ def attention(draw: Draw, op_type: str) -> Case:
     # ONNX Runtime forbids keys with the lowest finite number, which mode 2 shows and which gives a query
     # without any key the mean of the values instead of zeros.
     forbids = mask == "bool" or "is_causal" in attributes
-    runtime = open_rows and not (forbids and attributes.get("qk_matmul_output_mode") == 2)
+    runtime = open_rows and not (forbids and attributes.get("qk_matmul_output_mode") == 2) and not ends
+    if past and rows != columns and "is_causal" in attributes:
+        runtime = False  # the last query is that of the last key there, and the first that behind the past here
     return case(
-        op_type, inputs, attributes, opset=23, outputs=outputs, rtol=1e-4, runtime=runtime, by_data=True
+        op_type,
+        inputs,
+        attributes,
+        opset=24 if ends else 23,
+        outputs=outputs,
+        rtol=1e-4,
+        runtime=runtime,
+        by_data=True,
     )
 
 

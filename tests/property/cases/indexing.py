@@ -148,3 +148,17 @@ def top_k(draw: Draw, op_type: str) -> Case:
     attributes: dict[str, Attribute] = {"axis": axis, "largest": draw(st.integers(0, 1))}
     inputs = [x, np.array([count], np.int64)]
     return case(op_type, inputs, attributes, opset=11, constants=(1,), outputs=(True, True), exact=True)
+
+
+@generator("TensorScatter")
+def tensor_scatter(draw: Draw, op_type: str) -> Case:
+    data = integers(draw, shapes(draw, low=2))
+    axis = draw(st.integers(1, data.ndim - 1))
+    places, mode = data.shape[axis], draw(st.sampled_from(["linear", "circular"]))
+    count = draw(st.integers(1, places))
+    updates = integers(draw, [count if a == axis else e for a, e in enumerate(data.shape)])
+    last = places - count if mode == "linear" else 2 * places
+    starts = integers(draw, data.shape[:1], 0, last, np.int64) if draw(st.booleans()) else None
+    inputs = [data, updates, starts][: 2 if starts is None else 3]
+    attributes: dict[str, Attribute] = {"mode": mode, "axis": axis - draw(st.sampled_from([0, data.ndim]))}
+    return case(op_type, inputs, attributes, opset=24, exact=True)

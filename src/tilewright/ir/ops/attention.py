@@ -51,6 +51,7 @@ MASKED_ATTENTION = "MaskedAttention"
 # Values of qk_matmul_output_mode: what the fourth output shows.
 _RAW, _CAPPED, _BIASED, _PROBABILITIES = range(4)
 _QK_OUTPUT = 3
+_LENGTHS = 6
 # New keys and values among the inputs; how much further those of the past are, and what is put together of
 # both is among the temporaries.
 _KEYS, _VALUES = 1, 2
@@ -232,7 +233,7 @@ def _layout(node: Node) -> _Layout:
     require(node, (past is None) == (node.input(5) is None), "past keys and past values come together")
     require_shape(node, 4, (batch, key_heads, earlier, head_size), "heads of the keys")
     require_shape(node, 5, (batch, key_heads, earlier, value_size), "heads of the values")
-    require_shape(node, 6, (batch,), "one length for each sequence")
+    require_shape(node, _LENGTHS, (batch,), "one length for each sequence")
     if node.input(3) is not None:
         mask = require_rank(node, 3, 1, 4)
         require(node, mask[-1] <= columns, f"the mask {list(mask)} is for more than {columns} keys")
@@ -248,8 +249,6 @@ def _layout(node: Node) -> _Layout:
 
 
 def _why_opaque(node: Node) -> str | None:
-    if node.input(6) is not None:
-        return "Attention over sequences of different lengths"
     if node.int_attr("softmax_precision", 0) == DType.FLOAT64.value:
         return "Attention with its softmax in float64"
     return None
@@ -283,6 +282,8 @@ def attention(node: Node) -> Description:
     loops = (*dims, Dim("d", head_size, "reduce"))
     product = cast(read(0, query), compute) * cast(read(1, key), compute)
     masks = [layout.mask(input_operand(node, 3))] if node.input(3) is not None else []
+    if node.input(_LENGTHS) is not None:
+        masks.append(Access(input_operand(node, _LENGTHS), (affine("b"),)))
     raw = Acc(compute) * _scale(node, head_size)
     if mode in (_RAW, _CAPPED):
         first = layout.matrix(output_operand(node, _QK_OUTPUT))
@@ -300,8 +301,12 @@ def attention(node: Node) -> Description:
     return (*grown_keys, *grown_values, *scores, *weighted)
 
 
+def _num_queries(node: Node) -> int:
+    return _length(node, 0)
+
+
 def _length(node: Node, position: int) -> int:
-    """How many keys, or values, are new."""
+    """How many queries there are, or how many keys or values are new."""
     shape = node.require(position).shape
     return shape[2] if len(shape) == 4 else shape[1]
 
@@ -386,22 +391,35 @@ def _capped(node: Node, scores: Expr) -> Expr:
 def _forbids(node: Node) -> bool:
     """Whether some key may be forbidden to some query."""
     windows = (node.int_attr("left_window_size", -1), node.int_attr("right_window_size", -1))
-    return node.input(3) is not None or bool(node.int_attr("is_causal", 0)) or max(windows) >= 0
+    is_masked = node.input(3) is not None or node.input(_LENGTHS) is not None
+    return is_masked or bool(node.int_attr("is_causal", 0)) or max(windows) >= 0
 
 
 def _allowed(node: Node, scores: Expr, masks: Sequence[Access], position: int, earlier: int) -> Expr:
-    """Scores plus the mask, which is the `position`-th read, minus infinity where a key is forbidden.
+    """Scores plus the mask, minus infinity where a key is forbidden.
 
-    `earlier` keys come before that of the first query.
+    Mask and lengths of sequences, as far as there are any, are the reads from `position` on. `earlier` keys
+    come before that of the first query.
     """
     compute = scores.result
     never = Const(-math.inf, compute)
-    for mask in masks:
-        value = read(position, mask)
-        scores = select(value, scores, never) if value.result is DType.BOOL else scores + cast(value, compute)
+    length: Expr | None = None
+    for number, mask in enumerate(masks, start=position):
+        value = read(number, mask)
+        if node.input(_LENGTHS) is not None and number == position + len(masks) - 1:
+            length = value
+        elif value.result is DType.BOOL:
+            scores = select(value, scores, never)
+        else:
+            scores = scores + cast(value, compute)
     ahead = Iter("j") - Iter("i")
     if earlier:
         ahead = ahead - earlier
+    elif length is not None:
+        # The last query is that of the last key.
+        ahead = ahead - (length - _num_queries(node))
+    if length is not None:
+        scores = select(call("lt", Iter("j"), length), scores, never)
     if node.int_attr("is_causal", 0):
         scores = select(call("le", ahead, 0), scores, never)
     left, right = node.int_attr("left_window_size", -1), node.int_attr("right_window_size", -1)

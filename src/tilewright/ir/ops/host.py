@@ -119,13 +119,6 @@ def determinant(node: Node) -> Description:
     return Opaque("Det: a determinant is a factorisation")
 
 
-@operator("TensorScatter", host_work=lambda node, _: HostWork(steps=node.require(1).num_elements))
-def tensor_scatter(node: Node) -> Description:
-    """A cache with new elements, written from where the operand says."""
-    choice_attr(node, "mode", ("linear", "circular"), "linear")
-    return Opaque("TensorScatter: it writes where its data says")
-
-
 def _ngram_work(node: Node, data: Sequence[Array | None]) -> HostWork:
     """All positions for each distance between the items of a sequence; a result for each row."""
     shape = node.require(0).shape

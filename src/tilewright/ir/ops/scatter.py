@@ -1,4 +1,4 @@
-"""Operators that write where an index says: ScatterElements, ScatterND, MaxUnpool.
+"""Operators that write where an index says: ScatterElements, ScatterND, TensorScatter, MaxUnpool.
 
 Indices that are known become tables of where each element of the result comes from, so that the operator is
 one elementwise nest. Indices that are data are two nests: a copy, and one whose write is addressed by data.
@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.expr import Const, Expr, call, select
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Const, Expr, Iter, call, cast, select
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Access, Description, Index, Lookup, Nest, Opaque, affine
+from tilewright.ir.nest import Access, Description, Index, Indirect, Lookup, Nest, Opaque, affine
 from tilewright.ir.ops.build import (
     axis_of,
     choice_attr,
@@ -22,6 +23,7 @@ from tilewright.ir.ops.build import (
     dims_of,
     identity,
     input_operand,
+    local,
     output_operand,
     read,
     require,
@@ -119,6 +121,55 @@ def scatter_nd(node: Node) -> Description:
     source = Access(updates, identity(dims))
     value = read(depth, source)
     return _unknown(node, Nest(dims, (*wheres, source), Access(output_operand(node), index), value))
+
+
+def _tensor_scatter_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
+    out, updates, starts = present(inputs).copy(), present(inputs, 1), optional(inputs, 2)
+    axis = node.int_attr("axis", -2) % out.ndim
+    places = np.arange(updates.shape[axis])[None]
+    places = places if starts is None else places + starts[:, None]
+    if node.str_attr("mode", "linear") == "circular":
+        places = places % out.shape[axis]
+    require_indices(node, 2, places, out.shape[axis])
+    for batch, where in enumerate(np.broadcast_to(places, (len(out), places.shape[1]))):
+        np.moveaxis(out[batch], axis - 1, 0)[where] = np.moveaxis(updates[batch], axis - 1, 0)
+    return (out,)
+
+
+@operator("TensorScatter", reference=_tensor_scatter_reference)
+def tensor_scatter(node: Node) -> Description:
+    """A cache with new elements along an axis, for each sequence from the place on that an operand says."""
+    shape = require_rank(node, 0, 2)
+    axis = axis_of(node, len(shape), -2)
+    mode = choice_attr(node, "mode", ("linear", "circular"), "linear")
+    require(node, axis > 0, "its axis is that of the sequences")
+    count = require_rank(node, 1, len(shape), len(shape))[axis]
+    require_shape(node, 1, [None if a == axis else e for a, e in enumerate(shape)], "the shape of the cache")
+    require(node, count <= shape[axis], f"{count} new elements do not fit {shape[axis]} places")
+    require_shape(node, 2, (shape[0],), "a place for each sequence")
+    require_result(node, shape)
+    data, updates, out = input_operand(node, 0), input_operand(node, 1), output_operand(node)
+    if updates.num_elements == 0:
+        return Opaque("TensorScatter of nothing")
+    whole, dims = dims_of(shape), dims_of(updates.shape)
+    nests = [copy_nest(whole, Access(data, identity(whole)), Access(out, identity(whole)))]
+    index: list[Index] = list(identity(dims))
+    source = Access(updates, identity(dims))
+    if node.input(2) is None:
+        rest = dims_of([shape[axis] - count if a == axis else e for a, e in enumerate(shape)])
+        behind = tuple(affine(d.name, count if a == axis else 0) for a, d in enumerate(rest))
+        last = copy_nest(rest, Access(data, behind), Access(out, behind))
+        return (copy_nest(dims, source, Access(out, tuple(index))), *([last] if count < shape[axis] else []))
+    pair = (dims[0], dims[axis])
+    start = Access(input_operand(node, 2), (affine(dims[0].name),))
+    place = cast(read(0, start), DType.INT64) + Iter(dims[axis].name)
+    where = Access(local(0, DType.INT64, (shape[0], count)), identity(pair))
+    nests.append(
+        Nest(pair, (start,), where, call("mod", place, shape[axis]) if mode == "circular" else place)
+    )
+    index[axis] = Indirect(0)
+    nests.append(Nest(dims, (where, source), Access(out, tuple(index)), read(1, source)))
+    return tuple(nests)
 
 
 def _require_scatter(node: Node) -> None:
