@@ -57,7 +57,7 @@ def attention(draw: Draw, op_type: str) -> Case:
     forbids = mask == "bool" or "is_causal" in attributes
     runtime = open_rows and not (forbids and attributes.get("qk_matmul_output_mode") == 2) and not ends
     if past and rows != columns and "is_causal" in attributes:
-        runtime = False  # the last query is that of the last key there, and the first that behind the past here
+        runtime = False  # there the last query is that of the last key, here the first that behind the past
     return case(
         op_type,
         inputs,
