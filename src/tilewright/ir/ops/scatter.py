@@ -167,7 +167,10 @@ def tensor_scatter(node: Node) -> Description:
     nests.append(
         Nest(pair, (start,), where, call("mod", place, shape[axis]) if mode == "circular" else place)
     )
-    index[axis] = Indirect(0)
+    given = node.constant(2)
+    if given is not None and mode == "linear":
+        require_indices(node, 2, given[:, None] + np.arange(count), shape[axis])
+    index[axis] = Indirect(0) if given is None and mode == "linear" else Indirect(0, None)
     nests.append(Nest(dims, (where, source), Access(out, tuple(index)), read(1, source)))
     return tuple(nests)
 
