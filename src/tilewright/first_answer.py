@@ -24,6 +24,7 @@ from tilewright.forks import ForkSafeLock
 from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
+from tilewright.numpy_threads import one_thread
 from tilewright.progress import Progress
 from tilewright.targets.runs import written_into
 
@@ -166,7 +167,8 @@ class _QuickExecutable:
             if self._compiled is None:
                 raise ModelClosed
             return self._compiled.run(feed, into)
-        outputs = written_into(run_graph(graph, feed), into)
+        with one_thread():
+            outputs = written_into(run_graph(graph, feed), into)
         self._beside.begin()  # not before the first answer, which it would hold up
         return outputs
 

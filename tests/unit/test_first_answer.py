@@ -195,6 +195,19 @@ def test_sessions_take_it(gate: Gate) -> None:
     np.testing.assert_allclose(first, session.run(None, feed())[0], rtol=1e-5, atol=1e-6)
 
 
+def test_products_of_the_reference_are_on_one_thread_and_of_others_as_before() -> None:
+    from tilewright import numpy_threads
+
+    functions = numpy_threads._functions()
+    if functions is None:
+        pytest.skip("numpy has another library")
+    get, _ = functions
+    before = get()
+    with numpy_threads.one_thread(), numpy_threads.one_thread():
+        assert get() == 1
+    assert get() == before
+
+
 def test_another_word_is_refused() -> None:
     with pytest.raises(UsageError, match="first-answer"):
         tw.compile(model(), first_answer="soon")

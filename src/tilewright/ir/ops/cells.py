@@ -19,6 +19,7 @@ Attributes are ONNX's, with an alpha and a beta for each activation.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -138,7 +139,7 @@ def _expr_activation(name: str, alpha: float, beta: float) -> Activation:
 # References ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Weights:
     """A matrix with a row for each result; bytes have a scale for each row, and perhaps a zero point."""
 
@@ -146,15 +147,18 @@ class Weights:
     scale: Array | None = None
     zero: Array | None = None
 
+    @functools.cached_property
+    def exact(self) -> Array:
+        """Bytes less their zero points, in float64."""
+        weights = self.data.astype(np.float64)
+        return weights if self.zero is None else weights - self.zero.astype(np.float64)[:, None]
+
     def product(self, x: Array) -> Array:
         """`x @ data.T`; of bytes in integers, for which `x` is quantised by its own range."""
         if self.scale is None:
             return np.asarray(x @ self.data.T)
         given, scale, zero = dynamically_quantized(x)
-        weights = self.data.astype(np.float64)
-        if self.zero is not None:
-            weights = weights - self.zero.astype(np.float64)[:, None]
-        total = (given.astype(np.float64) - float(zero)) @ weights.T  # whole numbers, so exact
+        total = (given.astype(np.float64) - float(zero)) @ self.exact.T  # whole numbers, so exact
         return np.asarray(total.astype(x.dtype) * (scale * self.scale))
 
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import numpy as np
+
 from tilewright.records import dataclass
 from tilewright.targets.cpu.values import PTR, Number, Type, Val, literal, vec
+
+_MAX_LISTED = 256
+"""Entries of a table that are written as numbers, which people can read."""
+_TABLE_TYPES = {"i8": "<i1", "i16": "<i2", "i32": "<i4", "i64": "<i8"}
+"""numpy's types of entries; every instruction set here is little-endian."""
+_ESCAPES = np.frombuffer("".join(f"\\{byte:02X}" for byte in range(256)).encode(), np.uint8).reshape(256, 3)
+"""Each byte as LLVM writes it in a string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +160,16 @@ class ModuleText:
 
     def constant_array(self, element: str, values: Sequence[Number], *, align_bytes: int = 64) -> Val:
         """A private constant table; equal tables are stored once."""
-        scalar = vec(element)
-        listed = ", ".join(f"{element} {literal(scalar, value)}" for value in values)
-        body = f"private unnamed_addr constant [{len(values)} x {element}] [{listed}], align {align_bytes}"
+        dtype = _TABLE_TYPES.get(element)
+        if dtype is not None and len(values) > _MAX_LISTED:
+            # A long table as the bytes of a string: written and parsed a hundred times as fast.
+            table = np.array(values, dtype).view(np.uint8)
+            body = f'[{table.size} x i8] c"{_ESCAPES[table].tobytes().decode("ascii")}"'
+        else:
+            scalar = vec(element)
+            listed = ", ".join(f"{element} {literal(scalar, value)}" for value in values)
+            body = f"[{len(values)} x {element}] [{listed}]"
+        body = f"private unnamed_addr constant {body}, align {align_bytes}"
         for name, present in self._globals.items():
             if present == body:
                 return Val(name, PTR)

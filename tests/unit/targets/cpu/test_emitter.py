@@ -475,3 +475,25 @@ def test_unknown_types_name_the_known_ones() -> None:
         vec("f32", 4)
     with pytest.raises(ValueError, match="with 0 lanes"):
         vec("float", 0)
+
+
+@pytest.mark.parametrize("element", ["i8", "i16", "i32", "i64"])
+@pytest.mark.parametrize("num_entries", [16, 400])
+def test_tables_hold_what_they_were_given_however_long_they_are(element: str, num_entries: int) -> None:
+    limits = np.iinfo(NUMPY[element])
+    values = np.random.default_rng(0).integers(limits.min, limits.max, num_entries, NUMPY[element], True)
+    values[:2] = limits.min, limits.max
+    emitter = Emitter()
+    with emitter.function("f", [Param("y", PTR)]) as (target,):
+        table = emitter.constant_array(element, values.tolist())
+        assert emitter.constant_array(element, values.tolist()) == table
+
+        def copy(i: Int, carried: list[Val]) -> list[Operand]:
+            entry = emitter.load(vec(element), emitter.gep(table, i, element))
+            emitter.store(entry, emitter.gep(target, i, element))
+            return []
+
+        emitter.loop(0, num_entries, 1, copy, [])
+    made = np.zeros(num_entries, NUMPY[element])
+    run(emitter, made)
+    np.testing.assert_array_equal(made, values)
