@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ Array = np.ndarray[Any, Any]
 Keys = tuple[int, ...] | tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Edges:
     """What runs are given and give in place of numbers: `inputs` and `outputs` are texts, `maps` are outputs
     that are lists of maps with these keys. `texts` are those that the model knows."""
@@ -40,21 +41,33 @@ class Edges:
         """
         if not self.inputs:
             return feed, ()
-        numbers = {text: number for number, text in enumerate(self.texts)}
+        known, others = self._numbers, dict[str, int]()
         encoded = dict(feed)
+
+        def number(text: str) -> int:
+            found = known.get(text)
+            return others.setdefault(text, len(known) + len(others)) if found is None else found
+
         for name in self.inputs:
             if name in feed:
                 given = np.asarray(feed[name])
-                texts = [_text(name, item) for item in given.ravel().tolist()]
-                codes = [numbers.setdefault(text, len(numbers)) for text in texts]
+                codes = [number(_text(name, item)) for item in given.ravel().tolist()]
                 encoded[name] = np.array(codes, np.int64).reshape(given.shape)
-        return encoded, tuple(numbers)[len(self.texts) :]
+        return encoded, tuple(others)
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {text: number for number, text in enumerate(self.texts)}
+
+    @cached_property
+    def _table(self) -> Array:
+        return np.array(self.texts, object)
 
     def decoded(self, name: str, array: Array, others: tuple[str, ...] = ()) -> Any:
         """An output as the model's own: texts as an array of them, maps as a list; `others` came in."""
         if name in self.outputs:
-            known = np.array((*self.texts, *others), object)
-            return known[np.asarray(array)]
+            table = np.concatenate([self._table, np.array(others, object)]) if others else self._table
+            return table[np.asarray(array)]
         keys = self.maps.get(name)
         if keys is None:
             return array

@@ -11,6 +11,8 @@ from tilewright.api.models import Model, Shapes
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
 from tilewright.compiler import plan
+from tilewright.edges import Edges
+from tilewright.errors import UnsupportedOp
 from tilewright.frontend.onnx import Source
 from tilewright.options import Options
 from tilewright.progress import PhaseClock, Progress
@@ -40,15 +42,18 @@ def export_model(
 
     Raises:
         UsageError: an unknown instruction set, no such folder, a name that is too long, or a file in the way.
-        UnsupportedOp: an operator without generated code.
+        UnsupportedOp: an operator without generated code, or inputs or outputs of texts; maps are exported as
+            the matrix of their values.
     """
     from tilewright.embed import EmittingTarget, export_object, isa_for_export, program_for
 
     record = isa_for_export(isa)
     if isinstance(model, CompiledModel):
+        _require_numbers(model.facts.edges)
         program, digest, stem = program_for(record, model.program), model.model_sha256, "model"
     else:
         model, options = compilation_request(model, "cpu", shapes, options, settings)
+        _require_numbers(model.edges)
         clock = PhaseClock(options.timeout_s, progress)
         program = plan(model.graph, options, clock, target=EmittingTarget(record=record)).program
         digest = model.sha256
@@ -62,3 +67,12 @@ def export_model(
         force=force,
         progress=progress,
     )
+
+
+def _require_numbers(edges: Edges) -> None:
+    """Raise if a C program would have to give or take texts."""
+    for name in (*edges.inputs, *edges.outputs):
+        raise UnsupportedOp(
+            f"{name!r} holds texts, which exported code does not: export the model with labels and "
+            "categories that are numbers."
+        )

@@ -465,6 +465,11 @@ def test_texts_go_through_artifacts(tmp_path: Any) -> None:
     assert opened.get_inputs()[0].type == "tensor(string)"
 
 
+def test_exported_code_holds_no_texts(tmp_path: Any) -> None:
+    with pytest.raises(UnsupportedOp, match="'x0' holds texts, which exported code does not"):
+        tw.export(categories_model(), tmp_path, shapes={"x0": (2, 1), "x1": (2, 1)})
+
+
 def test_numbers_in_place_of_texts_are_refused_in_a_line() -> None:
     compiled = tw.compile(categories_model(), "interpreter")
     words = np.array([["b"]], object)
