@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,8 +34,9 @@ from tilewright.targets.cpu.runtime import StepPlan
 Array = np.ndarray[Any, Any]
 Compile = Callable[[Graph], Executable]
 
-_STEPS_PER_CALL = 1 << 12
-"""Between two calls of generated code an interrupt takes effect."""
+_FIRST_STEPS, _CALL_S = 64, 0.02
+"""Steps of the first call of generated code, and the time below which the next one takes four times as many:
+between two calls an interrupt takes effect."""
 _FIRST_ROWS = 64
 """Of what is stacked where nothing says how many steps there will be."""
 FOR_EVER = 1 << 62
@@ -359,12 +361,15 @@ class _LoopRun:
             end = min(end, 1)
         if loop.goes_on and limit is not None:
             self._require_allowed(end)
+        num_steps = _FIRST_STEPS
         while self._done < end:
             if self._done >= self._num_rows:
                 self._grow(end if loop.goes_on is not None and limit is not None else None)
-            until = min(end, self._done + _STEPS_PER_CALL, self._num_rows)
-            before = self._done
+            until = min(end, self._done + num_steps, self._num_rows)
+            before, began = self._done, time.perf_counter()
             self._done = self._steps(before, until)
+            if time.perf_counter() - began < _CALL_S:
+                num_steps *= 4
             allowance.left -= self._done - before
             self._require_allowed(0)
             if self._done < until or (loop.goes_on is None and not self._goes_on.value):
