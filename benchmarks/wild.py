@@ -48,6 +48,8 @@ PACKAGES = Path(__file__).with_name("wild_packages.txt")
 SEED = 0
 TOLERANCE = 1e-3
 ROUNDED_TOLERANCE = 3e-2
+_LEAST_SCALE = 1e-4
+"""Below it a result, such as that of a sigmoid far from its middle, is a rounding of zero."""
 MAX_MODEL_BYTES = 1 << 30
 BURST_S = 0.1
 _MODEL_ENDS = (".onnx", ".onnx.data", ".onnx_data", ".onnx.gz")
@@ -382,7 +384,10 @@ def _ended(row: dict[str, Any], answer: dict[str, Any]) -> None:
 
 
 def difference(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
-    """The largest difference of an output over that output's largest value; infinity for other shapes."""
+    """The largest difference of an output over its largest value, or over 1e-4 where that is smaller.
+
+    Infinity for other shapes.
+    """
     if len(ours) != len(theirs):
         return math.inf
     worst = 0.0
@@ -398,8 +403,7 @@ def difference(ours: Sequence[Array], theirs: Sequence[Array]) -> float:
         finite = np.abs(b[np.isfinite(b)])
         with np.errstate(invalid="ignore"):
             apart = np.where(same, 0.0, np.abs(a - b))
-        top = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
-        error = float(np.max(apart)) / top
+        error = float(np.max(apart)) / max(float(finite.max(initial=0.0)), _LEAST_SCALE)
         worst = max(worst, math.inf if math.isnan(error) else error)
     return worst
 

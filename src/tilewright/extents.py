@@ -11,6 +11,8 @@ Axis = int | str
 """A number, or the text of `Extents`."""
 
 ANY = "?"
+SCALAR = "scalar"
+"""What stands in place of axes where there are none."""
 _MAX_DIGITS = 18
 
 
@@ -103,6 +105,15 @@ def canonical_axis(axis: Axis) -> Axis:
         return axis
     extents = Extents.of(axis)
     return next(extents.values()) if extents.num_values == 1 else str(extents)
+
+
+def axes_text(axes: Sequence[Axis | None]) -> str:
+    """Axes as people write them; unknown ones are anything.
+
+    >>> axes_text((1, "1..8", None)), axes_text(())
+    ('1x1..8x?', 'scalar')
+    """
+    return "x".join(ANY if axis is None else str(axis) for axis in axes) or SCALAR
 
 
 def fixed_shape(axes: Sequence[Axis]) -> tuple[int, ...] | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from tilewright.errors import UsageError
-from tilewright.extents import Axis, canonical_axis, fixed_shape
+from tilewright.extents import SCALAR, Axis, axes_text, canonical_axis, fixed_shape
 from tilewright.families import FAMILIES, canonical_target
 from tilewright.planning.budget import UNLIMITED, Budget
 from tilewright.records import dataclass
@@ -54,25 +54,32 @@ def parse_open_shapes(text: str) -> dict[str, tuple[Axis, ...]]:
     Raises:
         UsageError: any other text, or an input named twice.
 
-    >>> parse_open_shapes("x:1..8x3,y:?")
-    {'x': ('1..8', 3), 'y': ('?',)}
+    >>> parse_open_shapes("x:1..8x3,y:?,rate:scalar")
+    {'x': ('1..8', 3), 'y': ('?',), 'rate': ()}
     """
     shapes: dict[str, tuple[Axis, ...]] = {}
     for part in text.split(","):
         name, colon, extents = part.strip().rpartition(":")
-        try:
-            axes = tuple(canonical_axis(axis) for axis in extents.split("x"))
-        except UsageError:
-            axes = ()
-        if not colon or not name or not axes:
+        axes = _axes(extents)
+        if not colon or not name or axes is None:
             raise UsageError(
                 f"shapes {part.strip()!r}: expected INPUT:1x3x224x224, several separated by commas; an axis "
-                "is a number, or, where a verb prepares several, 1..8, 128|256 or ?."
+                "is a number, or, where a verb prepares several, 1..8, 128|256 or ?; without axes it is "
+                "INPUT:scalar."
             )
         if name in shapes:
             raise UsageError(f"shapes: input {name!r} is given twice.")
         shapes[name] = axes
     return shapes
+
+
+def _axes(text: str) -> tuple[Axis, ...] | None:
+    if text == SCALAR:
+        return ()
+    try:
+        return tuple(canonical_axis(axis) for axis in text.split("x"))
+    except UsageError:
+        return None
 
 
 def fixed_shapes(shapes: OpenShapes) -> dict[str, tuple[int, ...]]:
@@ -86,7 +93,7 @@ def fixed_shapes(shapes: OpenShapes) -> dict[str, tuple[int, ...]]:
         numbers = fixed_shape(axes)
         if numbers is None:
             raise UsageError(
-                f"shapes {name}:{'x'.join(map(str, axes))}: this needs a number for each axis; several are "
+                f"shapes {name}:{axes_text(axes)}: this needs a number for each axis; several are "
                 "for `run`, `compile` and `tw.compile`."
             )
         fixed[name] = numbers
@@ -96,10 +103,10 @@ def fixed_shapes(shapes: OpenShapes) -> dict[str, tuple[int, ...]]:
 def shapes_text(shapes: OpenShapes) -> str:
     """Shapes as `parse_open_shapes` reads them.
 
-    >>> shapes_text({"x": (1, 3), "y": (2,)})
-    'x:1x3,y:2'
+    >>> shapes_text({"x": (1, 3), "y": (2,), "rate": ()})
+    'x:1x3,y:2,rate:scalar'
     """
-    return ",".join(f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes.items())
+    return ",".join(f"{name}:{axes_text(shape)}" for name, shape in shapes.items())
 
 
 def sets_text(sets: Sequence[OpenShapes]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from onnx.parser import parse_model
@@ -102,3 +103,81 @@ def test_a_model_that_loads_is_checked_as_it_was(path: Path) -> None:
         parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }')
     )
     assert [(o.op_type, o.verdict) for o in tw.check(model).operators] == [("Relu", "native")]
+
+
+OPEN = """<ir_version: 8, opset_import: ["": 17, "com.example": 1]>
+g (float[N,3,H,W] x, int64 rate) => (float[N,3,K,L] y) {
+    [first] a = MaxPool <kernel_shape = [3, 3]>(x)
+    [odd] b = com.example.Odd(a)
+    [odd_again] c = com.example.Odd(b)
+    [draws] y = RandomNormalLike(c)
+}"""
+
+
+def test_an_open_model_is_refused_at_once_for_all_that_is_not_known() -> None:
+    proto = parse_model(OPEN)
+    for call in (tw.compile, tw.load):
+        with pytest.raises(tw.UnsupportedOp) as caught:
+            call(proto)
+        assert "com.example Odd ('odd', 'odd_again'); RandomNormalLike ('draws')" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_branches_that_no_run_takes_may_hold_anything() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "com.example": 1]>
+    g (float[N] x) => (float[M] y) <bool c = {1}> {
+        y = If (c) <
+            then_branch = yes () => (float[M] a) { a = Relu(x) },
+            else_branch = no () => (float[M] b) { b = com.example.Odd(x) }
+        >
+    }"""
+    (y,) = tw.compile(parse_model(text), target="interpreter").run(None, {"x": np.ones(3, np.float32)})
+    assert y.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_check_of_an_open_model_tries_likely_shapes() -> None:
+    report = tw.check(parse_model(OPEN))
+    assert report.shapes == "x:1x3x64x64"
+    verdicts = {name: operator.verdict for operator in report.operators for name in operator.nodes}
+    assert verdicts == {"first": "native", "odd": "refused", "odd_again": "refused", "draws": "refused"}
+    runs = parse_model(OPEN.replace("com.example.Odd", "Abs").replace("RandomNormalLike", "Neg"))
+    for model in (runs, tw.load(runs)):
+        report = tw.check(model)
+        assert report.ok
+        assert report.shapes == "x:1x3x64x64"
+        assert tw.check(model, shapes={"x": (2, 3, 9, 9)}).shapes == ""
+
+
+def test_shapes_are_tried_until_some_fit() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[N,L] x) => (float[N,7,M] y) <int64[3] s = {0, 7, -1}> { y = Reshape(x, s) }"""
+    assert tw.check(parse_model(text)).shapes == "x:1x224"
+
+
+def test_where_no_shapes_fit_operators_are_judged_alone() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17, "com.example": 1]>
+    g (float[N,L] x) => (float[N,M] y) <int64[3] s = {0, 997, -1}> {
+        [odd] a = com.example.Odd(x)
+        [shaped] b = Reshape(x, s)
+        [last] y = Relu(b)
+    }"""
+    report = tw.check(parse_model(text))
+    verdicts = {name: operator.verdict for operator in report.operators for name in operator.nodes}
+    assert verdicts == {"odd": "refused", "shaped": "deferred", "last": "deferred"}
+    assert "shaped" in report.misfit
+    unranked = parse_model(text)
+    unranked.graph.input[0].type.tensor_type.ClearField("shape")
+    assert tw.check(unranked).misfit == "an input has no known rank"
+
+
+def test_the_verb_checks_open_models_and_takes_scalars(tmp_path: Path) -> None:
+    text = OPEN.replace("com.example.Odd", "Abs").replace("RandomNormalLike", "Neg")
+    proto = parse_model(text)
+    proto.graph.input[1].type.tensor_type.ClearField("shape")
+    path = tmp_path / "open.onnx"
+    onnx.save(proto, path)
+    result = tilewright("check", path, "--shapes", "rate:scalar")
+    assert result.code == 0
+    assert "looked at x:1x3x64x64" in result.err
+    assert tilewright("check", path, "--shapes", "x:1x3x9x9,rate:scalar").code == 0
+    assert "expected INPUT:1x3x224x224" in tilewright("check", path, "--shapes", "rate:").err

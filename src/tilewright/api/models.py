@@ -18,9 +18,9 @@ from tilewright.explain import OnnxNode
 from tilewright.extents import Axis, canonical_axis, fixed_shape
 from tilewright.frontend.onnx import (
     Opened,
-    OtherNode,
     PreparedModel,
     Source,
+    Survey,
     import_open_model,
     open_model,
     survey_graph,
@@ -174,7 +174,7 @@ def load(source: Any, example_inputs: Any = None, *, shapes: Shapes | None = Non
     is_of_torch = example_inputs is not None or is_torch_source(source)
     if is_of_torch:
         source = onnx_of_torch(source, example_inputs)
-    model, _ = _loaded(source, given, lambda opened: (import_open_model(opened, fixed), ()))
+    model = _loaded(source, given, lambda opened: import_open_model(opened, fixed))
     if isinstance(model.source, PreparedModel):
         from tilewright.specialise.binding import Binding
 
@@ -182,8 +182,12 @@ def load(source: Any, example_inputs: Any = None, *, shapes: Shapes | None = Non
     return dataclasses.replace(model, name=name) if is_of_torch else model
 
 
-def survey(model: Model | Source, shapes: Shapes | None = None) -> tuple[Model, tuple[OtherNode, ...]]:
+def survey(
+    model: Model | Source, shapes: Shapes | None = None, *, tries: bool = False
+) -> tuple[Model, Survey]:
     """What of a model its graph can hold, and the nodes that it cannot, each with the reason.
+
+    `tries`: where shapes are open, likely ones are taken.
 
     Raises:
         ModelRejected, UnsupportedOp: as `load`, but for nodes that are not supported.
@@ -192,32 +196,38 @@ def survey(model: Model | Source, shapes: Shapes | None = None) -> tuple[Model, 
     if isinstance(model, Model):
         model = as_model(model, shapes)
         if isinstance(model.source, Graph):
-            return model, ()
-        graph, others = survey_graph(model.source, model._fixed())
-        return dataclasses.replace(model, source=graph), others
+            return model, Survey(model.source, (), {})
+        found = survey_graph(model.source, model._fixed(), tries=tries)
+        return dataclasses.replace(model, source=found.graph), found
     given = _canonical(shapes or {})
     fixed = _numbers(given)
-    return _loaded(model, given, lambda opened: survey_model(opened, shapes=fixed))
+    kept: list[Survey] = []
+
+    def build(opened: Opened) -> Graph:
+        kept.append(survey_model(opened, shapes=fixed, tries=tries))
+        return kept[0].graph
+
+    return _loaded(model, given, build), kept[0]
 
 
 def _loaded(
     source: Any,
     shapes: Mapping[str, tuple[Axis, ...]],
-    build: Callable[[Opened], tuple[Graph | PreparedModel, tuple[OtherNode, ...]]],
-) -> tuple[Model, tuple[OtherNode, ...]]:
+    build: Callable[[Opened], Graph | PreparedModel],
+) -> Model:
     """A model opened and built."""
     opened = open_model(argument("model", source, Source))
     with error_context(f"in {opened.origin.label}"), bounded_messages():
         listed = _listed(opened)
     model_name = opened.model.graph.name or "graph"
     if opened.locations:
-        built, others = build(opened)
+        built = build(opened)
         digest = opened.sha256()
     else:
         # Hashing lets go of the interpreter.
-        digest, (built, others) = beside(opened.sha256, lambda: build(opened))
+        digest, built = beside(opened.sha256, lambda: build(opened))
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else model_name
-    return Model(built, digest, str(name), shapes, listed, _metadata(opened), opened.edges), others
+    return Model(built, digest, str(name), shapes, listed, _metadata(opened), opened.edges)
 
 
 def as_model(model: Model | Source, shapes: Shapes | None) -> Model:

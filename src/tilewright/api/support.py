@@ -9,6 +9,7 @@ from typing import Literal
 from tilewright.api.models import Model, Shapes, survey
 from tilewright.arguments import checked
 from tilewright.frontend.onnx import Source
+from tilewright.options import shapes_text
 from tilewright.passes.expand_recurrent import num_steps_of
 from tilewright.passes.loop_recurrent import loops_over
 from tilewright.printable import printable
@@ -44,6 +45,10 @@ class CheckReport(Result):
     model: str
     target: str
     operators: tuple[OperatorSupport, ...] = field(metadata=about("Those of one type with their nodes."))
+    shapes: str = field(default="", metadata=about("Tried for inputs whose shapes the model leaves open."))
+    misfit: str = field(
+        default="", metadata=about("Why none of the shapes tried fits; only known are operators then.")
+    )
     model_sha256: str = field(default="", metadata=about(hidden=True))
 
     @property
@@ -86,13 +91,14 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
     Operators are those of the model, before any pass; a recurrent layer counts as the loop, or the steps,
     that it becomes.
     An operator that no target runs is no error here, where the model was not loaded yet: what does not depend
-    on it is looked at.
+    on it is looked at. Where the model leaves shapes open and `shapes` do not give them, likely ones are
+    tried.
 
     Raises:
         ModelRejected: the model itself cannot be loaded. An unsupported operator raises nothing.
     """
     asked = find_target(target)
-    model, others = survey(model, shapes)
+    model, surveyed = survey(model, shapes, tries=True)
     found: dict[tuple[str, int, Verdict, str], list[str]] = {}
     for node in model.graph.nodes:
         support = asked.supports(node)
@@ -105,7 +111,9 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
                 support = Support.yes(f"written as its {steps} steps")
         verdict: Verdict = "unsupported" if not support else "host" if support.is_on_host else "native"
         found.setdefault((node.op_type, node.opset, verdict, support.reason), []).append(node.name)
-    for other in others:
+    for other in surveyed.others:
         found.setdefault((other.op_type, other.opset, other.kind, other.reason), []).append(other.name)
     operators = tuple(OperatorSupport(*key, tuple(names)) for key, names in found.items())
-    return CheckReport(model.name, target, operators, model.sha256)
+    return CheckReport(
+        model.name, target, operators, shapes_text(surveyed.shapes), surveyed.misfit, model.sha256
+    )

@@ -38,6 +38,12 @@ def check(
         print_model_document("check", report.model_sha256, target, report)
     else:
         print_result(report)
+    if report.misfit:
+        hint(
+            f"the shapes are open, and none that was tried fits ({report.misfit.rstrip('.')}); give --shapes."
+        )
+    elif report.shapes:
+        hint(f"the shapes are open: looked at {report.shapes}; give others with --shapes.")
     if not report.ok:
         first = report.unsupported[0]
         others = sum(len(o.nodes) for o in report.unsupported) - 1

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.arguments import as_array, missing_input, shown
 from tilewright.errors import UsageError
-from tilewright.extents import Axis, Extents
+from tilewright.extents import ANY, Axis, Extents, axes_text
 from tilewright.frontend.onnx.inputs import Declaration, Dimension
 from tilewright.ir.graph import Shape
 
@@ -141,7 +141,9 @@ class Binding:
     def describe(self) -> str:
         """What is asked of the inputs, as `--shapes` writes it."""
         described = ((name, self.allowed(name)) for name in self.inputs)
-        return ",".join(f"{n}:{'x'.join(map(str, e)) if e is not None else '?'}" for n, e in described)
+        return ",".join(
+            f"{n}:{axes_text(tuple(map(str, e))) if e is not None else ANY}" for n, e in described
+        )
 
     def _variables(self) -> dict[Open, Extents]:
         """Dimensions that are open, with what each may be."""
@@ -170,7 +172,7 @@ class Binding:
         return self._allowed.get(dim or (name, axis), Extents())
 
     def _restrict(self, name: str, axes: Sequence[Axis]) -> None:
-        label = f"shapes {name}:{'x'.join(map(str, axes))}"
+        label = f"shapes {name}:{axes_text(axes)}"
         if name not in self.inputs and name not in self.defaulted:
             raise UsageError(
                 f"{label} names no input of the model; inputs: {', '.join(self.names) or 'none'}."

@@ -70,6 +70,7 @@ def test_a_difference_is_of_the_largest_value(wild: ModuleType) -> None:
     assert wild.difference([np.array([np.nan])], [np.array([1.0])]) == math.inf
     assert wild.difference([np.ones(2)], [np.ones((2, 1))]) == math.inf
     assert wild.difference([np.zeros(2)], [np.zeros(2)]) == 0.0
+    assert wild.difference([np.array([2e-7])], [np.array([1e-7])]) == pytest.approx(1e-3)
 
 
 def test_counts_leave_out_what_onnxruntime_does_not_run(wild: ModuleType) -> None:

@@ -24,7 +24,7 @@ from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.frontend.onnx.protos import bounded_messages
 from tilewright.frontend.onnx.read import Opened, Source, open_model
 from tilewright.frontend.onnx.sequences import group_sequences
-from tilewright.frontend.onnx.survey import OtherNode, survey_graph
+from tilewright.frontend.onnx.survey import OtherNode, Survey, require_known_operators, survey_graph
 from tilewright.frontend.onnx.validate import require_few_nodes, run_checker, validate_model
 from tilewright.ir.graph import Graph, Shape
 
@@ -33,6 +33,7 @@ __all__ = [
     "OtherNode",
     "PreparedModel",
     "Source",
+    "Survey",
     "import_model",
     "import_open_model",
     "load_onnx",
@@ -42,9 +43,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-Surveyed = tuple[Graph, tuple[OtherNode, ...]]
-"""A graph, and nodes of the model that are not in it."""
 
 
 def load_onnx(source: Source, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
@@ -87,14 +85,16 @@ def import_open_model(opened: Opened, shapes: Mapping[str, Shape]) -> Graph | Pr
     return _imported(opened, lambda prepared: prepared.static_graph(shapes) or prepared, keeps=True)
 
 
-def survey_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Surveyed:
+def survey_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]], tries: bool) -> Survey:
     """What of a model can be imported, and the nodes that cannot, which are no error here.
+
+    `tries` is as for `survey_graph`.
 
     Raises:
         ModelRejected, UnsupportedOp, UsageError: as `import_model`, but for nodes that are not supported.
     """
-    fixed = {name: tuple(shape) for name, shape in (shapes or {}).items()}
-    return _imported(opened, lambda prepared: survey_graph(prepared, fixed))
+    fixed = {name: tuple(shape) for name, shape in shapes.items()}
+    return _imported(opened, lambda prepared: survey_graph(prepared, fixed, tries=tries), surveys=True)
 
 
 def _edges(model: ModelProto) -> Edges:
@@ -106,8 +106,13 @@ def _edges(model: ModelProto) -> Edges:
     return take_edges(model)
 
 
-def _imported(opened: Opened, build: Callable[[PreparedModel], T], *, keeps: bool = False) -> T:
-    """What is built of a model that is checked and prepared; `keeps`: that may be the model itself."""
+def _imported(
+    opened: Opened, build: Callable[[PreparedModel], T], *, keeps: bool = False, surveys: bool = False
+) -> T:
+    """What is built of a model that is checked and prepared.
+
+    `keeps`: that may be the model itself. `surveys`: operators that are not known are no error.
+    """
     model, origin = opened.model, opened.origin
     with error_context(f"in {origin.label}"), bounded_messages():
         if not is_prepared(model):
@@ -125,4 +130,6 @@ def _imported(opened: Opened, build: Callable[[PreparedModel], T], *, keeps: boo
             initializers = Initializers(origin, apart=apart, releases=keeps)
             model = prepare_model(model)
             group_sequences(model)
+            if not surveys:
+                require_known_operators(model)
             return build(PreparedModel(model, origin, initializers, size_bytes))

@@ -9,6 +9,7 @@ from dataclasses import field
 from onnx import GraphProto, TypeProto, ValueInfoProto
 
 from tilewright.errors import ModelRejected, UnsupportedOp, UsageError
+from tilewright.extents import axes_text
 from tilewright.frontend.onnx.tensors import checked_shape, supported_dtype
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
@@ -111,10 +112,13 @@ def bind_inputs(graph: GraphProto, shapes: Mapping[str, Sequence[int]]) -> Bound
 
 def resolve(declared: Declaration, symbols: Mapping[str, int]) -> tuple[int, ...] | None:
     """The static shape of a declared type under bound symbols, or None if a dimension stays open."""
-    if declared.dims is None:
-        return None
-    dims = [symbols.get(d) if isinstance(d, str) else d for d in declared.dims]
-    return tuple(d for d in dims if d is not None) if None not in dims else None
+    return None if declared.dims is None else resolve_dims(declared.dims, symbols)
+
+
+def resolve_dims(dims: Sequence[Dimension], symbols: Mapping[str, int]) -> tuple[int, ...] | None:
+    """Extents of dims under bound symbols, or None if one stays open."""
+    extents = [symbols.get(d) if isinstance(d, str) else d for d in dims]
+    return tuple(d for d in extents if d is not None) if None not in extents else None
 
 
 def completed(found: Declaration | None, declared: Declaration) -> Declaration | None:
@@ -148,19 +152,19 @@ def dims_text(dims: Sequence[Dimension] | None) -> str:
 
 def _bind(name: str, declared: Declaration, given: tuple[int, ...], symbols: dict[str, int]) -> None:
     if any(d < 0 for d in given):
-        raise UsageError(f"--shapes {name}:{_join(given)} has a negative dimension; use numbers from 0.")
+        raise UsageError(f"--shapes {name}:{axes_text(given)} has a negative dimension; use numbers from 0.")
     if declared.dims is None:
         return
     if len(given) != len(declared.dims):
         raise UsageError(
-            f"--shapes {name}:{_join(given)} has {len(given)} dimensions, but input {name!r} has "
-            f"{len(declared.dims)}: {_join(declared.dims)}."
+            f"--shapes {name}:{axes_text(given)} has {len(given)} dimensions, but input {name!r} has "
+            f"{len(declared.dims)}: {axes_text(declared.dims)}."
         )
     for axis, (want, have) in enumerate(zip(given, declared.dims, strict=True)):
         if isinstance(have, int) and have != want:
             raise UsageError(
-                f"--shapes {name}:{_join(given)} sets dimension {axis} to {want}, but the model fixes it to "
-                f"{have}; give {have}, or export the model with that dimension open."
+                f"--shapes {name}:{axes_text(given)} sets dimension {axis} to {want}, but the model fixes it "
+                f"to {have}; give {have}, or export the model with that dimension open."
             )
         if isinstance(have, str) and symbols.setdefault(have, want) != want:
             raise UsageError(
@@ -186,7 +190,3 @@ def _static(name: str, declared: Declaration, symbols: Mapping[str, int]) -> tup
         f"input {name!r} leaves dimension {open_axes} open; fix it with --shapes {name}:{flag}, "
         "a number in place of each ?"
     )
-
-
-def _join(dims: Sequence[Dimension]) -> str:
-    return "x".join("?" if d is None else str(d) for d in dims) or "scalar"

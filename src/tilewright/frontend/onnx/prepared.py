@@ -8,7 +8,7 @@ that read those are a model again, whose inputs get the shapes that arrive.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -40,6 +40,7 @@ from tilewright.records import dataclass
 Array = np.ndarray[Any, Any]
 Shapes = Mapping[str, Shape]
 Kind = TypeVar("Kind", bound=Importer)
+Described = TypeVar("Described")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,6 +218,11 @@ class PreparedModel:
             sides = tuple(proto.input), tuple(proto.output), captures
             steps.append(Step(proto.name, proto.op_type, opset, *sides, import_attributes(proto)))
         return tuple(steps)
+
+    def listed(self, described: Callable[[NodeProto, int], Described]) -> tuple[Described, ...]:
+        """What is said of each of its nodes, which is told the version of the node's domain."""
+        versions = opset_versions(self._model)
+        return tuple(described(node, versions.get(node.domain, 0)) for node in self._model.graph.node)
 
     def arrays(self) -> dict[str, Array]:
         """Its initializers."""
