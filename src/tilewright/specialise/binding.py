@@ -13,6 +13,7 @@ from tilewright.arguments import as_array, missing_input, shown
 from tilewright.errors import UsageError
 from tilewright.extents import ANY, Axis, Extents, axes_text
 from tilewright.frontend.onnx.inputs import Declaration, Dimension
+from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Shape
 
 Array = np.ndarray[Any, Any]
@@ -66,6 +67,10 @@ class Binding:
             next(extents.values()) if extents.num_values == 1 else dim
             for extents, dim in zip(allowed, names, strict=True)
         )
+
+    def dtype_of(self, name: str) -> DType:
+        """The type of an input."""
+        return self._declared(name).dtype
 
     def key(self, feed: Mapping[str, Any]) -> Key:
         """The shapes of a feed, checked against the model and what was asked.

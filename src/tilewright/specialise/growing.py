@@ -77,20 +77,18 @@ class GrownShapes:
 
     def run(self, names: Sequence[str], feed: Mapping[str, Array]) -> list[Array]:
         """Outputs in the order of `names`."""
-        family = self.family
+        family, fewer = self.family, self.family.most - self.num_past
         given = dict(self.constants)
         for name, array in feed.items():
-            if name in family.padded:
-                given[name] = _padded(np.asarray(array), family.padded[name])
+            shape = family.padded.get(name)
+            if shape is not None:
+                given[name] = _padded(array, shape)
+            elif array.flags.c_contiguous and array.flags.aligned:
+                given[name] = array
             else:
                 given[name] = np.require(array, requirements=["C", "A"])
-        shapes = {
-            name: (*shape[:axis], shape[axis] - family.most + self.num_past, *shape[axis + 1 :])
-            for name, (shape, axis) in family.outputs.items()
-        }
-        executable = family.code.load()
-        assert isinstance(executable, RunsPast)
-        results = executable.run_past(given, shapes, self.num_past)
+        shapes = {name: (*before, most - fewer, *behind) for name, before, most, behind in family.outputs}
+        results = family.executable.run_past(given, shapes, self.num_past)
         return [results[name] for name in names]
 
 
@@ -99,8 +97,8 @@ class _Family:
     """Shapes that differ in the length of the past alone, from `least` to `most` places, and their code.
 
     `key` is the set of shapes for the most, of which `axes` of inputs follow the past. `padded` are inputs
-    that the code has at the shape for the most, `outputs` caches with these shapes, and the axis of their
-    places.
+    that the code has at the shape for the most. `inputs` and `outputs`, of which only caches are named, come
+    with the extents before the axis that follows the past, of that axis for the most, and behind it.
     """
 
     key: Key
@@ -108,9 +106,11 @@ class _Family:
     least: int
     most: int
     code: CompiledModel
+    executable: RunsPast
     arithmetic: _Arithmetic
     padded: Mapping[str, Shape]
-    outputs: Mapping[str, tuple[Shape, int]]
+    inputs: Sequence[tuple[str, np.dtype[Any], Shape, int | None, Shape]]
+    outputs: Sequence[tuple[str, Shape, int, Shape]]
 
     def num_past(self, key: Key) -> int | None:
         """The length of the past in a set of shapes; None if the code does not serve it."""
@@ -121,6 +121,23 @@ class _Family:
         fewer = most[name][self.axes[name]] - shapes[name][self.axes[name]]
         is_known = self.least <= self.most - fewer <= self.most and _moved(self.key, self.axes, -fewer) == key
         return self.most - fewer if is_known else None
+
+    def num_past_of(self, feed: Mapping[str, Array]) -> int | None:
+        """The same of arrays; None, too, where they do not fit the model."""
+        name = next(iter(self.axes))
+        try:
+            num_past = feed[name].shape[self.axes[name]]
+            if len(feed) != len(self.inputs) or not self.least <= num_past <= self.most:
+                return None
+            fewer = self.most - num_past
+            for name, dtype, before, most, behind in self.inputs:
+                array = feed[name]
+                shape = before if most is None else (*before, most - fewer, *behind)
+                if array.shape != shape or array.dtype != dtype:
+                    return None
+        except (KeyError, AttributeError, TypeError, IndexError):
+            return None
+        return int(num_past)
 
 
 class _Arithmetic:
@@ -140,18 +157,12 @@ class _Arithmetic:
     ) -> None:
         self._shapes, self._steps, self._known = shapes, steps, known
         self._fed, self._fixed = fed, fixed
+        # Made from the values for the most places, when these have been computed once.
+        self._quick: Sequence[tuple[str, Callable[[Mapping[str, Array]], Array]]] | None = None
 
     def at(self, fewer: int) -> dict[str, Array] | None:
         """What the code is fed for so many places less than the most; None where it was made with others."""
-        values = dict(self._known)
-        for result, step, source, attributes in self._steps:
-            if step is not None:
-                values.update(step.results(values))
-                continue
-            shape, axes = self._shapes[source]
-            extents = [extent - fewer * (axis in axes) for axis, extent in enumerate(shape)]
-            end = attributes.get("end")
-            values[result] = np.array(extents[slice(attributes.get("start", 0), end)], np.int64)
+        values = self._values(fewer)
         for name, most in self._fixed.items():
             found = values[name]
             if found.ndim != most.ndim or any(x > y for x, y in zip(found.shape, most.shape, strict=True)):
@@ -160,6 +171,44 @@ class _Arithmetic:
             if not same_bits(np.ascontiguousarray(found), np.ascontiguousarray(most[places])):
                 return None
         return {name: _padded(values[name], shape) for name, shape in self._fed.items()}
+
+    def _values(self, fewer: int) -> dict[str, Array]:
+        """All that follows from shapes; without the checks of single operators where these were passed."""
+        if self._quick is None:
+            most = self._checked_values(0)
+            self._quick = [
+                (result, quick)
+                for result, step, _, _ in self._steps
+                if step is not None and (quick := step.reference(most)) is not None
+            ]
+        if len(self._quick) < sum(step is not None for _, step, _, _ in self._steps):
+            return self._checked_values(fewer)
+        values = dict(self._known)
+        for result, step, source, attributes in self._steps:
+            if step is None:
+                values[result] = self._extents(source, fewer, attributes)
+        try:
+            with np.errstate(all="ignore"):
+                for result, quick in self._quick:
+                    values[result] = quick(values)
+        except Exception:
+            return self._checked_values(fewer)  # which says what is wrong
+        return values
+
+    def _checked_values(self, fewer: int) -> dict[str, Array]:
+        values = dict(self._known)
+        for result, step, source, attributes in self._steps:
+            if step is None:
+                values[result] = self._extents(source, fewer, attributes)
+            else:
+                values.update(step.results(values))
+        return values
+
+    def _extents(self, source: str, fewer: int, attributes: Mapping[str, Any]) -> Array:
+        """The result of `Shape`."""
+        shape, axes = self._shapes[source]
+        extents = [extent - fewer * (axis in axes) for axis, extent in enumerate(shape)]
+        return np.array(extents[slice(attributes.get("start", 0), attributes.get("end"))], np.int64)
 
 
 class GrowingCaches:
@@ -191,6 +240,14 @@ class GrowingCaches:
             if made is not None and found is not None:
                 self._families.append(made)
                 return found
+        return None
+
+    def following(self, feed: Mapping[str, Array]) -> GrownShapes | None:
+        """What runs a feed by code that is there; what may be wrong with one is not said here."""
+        for family in self._families:
+            num_past = family.num_past_of(feed)
+            if num_past is not None:
+                return _at(family, num_past)
         return None
 
     def close(self) -> None:
@@ -278,8 +335,9 @@ class GrowingCaches:
             code.close()
             return None
         padded = {n: dict(key)[n] for n in axes if n not in caches}
-        outputs = {v.name: (v.shape, caches[v.name]) for v in larger.outputs if v.name in caches}
-        return _Family(key, axes, LEAST_PAST, most, code, arithmetic, padded, outputs)
+        fed_inputs = [(n, self._binding.dtype_of(n).numpy, *_apart(shape, axes.get(n))) for n, shape in key]
+        outputs = [(v.name, *_around(v.shape, caches[v.name])) for v in larger.outputs if v.name in caches]
+        return _Family(key, axes, LEAST_PAST, most, code, executable, arithmetic, padded, fed_inputs, outputs)
 
 
 _MAX_NEW = 64
@@ -288,8 +346,22 @@ _MAX_NEW = 64
 
 def _serving(family: _Family, key: Key) -> GrownShapes | None:
     num_past = family.num_past(key)
-    constants = None if num_past is None else family.arithmetic.at(family.most - num_past)
-    return None if num_past is None or constants is None else GrownShapes(num_past, family, constants)
+    return None if num_past is None else _at(family, num_past)
+
+
+def _at(family: _Family, num_past: int) -> GrownShapes | None:
+    constants = family.arithmetic.at(family.most - num_past)
+    return None if constants is None else GrownShapes(num_past, family, constants)
+
+
+def _around(shape: Shape, axis: int) -> tuple[Shape, int, Shape]:
+    """Extents before an axis, its own, and those behind."""
+    return shape[:axis], shape[axis], shape[axis + 1 :]
+
+
+def _apart(shape: Shape, axis: int | None) -> tuple[Shape, int | None, Shape]:
+    """The same; all of them first where there is no axis."""
+    return (shape, None, ()) if axis is None else _around(shape, axis)
 
 
 def _moved(key: Key, axes: Mapping[str, int], growth: int | None) -> Key:

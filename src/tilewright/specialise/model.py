@@ -133,6 +133,9 @@ class OpenCompiledModel(CompiledModel):
                 results = recent.executable.run(feed)
                 return [results[name] for name in names]
             return self._run(names, recent.entry.value, feed)
+        grown = self._growing.following(feed)
+        if grown is not None:
+            return grown.run(names, feed)
         arrays = self._arrays(feed)
         return self._run(names, self._part(arrays), arrays)
 

@@ -117,6 +117,8 @@ class Store(Generic[K, V]):
         self.seconds += entry.seconds
         self._entries[key] = entry
         is_light = self._is_light(entry.value)
+        if len(self._entries) <= (MAX_LIGHT if is_light else self.limit):
+            return
         alike = [k for k, e in self._entries.items() if self._is_light(e.value) == is_light]
         excess = len(alike) - (MAX_LIGHT if is_light else self.limit)
         droppable = (k for k in alike if not self._entries[k].is_ahead and k != key)

@@ -6,7 +6,7 @@ whatever arrays arrive, by the same reference semantics, without a graph for the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.frontend.onnx.prepared import PreparedModel, Step
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape, Value
+from tilewright.ir.ops.registry import find_operator
 from tilewright.records import dataclass
 from tilewright.specialise.parts import operator_results
 from tilewright.targets.runs import HostRunner
@@ -22,6 +23,9 @@ Array = np.ndarray[Any, Any]
 
 MAX_GROWTH = 2
 """Inputs of so many times the elements are little work still; larger ones are looked at again."""
+
+
+_HALF_BYTES = 2
 
 
 class RepeatedStep:
@@ -45,6 +49,28 @@ class RepeatedStep:
             # Not locked: whichever of two threads is later, both have a node for their own shapes.
             last = self._last = (shapes, self._node(values))
         return operator_results(last[1], arrays, captures, self._run_operator)
+
+    def reference(self, values: Mapping[str, Array]) -> Callable[[Mapping[str, Array]], Array] | None:
+        """The reference alone of a step with one result, of operands as `values` but for their extents.
+
+        None where there is none. A step must have run with the largest: what it may be given is not checked.
+        """
+        step = self._step
+        node = self._node(values)
+        operator = find_operator(node)
+        names = (*step.inputs, *step.outputs)
+        is_plain = len(step.outputs) == 1 and not step.captures and all(names)
+        if operator is None or operator.reference is None or not is_plain:
+            return None
+        if any(self._dtypes[name].size_bytes == _HALF_BYTES for name in names):
+            return None  # which references compute in a wider type
+        compute, held_in = operator.reference, self._dtypes[step.outputs[0]].numpy
+
+        def result(values: Mapping[str, Array]) -> Array:
+            found = np.asarray(compute(node, [values[name] for name in step.inputs])[0])
+            return found.astype(held_in, copy=False)
+
+        return result
 
     def _node(self, values: Mapping[str, Array]) -> Node:
         step, dtypes = self._step, self._dtypes
