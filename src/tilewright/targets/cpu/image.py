@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.control_flow_step import host_callback
 from tilewright.targets.cpu.executable import (
     ConstantPlaces,
     CpuExecutable,
@@ -24,6 +23,7 @@ from tilewright.targets.cpu.runtime import CheckedIndex
 if TYPE_CHECKING:
     from tilewright.content_pool import ContentPool
     from tilewright.options import Options
+    from tilewright.targets.cpu.runtime import HostCallback
 
 Array = np.ndarray[Any, Any]
 
@@ -101,7 +101,7 @@ class CpuImage:
             arena_bytes=self.arena_bytes,
             scratch_bytes=self.scratch_bytes,
             index_checks=self.index_checks,
-            callbacks=[host_callback(step, self.body_options) for step in self.host_steps],
+            callbacks=_callbacks(self.host_steps, self.body_options),
             num_threads=num_threads,
             row_axes=self.row_axes,
             rows_share=self.rows_share,
@@ -111,3 +111,12 @@ class CpuImage:
 def arena_of_constants(size_bytes: int) -> AlignedBuffer:
     """Zeros for so many bytes of constants."""
     return AlignedBuffer(max(64, size_bytes), "the model's constants")
+
+
+def _callbacks(steps: Sequence[HostStep], options: Options | None) -> list[HostCallback]:
+    """The functions of operators on the host; without any, nothing that describes operators is loaded."""
+    if not steps:
+        return []
+    from tilewright.targets.cpu.control_flow_step import host_callback
+
+    return [host_callback(step, options) for step in steps]
