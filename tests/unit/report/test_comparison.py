@@ -10,6 +10,7 @@ from tests.support.models import feed_for, small_net
 
 import tilewright as tw
 from tilewright.errors import UsageError
+from tilewright.ir.dtype import DType
 from tilewright.report.comparison import TensorDifference, Tolerance, compare_layers, first_difference
 
 EXACT = Tolerance(0.0, 0.0)
@@ -47,6 +48,16 @@ def test_what_is_allowed_grows_with_the_largest_value(scale: float, rtol: float,
         found = differ([0.0 + factor * allowed, scale], [0.0, scale], Tolerance(rtol, atol))
         assert found.ok is ok
         assert found.allowed == pytest.approx(allowed)
+
+
+@pytest.mark.parametrize(("dtype", "unit"), [(DType.FLOAT16, 2**-9), (DType.BFLOAT16, 2**-6)])
+def test_half_types_are_judged_in_their_own_units(dtype: DType, unit: float) -> None:
+    """At 4 a unit of float16 is 0.0039: networks whose values are rounded at other places differ by it."""
+    expected = np.array([4.0, 1.0])
+    for num_units, ok in ((1, True), (2, True), (4, False)):
+        got = np.array([4.0 + num_units * 2 * unit, 1.0]).astype(dtype.numpy)
+        assert differ(got, expected, Tolerance()).ok is ok
+    assert not differ(np.array([4.0 + 2 * unit, 1.0]).astype(dtype.numpy), expected).ok
 
 
 @pytest.mark.parametrize("bad", [{"rtol": -1.0}, {"atol": float("nan")}, {"rtol": float("inf")}], ids=str)
