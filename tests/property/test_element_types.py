@@ -24,14 +24,27 @@ WITHOUT_FLOATS = frozenset(
         *("And", "Or", "Xor", "Not", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"),
         *("IsInf", "IsNaN", "ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"),
         *("BitShift", "BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor", "Constant", "ConstantOfShape"),
-        *("ConvInteger", "MatMulInteger", "QLinearAdd", "QLinearConv", "QLinearMatMul", "QuantizeLinear"),
+        *(
+            "BlackmanWindow",
+            "HammingWindow",
+            "HannWindow",
+            "ConvInteger",
+            "MatMulInteger",
+            "QLinearAdd",
+            "QLinearConv",
+            "QLinearMatMul",
+            "QuantizeLinear",
+        ),
     }
 )
 # Operators that ONNX's reference computes on the host.
 ON_THE_HOST = frozenset({"DeformConv"})
 # Operators whose nests are those of others, of which passes build them.
 WITHOUT_NESTS = frozenset(
-    {"CoupledProbabilities", "DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN", "TreeSums"}
+    {
+        *("CoupledProbabilities", "DeformConv", "DynamicQuantizeLSTM", "GRU", "LSTM", "RNN", "TreeSums"),
+        *("DFT", "MelWeightMatrix", "STFT"),
+    }
 )
 
 

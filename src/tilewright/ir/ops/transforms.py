@@ -49,7 +49,7 @@ def _window_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Ar
     turns = 2 * np.pi * np.arange(max(size, 0)) / max(num_steps, 1)
     constant, once, twice = _COSINES[node.op_type]
     values = constant + once * np.cos(turns) + twice * np.cos(2 * turns)
-    return (values.astype(node.output.dtype.numpy),)
+    return (values,)
 
 
 @operator(
@@ -81,7 +81,7 @@ def _mel_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array
     up = (at - first) / np.maximum(centre - first, 1)
     down = (last - at) / np.maximum(last - centre, 1)
     weights = np.where(falling, down, np.where(rising, up, (at == centre) & (first == centre)))
-    return (weights.astype(node.output.dtype.numpy),)
+    return (weights.astype(np.float64),)
 
 
 def _mel_work(node: Node, data: Sequence[Array | None]) -> HostWork:
