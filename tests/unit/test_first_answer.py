@@ -236,6 +236,23 @@ def test_a_forked_child_compiles_for_itself() -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
+def test_the_first_answer_imports_no_compiler() -> None:
+    code = (
+        "import sys, onnx, numpy as np, tilewright as tw\n"
+        "proto = onnx.load_model_from_string(sys.stdin.buffer.read())\n"
+        "from tilewright.first_answer import _Beside\n"
+        "_Beside.begin = lambda self: None\n"
+        "quick = tw.compile(proto, first_answer='quick')\n"
+        "quick.run(None, {'x': np.ones((3, 8), np.float32)})\n"
+        "unwanted = ('llvmlite', 'pydantic', 'tilewright.compiler', 'tilewright.targets.cpu')\n"
+        "print([name for name in unwanted if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=model().SerializeToString(), capture_output=True, check=True
+    )
+    assert done.stdout.decode().strip() == "[]"
+
+
 def test_the_interpreter_ends_while_a_model_is_compiled() -> None:
     code = (
         "import sys, onnx, numpy as np, tilewright as tw\n"
