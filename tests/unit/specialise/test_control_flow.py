@@ -431,3 +431,17 @@ def test_a_state_that_is_read_otherwise_is_no_accumulator() -> None:
       }>
     }"""
     agreed(model_of(text), {"n": 5, "x": np.float32([1, 2])})
+
+
+def test_results_that_no_kernel_writes_are_stacked() -> None:
+    text = """g (int64 n) => (int64[?] s, float[?,2] r) {
+      t = Constant<value = bool {1}>()
+      s, r = Loop (, t) <body = b (int64 i, bool ci) => (bool co, int64 j, float[2] k) {
+        co = Less(i, n)
+        j = Identity(i)
+        k = Constant<value_floats = [3.0, 4.0]>()
+      }>
+    }"""
+    numbers, rows = agreed(model_of(text), {"n": 70})
+    np.testing.assert_array_equal(numbers, np.arange(71))
+    np.testing.assert_array_equal(rows, [[3, 4]] * 71)
