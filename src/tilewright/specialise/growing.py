@@ -221,9 +221,16 @@ class GrowingCaches:
         self._compile = compile_graph
         self._families: list[_Family] = []
         self._attempts: dict[tuple[Key, tuple[str, ...]], int] = {}
+        self._own: set[Key] = set()
+
+    def leave(self, key: Key) -> None:
+        """Never serve a set of shapes from now on: it has code of its own, which may add in another order."""
+        self._own.add(key)
 
     def serving(self, key: Key, *, may_compile: bool = True) -> GrownShapes | None:
         """What runs a set of shapes by code for a longer past; None where none is seen to serve it."""
+        if key in self._own:
+            return None
         for family in self._families:
             found = _serving(family, key)
             if found is not None:
@@ -247,7 +254,8 @@ class GrowingCaches:
         for family in self._families:
             num_past = family.num_past_of(feed)
             if num_past is not None:
-                return _at(family, num_past)
+                is_own = self._own and _moved(family.key, family.axes, num_past - family.most) in self._own
+                return None if is_own else _at(family, num_past)
         return None
 
     def close(self) -> None:

@@ -375,6 +375,8 @@ class OpenCompiledModel(CompiledModel):
                     f"shapes are frozen, and {_shown(key)} is not prepared: add it to shapes, which are "
                     f"{self._binding.describe()}, or do without frozen-shapes."
                 )
+        if purpose != "at":
+            self._growing.leave(key)
         started = time.perf_counter()
         division = self._prepared.divided(dict(key))
         if purpose == "ahead" and division.is_static:

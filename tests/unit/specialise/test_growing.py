@@ -165,6 +165,15 @@ def test_decoders_of_transformers_compile_once(kind: str) -> None:
     assert num_compiled(compiled) == 0
 
 
+def test_prepared_lengths_keep_their_own_code() -> None:
+    model = attention_step()
+    compiled = tw.compile(model, threads=1, shapes="past_k:1x4x30|40x16")
+    feed = feed_of(model, 40)
+    first = compiled.run(None, feed)
+    compared(compiled, model, feed_of(model, 17))
+    assert all(np.array_equal(a, b) for a, b in zip(compiled.run(None, feed), first, strict=True))
+
+
 @pytest.mark.parametrize("write", WRITES)
 def test_a_buffer_written_by_position_is_compiled_once(write: str) -> None:
     model = buffer_step(write, heads=2, places=24, depth=8)
