@@ -245,7 +245,8 @@ class GrowingCaches:
             made = self._new_family(key, axes)
             found = None if made is None else _serving(made, key)
             if made is not None and found is not None:
-                self._families.append(made)
+                # Those made first go first; not closed, for a run may still be using one.
+                self._families = [*self._families, made][-self._options.max_shapes :]
                 return found
         return None
 
