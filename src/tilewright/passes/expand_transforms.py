@@ -103,10 +103,10 @@ class _Stft:
 
 
 def balanced_factors(length: int) -> tuple[int, ...]:
-    """Factors of about equal size, the largest first: one for about every six bits of the length.
+    """Factors of about equal size, the largest first: as many as make the least work.
 
     >>> balanced_factors(4096), balanced_factors(480_000), balanced_factors(2 * 1009)
-    ((64, 64), (80, 80, 75), (1009, 2))
+    ((16, 16, 16), (40, 30, 20, 20), (1009, 2))
     """
     primes: list[int] = []
     rest, divisor = length, 2

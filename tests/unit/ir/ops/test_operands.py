@@ -131,14 +131,13 @@ def test_one_hot_is_as_wide_as_its_depth() -> None:
     model = Case("OneHot", [indices(3), np.asarray(5, I64), np.ones(2, F)], [(F, (3, 100001))]).model()
     model.graph.initializer.add().CopyFrom(_constant("i1", np.asarray(5, I64)))
     del model.graph.input[1]
-    with pytest.raises(ModelRejected, match="100001"):
-        tw.compile(model)
+    assert tw.compile(model).get_outputs()[0].shape == (3, 5)
 
 
 def test_repeats_that_are_data_make_whole_multiples() -> None:
     case = Case("Tile", [np.ones(3, F), np.ones(1, I64)], [(F, (100001,))])
-    with pytest.raises(ModelRejected, match=r"\[100001\].*\[3\]"):
-        tw.compile(case.model())
+    feed = {"i0": np.ones(3, F), "i1": np.ones(1, I64)}
+    assert tw.compile(case.model()).run(None, feed)[0].shape == (3,)
 
 
 @pytest.mark.parametrize(
