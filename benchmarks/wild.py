@@ -39,6 +39,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
+from results import with_table
 from wild_inputs import Array, cases_of, is_rounded, loaded
 
 from tilewright.files import write_atomically
@@ -419,7 +420,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     ]
     for row in rows:
         ends = row["status"] if row["status"] == "right" else f"{row['status']}: {row['reason']}"
-        ends = ends.replace("|", "\\|")[:160]
+        ends = re.sub(r" \(in .*\)$", "", ends).replace("|", "\\|")[:160]
         first = row.get("first_answer_s")
         lines.append(
             f"| {row['model']} | {ends} | {_or_dash(row.get('error'), '.1e')} | "
@@ -502,7 +503,10 @@ def main() -> None:
         ordered = [rows[name] for name in sorted(rows)]
         write_atomically(output, json.dumps(ordered, indent=1).encode())
         write_atomically(output.with_suffix(".md"), table(ordered).encode())
-    print(summary([rows[name] for name in sorted(rows)]))
+    ordered = [rows[name] for name in sorted(rows)]
+    if arguments.page is not None:
+        arguments.page.write_text(with_table(arguments.page.read_text(), table(ordered)))
+    print(summary(ordered))
 
 
 if __name__ == "__main__":
