@@ -56,8 +56,8 @@ def _layer_normalization(node: NodeProto, inputs: Inputs) -> None:
     _check_int(node, "axis", -1, -rank, rank - 1)
 
 
-def _softmax_cross_entropy_loss(node: NodeProto, inputs: Inputs) -> None:
-    """onnx's definition by other operators takes whatever it does not know for the mean."""
+def _loss_reduction(node: NodeProto, inputs: Inputs) -> None:
+    """onnx's definitions of losses by other operators take what they do not know for another reduction."""
     said = next((a.s.decode("utf-8", "replace") for a in node.attribute if a.name == "reduction"), "mean")
     if said not in ("none", "sum", "mean"):
         raise ModelRejected(
@@ -180,7 +180,8 @@ _RULES: dict[str, Callable[[NodeProto, Inputs], None]] = {
     "Scan": _scan,
     "GatherND": _gather_nd,
     "LayerNormalization": _layer_normalization,
+    "NegativeLogLikelihoodLoss": _loss_reduction,
     "RMSNormalization": _layer_normalization,
-    "SoftmaxCrossEntropyLoss": _softmax_cross_entropy_loss,
+    "SoftmaxCrossEntropyLoss": _loss_reduction,
     "Split": _split,
 }
