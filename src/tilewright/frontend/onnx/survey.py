@@ -222,9 +222,8 @@ def _nodes_that_run(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 
 
 def _reason_against(node: NodeProto, opset: int) -> UnsupportedOp | None:
-    alone = NodeProto(op_type=node.op_type, domain=node.domain, name=node.name, output=node.output)
     try:
-        _require_possible(alone, opset)
+        _require_possible(node, opset)
     except UnsupportedOp as error:
         return error
     return None
