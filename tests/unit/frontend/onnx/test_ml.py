@@ -500,6 +500,51 @@ def test_a_category_that_must_be_known_is_an_error_of_the_input() -> None:
             tw.compile(model, target).run(None, {"x0": x})
 
 
+def test_many_categories_that_must_be_known_need_no_square_table() -> None:
+    x = np.array([[1], [70_000]])
+    model = node_model("OneHotEncoder", [x], [FLOAT], 1, cats_int64s=list(range(70_001)), zeros=0)
+    (found,) = tw.compile(model, "interpreter").run(None, {"x0": x})
+    np.testing.assert_array_equal(np.argmax(found, axis=-1), x)
+    assert found.sum() == 2
+
+
+def test_tables_out_of_proportion_to_a_model_are_refused_before_they_are_made() -> None:
+    count = 20_000
+    vectors = {"support_vectors": [1.0] * 3 * count, "coefficients": [1.0], "rho": [1.0]}
+    classes = {"classlabels_ints": list(range(count)), "vectors_per_class": [1] * count}
+    with pytest.raises(ModelRejected, match="it has 1 coefficients for 20000 classes"):
+        load_onnx(node_model("SVMClassifier", [X], [WHOLE, FLOAT], 1, **vectors, **classes))
+    count, num_pairs = 600, 600 * 599 // 2
+    vectors = {"support_vectors": [1.0] * 3 * count, "coefficients": [1.0] * count * (count - 1)}
+    classes = {"classlabels_ints": list(range(count)), "vectors_per_class": [1] * count}
+    with pytest.raises(UnsupportedOp, match="179700 pairs of classes are too many for 600 vectors"):
+        load_onnx(
+            node_model("SVMClassifier", [X], [WHOLE, FLOAT], 1, rho=[0.0] * num_pairs, **vectors, **classes)
+        )
+    count = 127
+    ids = np.arange(2 * count + 1)
+    is_inner = ids < count
+    tree = {
+        "nodes_treeids": np.zeros_like(ids),
+        "nodes_nodeids": ids,
+        "nodes_featureids": np.zeros_like(ids),
+        "nodes_truenodeids": np.where(is_inner, 2 * ids + 1, 0),
+        "nodes_falsenodeids": np.where(is_inner, 2 * ids + 2, 0),
+    }
+    tree = {name: values.tolist() for name, values in tree.items()}
+    tree |= {
+        "nodes_values": [0.0] * len(ids),
+        "nodes_modes": ["BRANCH_LEQ"] * count + ["LEAF"] * (count + 1),
+        "n_targets": 1 << 20,
+        "target_treeids": [0, 0],
+        "target_nodeids": [count, count],
+        "target_ids": [0, (1 << 20) - 1],
+        "target_weights": [1.0, 2.0],
+    }
+    with pytest.raises(UnsupportedOp, match="weights of 128 leaves for 1048576 targets each are too many"):
+        load_onnx(node_model("TreeEnsembleRegressor", [X], [FLOAT], **tree))
+
+
 def test_maps_inside_a_model_are_refused_in_a_line() -> None:
     nodes = [
         helper.make_node("ZipMap", ["x0"], ["m"], domain=DOMAIN, classlabels_int64s=[0, 1, 2]),

@@ -185,6 +185,7 @@ def _matmul_of_four_bits(d: Definition) -> Sequence[str]:
     count = rows * columns
     fits = min(rows, columns) >= 1 and block >= 1 and math.prod(d.shape(1)) == -(-count // 2)
     d.require(fits, f"its bytes {list(d.shape(1))} do not hold {columns} x {rows} weights")
+    block = min(block, count)
     num_blocks, dtype = -(-count // block), d.value(0).dtype
     d.require(math.prod(d.shape(2)) == num_blocks, f"input 2 is {list(d.shape(2))}, not {[num_blocks]}")
     table = np.array(_NF4 if kind else [*_FP4, *(-x for x in _FP4)], dtype.numpy)
@@ -332,7 +333,7 @@ def _quantize(d: Definition) -> Sequence[str]:
 
 def _axis(d: Definition) -> int:
     rank, axis = len(d.shape(0)), d.whole("axis", 1)
-    return axis if -rank <= axis < rank else 0  # which nobody reads where there is one scale
+    return axis if -rank <= axis < rank else 0  # with one scale it is not read
 
 
 QUANTIZED: Mapping[str, Write] = {

@@ -102,13 +102,11 @@ def _one_hot_encoder(d: Definition) -> Sequence[str]:
     categories = d.numbers("cats_int64s", DType.INT64)
     d.require(len(categories) > 0, "it has no categories")
     takes_others = d.whole("zeros", 1) != 0
-    x = as_type(d, "x0", dtype, DType.INT64)
-    if takes_others:
-        equal = d("Equal", unsqueezed(d, x, -1), d.constant(categories))
-        return [d("Cast", equal, to=DType.FLOAT32.value)]
-    # A category that is none is an index outside the rows.
-    rows_of_one = d.constant(np.eye(len(categories), dtype=np.float32))
-    return [d("Gather", rows_of_one, place_in(d, x, DType.INT64, categories), axis=0)]
+    x, known = as_type(d, "x0", dtype, DType.INT64), d.constant(categories)
+    if not takes_others:
+        # A category that is none is an index outside the list.
+        x = d("Gather", known, place_in(d, x, DType.INT64, categories), axis=0)
+    return [d("Cast", d("Equal", unsqueezed(d, x, -1), known), to=DType.FLOAT32.value)]
 
 
 def _zip_map(d: Definition) -> Sequence[str]:

@@ -15,6 +15,8 @@ Array = np.ndarray[Any, Any]
 
 # As ai.onnx.ml numbers them in TreeEnsemble.
 POST_TRANSFORMS: Final = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+# Elements of a table that is made for a node: a quarter of a gigabyte of float32.
+MAX_TABLE_ELEMENTS: Final = 1 << 26
 # Scores nearer to zero than this are zeros to SOFTMAX_ZERO.
 _NEAR_ZERO = 1e-7
 # S. Winitzki's approximation of the inverse error function has this constant; onnxruntime takes pi as short.

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.onnx.microsoft.definition import Definition, Write
-from tilewright.frontend.onnx.ml.parts import float_rows, post_transform, side_by_side, transformed
+from tilewright.frontend.onnx.ml.parts import (
+    MAX_TABLE_ELEMENTS,
+    float_rows,
+    post_transform,
+    side_by_side,
+    transformed,
+)
 from tilewright.ir.dtype import DType
 from tilewright.ir.ops.coupling import COUPLED_PROBABILITIES
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
@@ -110,14 +116,18 @@ def _classifier(d: Definition) -> Sequence[str]:
     d.require(
         len(per_class) == count and bool((per_class >= 0).all()), f"vectors_per_class is {per_class.tolist()}"
     )
-    num_vectors = int(per_class.sum())
-    pairs = list(combinations(range(count), 2))
+    num_vectors, num_pairs = int(per_class.sum()), count * (count - 1) // 2
     vectors = _vectors(d, num_vectors, features)
     d.require(
         len(coefficients) == (count - 1) * num_vectors,
         f"it has {len(coefficients)} coefficients for {count} classes and {num_vectors} vectors",
     )
-    d.require(len(rho) == len(pairs), f"it has {len(rho)} numbers in rho for {len(pairs)} pairs of classes")
+    d.require(len(rho) == num_pairs, f"it has {len(rho)} numbers in rho for {num_pairs} pairs of classes")
+    d.support(
+        num_pairs * max(num_vectors, count) <= MAX_TABLE_ELEMENTS,
+        f"{num_pairs} pairs of classes are too many for {num_vectors} vectors",
+    )
+    pairs = list(combinations(range(count), 2))
     weights = _pair_weights(coefficients.reshape(count - 1, num_vectors), per_class, pairs)
     scores = d("Add", d("MatMul", _kernels(d, x, vectors), d.constant(weights)), d.constant(rho))
     label = _label(d, _votes(d, scores, count, pairs), labels)

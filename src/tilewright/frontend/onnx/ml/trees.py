@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.arrays import distinct, grouped
 from tilewright.frontend.onnx.microsoft.definition import Definition, Write
 from tilewright.frontend.onnx.ml.parts import (
+    MAX_TABLE_ELEMENTS,
     POST_TRANSFORMS,
     as_type,
     columns,
@@ -83,7 +84,7 @@ def _sums(d: Definition, x: str, nodes: _Nodes, leaves: _Leaves, num_targets: in
     num_trees = len(nodes.root)
     combine = "SUM" if aggregate == "AVERAGE" else aggregate
     tables = _compared(nodes, dtype.numpy)
-    target, weight = _weights(leaves, num_trees, dtype.numpy, combine)
+    target, weight = _weights(d, leaves, num_trees, dtype.numpy, combine)
     operands = [d.constant(table) for table in (*tables, nodes.root.astype(np.int32), target, weight)]
     sums = d(TREE_SUMS, x, *operands, domain=INTERNAL_DOMAIN, aggregate=combine, num_targets=num_targets)
     if aggregate == "AVERAGE":
@@ -173,7 +174,9 @@ def _before(values: Array) -> Array:
     return np.where(values == lowest, np.array(np.nan, values.dtype), np.nextafter(values, lowest))
 
 
-def _weights(leaves: _Leaves, num_trees: int, dtype: np.dtype[Any], combine: str) -> tuple[Array, Array]:
+def _weights(
+    d: Definition, leaves: _Leaves, num_trees: int, dtype: np.dtype[Any], combine: str
+) -> tuple[Array, Array]:
     """The first target of each tree, and the weights of each leaf from there on: for all as many."""
     low = np.full(num_trees, np.iinfo(np.int64).max)
     high = np.zeros(num_trees, np.int64)
@@ -186,6 +189,10 @@ def _weights(leaves: _Leaves, num_trees: int, dtype: np.dtype[Any], combine: str
         np.maximum.at(high, tree, leaves.target + 1)
     width = max(int((high - low).max(initial=1)), 1)
     low = np.maximum(np.minimum(low, high.max(initial=width) - width), 0)
+    d.support(
+        leaves.count * width <= MAX_TABLE_ELEMENTS,
+        f"weights of {leaves.count} leaves for {width} targets each are too many",
+    )
     weight = np.full((leaves.count, width), START[combine], dtype)
     at: Any = {"SUM": np.add, "MIN": np.minimum, "MAX": np.maximum}[combine].at
     at(weight, (leaves.leaf, leaves.target - low[tree]), leaves.weight.astype(dtype))
