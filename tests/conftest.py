@@ -34,6 +34,22 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test marked `sampled(n)` n cases, spread evenly, are in the default run; the others are slow."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for alike in cases.values():
+        marker = alike[0].get_closest_marker("sampled")
+        assert marker is not None
+        kept = {place * len(alike) // marker.args[0] for place in range(marker.args[0])}
+        for place, item in enumerate(alike):
+            if place not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: collections of garbage need not walk through them each time."""
     gc.collect()

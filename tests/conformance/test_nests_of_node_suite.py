@@ -13,10 +13,10 @@ import numpy as np
 import onnx
 from onnx import ModelProto, numpy_helper
 
+import tilewright as tw
 from tilewright.backend import as_array
 from tilewright.backend.conformance import EXCEPTIONS, Array, Case, Wider, mismatch, node_cases
 from tilewright.errors import UnsupportedOp
-from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.nest import Opaque
 from tilewright.ir.nest_interpreter import run_described
@@ -71,9 +71,11 @@ def test_nests_give_the_values_of_the_node_suite() -> None:
     for case in single_node_cases():
         try:
             model, feed, expected = with_constants(case)
-            graph = load_onnx(model)
+            loaded = tw.load(model)
+            graph = loaded.graph
         except UnsupportedOp:
             continue  # types and operators that the import refuses are the node suite table's business
+        numbers, texts = loaded.edges.encoded(feed)
         without = {node.op_type for node in graph.nodes if isinstance(describe(node), Opaque)}
         opaque |= without
         if without:
@@ -81,9 +83,10 @@ def test_nests_give_the_values_of_the_node_suite() -> None:
         compared |= {node.op_type for node in graph.nodes}
         wider = EXCEPTIONS.get(case.name, Wider("sums in another order", error=REORDERED))
         with np.errstate(all="ignore"):
-            found = run_through_nests(graph, feed)
+            found = run_through_nests(graph, numbers)
         for (name, actual), want in zip(found.items(), expected.values(), strict=True):
-            problem = mismatch(actual, want, wider.error, units=wider.units)
+            decoded = loaded.edges.decoded(name, actual, texts)
+            problem = mismatch(decoded, want, wider.error, units=wider.units)
             if problem:
                 wrong[case.name] = f"{name}: {problem}"
     assert wrong == {}

@@ -192,7 +192,6 @@ MISTAKES = (
     mistake("compile good.onnx --shapes image:1x4x12x12", USAGE, "image:1x4x12x12", "give 3"),
     mistake("compile of_data.onnx", REFUSED, "NonZero 'n'", "depends on data", "tilewright run"),
     mistake("compile open_batch.onnx", USAGE, "'x'", "batch", "--shapes"),
-    mistake("check open_batch.onnx", USAGE, "'x'", "batch", "--shapes"),
     mistake("run good.tw --random --shapes image:2x3x12x12", USAGE, "good.tw", "shapes", "image:1x3x12x12"),
     # What an artifact was not compiled with.
     mistake("run good.tw --random --accuracy strict", USAGE, "good.tw", "--accuracy strict", "anew"),

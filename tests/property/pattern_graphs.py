@@ -307,6 +307,14 @@ class PatternMaker:
         flat = self.op("Reshape", x, self.ints(-1), shape=(x.num_elements,))
         return self.op("Reshape", flat, self.ints(*x.shape), shape=x.shape)
 
+    def transform(self, x: Value) -> Value:
+        columns = self.op(
+            "Reshape", x, self.ints(x.shape[0], -1, 1), shape=(x.shape[0], x.num_elements // x.shape[0], 1)
+        )
+        parts = self.op("DFT", columns, shape=(*columns.shape[:2], 2), axis=1)
+        shape = (*x.shape[:-1], 2 * x.shape[-1])
+        return self.op("Reshape", parts, self.ints(*shape), shape=shape)
+
     def twice(self, x: Value) -> Value:
         c = self.rng.standard_normal(x.shape[-1])
         a, b = (self.op("LeakyRelu", self.op("Add", x, self.constant(c)), alpha=0.5) for _ in range(2))
@@ -342,6 +350,7 @@ STEPS: tuple[Callable[[PatternMaker, Value], Value], ...] = (
     PatternMaker.nothing,
     PatternMaker.there_and_back,
     PatternMaker.reshapes,
+    PatternMaker.transform,
     PatternMaker.twice,
     PatternMaker.constants,
 )

@@ -30,7 +30,7 @@ NEVER_CUT = frozenset(
 def test_restricted_nests_on_windows_compute_the_region(key: tuple[str, str]) -> None:
     applied: list[bool] = []
 
-    @examples(12)
+    @examples(80 if key[1] == "RoiAlign" else 12)  # few of whose regions leave anything out
     @given(data=st.data())
     def every(data: st.DataObject) -> None:
         one = data.draw(generators()[key])

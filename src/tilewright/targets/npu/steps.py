@@ -362,6 +362,8 @@ class _Lowering:
         axis, source_axis = tiling.axis, made.axis
         if axis is None or source_axis is None or 1 in (tiling.num_tiles, made.num_tiles):
             return ()
+        if source_axis >= len(source):  # another result than the one that is made in tiles, such as a scale
+            return ()
         start, stop = out[axis]
         low, high = source[source_axis]
         needs: list[int] = []
