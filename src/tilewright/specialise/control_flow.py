@@ -98,11 +98,14 @@ class _Runner:
             return host_runner()(node, arrays, captures=captures)
 
     def _of(self, node: Node) -> _ControlFlow:
-        """What is kept of a node: of another one that reads equal constants and has equal bodies, too."""
-        bodies = tuple(a.serialized for a in node.attributes.values() if isinstance(a, SubgraphAttribute))
+        """What is kept of a node: of another with equal attributes, reading the same constants, too."""
+        attributes = tuple(
+            (name, a.serialized if isinstance(a, SubgraphAttribute) else repr(a))
+            for name, a in node.attributes.items()
+        )
         captures = tuple((v.name, v.dtype, id(v.data)) for v in node.captures)
         dtypes = tuple(None if v is None else v.dtype for v in node.inputs)
-        key = (node.name, node.op_type, bodies, dtypes, captures)
+        key = (node.name, node.op_type, attributes, dtypes, captures)
         with self._lock:
             found = self._nodes.get(key)
             if found is None:

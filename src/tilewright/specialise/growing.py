@@ -133,7 +133,7 @@ class _Family:
             for name, dtype, before, most, behind in self.inputs:
                 array = feed[name]
                 shape = before if most is None else (*before, most - fewer, *behind)
-                if array.shape != shape or array.dtype != dtype:
+                if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype != dtype:
                     return None
         except (KeyError, AttributeError, TypeError, IndexError):
             return None

@@ -68,7 +68,10 @@ class _Recent:
                 and [feed[name].shape for name in self.names] == self.shapes
                 and (
                     self.executable is not None  # which looks at types itself
-                    or [feed[name].dtype for name in self.names] == self.dtypes
+                    or (
+                        all(isinstance(feed[name], np.ndarray) for name in self.names)
+                        and [feed[name].dtype for name in self.names] == self.dtypes
+                    )
                 )
             )
         except (KeyError, AttributeError, TypeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, SubgraphAttribute, Value
 from tilewright.specialise import control_flow as specialised
 from tilewright.targets.cpu import control_flow
+from tilewright.targets.cpu.runtime import Executor
 
 Array = np.ndarray[Any, Any]
 
@@ -286,6 +288,50 @@ def test_an_index_outside_its_axis_in_a_loop_is_an_error() -> None:
     np.testing.assert_array_equal(compiled.run(None, {"n": np.array(4), "x": x})[0], x)
     with pytest.raises(InputError, match="4"):
         compiled.run(None, {"n": np.array(5), "x": x})
+
+
+@pytest.mark.parametrize("attribute", ["scan_input_directions", "scan_output_directions", "scan_output_axes"])
+def test_scans_of_one_name_go_their_own_ways(attribute: str) -> None:
+    body = """num_scan_inputs = 1, body = b (float[k] s, float[k] r) => (float[k] so, float[k] o) {
+      so = Add(s, r)
+      o = Identity(so)
+    }"""
+    text = f"""g (float[n] x, float[1] s) => (float[?] f, float[?,?] a, float[?,?] b) {{
+      p = NonZero(x)
+      q = Cast<to = 1>(p)
+      t = Transpose(q)
+      f, a = Scan <{body}> (s, t)
+      h, b = Scan <{attribute} = [1], {body}> (s, t)
+    }}"""
+    model = model_of(text)
+    for node in model.graph.node[-2:]:
+        node.name = "scan"
+    places = np.float32([1, 2, 4, 5])
+    _, forward, other = agreed(model, {"x": np.float32([0, 1, 1, 0, 1, 1]), "s": np.zeros(1, np.float32)})
+    wanted = {
+        "scan_input_directions": np.cumsum(places[::-1])[:, None],
+        "scan_output_directions": np.cumsum(places)[::-1, None],
+        "scan_output_axes": np.cumsum(places)[None],
+    }
+    np.testing.assert_array_equal(forward, np.cumsum(places)[:, None])
+    np.testing.assert_array_equal(other, wanted[attribute])
+
+
+@pytest.mark.parametrize(("step_s", "wanted"), [(1.0, [1] * 20), (0.001, [1, 4, 15])])
+def test_one_call_takes_as_many_steps_as_are_quick(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, wanted: list[int]
+) -> None:
+    compiled, taken = tw.compile(model_of(LOOP), threads=1), list[int]()
+    run_steps = Executor.run_steps
+
+    def counted(self: Executor, bases: Any, plan: Any, start: int, end: int) -> int:
+        taken.append(end - start)
+        return run_steps(self, bases, plan, start, end)
+
+    monkeypatch.setattr(Executor, "run_steps", counted)
+    monkeypatch.setattr(control_flow, "time", SimpleNamespace(perf_counter=lambda: step_s * sum(taken)))
+    compiled.run(None, {"n": np.array(20), "x": np.ones(3, np.float32)})
+    assert taken == wanted
 
 
 def test_a_loop_without_an_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,6 +155,26 @@ def test_caches_may_lie_anywhere() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(compiled.run(None, feed), wanted, strict=True))
 
 
+class OtherArray:
+    """An array of another library, which says its shape and type as numpy does."""
+
+    def __init__(self, array: Array) -> None:
+        self._array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self._array
+
+
+def test_caches_may_be_arrays_of_other_libraries() -> None:
+    model = attention_step()
+    compiled = tw.compile(model, threads=1)
+    for past in (12, 12, 13):
+        feed = feed_of(model, past)
+        wanted = compiled.run(None, feed)
+        found = compiled.run(None, {name: OtherArray(array) for name, array in feed.items()})
+        assert all(np.array_equal(a, b) for a, b in zip(found, wanted, strict=True))
+
+
 @pytest.mark.skipif(not is_installed(), reason="torch, onnxscript and transformers are not installed")
 @pytest.mark.parametrize("kind", KINDS)
 def test_decoders_of_transformers_compile_once(kind: str) -> None:

@@ -34,9 +34,9 @@ from tilewright.targets.cpu.runtime import StepPlan
 Array = np.ndarray[Any, Any]
 Compile = Callable[[Graph], Executable]
 
-_FIRST_STEPS, _CALL_S = 64, 0.02
-"""Steps of the first call of generated code, and the time below which the next one takes four times as many:
-between two calls an interrupt takes effect."""
+_CALL_S, _FACTOR = 0.02, 4
+"""The time of a call of generated code below which the next one takes so many times as many steps, and above
+which fewer: between two calls an interrupt takes effect."""
 _FIRST_ROWS = 64
 """Of what is stacked where nothing says how many steps there will be."""
 FOR_EVER = 1 << 62
@@ -207,6 +207,8 @@ class LoopCode:
         self._stack_places = code.output_bases[first + num_states :]
         self._first = first
         self._idle: list[_LoopRun] = []
+        self.steps_of_call = 1
+        """Of generated code, as calls so far say: few where one takes long."""
 
     @cached_property
     def _kept(self) -> frozenset[int]:
@@ -230,6 +232,13 @@ class LoopCode:
             return True
         source = self.code.sources.get(0)
         return bool(source.reshape(-1)[0]) if isinstance(source, np.ndarray) else None
+
+    def adapt(self, num_steps: int, took_s: float) -> None:
+        """Choose how many steps the next call takes, after one of so many."""
+        if took_s >= _CALL_S:
+            self.steps_of_call = max(1, num_steps // _FACTOR)
+        else:
+            self.steps_of_call = max(self.steps_of_call, num_steps * _FACTOR)
 
     def run(
         self,
@@ -361,15 +370,13 @@ class _LoopRun:
             end = min(end, 1)
         if loop.goes_on and limit is not None:
             self._require_allowed(end)
-        num_steps = _FIRST_STEPS
         while self._done < end:
             if self._done >= self._num_rows:
                 self._grow(end if loop.goes_on is not None and limit is not None else None)
-            until = min(end, self._done + num_steps, self._num_rows)
+            until = min(end, self._done + loop.steps_of_call, self._num_rows)
             before, began = self._done, time.perf_counter()
             self._done = self._steps(before, until)
-            if time.perf_counter() - began < _CALL_S:
-                num_steps *= 4
+            loop.adapt(until - before, time.perf_counter() - began)
             allowance.left -= self._done - before
             self._require_allowed(0)
             if self._done < until or (loop.goes_on is None and not self._goes_on.value):
