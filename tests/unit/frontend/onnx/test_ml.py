@@ -500,6 +500,13 @@ def test_a_category_that_must_be_known_is_an_error_of_the_input() -> None:
             tw.compile(model, target).run(None, {"x0": x})
 
 
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
+def test_what_is_no_number_is_no_category(target: str) -> None:
+    x = np.array([[np.nan, 0.9, -0.5, np.inf, -1]], np.float32)
+    (found,) = check(node_model("OneHotEncoder", [x], [FLOAT], 1, cats_int64s=[-1, 0, 1]), x, target=target)
+    assert found.sum() == 3
+
+
 def test_many_categories_that_must_be_known_need_no_square_table() -> None:
     x = np.array([[1], [70_000]])
     model = node_model("OneHotEncoder", [x], [FLOAT], 1, cats_int64s=list(range(70_001)), zeros=0)

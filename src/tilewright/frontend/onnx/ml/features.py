@@ -103,6 +103,9 @@ def _one_hot_encoder(d: Definition) -> Sequence[str]:
     d.require(len(categories) > 0, "it has no categories")
     takes_others = d.whole("zeros", 1) != 0
     x, known = as_type(d, "x0", dtype, DType.INT64), d.constant(categories)
+    if dtype.is_float:
+        # Kernels convert NaN to 0, which may be a category.
+        x = d("Where", d("IsNaN", "x0"), d.constant(np.array(np.iinfo(np.int64).min)), x)
     if not takes_others:
         # A category that is none is an index outside the list.
         x = d("Gather", known, place_in(d, x, DType.INT64, categories), axis=0)
