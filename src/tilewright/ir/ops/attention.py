@@ -258,7 +258,7 @@ def _why_opaque(node: Node) -> str | None:
 def attention(node: Node) -> Description:
     """Scores `scale * Q K^T` with softcap and masks, their softmax in four nests, times V.
 
-    Copies before them put past and new keys and values together, where there is a past or somebody asks.
+    Copies before them put past and new keys and values together, where there is a past or they are results.
     """
     layout = _layout(node)
     reason = _why_opaque(node)

@@ -61,7 +61,8 @@ def _spread(node: Node, parameter: Array, shape: Sequence[int]) -> Array:
     axis = node.int_attr("axis", 1) % len(shape)
     block = node.int_attr("block_size", 0)
     if block:
-        return np.repeat(parameter, block, axis=axis).take(range(shape[axis]), axis=axis)
+        spread = np.repeat(parameter, min(block, shape[axis]), axis=axis)
+        return spread.take(range(shape[axis]), axis=axis)
     return parameter.reshape([-1 if a == axis else 1 for a in range(len(shape))])
 
 

@@ -413,6 +413,16 @@ def test_each_row_of_weights_has_the_zero_point_of_its_group() -> None:
     np.testing.assert_allclose(computed(case.model(), case.feed)[0], wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("block_size", [1 << 31, (1 << 63) - 1])
+def test_blocks_larger_than_their_axis_need_no_memory(block_size: int) -> None:
+    table, places = np.arange(64, dtype=np.uint8).reshape(4, 16), np.array([2, 0])
+    scales = np.array([[0.5], [1], [2], [4]], np.float32)
+    attributes = {"bits": 8, "block_size": block_size}
+    case = Case("GatherBlockQuantized", [table, places, scales], attributes, constants=(0, 2))
+    (found,) = computed(case.model(), case.feed)
+    np.testing.assert_array_equal(found, ((table - 128.0) * scales)[places])
+
+
 def test_operators_that_no_definition_can_have_say_what_to_do_instead() -> None:
     with pytest.raises(UnsupportedOp, match="BeamSearch is not supported: it generates sequences"):
         load_onnx(Case("BeamSearch", [whole(1, 2).reshape(1, 2)]).model())

@@ -58,7 +58,7 @@ def definition_of(node: NodeProto, inputs: Sequence[Value | None]) -> FunctionPr
     """What a node of another domain than ai.onnx is in terms of standard operators.
 
     Raises:
-        UnsupportedOp: nobody knows, or not for these attributes.
+        UnsupportedOp: the operator is not known, or not with these attributes.
         ModelRejected: the inputs do not fit the operator.
     """
     require_known(node)

@@ -3,16 +3,17 @@
 The units of each direction are cut into *shares*, and the chunks of the launch, as many as there are shares
 of all directions, are *participants*. A participant goes through all steps of its direction: it computes in a
 step first the shares that it computed in the step before, whose weights its core has in its caches, and then
-those that nobody has taken for a while. A share is taken by a compare-and-swap on its word, which holds the
-number of steps that somebody has taken it for; a counter of all shares that are finished says where the steps
+those that no other has taken for a while. A share is taken by a compare-and-swap on its word, which holds the
+number of steps that it was taken for; a counter of all shares that are finished says where the steps
 are: a step begins when all shares of the one before are. Then the participant helps with other directions.
 Every other step goes through shares from the last to the first, so that the weights that come first are those
 that caches have kept, where they do not hold all.
 
 A step of several phases takes as many turns: what is said of steps here holds for turns.
 
-So nobody waits for a thread that never comes (a run has fewer threads than participants) or comes late: those
-who are there take over its shares, and give some back once it is. Who computes a share changes no bit of it.
+So no step waits for a thread that never comes (a run has fewer threads than participants) or comes late:
+others take over its shares, and give some back once it is there. Which thread computes a share changes no
+bit of it.
 """
 
 from __future__ import annotations
