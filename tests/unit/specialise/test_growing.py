@@ -155,6 +155,18 @@ def test_caches_may_lie_anywhere() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(compiled.run(None, feed), wanted, strict=True))
 
 
+def test_a_batch_may_be_empty_or_another() -> None:
+    model = attention_step(heads=2)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    compiled = tw.compile(model, threads=1)
+    one = attention_step(heads=2)
+    for past, batch in ((5, 1), (6, 0), (7, 2), (8, 0), (9, 1)):
+        feed = {name: np.repeat(array, batch, 0) for name, array in feed_of(one, past).items()}
+        compared(compiled, model, feed)
+    assert num_compiled(compiled) == 0
+
+
 class OtherArray:
     """An array of another library, which says its shape and type as numpy does."""
 

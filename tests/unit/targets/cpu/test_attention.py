@@ -280,9 +280,25 @@ def test_weights_summed_over_more_than_keys_are_no_attention(
         (attention(16, 16, 1, channels=8), {}, "more than one loop"),
         (attention(16, 16, 400), {}, "cut into blocks"),
         (attention(16, 16, 8, mask=(16, 12)), {}, "padded"),
+        (attention(0, 16, 8), {}, "no iterations"),
+        (attention(16, 16, 8, batch=0), {}, "no iterations"),
     ],
 )
 def test_what_is_declined_says_why(graph: Graph, orders: dict[str, tuple[int, ...]], reason: str) -> None:
     *_, made = lowered(graph, isa_by_name("avx512"), orders)
     assert isinstance(made, Declined)
     assert reason in made.reason
+
+
+@pytest.mark.parametrize("sizes", [{"batch": 0}, {"rows": 0}, {"columns": 0}])
+def test_attention_of_nothing_is_compiled(sizes: dict[str, int]) -> None:
+    extents = {"rows": 1, "columns": 8, "size": 16, **sizes}
+    graph = attention(extents.pop("rows"), extents.pop("columns"), extents.pop("size"), **extents)
+    feed = feed_of(graph)
+    executable = compile_graph(graph, Options(no_cache=True, threads=1)).code.load(1)
+    try:
+        (result,) = executable.run(feed).values()
+    finally:
+        executable.close()
+    assert result.shape == graph.outputs[0].shape
+    assert not np.any(result)

@@ -133,6 +133,8 @@ def match_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionProblem
     """The nests as one attention under the given memory layouts, or why they are none."""
     if len(nests) < NUM_NESTS:
         return Declined(f"{len(nests)} nests: attention has {NUM_NESTS}")
+    if any(d.extent == 0 for nest in nests for d in nest.dims):
+        return Declined("a loop has no iterations")
     copies, nests = nests[:-NUM_NESTS], nests[-NUM_NESTS:]
     scores, *softmax, values = nests
     first, second = contraction_of(scores), contraction_of(values)

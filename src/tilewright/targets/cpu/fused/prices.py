@@ -63,7 +63,7 @@ def choose_blocking(group: NestGroup, isa: Isa) -> Estimate | None:
 
 def estimates_of(group: NestGroup, isa: Isa, *, only_promising: bool = True) -> tuple[Estimate, ...]:
     """Of all blocks of a group's result that may be worth it; none where it is no work for blocks."""
-    if not group.outputs or len(group.nests) > _MAX_NESTS:
+    if not group.outputs or len(group.nests) > _MAX_NESTS or 0 in group.outputs[-1].shape:
         return ()
     work = Work(group, isa)
     return tuple(work.estimates(only_promising=only_promising)) if work.saved else ()
