@@ -552,6 +552,34 @@ def test_tables_out_of_proportion_to_a_model_are_refused_before_they_are_made() 
         load_onnx(node_model("TreeEnsembleRegressor", [X], [FLOAT], **tree))
 
 
+TEXTS, WHOLES = np.array([["a", "b"]], object), np.array([[0, 1]])
+WRONG_TEXTS: dict[str, tuple[Array, dict[str, Any], str]] = {
+    "Scaler": (TEXTS, {"offset": [0.0], "scale": [1.0]}, "Scaler 'node' computes with texts"),
+    "Normalizer": (TEXTS, {}, "Normalizer 'node' computes with texts"),
+    "LinearRegressor": (TEXTS, {"coefficients": [1.0, 2.0]}, "LinearRegressor 'node' computes with texts"),
+    "OneHotEncoder": (TEXTS, {"cats_int64s": [0, 1]}, "its input holds texts, its keys are numbers"),
+    "OneHotEncoder of numbers": (WHOLES, {"cats_strings": ["a"]}, "its input holds numbers, its keys are"),
+    "LabelEncoder": (TEXTS, {"keys_int64s": [0], "values_floats": [1.0]}, "its keys are numbers"),
+    "LabelEncoder of too many": (
+        TEXTS,
+        {
+            "keys_tensor": TensorProto(name="keys", data_type=TEXT, string_data=[b"a", b"b"]),
+            "values_floats": [1.0, 2.0],
+        },
+        r"tensor 'keys' of shape \[\] has 2 texts",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TEXTS)
+def test_texts_in_the_place_of_numbers_are_refused_in_a_line(name: str) -> None:
+    x, attributes, message = WRONG_TEXTS[name]
+    version = 4 if name.startswith("Label") else 1
+    with pytest.raises((ModelRejected, UnsupportedOp), match=message) as refused:
+        load_onnx(node_model(name.partition(" ")[0], [x], [FLOAT], version, **attributes))
+    assert "\n" not in str(refused.value)
+
+
 def test_maps_inside_a_model_are_refused_in_a_line() -> None:
     nodes = [
         helper.make_node("ZipMap", ["x0"], ["m"], domain=DOMAIN, classlabels_int64s=[0, 1, 2]),

@@ -8,6 +8,7 @@ of an output.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ _LABELS = {
     "SVMClassifier": "classlabels_ints",
     "TreeEnsembleClassifier": "classlabels_int64s",
 }
+# Operators that look elements up among keys, of texts or of numbers.
+_KEYED = ("CategoryMapper", "LabelEncoder", "OneHotEncoder")
 _UNUSED = "_Unused"
 NUM_KEYS = "num_keys"
 """The attribute of a ZipMap whose keys were taken to the edge."""
@@ -180,7 +183,10 @@ class _Texts:
 
     def _require_numbers(self, node: NodeProto) -> None:
         """Raise if a node does something with texts that numbers do not stand for."""
-        is_known = node.domain == DOMAIN or node.op_type in _MOVERS or node.op_type in ("Constant", "Equal")
+        is_known = node.op_type in _MOVERS or node.op_type in ("Constant", "Equal")
+        if node.domain == DOMAIN and node.op_type in _KEYED:
+            self._require_keys(node)
+            is_known = True
         bodies_read = any(
             name in self.names for body in body_graphs(node) for inner in body.node for name in inner.input
         )
@@ -188,6 +194,21 @@ class _Texts:
             raise UnsupportedOp(
                 f"node {node_label(node)} computes with texts, which beside operators of {DOMAIN} only those "
                 "do that move or compare them; compute it before the model."
+            )
+
+    def _require_keys(self, node: NodeProto) -> None:
+        """Raise if a node looks texts up among numbers, or numbers among texts."""
+        given = {a.name: a for a in node.attribute}
+        if node.op_type == "CategoryMapper" or "classes_strings" in given:
+            return  # either way
+        has_texts = "keys_strings" in given or "cats_strings" in given
+        if "keys_tensor" in given:
+            has_texts = given["keys_tensor"].t.data_type == TensorProto.STRING
+        if has_texts != self._reads(node, (0,)):
+            input_, keys = ("numbers", "texts") if has_texts else ("texts", "numbers")
+            raise ModelRejected(
+                f"node {node_label(node)}: its input holds {input_}, its keys are {keys}; export the model "
+                "again."
             )
 
     def number(self, text: str) -> int:
@@ -198,8 +219,13 @@ class _Texts:
         return [self.number(_decoded(text)) for text in texts]
 
     def _encoded(self, tensor: TensorProto) -> TensorProto:
-        codes = np.array(self._all(tensor.string_data), np.int64).reshape(tuple(tensor.dims))
-        return numpy_helper.from_array(codes, tensor.name)
+        codes = np.array(self._all(tensor.string_data), np.int64)
+        if len(codes) != prod(tensor.dims):
+            raise ModelRejected(
+                f"tensor {tensor.name!r} of shape {list(tensor.dims)} has {len(codes)} texts; export the "
+                "model again."
+            )
+        return numpy_helper.from_array(codes.reshape(tuple(tensor.dims)), tensor.name)
 
     def _rewrite_node(self, node: NodeProto) -> None:
         if node.domain == DOMAIN and node.op_type in ("CategoryMapper", "LabelEncoder"):
