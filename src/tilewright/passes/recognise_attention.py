@@ -88,6 +88,8 @@ def _match(editor: Editor, node: Node) -> _Attention | Kept | None:
         return None
     query, turned = _without_factor(editor, scores.require(0)), _without_factor(editor, scores.require(1))
     source = _turned(turned.value)
+    if scores.output.shape[1] == 0:
+        return None
     if source is None:
         return Kept("its keys are not transposed in the graph")
     between = {softmax.output, softmax.require(0), masked.scores, scores.output, *masked.between}

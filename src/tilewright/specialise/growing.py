@@ -554,6 +554,8 @@ def _cached_attention(node: Node, twin: Node, twins: Twins, larger: Graph) -> di
         value = twin.require(position)
         if value not in larger.inputs or value.name in caches:
             return None
+        if node.require(position).shape[2] != LEAST_PAST:  # of another length, which kernels are not told
+            return None
         caches[value.name] = 2
     for position, (a, b) in enumerate(zip(node.outputs, twin.outputs, strict=True)):
         if a is None or b is None:

@@ -167,6 +167,28 @@ def test_a_batch_may_be_empty_or_another() -> None:
     assert num_compiled(compiled) == 0
 
 
+@pytest.mark.parametrize("names", ["pq", "??"])
+def test_caches_of_two_lengths(names: str) -> None:
+    layers = [
+        f"""keys{i} = Concat<axis=2>(past_k{i}, k) values{i} = Concat<axis=2>(past_v{i}, k)
+        turned{i} = Transpose<perm=[0, 1, 3, 2]>(keys{i}) score{i} = MatMul({x}, turned{i})
+        chance{i} = Softmax<axis=-1>(score{i}) y{i} = MatMul(chance{i}, values{i})"""
+        for i, x in enumerate(("x", "y0"))
+    ]
+    one = "float[1,2,1,16]"
+    pasts = ", ".join(f"float[1,2,{d},16] past_{kv}{i}" for i, d in enumerate(names) for kv in "kv")
+    grown = ", ".join(f"float[1,2,g{kv}{i},16] {kv}{i}" for i in (0, 1) for kv in ("keys", "values"))
+    text = f"step ({one} x, {one} k, {pasts}) => ({one} y1, {grown}) {{ {' '.join(layers)} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]> {text}')
+    compiled = tw.compile(model, threads=1)
+    rng = np.random.default_rng(0)
+    for lengths in ((5, 9), (6, 10), (5, 5), (9, 5), (6, 6)):
+        extents = {"x": 1, "k": 1, **{f"past_{kv}{i}": n for i, n in enumerate(lengths) for kv in "kv"}}
+        shapes = {name: (1, 2, extent, 16) for name, extent in extents.items()}
+        feed = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+        compared(compiled, model, feed)
+
+
 class OtherArray:
     """An array of another library, which says its shape and type as numpy does."""
 
