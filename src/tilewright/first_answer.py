@@ -106,6 +106,8 @@ class QuickCompiledModel(CompiledModel):
             self.remarks, self.phase_s, self.tuning = compiled.remarks, compiled.phase_s, compiled.tuning
             self._has_become = True
         self._quick.give_way(executable)
+        if self._is_closed:  # while the code was loaded
+            self._quick.close()
 
     @property
     def program(self) -> Program:
@@ -249,15 +251,14 @@ class _Beside:
             with _one_at_a_time:
                 self._report("start", 0, 1)
                 compiled = work(self._report)
+            self._finished(compiled)
         except _Cancelled:
             return
         except Exception as error:
             self._error = error
             logger.warning("answers stay those of the reference, compiling failed: %s", error)
-            return
         finally:
             self._work = None  # which holds the graph
-        self._finished(compiled)
 
     def _report(self, what: str, done: int, total: int) -> None:
         if self._is_cancelled:

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.api import static_compilation
+from tilewright.compiled import CompiledModel
 from tilewright.errors import BudgetExceeded, ModelClosed, UsageError
 from tilewright.first_answer import QuickCompiledModel
 
@@ -131,6 +132,44 @@ def test_a_compilation_that_fails_leaves_answers_and_says_why(
     with pytest.raises(BudgetExceeded):
         _ = quick.kernels
     assert "too slow" in caplog.text
+
+
+def test_code_that_does_not_load_is_a_compilation_that_failed(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: CompiledModel) -> Any:
+        raise BudgetExceeded("no memory for code")
+
+    quick = tw.compile(model(), first_answer="quick")
+    (first,) = quick.run(None, feed())
+    monkeypatch.setattr(CompiledModel, "load", refuse)
+    gate.opened.set()
+    with pytest.raises(BudgetExceeded, match="no memory for code"):
+        quick.finish()
+    assert not quick.is_final
+    monkeypatch.undo()
+    np.testing.assert_array_equal(quick.run(None, feed())[0], first)
+
+
+def test_code_that_is_loaded_while_it_is_closed_is_unloaded(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick = tw.compile(model(), first_answer="quick")
+    quick.run(None, feed())
+    load, loaded, done = CompiledModel.load, [], threading.Event()
+
+    def close_meanwhile(compiled: CompiledModel) -> Any:
+        loaded.append(load(compiled))
+        quick.close()
+        done.set()
+        return loaded[0]
+
+    monkeypatch.setattr(CompiledModel, "load", close_meanwhile)
+    gate.opened.set()
+    assert done.wait(60)
+    quick._beside.join(60)
+    with pytest.raises(ModelClosed):
+        loaded[0].run(feed())
 
 
 def test_closed_while_it_is_compiled_it_stays_closed(gate: Gate) -> None:
