@@ -145,6 +145,15 @@ def test_attention_with_a_mask_that_lacks_keys_stays() -> None:
     assert PASSES.get("recognise-attention").run(graph).num_changes == 0
 
 
+def test_attention_without_heads_stays() -> None:
+    b = GraphBuilder()
+    q, k, v = (b.input(2, 0, 3, 4, name=n) for n in "qkv")
+    turned = b.op("Transpose", k, shape=(2, 0, 4, 3), perm=(0, 1, 3, 2))
+    soft = b.op("Softmax", b.op("MatMul", q, turned, shape=(2, 0, 3, 3)), axis=-1)
+    graph = b.finish(b.op("MatMul", soft, v, shape=(2, 0, 3, 4)))
+    assert PASSES.get("recognise-attention").run(graph).num_changes == 0
+
+
 def test_attention_whose_probabilities_are_shown_stays() -> None:
     b = GraphBuilder()
     q, k, v = (b.input(1, 2, 3, 4, name=n) for n in "qkv")
