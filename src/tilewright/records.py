@@ -4,8 +4,11 @@ The standard library compiles up to six functions for each dataclass while a mod
 0.3 ms; of the classes that a run imports, many are never made and most compare, hash or print nothing.
 `dataclass` is the standard decorator for type checkers and for `fields`, `replace` and `asdict`; comparison,
 hash and text here are ordinary functions over the fields, and `__init__` is compiled at the first call. A
-class that asks for more (`order`, `unsafe_hash`, `weakref_slot`) or that derives from a frozen one is the
-standard library's own.
+class that asks for more (`order`, `unsafe_hash`, `weakref_slot`, an `InitVar`), that is frozen and derives
+from a dataclass, or that derives from a frozen one is the standard library's own.
+
+Compiling a model of two operators takes 1.42 s of processor instead of 1.56 s, a quick first answer 0.37 s
+instead of 0.40 s. Until a class is first made, `inspect.signature` shows no names of its fields.
 """
 
 from __future__ import annotations
@@ -43,7 +46,14 @@ def _made(
 ) -> Any:
     own = vars(cls)
     params = [getattr(base, "__dataclass_params__", None) for base in cls.__mro__[1:]]
-    if not init or _STANDARD & set(others) or any(found is not None and found.frozen for found in params):
+    hints = [hint for base in cls.__mro__ for hint in getattr(base, "__annotations__", {}).values()]
+    if (
+        not init
+        or _STANDARD & set(others)
+        or any(found is not None and (frozen or found.frozen) for found in params)
+        or (frozen and ("__setattr__" in own or "__delattr__" in own))
+        or any("InitVar" in str(hint) for hint in hints)
+    ):
         return dataclasses.dataclass(init=init, repr=repr, eq=eq, frozen=frozen, **others)(cls)
     # What is found in the class is kept; a copy with slots is made below, so this is read before.
     defined = {name for name in _METHODS if name in own}

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import pickle
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, field
+from dataclasses import FrozenInstanceError, InitVar, field
 from typing import Any, ClassVar
 
 import pytest
@@ -140,3 +140,42 @@ def test_init_is_compiled_at_the_first_call() -> None:
     assert Late.__init__ is not before
     before(made, 2)  # who kept the first gets the same
     assert made == Late(2)
+
+
+def _initial(decorator: Callable[..., Any]) -> int:
+    @decorator()
+    class Sum:
+        x: int
+        y: InitVar[int] = 3
+
+        def __post_init__(self, y: int) -> None:
+            self.x += y
+
+    @decorator()
+    class Derived(Sum):
+        z: int = 0
+
+    return Sum(1).x * 10 + Derived(2, 5).x
+
+
+def _thawed_base(decorator: Callable[..., Any]) -> None:
+    @decorator()
+    class Base:
+        x: int
+
+    @decorator(frozen=True)
+    class Derived(Base):
+        y: int
+
+
+def _own_setter(decorator: Callable[..., Any]) -> None:
+    @decorator(frozen=True)
+    class Written:
+        x: int
+
+        def __setattr__(self, name: str, value: object) -> None: ...
+
+
+@pytest.mark.parametrize("make", [_initial, _thawed_base, _own_setter])
+def test_what_is_seldom_asked_for_is_as_in_the_standard_library(make: Callable[..., Any]) -> None:
+    assert _outcome(lambda: make(dataclass)) == _outcome(lambda: make(dataclasses.dataclass))

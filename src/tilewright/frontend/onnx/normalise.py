@@ -6,6 +6,7 @@ table); whatever they disagree on stays an error.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -207,14 +208,15 @@ def _keep_last(graph: GraphProto, data: Mapping[int, Array]) -> dict[int, Array]
 
 def _copy_repeated_outputs(graph: GraphProto) -> None:
     """An output that is listed again is given again, under a name of its own."""
-    seen: set[str] = set()
+    copies: dict[str, Iterator[str]] = {}
     taken = own_names(graph)
     for value in graph.output:
-        if value.name in seen and value.name:
-            name = _free_name(value.name, taken)
+        if value.name in copies and value.name:
+            name = next(copies[value.name])
             graph.node.append(helper.make_node("Identity", [value.name], [name]))
             value.name = name
-        seen.add(value.name)
+        else:
+            copies[value.name] = _free_names(value.name, taken)
 
 
 def unshadow(body: GraphProto, outer: Mapping[str, None]) -> None:
@@ -227,7 +229,7 @@ def unshadow(body: GraphProto, outer: Mapping[str, None]) -> None:
         taken.update((*node.input, *node.output))
         for graph in body_graphs(node):
             taken |= own_names(graph)
-    names = {name: _free_name(name, taken) for name in dict.fromkeys(shadows)}
+    names = {name: next(_free_names(name, taken)) for name in dict.fromkeys(shadows)}
     for value in (*body.input, *body.initializer, *body.output, *body.value_info):
         value.name = names.get(value.name, value.name)
     for node in body.node:
@@ -240,10 +242,9 @@ def unshadow(body: GraphProto, outer: Mapping[str, None]) -> None:
             rename_free(graph, names)
 
 
-def _free_name(stem: str, taken: set[str]) -> str:
-    number = 1
-    while f"{stem}_{number}" in taken:
-        number += 1
-    name = f"{stem}_{number}"
-    taken.add(name)
-    return name
+def _free_names(stem: str, taken: set[str]) -> Iterator[str]:
+    for number in itertools.count(1):
+        name = f"{stem}_{number}"
+        if name not in taken:
+            taken.add(name)
+            yield name

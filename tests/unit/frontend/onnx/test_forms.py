@@ -14,6 +14,7 @@ from tests.support.model_forms import FORMS, X, model, relu, vi
 
 import tilewright as tw
 from tilewright.errors import TilewrightError
+from tilewright.frontend.onnx import normalise
 
 Arrays = list[np.ndarray[Any, Any]]
 
@@ -138,3 +139,26 @@ def test_dims_without_a_name_are_each_their_own(dims: tuple[int | str, ...]) -> 
     for shape in ((2, 3), (4, 4), (1, 7)):
         (y,) = compiled.run(None, {"x": np.ones(shape, np.float32)})
         assert y.shape == shape
+
+
+def test_an_output_that_is_listed_often_gets_as_many_names() -> None:
+    given = helper.make_graph([relu()], "g", [vi("x")], [vi("y") for _ in range(50)] + [vi("y_3")])
+    given.node.append(helper.make_node("Neg", ["x"], ["y_3"]))
+    normalise._copy_repeated_outputs(given)
+    names = [value.name for value in given.output]
+    assert len(set(names)) == 51
+    assert names[:5] == ["y", "y_1", "y_2", "y_4", "y_5"]
+
+
+def test_names_for_outputs_that_repeat_are_each_looked_at_once() -> None:
+    class Counted(set[str]):
+        num_asked = 0
+
+        def __contains__(self, name: object) -> bool:
+            self.num_asked += 1
+            return super().__contains__(name)
+
+    taken = Counted({"y_1", "y_2"})
+    names = normalise._free_names("y", taken)
+    assert [next(names) for _ in range(100)][-1] == "y_102"
+    assert taken.num_asked == 102
