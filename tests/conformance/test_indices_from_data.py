@@ -111,6 +111,7 @@ CASES: Sequence[tuple[Case, int, int, int]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("case", "position", "axis", "extent"), CASES, ids=[f"{c[0].operator}-{i}" for i, c in enumerate(CASES)]
 )
@@ -249,6 +250,7 @@ ROW_MAKERS = (
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("made", ROW_MAKERS)
 @pytest.mark.parametrize("shape", [(), (1,), (2,)])
 @pytest.mark.parametrize("index", [1, -2])

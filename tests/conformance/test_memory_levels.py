@@ -59,6 +59,7 @@ def spilled_bytes(buffers: Sequence[Buffer], plan: MemoryPlan) -> int:
     return sum(b.size_bytes for b in buffers if plan.levels[b.name] > b.level)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MEMORY_PLANNERS.names())
 @given(problem=problems())
 @settings(max_examples=60, deadline=None)
@@ -74,6 +75,7 @@ def test_where_the_outermost_level_has_no_limit_there_is_a_valid_plan(
     assert MEMORY_PLANNERS.get(name).solve(problem, Budget(60)) == plan
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MEMORY_PLANNERS.names())
 @given(problem=problems(is_bounded=True))
 @settings(max_examples=40, deadline=None)
@@ -88,6 +90,7 @@ def test_what_fits_nowhere_names_the_outermost_level(name: str, problem: MemoryP
     assert answer.culprits
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["largest-size", "longest-liveness"])
 @pytest.mark.parametrize("pack", PACKERS)
 @given(problem=problems())

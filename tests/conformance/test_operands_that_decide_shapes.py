@@ -141,6 +141,7 @@ CASES: Sequence[Decided] = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("case", "position", "good", "bad"),
     CASES,
@@ -219,6 +220,7 @@ _GIVES_ITS_SHAPE = {("Shape", 0), ("Size", 0), ("EyeLike", 0), ("CastLike", 1)}
 _MEANS_NOTHING = {("Dropout", 1)}
 
 
+@pytest.mark.sampled(0)
 def test_no_nest_leaves_out_an_input_that_only_a_run_knows() -> None:
     """Over all operators: every input is read, decides a shape by a rule, or is one of those above."""
     seen = set()

@@ -62,6 +62,7 @@ def test_partitions_are_valid_and_repeat(name: str) -> None:
         assert again.decisions == partition.decisions
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SCHEDULERS.names())
 @pytest.mark.parametrize("max_groups", [1, 3])
 def test_schedules_are_valid_and_repeat(name: str, max_groups: int) -> None:
@@ -129,6 +130,7 @@ def some_memories(partition: str, schedule: str) -> list[str]:
     return [names[(first + number) % len(names)] for number in range(len(known()))]
 
 
+@pytest.mark.sampled(39)
 @pytest.mark.parametrize("target", ["interpreter", "stcp920"])
 @pytest.mark.parametrize("schedule", SCHEDULERS.names())
 @pytest.mark.parametrize("partition", PARTITIONERS.names())
@@ -137,6 +139,7 @@ def test_any_planners_go_together_on_any_target(partition: str, schedule: str, t
         agrees(case, Options(target=target, partition=partition, schedule=schedule, memory=memory, effort=1))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("schedule", SCHEDULERS.names())
 @pytest.mark.parametrize("partition", PARTITIONERS.names())
 def test_any_planners_go_together_in_generated_code(partition: str, schedule: str) -> None:

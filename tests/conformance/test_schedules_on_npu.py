@@ -95,6 +95,7 @@ def right(schedule: Schedule, case: Case, machine: Machine, memory: str) -> Simu
     return planned
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("scheduler", SCHEDULERS.names())
 @pytest.mark.parametrize("partitioner", PARTITIONERS.names())
 def test_whatever_is_registered_runs(partitioner: str, scheduler: str) -> None:
@@ -111,6 +112,7 @@ def test_whatever_is_registered_runs(partitioner: str, scheduler: str) -> None:
                 assert again.simulation.runs == planned.simulation.runs
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("memory", MEMORY_PLANNERS.names())
 def test_whatever_places_buffers_runs(memory: str) -> None:
     for number, case in enumerate(networks()):

@@ -92,6 +92,7 @@ def transcript(command: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_command_line_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files(tmp_path)

@@ -56,6 +56,7 @@ def test_an_artifact_computes_and_explains_as_the_model_it_is_of(make, target: s
     assert again.read_bytes() == (tmp_path / "m.tw").read_bytes()
 
 
+@pytest.mark.sampled(0)
 def test_options_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What is tuned here for two threads is not for the tests that share the other cache.
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))

@@ -86,6 +86,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("words", DAMAGES)
 def test_a_description_that_is_none_is_one_line(words: str, tmp_path: Path) -> None:
     parts = Parts.of(saved(tmp_path, "stcp920")[1])

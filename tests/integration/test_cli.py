@@ -132,6 +132,7 @@ def test_tune_measures_and_later_compilations_know(tmp_path: Path) -> None:
     assert report(f"compile small.onnx -o again.tw {cache}")["tuning"] is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("file", ["small.tw", "small.onnx"])
 def test_profile_times_every_kernel(file: str) -> None:
     document = report(f"profile {file} --duration 0.05 --threads 1 --trace t.json")
@@ -198,6 +199,7 @@ def test_random_inputs_repeat_with_their_seed() -> None:
     assert ranges[0] == ranges[1] != ranges[2]
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.usefixtures("short_bursts")
 def test_bench_measures_engines_in_turns() -> None:
     pytest.importorskip("onnxruntime")
@@ -227,6 +229,7 @@ def test_bench_takes_an_artifact() -> None:
     assert document["contestants"][0]["ratio"] is None
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.usefixtures("short_bursts")
 def test_bench_keeps_streams_of_runs_in_flight() -> None:
     document = report("bench small.tw --streams 2 --threads 2 --duration 0.2 --no-advice")
@@ -366,6 +369,7 @@ def test_the_cache_is_listed_checked_moved_and_emptied(tmp_path: Path) -> None:
     assert done(f"cache import {archive} --cache {one}").out
 
 
+@pytest.mark.sampled(0)
 def test_findings_are_listed_moved_and_pruned(tmp_path: Path) -> None:
     one, two, findings = tmp_path / "one", tmp_path / "two", tmp_path / "findings.jsonl"
     done(f"tune small.onnx --budget 3trials --cache {one}")
@@ -404,6 +408,7 @@ def test_each_option_of_prune_removes_what_it_names(option: str, num_removed: in
     assert left.num_trials + left.num_failures == 3 - num_removed
 
 
+@pytest.mark.sampled(0)
 def test_forms_are_searched_unless_another_search_is_named() -> None:
     assert report("tune small.onnx --budget 1trial")["search"] == "reformer"
     flat = report("tune small.onnx --budget 1trial --search flat")
@@ -502,11 +507,12 @@ def test_quiet_leaves_results_and_errors_only() -> None:
 
 
 def test_verbose_says_what_is_being_done() -> None:
-    result = done("compile small.onnx -o v.tw -v")
+    result = done("compile small.onnx -o v.tw -v --no-cache")
     assert "tilewright: partition" in result.err
     assert "template" in result.out
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_help_has_an_example(verb: str) -> None:
     result = done(f"{verb} --help")

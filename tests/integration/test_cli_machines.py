@@ -79,6 +79,7 @@ def test_what_is_no_machine_is_one_line(arguments: tuple[str, ...], words: tuple
     assert all(word in result.complaint for word in words)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", preset_names())
 def test_every_machine_takes_a_layer(name: str) -> None:
     result = tilewright("map", "3_14_64_64_1", "-t", name, "--mapper", "cosa", "--json")
@@ -124,6 +125,7 @@ def test_accelerators_with_scratchpads_of_their_cores_simulate_networks(name: st
     assert result.document["time_s"] >= result.document["lower_bound_s"] > 0
 
 
+@pytest.mark.sampled(0)
 def test_a_mapping_onto_a_gpu_says_how_it_is_launched(tmp_path: Path) -> None:
     result = tilewright("map", "3_14_64_64_1", "-t", "k80", "--mapper", "cosa-paper", "--json")
     (layer,) = result.document["layers"]

@@ -76,6 +76,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 @pytest.mark.parametrize(("phase", "delay_s"), [("passes", 0.0), ("generate", 0.0), ("kernels", 0.3)])
 def test_an_interrupt_ends_a_compilation_at_once_and_leaves_the_old_artifact(
@@ -125,6 +126,7 @@ def test_an_interrupt_while_an_object_is_destroyed_is_not_lost(tmp_path: Path) -
     assert ended.stderr.splitlines() == ["tilewright: interrupted; no half-written file was left behind."]
 
 
+@pytest.mark.sampled(0)
 def test_an_impatient_second_interrupt_ends_the_process(network: Path, tmp_path: Path) -> None:
     command = [*COMMAND, "compile", str(network), "-o", str(tmp_path / "m.tw"), "--no-cache", "-v"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -138,6 +140,7 @@ def test_an_impatient_second_interrupt_ends_the_process(network: Path, tmp_path:
     assert {Path(n).suffix for n in os.listdir(tmp_path)} <= {".part"}
 
 
+@pytest.mark.sampled(0)
 def test_an_interrupted_search_keeps_what_it_measured_and_writes_the_artifact(tmp_path: Path) -> None:
     network = tmp_path / "squeezenet.onnx"
     network.write_bytes(zoo.build("squeezenet1_1", image=96).SerializeToString())
@@ -194,6 +197,7 @@ def on_terminal(command: Sequence[str], environment: dict[str, str]) -> str:
     return b"".join(chunks).decode()
 
 
+@pytest.mark.sampled(0)
 def test_colours_appear_on_a_terminal_and_can_be_switched_off(small: Path, cache: dict[str, str]) -> None:
     command = [*COMMAND, "inspect", str(small)]
     terminal = {k: v for k, v in cache.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
@@ -204,6 +208,7 @@ def test_colours_appear_on_a_terminal_and_can_be_switched_off(small: Path, cache
     assert "\x1b[3" not in plain  # 30 to 39 are the colours
 
 
+@pytest.mark.sampled(0)
 def test_a_pipe_gets_neither_colours_nor_bars(small: Path, tmp_path: Path, cache: dict[str, str]) -> None:
     command = [*COMMAND, "compile", str(small), "-o", str(tmp_path / "m.tw")]
     environment = {k: v for k, v in cache.items() if k != "FORCE_COLOR"}
@@ -224,6 +229,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&- >&- 2>&-", "2>/dev/full"])
 @pytest.mark.parametrize(("words", "code"), [("inspect {}", 0), ("inspect {}.missing", 2), ("--version", 0)])
 def test_streams_that_take_nothing_change_no_exit_code(
@@ -251,6 +257,7 @@ def test_a_command_that_is_suggested_can_be_typed(cache: dict[str, str], tmp_pat
     assert "tilewright check './-a model.onnx'" in shown
 
 
+@pytest.mark.sampled(0)
 def test_a_terminal_of_another_encoding_gets_what_it_can_show(cache: dict[str, str]) -> None:
     environment = {**cache, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
     table = subprocess.run([*COMMAND, "targets"], capture_output=True, check=True, env=environment)

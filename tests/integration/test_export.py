@@ -87,6 +87,7 @@ def network(name: str, **settings: int) -> tuple[tw.Model, dict[str, Any]]:
     return tw.load(proto), zoo.example_inputs(proto, 0)
 
 
+@pytest.mark.sampled(1)
 @needs_compiler
 @pytest.mark.parametrize("isa", ["host", "avx2"])
 @pytest.mark.parametrize(
@@ -185,6 +186,7 @@ int main(void)
     assert call("./use", folder=small).stdout.split() == ["1", "1", "1", "2", "2", "0", "1", "1", "1"]
 
 
+@pytest.mark.sampled(1)
 @needs_compiler
 @pytest.mark.parametrize("damage", ["cut", "magic", "version", "identity", "data", "other"])
 def test_weights_that_do_not_belong_are_refused(small: Path, damage: str) -> None:
@@ -317,6 +319,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
+@pytest.mark.sampled(0)
 def test_only_what_export_wrote_is_replaced(small: Path) -> None:
     before = contents(small)
     tw.export(small / "small.onnx", small)
@@ -332,6 +335,7 @@ def test_only_what_export_wrote_is_replaced(small: Path) -> None:
         assert contents(small) == before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("force", [False, True])
 @pytest.mark.parametrize("kind", ["link", "dangling", "folder", "pipe"])
 def test_what_is_no_regular_file_is_never_touched(small: Path, kind: str, force: bool) -> None:
@@ -406,6 +410,7 @@ def test_a_failure_at_any_call_leaves_what_was_there(
     assert contents(tmp_path) == {f.name: b"".join(f.chunks) for f in files}
 
 
+@pytest.mark.sampled(0)
 def test_a_full_disk_leaves_what_was_there(small: Path) -> None:
     before = contents(small)
     code = (
@@ -421,6 +426,7 @@ def test_a_full_disk_leaves_what_was_there(small: Path) -> None:
     assert contents(small) == before
 
 
+@pytest.mark.sampled(0)
 def test_a_kill_at_any_moment_leaves_whole_files(tmp_path: Path) -> None:
     """Old or new, each of them whole; beside them at most a hidden one, whole too, that had no name yet."""
     code = (
@@ -476,6 +482,7 @@ def test_the_verb_replaces_what_is_not_its_own_only_if_told(
     assert (small / "example.c").read_text().startswith("/* tilewright export")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [

@@ -22,6 +22,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
     return fill(tmp_path_factory.mktemp("filled"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("group", range(3))
 def test_damaged_caches_harm_nobody(filled: Filled, tmp_path: Path, group: int) -> None:
     for seed in range(7 * group, 7 * group + 7):
@@ -51,6 +52,7 @@ def _believed(raw: bytes, key: bytes, kind: str, name: str) -> bytes:
     return raw[private_files.HEADER_BYTES :]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("check", "instead", "seeds"),
     [

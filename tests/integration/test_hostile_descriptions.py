@@ -24,6 +24,7 @@ def test_every_text_that_is_damaged_can_be_read_whole(tmp_path: Path) -> None:
         assert outcome(path, read) == "read", text[:100]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("group", range(4))
 def test_damaged_files_are_read_or_refused(tmp_path: Path, group: int) -> None:
     for seed in range(10 * group, 10 * group + 10):
@@ -37,6 +38,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, read: yaml_files.Rea
         assert outcome(path, read) == "refused", path
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("text", "limit"),
     [

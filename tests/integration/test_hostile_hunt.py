@@ -15,6 +15,7 @@ from tests.hostile.models import hostile_model, try_model
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.sampled(0)
 def test_a_short_run_finds_nothing() -> None:
     command = [
         sys.executable,

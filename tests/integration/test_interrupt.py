@@ -64,6 +64,7 @@ def check_whole(folder: Path) -> None:
         assert tw.open(folder / "m.tw").run(None, feed_for(small_net(channels=32, size=16)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("delay_s", DELAYS_S)
 def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, delay_s: float) -> None:
     code, folder, took_s = interrupted(tmp_path, signal.SIGINT, delay_s)
@@ -73,6 +74,7 @@ def test_an_interrupt_leaves_nothing_half_written(tmp_path: Path, delay_s: float
     check_whole(folder)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("delay_s", DELAYS_S)
 def test_a_killed_process_leaves_a_whole_artifact_or_none(tmp_path: Path, delay_s: float) -> None:
     code, folder, _ = interrupted(tmp_path, signal.SIGKILL, delay_s)
@@ -167,6 +169,7 @@ def check_ended(code: int, err: str, number: int, took_s: float) -> None:
         assert "tilewright: " in err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("delay_s", START_DELAYS_S)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name)
 def test_a_signal_at_any_moment_of_a_command_ends_it_in_silence(

@@ -83,6 +83,7 @@ def test_whether_a_target_runs_steps_is_known_without_it(name: str) -> None:
     assert runs_steps(name) == find_target(name).runs_steps
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "settings",
     [{"threads": 2}, {"accuracy": "strict"}, {"effort": 0}, {"partition": "layerwise"}, {"no_cache": True}],

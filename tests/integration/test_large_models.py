@@ -99,6 +99,7 @@ def tree(leaves: int) -> onnx.ModelProto:
     return model(nodes, {"x": SIZE}, level, constants)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "proto",
     [newton(12), newton(120), gated(100), fibonacci(24), fibonacci(300), chain(900), tree(100)],
@@ -118,6 +119,7 @@ def names(stem: str, count: int) -> list[str]:
     return [f"{stem}{i}" for i in range(count)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("op", "count"), [("Sum", MAX_OPERANDS - 1), ("Max", 10_000), ("Mean", 10_000)])
 def test_sums_of_very_many_operands(op: str, count: int) -> None:
     inputs = {f"x{i}": 3 for i in range(8)}
@@ -126,6 +128,7 @@ def test_sums_of_very_many_operands(op: str, count: int) -> None:
     assert any("MAX_OPERANDS = 1,024" in str(s) for s in compiled.steps) == (count >= MAX_OPERANDS)
 
 
+@pytest.mark.sampled(0)
 def test_a_tensor_split_into_ten_thousand() -> None:
     outputs = names("y", 10_000)
     agrees(model([helper.make_node("Split", ["x"], outputs, axis=0)], {"x": 10_000}, outputs[::5_000]))
@@ -137,6 +140,7 @@ def test_five_thousand_tensors_concatenated() -> None:
     agrees(model([helper.make_node("Concat", read, ["y"], axis=0)], inputs, ["y"]))
 
 
+@pytest.mark.sampled(0)
 def test_a_million_shuffled_indices() -> None:
     indices = np.random.default_rng(1).permutation(1_000_000).astype(np.int64)
     node = helper.make_node("Gather", ["x", "i"], ["y"])

@@ -48,6 +48,7 @@ def test_a_learned_model_prices_the_parts_of_a_plan(folder: Path) -> None:
     assert tilewright(*plan[:-1], 'pcgc{cost="adapted.json"}', "-t", "jetson-nano").code == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

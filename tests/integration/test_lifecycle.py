@@ -291,6 +291,7 @@ RUNS_AT_THE_END = """
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_interpreter_ends_while_daemon_threads_run(threads: int) -> None:
     ended = in_process(RUNS_AT_THE_END, threads)
@@ -364,6 +365,7 @@ def test_the_interpreter_ends_once_a_daemon_thread_has_left_a_library() -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "outside\n", "")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "program",
     [COUNTS_AT_THE_END, COMPILES_AT_THE_END, MAPS_AT_THE_END],
@@ -425,6 +427,7 @@ REFUSED_MAP = """
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("refusal", REFUSALS)
 @pytest.mark.parametrize("program", [REFUSED_RUN, REFUSED_MAP], ids=["run", "map"])
 def test_where_generated_code_may_not_run_one_line_says_so(refusal: str, program: str) -> None:

@@ -62,6 +62,7 @@ def test_a_printed_mapping_costs_what_was_printed(mapper: str, tmp_path: Path) -
         assert layer["energy_pJ"] >= layer["bound_energy_pJ"] > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["simba-cosa-repo", "k80"])
 @pytest.mark.parametrize("mapper", ["random", "hybrid"])
 def test_a_budget_of_trials_is_how_many_mappings_are_looked_at(mapper: str, target: str) -> None:

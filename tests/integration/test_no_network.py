@@ -49,6 +49,7 @@ def test_the_guard_guards(guarded: tuple[Path, dict[str, str]]) -> None:
     assert "the network was asked for" in run.stderr
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "command",
     [

@@ -32,6 +32,7 @@ def compare(model: OpenModel) -> None:
                 np.testing.assert_array_equal(found, wanted, err_msg=str(shapes))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", WRITTEN_HERE)
 def test_models_with_open_shapes_are_right_at_each(name: str) -> None:
     compare(next(model for model in OPEN_MODELS if model.name == name))

@@ -57,6 +57,7 @@ def test_the_module_is_short() -> None:
     assert len((PACKAGE / "priced_slices.py").read_text().splitlines()) < 60
 
 
+@pytest.mark.sampled(0)
 def test_it_beats_sequential_and_the_slices_of_the_partition(site: Path) -> None:
     onnx.save(tw.zoo.build("squeezenet1_1", batch=8, image=224), site / "squeezenet.onnx")
     found = costs(site, "squeezenet.onnx", "-t", "stcp920")
@@ -81,6 +82,7 @@ assert all(split.num_instances == 1 for split in plain.program.schedule.splits)
 """
 
 
+@pytest.mark.sampled(0)
 def test_its_slices_compute_the_right_values(site: Path) -> None:
     """On buffers so small that a network which is quick to interpret needs slices."""
     text = STCP920.read_text()

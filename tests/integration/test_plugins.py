@@ -193,6 +193,7 @@ def python(site: Path, *arguments: str, **variables: str) -> subprocess.Complete
 COMPILE = ("-m", "tilewright", "compile", "small.onnx", "-o", "small.tw")
 
 
+@pytest.mark.sampled(0)
 def test_the_command_line_runs_a_plugins_pass_and_planners_with_options(site: Path) -> None:
     flags = [
         *("--partition", "rows{length=3}"),
@@ -244,6 +245,7 @@ def test_a_wrong_option_of_a_plugin_is_one_line(site: Path) -> None:
     assert result.stderr == "tilewright: leaky-relus: unknown option 'slop'; did you mean slope?\n"
 
 
+@pytest.mark.sampled(0)
 def test_a_broken_plugin_is_one_line_where_it_is_asked_for_and_nothing_elsewhere(site: Path) -> None:
     result = python(site, *COMPILE, "--schedule", "fast")
     assert result.returncode == 2

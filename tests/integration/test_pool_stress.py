@@ -68,6 +68,7 @@ def stress(seconds: float, num_hogs: int) -> int:
     return int(finished.stdout)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("num_hogs", [0, 2])
 def test_one_to_eight_threads_give_the_same_bits_and_return(num_hogs: int) -> None:
     assert stress(1.6, num_hogs) > 100

@@ -50,6 +50,7 @@ def test_those_for_mapping_are_those_that_lack_something() -> None:
     assert {n for n in preset_names() if lacks_of(load_preset(n))} == FOR_MAPPING
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", preset_names())
 def test_a_small_network_is_simulated_or_refused(name: str) -> None:
     simulated_or_refused(name, "squeezenet1_1", 64)

@@ -34,6 +34,7 @@ def output(model: onnx.ModelProto, feeds: dict[str, Array], target: str = "cpu",
         return np.asarray(compiled.run(None, feeds)[0])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_quantized_networks_equal_the_integer_reference(name: str) -> None:
     network = zoo.build(name, **NETWORKS[name])
@@ -53,6 +54,7 @@ def test_quantized_networks_equal_the_integer_reference(name: str) -> None:
     np.testing.assert_allclose(found, runtime_output(model, feeds), rtol=0, atol=0.02 * scale)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("settings", [{}, {"isa": "avx2"}, {"accuracy": "strict"}], ids=str)
 @pytest.mark.parametrize("activation", [np.uint8, np.int8])
 @pytest.mark.parametrize("per_channel", [True, False])

@@ -24,6 +24,7 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, obje
     return json.loads(result.out), page.read_text()
 
 
+@pytest.mark.sampled(0)
 def test_the_figure_is_there_with_both_graphs(reproduced: tuple[dict[str, object], str]) -> None:
     document, page = reproduced
     assert violations(document) == []
@@ -129,6 +130,7 @@ def test_a_figure_is_made_alone_in_a_given_time_and_goes_on_from_what_is_kept(tm
     assert list(first) == ["Figure 13"]
 
 
+@pytest.mark.sampled(0)
 def test_a_stack_is_tuned_and_raced_by_every_variant(tmp_path: Path) -> None:
     exhibit = reproduce("--share", "0.1", "--budget", "13s", "-o", str(tmp_path / "ago.html"))["Figure 13"]
     rows = exhibit["rows"]

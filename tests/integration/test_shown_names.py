@@ -62,6 +62,7 @@ VERBS = (
 )
 
 
+@pytest.mark.sampled(0)
 def test_no_verb_shows_what_a_terminal_obeys(evil: NamedModel, tmp_path: Path) -> None:
     tw.compile(tmp_path / MODEL).save(tmp_path / "out.tw")
     for line in VERBS:

@@ -140,6 +140,7 @@ print(json.dumps({
     assert found["trusted"] == [True]
 
 
+@pytest.mark.sampled(0)
 def test_what_it_declines_it_says_and_so_does_the_command_line(site: Path) -> None:
     listed = run(site, "-m", "tilewright", "targets", "numpy")
     assert "numpy" in listed.stdout, listed.stderr

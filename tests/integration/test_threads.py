@@ -120,6 +120,7 @@ def grown_bytes(num_runs: int) -> int:
     return resident_bytes() - before
 
 
+@pytest.mark.sampled(0)
 @needs_proc
 def test_runs_do_not_grow_the_process() -> None:
     assert growth_over_runs(20_000) <= 1 << 20
@@ -142,6 +143,7 @@ def growth_over_compilations(count: int) -> int:
     return resident_bytes() - before
 
 
+@pytest.mark.sampled(0)
 @needs_proc
 def test_dropped_models_give_their_memory_back() -> None:
     assert growth_over_compilations(50) <= 4 << 20

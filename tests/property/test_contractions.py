@@ -62,6 +62,7 @@ def sums(node: Node) -> Iterator[Nest]:
     return (n for n in nests_of(node) if n.combine == "sum")
 
 
+@pytest.mark.sampled(44)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
 def test_sums_of_products_are_contractions_or_listed(key: tuple[str, str]) -> None:
     for one in cases(key):
@@ -122,6 +123,7 @@ def test_classes_units_and_mappers_see_the_same_contractions(key: tuple[str, str
             assert problem is None or problem.num_macs == nest.num_iterations
 
 
+@pytest.mark.sampled(44)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
 def test_kernels_count_the_multiply_accumulates_of_their_contractions(key: tuple[str, str]) -> None:
     isa = isa_by_name("avx2")

@@ -114,6 +114,7 @@ def check(folder: Path, expected: Sequence[np.ndarray]) -> None:
         np.testing.assert_allclose(got, right, atol=1e-4 * np.abs(right).max())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_one_kind_of_damage_to_every_file(
     damage: Damage, filled: Path, expected: list[np.ndarray], tmp_path: Path
@@ -133,6 +134,7 @@ def test_one_kind_of_damage_to_every_file(
         assert cache.verify().damaged == ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(24))
 def test_several_kinds_of_damage_to_some_files(
     seed: int, filled: Path, expected: list[np.ndarray], tmp_path: Path

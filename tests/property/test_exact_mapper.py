@@ -308,6 +308,7 @@ _SMALL = st.sampled_from(
 
 
 # Two accesses of eight words on two instances, four on four: the more instances are dearer.
+@pytest.mark.sampled(0)
 @example(parse_machine(WIDE, "wide"), {"G": 4})
 @given(machine=wide_machines(), extents=_SMALL)
 @settings(max_examples=60, deadline=None)

@@ -39,6 +39,7 @@ def test_many_random_graphs_equal_the_reference(first: int) -> None:
     assert hunt(first, first + 500).failures == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("isa", runnable_isas(), ids=str)
 @pytest.mark.parametrize("path", CORPUS_FILES, ids=lambda p: p.stem)
 def test_graphs_that_once_failed(path: Path, isa: str | None, cache: Path) -> None:

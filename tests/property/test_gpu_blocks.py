@@ -50,6 +50,7 @@ def gpus(draw: st.DrawFn) -> Machine:
     return machine.model_copy(update={"threads": threads})
 
 
+@pytest.mark.sampled(0)
 def test_cosa_keeps_every_limit() -> None:
     answered = []
 

@@ -120,6 +120,7 @@ def run_instances(
     return results
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_instances_on_their_own_inputs_make_the_network_bit_for_bit(seed: int) -> None:
     graph = network(seed)
@@ -149,6 +150,7 @@ def test_dropping_any_edge_is_noticed() -> None:
             assert check_instances(damaged)
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0, 2.5, 1e6])
 def test_every_capacity_has_a_valid_partition(seed: int, share: float) -> None:
@@ -198,6 +200,7 @@ def renumbered(graph: Graph, seed: int) -> Graph:
     return copy
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_instance_holds_no_more_the_finer_the_split(seed: int) -> None:
     """Along chains of divisors; whole and by 1 are the same."""
@@ -295,6 +298,7 @@ def test_an_option_is_the_least_factor_and_the_best_their_maximum(seed: int) -> 
                 assert max(held) > rules.capacity_bytes
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
 def test_every_subgraph_is_split_as_eq_1_says_of_all_its_axes(seed: int, share: float) -> None:
@@ -310,6 +314,7 @@ def test_every_subgraph_is_split_as_eq_1_says_of_all_its_axes(seed: int, share: 
         assert split == (WHOLE if best is None else best.split)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_orders_are_linear_extensions_and_schedules_valid(seed: int) -> None:
     for instances in (wild(seed), instance_graph(plan(seed, 0.5))):
@@ -347,6 +352,7 @@ def random_order(demand: Demand, rng: random.Random) -> tuple[int, ...]:
     return tuple(order)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_random_order_beats_the_exact_one(seed: int) -> None:
     rng = random.Random(seed)
@@ -414,6 +420,7 @@ def test_slices_cover_an_axis_whatever_the_factor() -> None:
             assert (pieces[0][0][0], pieces[-1][0][1]) == full_region((extent,))[0]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("num_cores", [1, 6, 8])
 def test_bindings_deal_out_pieces_and_transfers_are_where_sides_differ(seed: int, num_cores: int) -> None:

@@ -73,6 +73,7 @@ def test_what_passes_between_kernels_goes_through_main_memory(
     assert plan.simulation.time_s >= launching_s / max(len(stage.groups) for stage in schedule.stages)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("scheduler", ["greedy", "random", "depth-first"])
 @pytest.mark.parametrize("partitioner", ["none", "graphturbo", "random"])
 @pytest.mark.parametrize("seed", SEEDS)

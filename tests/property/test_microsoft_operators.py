@@ -290,6 +290,7 @@ def assert_close(case: Case, found: Sequence[Array], wanted: Sequence[Array]) ->
             np.testing.assert_allclose(one, other, rtol=0, atol=limit)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MAKERS)
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 1 << 30))

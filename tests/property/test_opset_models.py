@@ -64,6 +64,7 @@ def test_rules_are_of_known_engines_and_say_why() -> None:
 
 # Infinities beside weights of zero in Resize and in a whole model; NaN as a bound of Clip; a remainder that
 # jumps; an extreme, a Hardmax and a MaxPool of nothing; a product that overflows before a zero.
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", [799, 2809, 2932, 3046, 3085, 3100, 3467, 3587])
 def test_seeds_that_once_differed_are_explained(seed: int) -> None:
     judged = judge(seed)

@@ -74,6 +74,7 @@ def check(pass_name: str, graph: Graph) -> None:
         assert [repr(node) for node in graph.nodes] == [repr(node) for node in before.nodes]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pass_name", PASSES.names())
 @settings
 @given(seed=st.integers(0, 2**31), num_steps=st.integers(1, 6))
@@ -81,6 +82,7 @@ def test_a_pass_keeps_the_meaning_of_patterns(pass_name: str, seed: int, num_ste
     check(pass_name, pattern_graph(seed, num_steps))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("pass_name", PASSES.names())
 @hypothesis.settings(settings, max_examples=12, suppress_health_check=list(hypothesis.HealthCheck))
 @given(graph=mixed_graphs())

@@ -29,6 +29,7 @@ def solve(problem: PartitionProblem, pcgc: Pcgc) -> Partition:
     return partition
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(30))
 def test_partitions_keep_to_the_rules_and_cost_no_more_than_any_candidate(seed: int) -> None:
     graph = random_graph(seed, 3 + seed)

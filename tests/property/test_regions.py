@@ -82,6 +82,7 @@ def shuffled(array: Array, rng: np.random.Generator) -> Array:
     return rng.choice(array.ravel(), array.shape)
 
 
+@pytest.mark.sampled(44)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
 @examples(8)
 @given(data=st.data())
@@ -110,6 +111,7 @@ def test_what_lies_outside_the_input_regions_does_not_matter(
     assert before[slices(region)].tobytes() == after[slices(region)].tobytes()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("op_type", EXACT)
 @examples(15)
 @given(data=st.data())

@@ -85,6 +85,7 @@ def kept_splits(seed: int) -> list[int]:
     return [i for i, split in enumerate(partition(seed).splits) if split.chain_length > 1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_values_are_the_same_bit_for_bit(seed: int) -> None:
     feed = integer_feed(network(seed))

@@ -86,6 +86,7 @@ def plan_of(
     return placed_in(levels(local, shared), graph, order, bindings, policy), bindings
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_every_order_on_every_capacity_has_a_valid_plan(seed: int, policy: str) -> None:
@@ -98,6 +99,7 @@ def test_every_order_on_every_capacity_has_a_valid_plan(seed: int, policy: str) 
             assert check_scopes(plan, bindings) == ()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_square_matrices_and_unsplit_partitions_have_valid_plans(seed: int) -> None:
     rng = random.Random(seed)
@@ -113,6 +115,7 @@ def test_square_matrices_and_unsplit_partitions_have_valid_plans(seed: int) -> N
             assert check_scopes(plan, bindings) == ()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_is_spilled_from_unlimited_buffers_and_nothing_stays_in_none(seed: int) -> None:
     for graph in (planned(seed), wild(seed)):
@@ -165,6 +168,7 @@ def spill_literally(timeline: Timeline, homes: list[int], level: int, capacity: 
             return
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_one_pass_spills_what_the_specification_spills(seed: int, policy: str) -> None:

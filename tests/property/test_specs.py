@@ -83,6 +83,7 @@ def test_what_is_printed_is_read_back(data: st.DataObject) -> None:
     assert with_options(default, spec) == member
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(("family", "name"), MEMBERS, ids=[f"{f.kind}-{n}" for f, n in MEMBERS])
 @settings(deadline=None)  # the first example loads the member
 @given(data=st.data())

@@ -78,6 +78,7 @@ def outputs(
     return [{name: array.tobytes() for name, array in result.items()} for result in results]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(8))
 def test_every_schedule_mode_and_number_of_threads_gives_the_same_bits(seed: int, cache: Path) -> None:
     graph = random_graph(seed, 22, side=192)
@@ -111,6 +112,7 @@ def placed(
     return lowered, plan, {root: plan.offsets[name] for root, name in names.items()}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("planner", ["arena", "first-fitting", "greedy-by-size", "naive", "random"])
 def test_what_may_be_used_at_the_same_time_never_shares_a_byte(planner: str) -> None:
     concurrent = 0

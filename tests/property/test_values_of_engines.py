@@ -65,6 +65,7 @@ def test_nearest_elements_are_those_of_onnxruntime(mode: str) -> None:
         )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize("roi", [(0.0, 1.0), (0.25, 0.75), (-0.2, 1.2), (0.4, 0.6), (0.1, 1.0)])
 def test_borders_of_crop_and_resize_are_those_of_onnxruntime(mode: str, roi: tuple[float, float]) -> None:

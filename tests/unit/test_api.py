@@ -139,6 +139,7 @@ def test_a_torch_module_is_loaded_through_its_own_export() -> None:
 # Compiling and running.
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("make", [small_net, host_net, mixed_outputs])
 def test_outputs_are_those_of_the_reference(target: str, make) -> None:

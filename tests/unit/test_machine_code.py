@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 _INNER = """
 from tilewright.machine_code import compiled
 
@@ -29,6 +31,7 @@ print(twice(), sum(twice.stats.cache_hits.values()))
 """
 
 
+@pytest.mark.sampled(0)
 def test_code_is_compiled_anew_when_a_function_that_it_calls_has_changed(tmp_path: Path) -> None:
     (tmp_path / "outer.py").write_text(_OUTER)
 
@@ -42,6 +45,7 @@ def test_code_is_compiled_anew_when_a_function_that_it_calls_has_changed(tmp_pat
     assert result(21) == "42 0\n"
 
 
+@pytest.mark.sampled(0)
 def test_a_place_that_others_may_write_is_not_used(tmp_path: Path) -> None:
     """Machine code goes to the cache instead, and what was put beside the module is never unpickled."""
     (tmp_path / "outer.py").write_text(_OUTER)
@@ -81,6 +85,7 @@ def test_code_is_not_kept_where_nothing_is_to_be_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["inner.py", "outer.py"]
 
 
+@pytest.mark.sampled(0)
 def test_the_first_time_is_announced_and_only_once(tmp_path: Path) -> None:
     (tmp_path / "outer.py").write_text(_OUTER)
     (tmp_path / "inner.py").write_text(_INNER.format(value=1))

@@ -12,6 +12,7 @@ import tilewright as tw
 from tilewright.benchmark import Contestant
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.usefixtures("short_bursts")
 def test_schedulers_are_compared_by_estimate_and_measured_in_turns() -> None:
     found = tw.compare_schedules(small_net(), "sequential,greedy", duration_s=0.05, threads=1)
@@ -54,6 +55,7 @@ def test_a_scheduler_without_an_answer_is_a_row_that_says_why(monkeypatch: pytes
         tw.compare_schedules(small_net(), "greedy", duration_s=0, threads=1)
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.usefixtures("short_bursts")
 def test_a_schedule_that_does_not_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     from tilewright.api import schedules

@@ -25,6 +25,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tw.compile(small_net(), threads=1).save(tmp_path_factory.mktemp("bench") / "m.tw")
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.usefixtures("short_bursts")
 def test_everybody_gets_the_same_number_of_rounds(artifact: Path) -> None:
     entrants = [Entrant(label, "tilewright", artifact, 1.5) for label in "ab"]
@@ -47,6 +48,7 @@ def test_everybody_gets_the_same_number_of_rounds(artifact: Path) -> None:
     assert found.machine.num_cores >= 1
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.usefixtures("short_bursts")
 def test_who_cannot_run_does_not_stop_the_others(artifact: Path, tmp_path: Path) -> None:
     bad = Entrant("bad", "tilewright", tmp_path / "none.tw", accuracy="fast")
@@ -62,6 +64,7 @@ def test_who_cannot_run_does_not_stop_the_others(artifact: Path, tmp_path: Path)
     assert found.verdict is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.usefixtures("short_bursts")
 @pytest.mark.parametrize("failing", ["a", "b", "ab"])
 def test_who_fails_while_it_is_measured_does_not_stop_the_others(
@@ -95,6 +98,7 @@ def test_a_process_that_dies_is_named(artifact: Path, monkeypatch: pytest.Monkey
     assert found.contestants[0].error == "a: its process ended with exit code 1."
 
 
+@pytest.mark.sampled(0)
 def test_a_burst_is_separated_from_the_one_before(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that spin while idle must not take time from whoever runs next."""
     slept: list[float] = []
@@ -123,6 +127,7 @@ def test_plans_that_make_no_sense_are_refused(settings: dict[str, float]) -> Non
         BenchPlan(**{"num_threads": 1, **settings})  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.usefixtures("short_bursts")
 def test_streams_share_the_threads_and_are_compared_by_their_time_per_run(artifact: Path) -> None:
     entrants = [Entrant(label, "tilewright", artifact) for label in "ab"]
@@ -167,6 +172,7 @@ def test_errors_are_relative_to_the_largest_value(got: list, expected: list, err
     assert relative_error(np.array(got), np.array(expected)) == error
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.usefixtures("short_bursts")
 def test_bench_in_python_measures_compiled_models_and_files(artifact: Path) -> None:
     feed = feed_for(small_net())
@@ -178,6 +184,7 @@ def test_bench_in_python_measures_compiled_models_and_files(artifact: Path) -> N
     assert found.to_json()["contestants"][1]["ratio"]["verdict"] == str(found.verdict)
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.usefixtures("short_bursts")
 def test_one_model_alone_is_compared_with_nobody(artifact: Path) -> None:
     feed = feed_for(small_net())
@@ -222,6 +229,7 @@ def test_types_that_files_of_arrays_lack_are_measured_too(tmp_path: Path) -> Non
     assert found.contestants[0].max_error == 0.0
 
 
+@pytest.mark.sampled(0)
 @pytest.mark.usefixtures("short_bursts")
 def test_bench_says_of_another_model_that_it_is_one(artifact: Path) -> None:
     feed = {"image": np.zeros((1, 3, 12, 12), np.float32)}

@@ -20,6 +20,7 @@ WAIT_S = 60.0
 CODE = "from tilewright.benchmark.worker import peak_bytes; print(peak_bytes())"
 
 
+@pytest.mark.sampled(0)
 def test_the_memory_of_a_contestant_is_its_own() -> None:
     """A child that was started by a large process does not count that process's memory."""
     ballast = np.ones(64 << 20, np.float64)  # 512 MiB, all touched

@@ -224,6 +224,7 @@ def test_training_ends_where_the_error_is_small_enough() -> None:
     assert len(trained.measured) == 50
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("method", METHODS)
 def test_regressors_of_plain_numbers_predict_what_scikit_learns_do(method: Any) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, the extra [learn], is not installed")

@@ -128,6 +128,7 @@ def cases(draw: st.DrawFn) -> tuple[Problem, Machine, Mapping, NocOptions]:
     return convolution(extents, stride=(stride, stride)), made, Mapping(tuple(levels)), options
 
 
+@pytest.mark.sampled(0)
 @given(cases())
 @settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
 def test_what_repeats_is_skipped_exactly(

@@ -31,6 +31,7 @@ def is_output(mesh: Mesh, router: int, port: int) -> bool:
     return not beyond[port]
 
 
+@pytest.mark.sampled(5)
 @both
 @pytest.mark.parametrize(("source", "destination"), [(0, 15), (5, 6), (15, 0), (16, 15), (13, 16), (16, 0)])
 @pytest.mark.parametrize("num_flits", [1, 2, 9, 40])
@@ -182,6 +183,7 @@ def test_all_traffic_arrives(given_traffic: tuple[Mesh, tuple[Packet, ...]]) -> 
     assert compiled.deliver(mesh, packets) == found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_crowded_meshes_do_not_deadlock(seed: int) -> None:
     import random

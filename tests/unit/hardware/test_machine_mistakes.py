@@ -202,6 +202,7 @@ MISTAKES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_each_is_one_line_with_the_file_the_culprit_and_a_cure(mistake: str, tmp_path: Path) -> None:
     text, old, new, culprit, cure = MISTAKES[mistake]

@@ -253,6 +253,7 @@ def test_values_with_two_readers_are_computed_once(step: str) -> None:
     assert len(nest.reads) == 1  # however often the input is read
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("step", ["newton", "gated", "fibonacci"])
 def test_long_groups_become_nests_of_limited_size(step: str) -> None:
     long, y = chained(step, 1_000)

@@ -117,6 +117,7 @@ def test_simulated_samples_have_times_energies_and_choices_and_are_kept(tmp_path
         assert whole.macs == sum(part.macs for part in parts)
 
 
+@pytest.mark.sampled(0)
 def test_measured_samples_are_of_kernels_that_ran_in_turns_with_their_parts(tmp_path: Path) -> None:
     graph = load_onnx(zoo.build("squeezenet1_1", image=32))
     with KernelBench(CpuTarget(), Rounds(min_rounds=3, max_rounds=3, seconds=0.1)) as bench:
@@ -192,6 +193,7 @@ def test_samples_of_another_machine_or_version_are_refused(
 # Other machines -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(0)
 def test_what_other_machines_teach_is_built_upon_and_families_it_saw_are_not_held_out() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, the extra [learn], is not installed")
     table = Table.of(_samples(), MACHINE, "time")

@@ -24,6 +24,7 @@ GOOD = Mapping(
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mapper", ["cosa", "cosa-paper", "exact", "hybrid", "paper", "random"])
 @pytest.mark.parametrize("text", ["3_14_64_64_1", "1_7_96_32_2"])
 def test_what_mappers_answer_is_valid(mapper: str, text: str) -> None:

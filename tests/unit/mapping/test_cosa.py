@@ -34,6 +34,7 @@ def solved(problem: Problem, mapper: Cosa, machine: str = "simba-cosa-repo") -> 
     return found
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("number", range(len(LAYERS)))
 def test_the_published_optimum(number: int) -> None:
     one = LAYERS[number]
@@ -54,6 +55,7 @@ def test_the_cost_of_the_published_mapping_is_timeloops() -> None:
     assert found.cost.energy_pj / 1e6 == pytest.approx(298.1, abs=0.05)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["3_14_256_256_1", "1_56_64_256_1", "7_112_3_64_2", "1_1_2048_1000_1"])
 def test_the_papers_program_gives_legal_mappings(name: str) -> None:
     found = solved(layer(name), Cosa(variant="paper"))
@@ -111,6 +113,7 @@ def test_the_compact_program_has_the_literal_ones_optimum(
     assert found.details["objective"] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("variant", ["published", "paper"])
 @pytest.mark.parametrize("text", ["3_7_512_512_1", "1_56_64_256_1", "7_112_3_64_2"])
 def test_the_objectives_of_its_own_mapping_add_up_to_its_optimum(variant: Any, text: str) -> None:

@@ -88,6 +88,7 @@ PROBLEMS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_no_mapping_at_all_is_better(name: str) -> None:
     problem = PROBLEMS[name]
@@ -155,6 +156,7 @@ def test_every_mapping_costs_at_least_the_bound(drawn: tuple[Problem, Mapping]) 
     assert cost.energy_pj >= energy_pj * (1 - 1e-9)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("text", "cycles", "energy_uj"),
     [  # the best that other searches found, with Timeloop's model
@@ -174,6 +176,7 @@ def test_it_is_as_good_as_the_best_known(text: str, cycles: int, energy_uj: floa
     assert answer.cost.energy_pj <= 1.02 * answer.details["energy_bound_at_latency_pj"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "text",
     [
@@ -250,6 +253,7 @@ def test_least_energy_of_mappings_that_pad_nothing_is_no_bound_of_all() -> None:
     assert answer.quality.status is not Status.OPTIMAL
 
 
+@pytest.mark.sampled(0)
 def test_bandwidth_inside_the_chip_is_searched() -> None:
     """The buffer reads a word in four cycles: words that stay in the registers are what is fast."""
     text = SMALL.replace("    read_pj: 8\n", "    read_pj: 8\n    read_bytes_per_cycle: 0.25\n")

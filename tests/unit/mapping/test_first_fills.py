@@ -39,6 +39,7 @@ def test_fills_of_outputs_are_less_by_the_partition_and_nothing_else_changes(mac
         assert after.cycles <= before.cycles
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mapper", ["exact", "cosa", "paper", "random"])
 @pytest.mark.parametrize("objective", get_args(Objective))
 def test_bounds_hold_with_them_left_out(mapper: str, objective: Objective) -> None:

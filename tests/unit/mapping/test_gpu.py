@@ -189,6 +189,7 @@ def answer(mapper: str, problem: Problem, machine: Machine, objective: str = "la
     return found
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("mapper", ["cosa", "cosa-paper", "exact", "hybrid", "paper", "random"])
 def test_every_mapper_keeps_the_limits_of_a_block(mapper: str) -> None:
     for problem in (MATRIX, convolution({"K": 12, "C": 5, "P": 7, "Q": 6, "R": 3, "S": 3}, stride=(2, 2))):

@@ -208,6 +208,7 @@ def test_pixels_that_are_jumped_over_need_no_room_if_they_are_not_counted(mapper
     assert found.cost == evaluate(strided, machine, found.mapping, problem.cost_options)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("count", [1, 7, 300])
 @pytest.mark.parametrize("mapper", [Random(), Hybrid()], ids=["random", "hybrid"])
 def test_so_many_mappings_are_looked_at_as_trials_are_given(mapper: Random | Hybrid, count: int) -> None:

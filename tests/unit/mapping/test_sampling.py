@@ -52,6 +52,7 @@ def test_every_spread_of_primes_is_equally_likely(table_limit: int, monkeypatch:
     assert max(abs(n - expected) for n in seen.values()) < 5 * expected**0.5
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["simba-cosa-repo", "shared"])
 @pytest.mark.parametrize("cost_options", [CostOptions(), CostOptions(double_buffered=True)])
 @pytest.mark.parametrize(

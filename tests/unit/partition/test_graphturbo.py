@@ -189,6 +189,7 @@ def stack(num_blocks: int) -> Graph:
     return b.finish(x)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("share", [0.0, 1.0, 3.0, 1e6])
 def test_work_grows_with_the_network_and_no_faster(share: float) -> None:
     """Counted in layers visited: each further block costs the same."""

@@ -50,6 +50,7 @@ def test_a_transformer_layer_has_relays_kernels() -> None:
     assert len(partition.subgraphs) == layers + normalisation_pieces + embedding_and_head
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("network", ["resnet18", "shufflenet_v2_x1_0", "bert_tiny", "yolov4_tiny"])
 def test_no_layer_has_two_anchors(network: str) -> None:
     partition = solve(load_onnx(build(network)))

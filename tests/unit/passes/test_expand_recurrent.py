@@ -100,6 +100,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("op_type", "settings"), CASES, ids=lambda c: str(c))
 def test_generated_code_computes_what_onnxruntime_computes(op_type: str, settings: dict[str, Any]) -> None:
     directions = 2 if settings.get("direction") == "bidirectional" else 1
@@ -116,6 +117,7 @@ def test_generated_code_computes_what_onnxruntime_computes(op_type: str, setting
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * scale, err_msg=name)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("op_type", sorted(GATES))
 @pytest.mark.parametrize("given", ["", "bls"])
 def test_a_batch_that_comes_first_is_turned(op_type: str, given: str) -> None:

@@ -77,6 +77,7 @@ def check(proto: ModelProto, x: Array, want: Array) -> None:
 LENGTHS = [1, 2, 15, 16, 101, 400, 600, 1024, 1155, 3000]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("num_parts", [1, 2])
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_spectrum_and_the_signal_of_a_spectrum(length: int, num_parts: int) -> None:
@@ -86,12 +87,14 @@ def test_a_spectrum_and_the_signal_of_a_spectrum(length: int, num_parts: int) ->
     check(dft_model(x, None, 1, 20, inverse=1), x, parts(np.fft.ifft(z, axis=1)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("length", LENGTHS)
 def test_half_a_spectrum_of_a_real_signal(length: int) -> None:
     x = signal(3, length, 1)
     check(dft_model(x, None, -2, 20, onesided=1), x, parts(np.fft.rfft(as_complex(x), axis=1)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("length", [4, 15, 600, 625, 2048])
 def test_a_real_signal_from_half_its_spectrum(length: int) -> None:
     """Imaginary parts of the first and the middle point count for nothing, as in numpy."""
@@ -121,6 +124,7 @@ def test_doubles_keep_their_accuracy() -> None:
     assert np.abs(got - want).max() <= 1e-14 * np.abs(want).max()
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("windowed", ["none", "constant", "fed"])
 @pytest.mark.parametrize(("length", "step"), [(400, 160), (25, 7), (1024, 256), (1200, 7), (1200, 1201)])
 @pytest.mark.parametrize("shape", [(2, 2600), (1, 2600, 1), (2, 2600, 2)], ids=str)

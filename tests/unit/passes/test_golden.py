@@ -73,6 +73,7 @@ def feed(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
     return {v.name: rng.standard_normal(v.shape).astype(v.dtype.numpy) for v in graph.inputs}
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.pass_name}: {c.title}")
 def test_pass_does_what_the_text_says(case: GoldenCase) -> None:
     before, after, now = case.run()

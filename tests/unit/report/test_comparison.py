@@ -87,6 +87,7 @@ def test_looking_between_kernels_does_not_change_the_model() -> None:
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("victim", range(0, 16, 5))
 def test_one_wrong_kernel_is_the_first_that_differs(victim: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bias that code generation reads wrongly: the reference keeps the right one."""

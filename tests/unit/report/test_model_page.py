@@ -201,6 +201,7 @@ def test_odd_samples_are_drawn(runs_ms: tuple[float, ...]) -> None:
                 assert all(low <= value <= high for value in line[axis])
 
 
+@pytest.mark.sampled(0)
 def test_verbs_write_their_reports(tmp_path: Path) -> None:
     path = tw.compile(small_net(), threads=1).save(tmp_path / "net.tw")
     done = tilewright("profile", path, "--duration", "0.01", "--report", tmp_path / "profile.html")
@@ -215,6 +216,7 @@ def test_verbs_write_their_reports(tmp_path: Path) -> None:
         assert told.complaint.endswith("net.pdf: give a name that ends in .html.")
 
 
+@pytest.mark.sampled(0)
 def test_open_models_are_shown_at_their_shapes(tmp_path: Path) -> None:
     model, saved, page, feed = (tmp_path / name for name in ("open.onnx", "open.tw", "open.html", "x.npz"))
     text = '<ir_version: 8, opset_import: ["": 17]> m (float[N, 8] x) => (float[N, 8] y) {'

@@ -124,6 +124,7 @@ def compare(network: str, label: str, noise: float) -> tuple[int, int, int]:
     return block.costs.num_asked, of_a_star, of_lazy
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("noise", [0.1, 0.3])
 @pytest.mark.parametrize(("network", "label"), [("ios_inception_v3", "E1"), ("ios_nasnet_a", "stem1")])
 def test_searches_equal_the_dynamic_programme_for_a_fifth_of_its_stage_costs(
@@ -155,6 +156,7 @@ def test_whole_networks_are_proven_in_no_time(network: str) -> None:
         assert answer.holds
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("r", "s"), [(1, 3), (2, 2), (3, 1), (3, 8)])
 @pytest.mark.parametrize("grouping", ["component", "single-source"])
 def test_listed_transitions_are_those_of_the_block(grouping: Grouping, r: int, s: int) -> None:
@@ -372,6 +374,7 @@ def stages_of_pairs(graph: StageGraph) -> list[StageChoice]:
     return stages
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["stcp920", "v100"])
 def test_stages_with_one_signature_have_one_cost(target: str) -> None:
     """Whatever was asked before: in one program it matters which values kernels share."""

@@ -28,6 +28,7 @@ def counts_of(network: str, grouping: Grouping, r: int | None = None, s: int | N
     return count(EndingSpace(graph, grouping, Pruning(r, s)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("network", "expected"),
     [

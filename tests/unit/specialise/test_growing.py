@@ -63,6 +63,7 @@ MODELS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", MODELS)
 def test_one_code_serves_every_length(kind: str) -> None:
     model = attention_step(**MODELS[kind])
@@ -103,6 +104,7 @@ def test_no_past_and_one_place_have_code_of_their_own() -> None:
     assert num_compiled(compiled) == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "extra",
     [

@@ -55,6 +55,7 @@ def test_sizes_that_do_not_fit_are_refused(name: str, arguments: dict[str, int],
     assert message in str(caught.value)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [name for name in zoo.names() if NETWORKS[name].sequence is not None])
 def test_sequence_sets_the_length_of_the_inputs(name: str) -> None:
     network = NETWORKS[name]

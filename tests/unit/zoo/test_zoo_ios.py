@@ -34,6 +34,7 @@ def _work(model: onnx.ModelProto) -> list[onnx.NodeProto]:
     return [node for node in model.graph.node if node.op_type != "Constant"]
 
 
+@pytest.mark.sampled(1)
 def test_units_are_as_many_as_the_paper_counts(named_model: tuple[str, onnx.ModelProto]) -> None:
     name, model = named_model
     network = load_blocks(name)

@@ -68,6 +68,7 @@ def run(model: onnx.ModelProto, seed: int) -> list[np.ndarray]:
     return session.run(None, zoo.example_inputs(model, seed))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", _EVERY_NAME)
 def test_network_is_valid_and_answers_differ_between_inputs(name: str) -> None:
     model = build_smallest(name, batch=2)
@@ -85,6 +86,7 @@ def test_network_is_valid_and_answers_differ_between_inputs(name: str) -> None:
         assert np.linalg.norm(first[0] - first[1]) > 0.01 * np.linalg.norm(first[0])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", _EVERY_NAME)
 def test_declared_shapes_are_those_that_onnx_infers(name: str) -> None:
     model = build_smallest(name)
@@ -96,6 +98,7 @@ def test_declared_shapes_are_those_that_onnx_infers(name: str) -> None:
     assert {value: inferred[value] for value in produced} == {value: declared[value] for value in produced}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", _EVERY_NAME)
 def test_nodes_are_standard_and_named_once(name: str) -> None:
     model = build_smallest(name)
@@ -119,6 +122,7 @@ def digest(name: str) -> str:
     return hashlib.sha256(build_smallest(name).SerializeToString(deterministic=True)).hexdigest()
 
 
+@pytest.mark.sampled(0)
 def test_another_process_builds_the_same_bytes_and_needs_no_torch() -> None:
     here = {name: digest(name) for name in _ONE_PER_FAMILY}
     script = (

@@ -82,6 +82,7 @@ def we_run(name: str) -> Arrays | None:
         return None
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", FORMS)
 def test_forms_that_runtimes_run_run_here(name: str) -> None:
     expected, found = onnxruntime_runs(name), we_run(name)

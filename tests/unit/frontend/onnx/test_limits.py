@@ -151,6 +151,7 @@ def length(number: int) -> bytes:
     return text + bytes([number])
 
 
+@pytest.mark.sampled(0)
 def test_files_of_many_small_parts_are_refused_before_they_are_parsed() -> None:
     nodes = b"\x0a\x00" * (limits.MAX_STRUCTURE_BYTES // 2 + 1)
     with pytest.raises(ModelRejected, match=f"not weights, more than {limits.MAX_STRUCTURE_BYTES}"):
@@ -180,6 +181,7 @@ MANY_PARTS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("many", MANY_PARTS)
 def test_files_of_many_parts_are_refused_unseen(many: str) -> None:
     with pytest.raises(ModelRejected, match=f"more than MAX_PARTS = {limits.MAX_PARTS}"):

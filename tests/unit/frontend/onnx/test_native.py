@@ -65,6 +65,7 @@ def children() -> set[int]:
     return found
 
 
+@pytest.mark.sampled(0)
 def test_a_crash_is_one_line_and_the_next_call_is_answered() -> None:
     for _ in range(2):
         with pytest.raises(ModelRejected, match=r"shape inference crashed on it \(SIG(SEGV|ABRT)\)"):

@@ -214,6 +214,7 @@ def _rates(machine: Machine) -> tuple[float, float]:
 TILES = [{}, {"oh": 2}, {"oh": 3}, {"c": 1}, {"c": 1, "oh": 2}, {"oh": 2, "c": 1}]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("objective", ["latency", "energy"])
 @pytest.mark.parametrize(
     ("held", "passing"),
@@ -256,6 +257,7 @@ def test_words_that_come_into_the_level_where_values_wait_and_sums_that_leave_ta
     assert priced.cycles == 100 * (4 + 6 + 6 + 8 + 4 + 4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shares_port", [False, True])
 @pytest.mark.parametrize("objective", ["latency", "energy"])
 def test_no_plan_costs_less_than_what_its_words_and_products_take_at_least(

@@ -83,6 +83,7 @@ def test_a_machine_without_a_level_for_what_passes_between_operators_is_refused(
         fusing_level(alone)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("objective", ["latency", "energy"])
 @pytest.mark.parametrize("name", ["eyeriss", "simba-cosa-repo"])
 def test_a_chain_takes_no_more_than_its_operators_mapped_one_by_one(

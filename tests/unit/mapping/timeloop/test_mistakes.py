@@ -39,6 +39,7 @@ def _loaded(kind: str, path: Path) -> object:
     return load_architecture(path) if kind == "architecture" else load_problem(path)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize(
     ("kind", "text", "old", "new", "message"),
     [

@@ -109,6 +109,7 @@ def test_any_shape(rows: int, columns: int, size: int, channels: int) -> None:
     assert kernel.macs == 2 * rows * columns * (size + channels)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["host", "avx2"])
 @pytest.mark.parametrize(
     ("rows", "columns", "size", "channels"),
@@ -133,6 +134,7 @@ def test_masks_are_broadcast(shape: tuple[int, ...], dtype: DType) -> None:
     check(attention(9, 21, 8, batch=2, heads=3, mask=shape, mask_dtype=dtype))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", [17, 18, 33])
 @pytest.mark.parametrize("dtype", [F32, DType.BOOL])
 def test_few_keys_behind_whole_vectors(columns: int, dtype: DType) -> None:

@@ -326,6 +326,7 @@ for _ in range(150):
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("max_bytes", [1 << 30, 20_000])
 def test_processes_that_share_a_cache_see_whole_entries(tmp_path: Path, max_bytes: int) -> None:
     processes = [

@@ -123,6 +123,7 @@ def test_what_nobody_asks_for_is_not_put_together() -> None:
     assert kinds.count("output") == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shift_bytes", [0, 4])
 @pytest.mark.parametrize("name", ["host", "avx2"])
 def test_what_no_cache_keeps_bypasses_them_where_it_is_aligned(name: str, shift_bytes: int) -> None:
@@ -141,6 +142,7 @@ def test_masks_go_along_all_keys(shape: tuple[int, ...], dtype: DType) -> None:
     check(cached(3, 30, 24, mask=shape, mask_dtype=dtype), host_isa())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["host", "avx2"])
 @pytest.mark.parametrize(
     ("rows", "past", "heads", "key_heads"),

@@ -145,6 +145,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolution_equals_float64(name: str, isa: Isa) -> None:
     check(CONVOLUTIONS[name], isa)
@@ -207,6 +208,7 @@ def followed_by(function: str, graph: Graph) -> Graph:
     return graph
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("num_terms", "graph"),
     [
@@ -234,6 +236,7 @@ def test_long_functions_of_sums_give_the_bits_that_they_give_in_registers(
     np.testing.assert_array_equal(in_memory.result(("output", 0)), in_registers.result(("output", 0)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("num_terms", "graph"),
     [
@@ -284,6 +287,7 @@ def test_chunks_do_not_depend_on_threads_and_cover_all_outputs(isa: Isa) -> None
     assert not np.isnan(runner.result(("output", 0))).any()
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (2, 3)])
 @pytest.mark.parametrize(("channels", "group"), [(128, 32), (64, 32), (48, 12), (32, 16), (80, 20), (20, 5)])
 def test_small_groups_side_by_side(channels: int, group: int, kernel: tuple[int, int], isa: Isa) -> None:

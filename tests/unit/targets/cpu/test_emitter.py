@@ -245,6 +245,7 @@ def test_comparisons_fold_to_what_they_compute(predicate: str) -> None:
     assert result.astype(bool).tolist() == folded
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("element", ["float", "double", "i32", "i8"])
 def test_masked_access_touches_only_the_leading_lanes(element: str, lanes: int) -> None:

@@ -77,6 +77,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(58)
 @pytest.mark.parametrize(("function", "dtype"), CASES, ids=lambda c: str(c))
 def test_functions_mean_what_numpy_means(isa: Isa, function: str, dtype: DType) -> None:
     arrays = [samples(dtype, seed) for seed in range(FUNCTIONS[function].arity)]
@@ -120,6 +121,7 @@ def test_float_only_functions_are_in_the_sweep(dtype: DType, function: str) -> N
     assert function in _FLOAT_ONLY
 
 
+@pytest.mark.sampled(17)
 @pytest.mark.parametrize("source", [*FLOATS, DType.INT8, DType.UINT8, DType.INT32, DType.INT64, DType.BOOL])
 @pytest.mark.parametrize("target", [d for d in COMPUTE_ELEMENTS if d is not DType.BFLOAT16])
 def test_casts_of_values_that_fit(isa: Isa, source: DType, target: DType) -> None:

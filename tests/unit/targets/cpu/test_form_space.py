@@ -106,6 +106,7 @@ def test_products_within_blocks_have_register_tiles_that_change_the_code_and_not
         np.testing.assert_allclose(results[0][name], expected, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.sampled(0)
 def test_loop_nests_run_in_other_ways_alone_and_within_blocks(
     program: Program, spaces: dict[int, SubgraphForms]
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_plan_of_forms_is_a_program_that_computes_the_same(code: CpuCode) -> N
         np.testing.assert_allclose(results[1][name], expected, atol=1e-4 * np.abs(expected).max())
 
 
+@pytest.mark.sampled(0)
 def test_what_tuning_found_is_used_by_the_next_compilation() -> None:
     tuned = tw.tune(MODEL, threads=2, budget="6trials", search="reformer").tuning
     assert tuned.search == "reformer"

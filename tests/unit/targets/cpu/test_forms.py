@@ -109,6 +109,7 @@ def test_branches_that_meet_share_a_kernel() -> None:
         assert ["Conv", "Conv", "Concat", "Conv"] in [ops[-4:] for ops in fused_operators(chosen)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18", "bert_tiny", "mobilevit_s"])
 def test_clusters_are_cut_into_the_kernels_of_the_default(name: str) -> None:
     """Clusters are for the tuner: what their bound of weight cuts costs the untuned plan nothing."""

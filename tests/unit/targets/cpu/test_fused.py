@@ -188,6 +188,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", CASES)
 def test_blocks_give_what_the_operators_give(name: str) -> None:
     make, blocking = CASES[name]
@@ -196,6 +197,7 @@ def test_blocks_give_what_the_operators_give(name: str) -> None:
     assert len(kernel.parts) >= 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("isa", ["avx512", "avx2"])
 @pytest.mark.parametrize("accuracy", ["strict", "default"])
 def test_other_instruction_sets_and_accuracies(isa: str, accuracy: str) -> None:
@@ -399,6 +401,7 @@ def test_small_tensors_stay_apart_and_large_ones_are_fused() -> None:
     assert Work(large, isa).saved == found.saved > found.paid
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["mobilenet_v2", "densenet121", "minilm_l6", "ios_squeezenet"])
 def test_merged_chains_are_a_valid_partition_that_says_what_was_done(name: str) -> None:
     graph = plan(load_onnx(zoo.build(name)), Options(target="null")).program.graph

@@ -189,6 +189,7 @@ def check(node: Node, arrays: list[Array], isa: Isa, *, planar: bool = False) ->
     return kernels[-1].template
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", isas())
 def test_convolutions_are_exact(name: str) -> None:
     templates = {check(*convolution(seed), isas()[name]) for seed in range(24)}
@@ -196,6 +197,7 @@ def test_convolutions_are_exact(name: str) -> None:
     assert sum(t.startswith("integer-") for t in templates) >= 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", isas())
 def test_matrix_products_are_exact(name: str) -> None:
     templates = {check(*product(1000 + seed), isas()[name]) for seed in range(14)}
@@ -238,6 +240,7 @@ def test_a_zero_point_known_at_run_time_is_exact() -> None:
             assert check(node, arrays, isa).startswith("integer-")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("planar", [False, True])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_padding_is_the_zero_point_also_where_that_is_data(dtype: type, planar: bool) -> None:
@@ -291,6 +294,7 @@ def rounded(low: float, high: float, zero: Expr | float | None, dtype: DType) ->
     return cast(call("max", call("min", value, Const(high, DType.FLOAT32)), low), dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", isas())
 @pytest.mark.parametrize("dtype", [DType.UINT8, DType.INT8])
 def test_quantising_saturates_and_rounds_halves_to_even(name: str, dtype: DType) -> None:

@@ -62,6 +62,7 @@ def dims(**extents: int) -> tuple[Dim, ...]:
     return tuple(Dim(n, e, "reduce" if n.startswith("k") else "parallel") for n, e in extents.items())
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("dtype", [F, DType.FLOAT64, DType.FLOAT16, DType.BFLOAT16, DType.INT8, DType.INT64])
 @pytest.mark.parametrize("size", [1, 3, 15, 16, 17, 100, 129])
 def test_a_row_is_added_to_rows_of_any_length(isa: Isa, dtype: DType, size: int) -> None:
@@ -72,6 +73,7 @@ def test_a_row_is_added_to_rows_of_any_length(isa: Isa, dtype: DType, size: int)
     assert_same((nest,), {0: values(3, size, dtype=dtype), 1: values(size, dtype=dtype)}, isa, rtol=2e-2)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("shape", [(33, 50), (5, 50), (50, 7), (16, 16), (4, 4), (64, 3), (1, 40)])
 @pytest.mark.parametrize("dtype", [F, DType.INT8, DType.INT16, DType.FLOAT64, DType.BOOL])
 def test_transposes_of_any_shape(isa: Isa, shape: tuple[int, int], dtype: DType) -> None:
@@ -110,6 +112,7 @@ def unfolded(nest: Nest) -> Nest:
     return replace(nest, reads=(source,), write=replace(read, operand=replace(read.operand, kind="output")))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("channels", "columns"), [(40, 16), (5, 37), (37, 5), (3, 3)])
 def test_patches_are_folded_into_an_image(isa: Isa, channels: int, columns: int) -> None:
     nest = patches(channels, 3, columns)
@@ -210,6 +213,7 @@ def depthwise(channels: int, size: int, stride: int, kernel: int, dilation: int 
     return Nest(loops, reads, at(out, "n", "c", "h", "w"), product, combine, init, finish)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("channels", "size", "stride", "kernel", "dilation"),
     [
@@ -251,6 +255,7 @@ def test_max_pooling_ignores_padding_and_keeps_nan(isa: Isa, channels_last: bool
     assert_same((nest,), {0: x, 1: values(20, 3, 3), 2: values(20)}, isa, layouts)
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("combine", ["sum", "max", "min", "prod"])
 @pytest.mark.parametrize("size", [1, 7, 16, 50, 200])
 @pytest.mark.parametrize("dtype", [F, DType.FLOAT16, DType.INT32, DType.UINT8])
@@ -322,6 +327,7 @@ def test_rows_and_elements_are_gathered_by_data(isa: Isa, index_type: DType, wid
     assert_same((nest,), {0: values(11, width), 1: picked}, isa)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", [0, 15, 16, 19])  # in a vector, its last lane, a tail, its last lane
 @pytest.mark.parametrize("wild", [10**12, -(10**12), 7, -8])
 def test_wild_indices_are_reported_and_not_followed(isa: Isa, wild: int, place: int) -> None:

@@ -95,6 +95,7 @@ def ways(case: Case, isa: Isa, *, divides: bool) -> list[Choice]:
     return [*listed, *more]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", CASES)
 def test_all_ways_compute_the_same(isa: Isa, name: str) -> None:
     nests, inputs, layouts = case = CASES[name]
@@ -126,6 +127,7 @@ def test_on_one_thread_no_way_has_chunks_and_a_large_nest_is_tried_without(isa: 
     assert {choice.get("chunks") for choice in found} == {1}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "parameters",
     [

@@ -40,6 +40,7 @@ def nests_of(op_type: str, inputs: list[Array], shape: tuple[int, ...], **attrib
     return made
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [

@@ -176,6 +176,7 @@ EDGES = {
 }
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("num_products", sorted(PRODUCTS))
 @pytest.mark.parametrize("name", EDGES)
 def test_whole_numbers_give_exact_sums(matrix_isa: Isa, name: str, num_products: int) -> None:
@@ -227,6 +228,7 @@ ROWS = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("unit_parts", [None, 3])
 @pytest.mark.parametrize("name", ROWS)
 def test_a_run_of_fewer_rows_gives_their_bits_and_leaves_the_others(

@@ -69,6 +69,7 @@ def test_code_is_measured_with_its_steps_beside_code_without(code: CpuCode, pool
     assert min(result.candidate.whole_ns + result.baseline.whole_ns) > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("body", "reason", "limit_s"),
     [

@@ -223,6 +223,7 @@ def test_memory_is_the_process_own_and_large_buffers_may_have_huge_pages(size_by
     assert (" hg" in found) == (size_bytes > 2 << 20)
 
 
+@pytest.mark.sampled(0)
 def test_a_process_exits_cleanly_while_a_daemon_thread_is_inside_a_run() -> None:
     done = script("""
 number = np.array([30_000_000_000])

@@ -39,6 +39,7 @@ def test_a_gain_beyond_the_margin_offers_the_other(monkeypatch: pytest.MonkeyPat
     assert _schedules(_planner(zoo.build("bert_tiny"))) == ["sequential", "greedy"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("greedy_ns", "stages_ns", "expected"),
     [

@@ -50,6 +50,7 @@ def kernel_agrees(one: Case, isa: Isa, *, may_round: bool = False) -> bool:
     return True
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("isa_name", HOST_ISAS)
 @pytest.mark.parametrize("op_type", ["RNNSteps", "GRUSteps", "LSTMSteps"])
 def test_kernels_compute_what_the_reference_computes(op_type: str, isa_name: str) -> None:
@@ -89,6 +90,7 @@ def layer(
     return graph
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("op_type", "linear"), [("LSTM", 0), ("GRU", 1), ("GRU", 0)])
 @pytest.mark.parametrize("batch", [3, 40])
 def test_layers_agree_with_onnxruntime(op_type: str, linear: int, batch: int) -> None:

@@ -92,6 +92,7 @@ BYTES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_first_rows_are_those_of_the_whole_run(model: str) -> None:
     text, shape, weights = MODELS[model]

@@ -103,6 +103,7 @@ def test_only_a_traced_main_notes_anything() -> None:
     assert executor(steps, 2, profile=True).run_traced([counts.ctypes.data]).chunks == ()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("num_threads", [1, 2])
 @pytest.mark.parametrize("options", [Options(), Options(schedule="greedy")])
 def test_traced_results_are_those_of_an_ordinary_run(num_threads: int, options: Options) -> None:

@@ -31,6 +31,7 @@ from tilewright.targets.cpu.main_code import (
 from tilewright.targets.cpu.runtime import Executor
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("num_threads", range(1, 9))
 def test_every_chunk_of_every_region_runs_once(num_threads: int) -> None:
     rng = random.Random(num_threads)

@@ -61,6 +61,7 @@ def run_and_read(chain: Chains, num_stages: int, num_threads: int, num_runs: int
     return firsts
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("num_threads", range(1, 9))
 def test_every_launch_of_a_group_begins_when_the_one_before_has_ended(num_threads: int) -> None:
     rng = random.Random(num_threads)
@@ -68,6 +69,7 @@ def test_every_launch_of_a_group_begins_when_the_one_before_has_ended(num_thread
         run_and_read(chains(rng, rng.randint(1, 7), 9), 5, num_threads, num_runs=40)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("num_threads", range(1, 9))
 def test_every_chunk_of_every_group_runs_once(num_threads: int) -> None:
     rng = random.Random(100 + num_threads)

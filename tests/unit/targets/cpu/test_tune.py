@@ -90,6 +90,7 @@ def test_strict_has_no_candidate_that_reassociates() -> None:
     assert templates == {"contraction"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "choice",
     [
@@ -108,6 +109,7 @@ def test_a_choice_that_cannot_be_made_leaves_the_estimates(choice: Choice) -> No
     assert texts(lowered(dict.fromkeys(plain, choice))) == plain
 
 
+@pytest.mark.sampled(0)
 def test_all_candidates_agree_with_the_reference() -> None:
     program = plan(MODEL.graph, OPTIONS).program
     feed = {
@@ -311,6 +313,7 @@ def test_a_table_of_one_row_is_measured_with_the_index_that_it_has(search: Searc
     assert tuned.tuning.num_trials > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("search", [None, "reformer"])
 @pytest.mark.parametrize(
     ("make", "why"),

@@ -113,6 +113,7 @@ def test_the_table_covers_every_float_function_that_is_not_plain_arithmetic() ->
     assert set(VECTOR_FUNCTIONS) == set(FUNCTIONS) - plain - other
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [*MATHEMATICAL, "softplus", "rsqrt"])
 def test_float32_error_over_the_whole_range(name: str) -> None:
     x = all_magnitudes(step=4093)
@@ -228,6 +229,7 @@ def test_remainders_are_exact_at_every_ratio(name: str, dtype: type[np.floating[
     check_special(evaluate(name, x, y), expected, (x, y), max_ulp=0)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(VECTOR_FUNCTIONS))
 def test_every_width_and_instruction_set_gives_the_same_bits(name: str) -> None:
     arity = 2 if name in ARITY_TWO else 1

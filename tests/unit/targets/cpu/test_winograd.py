@@ -175,6 +175,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("tile", PAIRS)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolution_equals_float64(name: str, tile: int, isa: Isa) -> None:
@@ -214,6 +215,7 @@ def error_bound(transform: Transform, data: Any, weight: Any) -> Any:
 ERROR_SHAPES = ((16, 24, 12), (64, 32, 14), (160, 16, 8))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", ERROR_SHAPES, ids=str)
 @pytest.mark.parametrize("tile", PAIRS)
 def test_rounding_stays_within_the_derived_bound(shape: tuple[int, int, int], tile: int, isa: Isa) -> None:
@@ -229,6 +231,7 @@ def test_rounding_stays_within_the_derived_bound(shape: tuple[int, int, int], ti
     assert error.max() > 0.001 * bound.max()  # the bound says something
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("tile", "ratio"), [(2, 2.0), (4, 4.0)])
 @pytest.mark.parametrize("shape", ERROR_SHAPES, ids=str)
 def test_error_is_a_small_multiple_of_the_direct_kernels(
@@ -272,6 +275,7 @@ def test_unusual_numbers_pass_through(isa: Isa) -> None:
 # Cuts, windows of other tensors, and what is declined.
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("channels", "group"), [((40, 100), 1), ((48, 336), 2)], ids=str)
 @pytest.mark.parametrize("tile", PAIRS)
 def test_bits_do_not_depend_on_the_cut(
@@ -329,6 +333,7 @@ def test_windows_of_larger_tensors(tile: int, isa: Isa) -> None:
     assert (result[:, 21:] == -7).all()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tile", PAIRS)
 def test_the_result_may_lie_over_an_operand_of_the_epilogue(tile: int, isa: Isa) -> None:
     graph = conv_graph(16, 40, (13, 9), then="add relu")

@@ -26,6 +26,7 @@ def small(machine: Machine, local_bytes: int, shared_bytes: int) -> Machine:
 MACHINES = {"whole": MACHINE, "small": small(MACHINE, 512, 2048), "kernels": load_preset("a310")}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("which", MACHINES)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_plan_runs_faster_than_what_is_known_of_it_before(which: str, seed: int) -> None:

@@ -50,6 +50,7 @@ def test_lowering_a_float32_file_is_as_good_as_a_float16_file(machine: str) -> N
     assert [kept.stored for kept in lowered.element_types if kept.file == "float32"] == ["float16"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("machine", "dtypes"),
     [

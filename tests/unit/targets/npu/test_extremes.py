@@ -94,10 +94,12 @@ def num_calls(num_nodes: int) -> int:
     return pstats.Stats(profile).total_calls  # type: ignore[attr-defined,no-any-return]
 
 
+@pytest.mark.sampled(0)
 def test_simulating_takes_as_much_longer_as_there_are_more_steps() -> None:
     assert num_calls(1600) < 5 * num_calls(400)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_operators_that_reach_no_output_change_no_value(seed: int) -> None:
     graph = integer_network(seed)
@@ -122,6 +124,7 @@ def test_a_network_without_operators_takes_the_launch() -> None:
         assert planned.simulation.gap == 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "shape", [(1, 3, 13, 11), (5, 7, 17, 1), (3, 1, 197, 2), (11, 5, 1, 1), (7, 2, 9, 9)]
 )
@@ -148,6 +151,7 @@ def test_extents_that_nothing_divides(shape: tuple[int, ...]) -> None:
     assert max(len(p.instances.nodes) for p in plans) > 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("batch", [3, 6, 7, 11])
 def test_a_batch_that_does_not_divide(batch: int) -> None:
     graph = integer_network(3, batch=batch)
@@ -155,6 +159,7 @@ def test_a_batch_that_does_not_divide(batch: int) -> None:
     assert any(len(p.instances.nodes) > len(p.partition.subgraphs) for p in plans)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("data_bytes", [0, 128])
 def test_buffers_of_cores_without_room_for_data(seed: int, data_bytes: int) -> None:

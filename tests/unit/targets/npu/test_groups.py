@@ -49,6 +49,7 @@ def on(
     return plan(graph, machine, Baseline(Recipe(cut, order, MEMORY), execution))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("execution", ["", RESIDENT, "launches=each subgraph"])
 @pytest.mark.parametrize("cut", ["layerwise", "graphturbo{capacity_bytes=4096, rows=keep, dims=any}"])

@@ -40,6 +40,7 @@ def inverted_residual(channels: int, side: int) -> Graph:
     return build.finish(conv(build, conv(build, y, 6 * channels, 3, 6 * channels), channels, 1))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rows", ["recompute", "keep"])
 @pytest.mark.parametrize("local_bytes", [4096, 8192, 16384])
 def test_slices_move_what_is_counted_of_them_as_a_joint_tiling(

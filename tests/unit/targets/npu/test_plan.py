@@ -49,6 +49,7 @@ def recipe_for(graph: Graph, share: float, **options: object) -> Recipe:
     return graphturbo(GraphTurbo(capacity_bytes=int(largest * share), **options))  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_pieces_give_the_networks_values_bit_for_bit(seed: int) -> None:
     graph = integer_network(seed)
@@ -69,6 +70,7 @@ def run_with(planned: SimulatedPlan, policy: Policy, machine: Machine = MACHINE)
     return simulate(planned.simulation.steps, machine, pools, policy).time_s
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_overlap_only_helps_and_no_unit_works_longer_than_the_whole(seed: int) -> None:
     graph = integer_network(seed)
@@ -144,6 +146,7 @@ def test_resnet50_is_the_published_plan() -> None:
     assert planned.scopes.spilled_bytes == pytest.approx(10.7 * 2**20, rel=0.01)
 
 
+@pytest.mark.sampled(0)
 def test_each_technique_helps_resnet50() -> None:
     times = {name: plan(resnet50(), MACHINE, recipe).simulation.time_s for name, recipe in BASELINES.items()}
     assert times["tvm"] > times["variant-1"] > times["variant-2"] > times["variant-3"] > times["variant-4"]
@@ -152,6 +155,7 @@ def test_each_technique_helps_resnet50() -> None:
         assert times["variant-4"] < times[f"{name}-overlapped"] < times[name]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", SEEDS[:6])
 def test_the_papers_plan_is_the_faster_of_both_orders(seed: int) -> None:
     machine, graph = with_local_bytes(MACHINE, 64), integer_network(seed)
@@ -171,6 +175,7 @@ def assert_never_slower_than_the_papers_plan(graph: Graph, local_bytes: int) -> 
     assert check_scopes(found.scopes, found.bindings) == ()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("local_bytes", [1 << 20, 64])
 def test_the_portfolio_is_never_slower_than_the_papers_plan(local_bytes: int) -> None:
     for seed in SEEDS[1:4]:
@@ -193,6 +198,7 @@ def beginning_of(name: str, num_nodes: int) -> Graph:
     return load_onnx(Excerpts(model, values).part(range(num_nodes)))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_portfolio_is_never_slower_on_the_beginning_of_networks(name: str) -> None:
     graph = beginning_of(name, 20)
@@ -270,6 +276,7 @@ def test_the_same_network_gets_the_same_plan() -> None:
     assert first.simulation.energy_pj == second.simulation.energy_pj
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_where_nothing_fits_everything_is_elsewhere_and_right(seed: int) -> None:
     graph = integer_network(seed)
@@ -359,6 +366,7 @@ def test_a_machine_that_cannot_run_networks_says_what_is_missing() -> None:
         execute(plan(integer_network(0), MACHINE).scopes, {})
 
 
+@pytest.mark.sampled(0)
 def test_a_chain_of_thousands_is_one_layer_with_the_right_values() -> None:
     build = GraphBuilder()
     x = build.input(2, 3)
@@ -387,6 +395,7 @@ def with_buffers(local_bytes: int, shared_bytes: int) -> Machine:
     return MACHINE.model_copy(update={"levels": tuple(levels)})
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("local_bytes", "shared_bytes"), [(24 << 10, 512 << 10), (1 << 20, 8 << 20)])
 def test_nothing_simple_beats_the_portfolio_and_nothing_any_plans_bound(
     local_bytes: int, shared_bytes: int

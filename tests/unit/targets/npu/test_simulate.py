@@ -181,6 +181,7 @@ def machines() -> tuple[Machine, ...]:
     return MACHINE, one_memory(MACHINE), WITHOUT_SHARED
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_policy_is_faster_than_the_bound(seed: int) -> None:
     """Each machine has some of the networks."""
@@ -260,6 +261,7 @@ def num_read_by_two_layers(planned: SimulatedPlan) -> int:
     return count
 
 
+@pytest.mark.sampled(0)
 def test_traffic_at_every_level_is_that_of_the_pieces() -> None:
     num_concats = num_read_twice = 0
     for seed in range(60):

@@ -136,6 +136,7 @@ def test_slices_that_begin_between_two_rows_wait_for_what_they_read() -> None:
     assert num_tiles_that_wait_for_less_than_they_read(plan, steps)[0] == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_tiles_wait_for_all_that_they_read(seed: int) -> None:
     plan, steps = lowered(integer_network(seed))
