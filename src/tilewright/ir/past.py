@@ -2,7 +2,7 @@
 
 The caches of a run, inputs and outputs, lie in memory as arrays of their own shapes, without gaps. Only
 attention may touch them. In all other values of the graph whose extent follows the past, masks mostly, the
-places of a run are the last ones, and those before them hold what nobody looks at.
+places of a run are the last ones, and those before them are not read.
 """
 
 from __future__ import annotations

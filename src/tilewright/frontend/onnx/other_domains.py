@@ -19,7 +19,7 @@ def definition_of(node: NodeProto, inputs: Sequence[Value | None]) -> FunctionPr
     """What a node is in terms of standard operators and of our own.
 
     Raises:
-        UnsupportedOp: nobody knows, or not for these attributes.
+        UnsupportedOp: it is not known, or not with these attributes.
         ModelRejected: the inputs do not fit the operator.
     """
     found: FunctionProto = _catalog(node).definition_of(node, inputs)

@@ -118,9 +118,12 @@ def _check_graph(graph: GraphProto, outer: dict[str, None]) -> None:
     """Names and order of one graph and, with what is visible there, of the bodies inside it."""
     unshadow(graph, outer)
     visible = dict(outer)
-    visible.update(dict.fromkeys(_unique([v.name for v in graph.input], "graph input", {})))
+    visible.update(_unique_inputs([v.name for v in graph.input]))
     visible.update(dict.fromkeys(t.name for t in graph.initializer))
-    outputs = _unique([v.name for v in graph.output], "graph output", {})
+    # Not unique: a body may give one value for several results, whose places say which is which.
+    outputs = [v.name for v in graph.output]
+    if "" in outputs:
+        raise ModelRejected("a graph output has no name; export the model again.")
     _sort_nodes(graph, visible)
     for node in graph.node:
         for name in node.input:
@@ -142,14 +145,15 @@ def _check_graph(graph: GraphProto, outer: dict[str, None]) -> None:
             raise ModelRejected(f"graph output {name!r} is produced by nothing; export the model again.")
 
 
-def _unique(names: list[str], kind: str, seen: dict[str, None]) -> list[str]:
+def _unique_inputs(names: list[str]) -> dict[str, None]:
+    seen: dict[str, None] = {}
     for name in names:
         if not name:
-            raise ModelRejected(f"a {kind} has no name; export the model again.")
+            raise ModelRejected("a graph input has no name; export the model again.")
         if name in seen:
-            raise ModelRejected(f"{kind} {name!r} is declared twice; names must be unique.")
+            raise ModelRejected(f"graph input {name!r} is declared twice; names must be unique.")
         seen[name] = None
-    return names
+    return seen
 
 
 def _sort_nodes(graph: GraphProto, visible: dict[str, None]) -> None:

@@ -195,7 +195,7 @@ class CpuExecutable:
     ) -> dict[str, Array]:
         """Outputs of a run whose caches have so many places; those of `outputs` have these shapes.
 
-        Inputs are contiguous and of the run's own shapes, which nobody checks here.
+        Inputs are contiguous and of the run's own shapes, which is not checked here.
         """
         arrays = [feed[spec.name] for spec in self.inputs]
         try:
