@@ -31,8 +31,6 @@ NEVER_CUT = frozenset(
 def test_restricted_nests_on_windows_compute_the_region(key: tuple[str, str]) -> None:
     applied: list[bool] = []
 
-    @examples(80 if key[1] == "RoiAlign" else 12)  # few of whose regions leave anything out
-    @given(data=st.data())
     def every(data: st.DataObject) -> None:
         one = data.draw(generators()[key])
         nests = describe(one.node)
@@ -59,5 +57,7 @@ def test_restricted_nests_on_windows_compute_the_region(key: tuple[str, str]) ->
         else:
             np.testing.assert_array_equal(got, want)
 
-    every()
+    examples(12)(given(data=st.data())(every))()
+    if not applied and key[1] not in NEVER_CUT:  # few regions of some operators leave anything out
+        examples(300)(given(data=st.data())(every))()
     assert bool(applied) == (key[1] not in NEVER_CUT)
