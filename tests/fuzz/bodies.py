@@ -51,7 +51,7 @@ class Verdict:
 
     @property
     def is_failure(self) -> bool:
-        """Whether somebody should look at it."""
+        """Whether it is a fault of ours."""
         return self.status in ("wrong", "crash")
 
 

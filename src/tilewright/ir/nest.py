@@ -270,7 +270,7 @@ class Stepwise(Opaque):
 
     For each value of `dim`, in order, those nests that have it run, in their order; then the others run.
     Every element is written once: what goes from step to step has an axis for the steps, and the nests of the
-    first one read its `fill` or select something else. To whoever asks for nests such an operator is opaque:
+    first one read its `fill` or select something else. To readers of nests such an operator is opaque:
     it can be neither cut nor fused.
     """
 
@@ -287,7 +287,7 @@ class Stepwise(Opaque):
 class Walks(Opaque):
     """An operator whose data steer it through constant tables, in so many steps at the most.
 
-    To whoever asks for nests it is opaque; a target may have kernels for it. `reach` are nests that read and
+    To readers of nests it is opaque; a target may have kernels for it. `reach` are nests that read and
     write what it does, as far as rows go: of each operand all that an element of the result may depend on.
     """
 

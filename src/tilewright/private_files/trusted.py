@@ -22,7 +22,7 @@ _FIELD_PRIME = 2**255 - 19
 _ORDER_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 _SMALL_ORDER_YS = frozenset({0, 1, _FIELD_PRIME - 1, _ORDER_8, _FIELD_PRIME - _ORDER_8})
 """y of the points of edwards25519 whose order divides its cofactor 8 (RFC 8032): a signature by such a key
-fits any message, whoever made it."""
+verifies for any message, without the secret."""
 
 
 def is_public_key(text: str) -> bool:
