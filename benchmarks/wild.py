@@ -336,13 +336,13 @@ def _raced(
         try:
             first = ours.ask(**request, engine="tilewright", feeds=[str(f) for f in feeds])
             if "error" in first:
-                _ended(row, first)
+                _ended(row, first, path)
                 return
             results = {}
             for number in range(len(feeds)):
                 results[number] = _outputs(ours, number, folder / "ours.npz", first)
                 if "error" in first:
-                    _ended(row, first)
+                    _ended(row, first, path)
                     return
         except Ended as error:
             row.update(status="failed", reason=str(error))
@@ -384,8 +384,10 @@ def _outputs(process: Contestant, number: int, file: Path, facts: dict[str, Any]
         return [arrays[name] for name in arrays.files]
 
 
-def _ended(row: dict[str, Any], answer: dict[str, Any]) -> None:
-    row.update(status="refused" if answer["typed"] else "failed", reason=answer["error"])
+def _ended(row: dict[str, Any], answer: dict[str, Any], path: Path) -> None:
+    """Say how a model ended, without the folder in which it lies here: the page is read elsewhere."""
+    reason = answer["error"].replace(f"{path.parent}{os.sep}", "")
+    row.update(status="refused" if answer["typed"] else "failed", reason=reason)
 
 
 def difference(ours: Sequence[Array], theirs: Sequence[Array]) -> float:

@@ -110,3 +110,10 @@ def test_a_model_is_measured_beside_onnxruntime(wild: ModuleType, tmp_path: Path
     assert row["status"] == "right"
     assert set(row["run_s"]) == {"1", "2"}
     assert all(value > 0 for value in row["peak_bytes"].values())
+
+
+def test_a_refusal_names_no_folder_of_the_machine(wild: ModuleType, tmp_path: Path) -> None:
+    row: dict[str, str] = {}
+    error = f"{tmp_path / 'm.onnx'}: too large (in {tmp_path / 'm.onnx'})"
+    wild._ended(row, {"typed": True, "error": error}, tmp_path / "m.onnx")
+    assert row == {"status": "refused", "reason": "m.onnx: too large (in m.onnx)"}
