@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import typer
@@ -16,7 +17,10 @@ from tilewright.cli.output import (
     print_table,
     say,
 )
+from tilewright.errors import UsageError
 from tilewright.formatting import format_shapes
+
+_IMAGE_SIZE = re.compile(r"(\d{1,6})(?:x(\d{1,6}))?", re.ASCII)
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -49,7 +53,9 @@ def build(
     name: str = typer.Argument(help="A name from `tilewright zoo list`."),
     output: Path | None = typer.Option(None, "--output", "-o", help="File to write; default NAME.onnx."),
     batch: int = typer.Option(1, help="Images or sequences per run."),
-    image: int | None = typer.Option(None, help="Image size in pixels, for networks that take images."),
+    image: str | None = typer.Option(
+        None, help="Image size in pixels for networks that take images: 640, or width x height as 640x512."
+    ),
     sequence: int | None = typer.Option(None, help="Sequence length, for networks that take text or sound."),
     seed: int = typer.Option(0, help="Seed of the weights."),
     as_json: bool = JSON_OPTION,
@@ -58,7 +64,8 @@ def build(
     from tilewright import zoo
     from tilewright.files import write_atomically
 
-    model = zoo.build(name, batch=batch, image=image, sequence=sequence, seed=seed)
+    size = None if image is None else _image_size(image)
+    model = zoo.build(name, batch=batch, image=size, sequence=sequence, seed=seed)
     path = output or Path(f"{name}.onnx")
     data = model.SerializeToString(deterministic=True)
     write_atomically(path, data)
@@ -68,3 +75,11 @@ def build(
         say(f"{path}: {len(model.graph.node)} nodes, {format_bytes(len(data))}")
         typed = as_argument(path)
         hint(f"next: tilewright compile {typed}")
+
+
+def _image_size(text: str) -> int | tuple[int, int]:
+    """The side of a square image, or width and height."""
+    match = _IMAGE_SIZE.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--image {text[:40]!r}: expected pixels as 640, or width x height as 640x512.")
+    return int(match[1]) if match[2] is None else (int(match[1]), int(match[2]))

@@ -21,7 +21,10 @@ from tilewright.zoo.catalog import NETWORKS
 from tilewright.zoo.examples import Arrays, array_for, spec_from_model
 from tilewright.zoo.network import Network, Settings, Size
 
-__all__ = ["BuiltNetwork", "Networks", "ZooEntry", "build", "entry", "example_inputs", "names"]
+__all__ = ["BuiltNetwork", "ImageSize", "Networks", "ZooEntry", "build", "entry", "example_inputs", "names"]
+
+ImageSize = int | tuple[int, int]
+"""The side of a square image, or width and height, in pixels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,13 @@ def entry(name: str) -> ZooEntry:
 
 
 def build(
-    name: str, *, batch: int = 1, image: int | None = None, sequence: int | None = None, seed: int = 0
+    name: str, *, batch: int = 1, image: ImageSize | None = None, sequence: int | None = None, seed: int = 0
 ) -> ModelProto:
     """Build a network: the same arguments give the same bytes, in every process.
 
-    `image` is the side of the square input in pixels, `sequence` the number of tokens or frames; each only
-    where the network has one. Weights depend on the network's name, the seed and their own name only.
+    `image` is the side of a square image or its width and height in pixels, `sequence` the number of tokens
+    or frames; each only where the network has one. Weights depend on the network's name, the seed and their
+    own name only.
 
     Raises:
         UsageError: an unknown name, or a size that the network does not take.
@@ -87,6 +91,8 @@ def build(
     >>> model = build("squeezenet1_1", image=64)
     >>> [output.name for output in model.graph.output]
     ['logits']
+    >>> example_inputs(build("yolox_nano", image=(96, 64)))["input"].shape
+    (1, 3, 64, 96)
     """
     network = _find(name)
     settings = _settings(network, batch=batch, image=image, sequence=sequence)
@@ -127,12 +133,14 @@ def _find(name: str) -> Network:
     raise UsageError(f"The zoo has no network {name!r}. {hint}")
 
 
-def _settings(network: Network, *, batch: int, image: int | None, sequence: int | None) -> Settings:
+def _settings(network: Network, *, batch: int, image: ImageSize | None, sequence: int | None) -> Settings:
     if batch < 1:
         raise UsageError(f"{network.name}: batch {batch} is not a positive number.")
+    width, height = image if isinstance(image, tuple) else (image, image)
     return Settings(
         batch,
-        _size(network, "image", network.image, image),
+        _size(network, "image", network.image, height),
+        _size(network, "image", network.image, width),
         _size(network, "sequence", network.sequence, sequence),
     )
 

@@ -64,7 +64,8 @@ class Settings:
     """The sizes to build with; zero where a network has no such size."""
 
     batch: int
-    image: int
+    height: int
+    width: int
     sequence: int
 
 
@@ -84,8 +85,8 @@ class Network:
 
 def image_input(settings: Settings) -> tuple[InputSpec, ...]:
     """One RGB image tensor."""
-    side = settings.image
-    return (InputSpec("input", (settings.batch, 3, side, side), Fill.IMAGE),)
+    shape = (settings.batch, 3, settings.height, settings.width)
+    return (InputSpec("input", shape, Fill.IMAGE),)
 
 
 def image_network(

@@ -19,7 +19,8 @@ from tilewright.zoo.network import Fill, InputSpec, Network, Settings, Size
 
 
 def _inputs(settings: Settings) -> tuple[InputSpec, ...]:
-    return (InputSpec("input", (settings.batch, 64, settings.image, settings.image), Fill.IMAGE),)
+    shape = (settings.batch, 64, settings.height, settings.width)
+    return (InputSpec("input", shape, Fill.IMAGE),)
 
 
 def _chain(b: Builder, x: Tensor) -> None:

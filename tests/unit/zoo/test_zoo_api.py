@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tests.support.cli import tilewright
 
 from tilewright import zoo
 from tilewright.errors import UsageError
@@ -47,12 +49,42 @@ def test_unknown_name_is_answered_with_close_ones() -> None:
         ("bert_tiny", {"image": 224}, "bert_tiny has no image size"),
         ("bert_tiny", {"sequence": 513}, "sequence 513 does not fit; it takes sizes from 1 to 512."),
         ("yolov5s", {"image": 100}, "it takes sizes from 32 in multiples of 32."),
+        (
+            "yolov5s",
+            {"image": (96, 100)},
+            "image 100 does not fit; it takes sizes from 32 in multiples of 32.",
+        ),
+        (
+            "yolov5s",
+            {"image": (100, 96)},
+            "image 100 does not fit; it takes sizes from 32 in multiples of 32.",
+        ),
     ],
 )
-def test_sizes_that_do_not_fit_are_refused(name: str, arguments: dict[str, int], message: str) -> None:
+def test_sizes_that_do_not_fit_are_refused(name: str, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         zoo.build(name, **arguments)
     assert message in str(caught.value)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", [name for name in zoo.names() if NETWORKS[name].image is not None])
+def test_images_may_be_wider_than_high(name: str) -> None:
+    image = NETWORKS[name].image
+    assert image is not None
+    height = image.smallest
+    width = next(side for side in range(height + 1, 4 * height) if image.accepts(side))
+    model = zoo.build(name, image=(width, height))
+    shape = model.graph.input[0].type.tensor_type.shape.dim
+    assert [dim.dim_value for dim in shape[2:]] == [height, width]
+    onnx.shape_inference.infer_shapes(model, strict_mode=True)
+
+
+@pytest.mark.parametrize("text", ["640x", "x512", "640x512x3", "-640", "640.5", "\u0661"])
+def test_image_sizes_that_cannot_be_read_are_refused_in_one_line(text: str) -> None:
+    result = tilewright("zoo", "build", "resnet18", f"--image={text}")
+    assert result.code == 2
+    assert "expected pixels as 640, or width x height as 640x512" in " ".join(result.err.split())
 
 
 @pytest.mark.sampled(1)
