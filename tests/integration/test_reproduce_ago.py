@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from tests.support.cli import tilewright
 from tests.support.pictures import pictures
+from tests.support.reproductions import made
 
 from tilewright.benchmark import Timing
 from tilewright.cli.schemas import violations
@@ -29,7 +30,7 @@ def test_the_figure_is_there_with_both_graphs(reproduced: tuple[dict[str, object
     document, page = reproduced
     assert violations(document) == []
     exhibits = {exhibit["name"]: exhibit for exhibit in document["exhibits"]}  # type: ignore[attr-defined]
-    assert list(exhibits) == ["Choices", "Figure 14"]
+    assert made(document) == ["Choices", "Figure 14"]
     rows = exhibits["Figure 14"]["rows"]
     assert len({row[0] for row in rows}) == 2
     assert len({row[1] for row in rows}) == len(rows) / 2

@@ -6,6 +6,7 @@ import re
 import pytest
 from tests.support.cli import tilewright
 from tests.support.pictures import pictures
+from tests.support.reproductions import made
 
 from tilewright.cli.schemas import violations
 from tilewright.ir.derive import OperatorClass
@@ -86,7 +87,7 @@ def test_every_exhibit_is_there(tmp_path_factory: pytest.TempPathFactory) -> Non
     assert result.code == 0, result.err
     document = json.loads(result.out)
     assert violations(document) == []
-    names = [exhibit["name"] for exhibit in document["exhibits"]]
-    assert names[:5] == ["Tables 1 and 2", "Tables 3 and 4", "Tables 5 and 6", "Figure 4", "Figures 8 to 12"]
-    assert names[8] == "This processor"
+    names = made(document)
+    assert {"Tables 1 and 2", "Tables 3 and 4", "Tables 5 and 6", "Figure 4", "Figures 8 to 12"} <= set(names)
+    assert "This processor" in names
     assert len(pictures(page.read_text())) == len(BOARDS)

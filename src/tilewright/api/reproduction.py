@@ -12,7 +12,7 @@ from tilewright.hardware.probe import affinity_cores
 from tilewright.planning import Budget
 from tilewright.progress import Progress
 from tilewright.reproduce import REPRODUCTIONS
-from tilewright.reproduce.base import Effort, ReproducedPaper, report_page
+from tilewright.reproduce.base import Effort, ReproducedPaper, report_page, with_missing
 from tilewright.reproduce.kept import Kept
 
 
@@ -58,11 +58,12 @@ def reproduce_paper(
     num_processes = max(1, affinity_cores() if processes is None else processes)
     kept = Kept(None if resume is None else Path(resume))
     effort = Effort(share, samples, num_processes, kept, tuple(only), budget_s)
-    exhibits = tuple(reproduction.run(effort, progress or (lambda *_: None)))
+    made = reproduction.run(effort, progress or (lambda *_: None))
+    exhibits = with_missing(reproduction.printed, made, effort.only)
     layers = "all layers" if share == 1 else f"one layer in {round(1 / share)}"
     conditions = (
-        f"{reproduction.title}. Figures of ours are estimates by cost models and simulators, or measured "
-        f"where an exhibit says so; {layers}."
+        f"{reproduction.title}. Every exhibit says what our figures are: measured on this processor, "
+        f"simulated on a described machine, or counted exactly; {layers}."
     )
     write_output(path, report_page(f"Reproducing {paper}", exhibits, conditions).encode())
     return ReproducedPaper(paper, path, exhibits)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.cli import tilewright
 
 from tilewright.errors import UsageError
-from tilewright.reproduce.base import Exhibit, Figure
+from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.kept import Kept
 from tilewright.reproduce.pcgc.runs import Outcome, Planned
 
@@ -18,7 +18,11 @@ OUTCOME = Outcome({"layerwise": Planned(3, 1.5, 0.25)}, ((1.5, 0.25), (2.0, 0.12
 
 def test_what_was_kept_is_known_again(tmp_path: Path) -> None:
     path = tmp_path / "parts.jsonl"
-    exhibits = (Exhibit("Table 1", "title", "said", (Figure("mean", 0.5, None),), rows=(("a", "b"),)),)
+    exhibits = (
+        Exhibit(
+            "Table 1", "t", "said", (Figure("mean", 0.5, None),), rows=(("a", "b"),), basis=Basis.COUNTED
+        ),
+    )
     kept = Kept(path)
     kept.keep("network", OUTCOME)
     kept.keep("exhibits", exhibits)

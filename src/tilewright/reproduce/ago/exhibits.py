@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tilewright.report.figure import Bars, bar_chart
 from tilewright.reproduce.ago.paper import FIGURE_14, TRIVIAL
 from tilewright.reproduce.ago.partitions import PLAIN, VARIANTS, Weighed
-from tilewright.reproduce.base import Exhibit, Figure
+from tilewright.reproduce.base import Basis, Exhibit, Figure
 
 _NUM_BINS = 11
 _SHOWN = {
@@ -54,6 +54,7 @@ def figure_14(found: Found, num_operators: Mapping[str, int]) -> Exhibit:
         bar_chart("Subgraphs by weight (exponents of 2)", "subgraphs", groups, bars),
         _HEADS,
         tuple((graph, *_row(name, weighed)) for (graph, name), weighed in found.items()),
+        basis=Basis.COUNTED,
     )
 
 
@@ -71,6 +72,7 @@ def readings() -> Exhibit:
         "that could be one are one, since TVM flattens them.",
         rows=tuple((f"`{name}`", about) for name, about in VARIANTS.items()),
         heads=("partitioner", "what it is"),
+        basis=Basis.COUNTED,
     )
 
 

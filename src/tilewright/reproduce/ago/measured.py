@@ -10,7 +10,7 @@ from tilewright.report.figure import Bars, bar_chart
 from tilewright.reproduce.ago.ablation import NO_INTENSIVE, NO_REFORMER, Stack
 from tilewright.reproduce.ago.latency import AGO, FLAT, UNTUNED, Raced
 from tilewright.reproduce.ago.paper import FIGURE_10, FIGURE_11, FIGURE_12, FIGURE_13
-from tilewright.reproduce.base import Exhibit, Figure
+from tilewright.reproduce.base import Basis, Exhibit, Figure
 
 _ENGINES = (UNTUNED, FLAT, AGO, "onnxruntime", "openvino")
 _LIBRARY = "onnxruntime"
@@ -67,6 +67,7 @@ def ablation_exhibit(stacks: Mapping[Stack, Raced]) -> Exhibit:
         bar_chart("Latency of subgraphs", "ms", [stack.name for stack in stacks], bars),
         _STACK_HEADS,
         rows,
+        basis=Basis.MEASURED,
     )
 
 
@@ -86,6 +87,7 @@ def _exhibit(name: str, title: str, races: Sequence[Raced], figures: Sequence[Fi
         bar_chart(title, "ms", groups, bars, is_logarithmic=True),
         _HEADS,
         tuple(_row(race) for race in races),
+        basis=Basis.MEASURED,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilewright.reproduce.base import DRAWING, Printed
+
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
@@ -46,3 +48,21 @@ FIGURE_12: Mapping[str, tuple[float, float]] = {
 
 FIGURE_13: Mapping[str, float] = {"AGO-NI": 0.17, "AGO-NR": 0.27}
 """What the text says that is lost without intensive fusion, and without the reformer, on the average."""
+
+PRINTED = (
+    Printed("Figure 1", "a computational graph with complex and simple operators", DRAWING),
+    Printed("Figure 2", "overview of the system", DRAWING),
+    Printed("Figure 3", "loop nest of a mini-subgraph without fusion", DRAWING),
+    Printed("Figure 4", "the same with conventional fusion", DRAWING),
+    Printed("Figure 5", "loop nest of two convolutions fused intensively", DRAWING),
+    Printed("Figure 6", "what is computed again after tiling and fusion", DRAWING),
+    Printed("Figure 7", "which tiles a downstream depthwise or pointwise convolution reads", DRAWING),
+    Printed("Figure 8", "trials that tuning needs, by subgraph", "Not computed yet."),
+    Printed("Figure 9", "a cycle between subgraphs", DRAWING),
+    Printed("Figure 10", "latency of classical networks, Qsd 810"),
+    Printed("Figure 11", "latency of classical networks, Kirin 990"),
+    Printed("Figure 12", "latency of BERT-tiny and MobileViT"),
+    Printed("Figure 13", "subgraphs of complex operators by AGO and without parts of it"),
+    Printed("Figure 14", "weights of the subgraphs of MobileViT"),
+)
+"""Every figure; the paper has no tables."""

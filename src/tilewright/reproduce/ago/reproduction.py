@@ -13,9 +13,9 @@ from tilewright.reproduce.ago.ablation import STACKS, Stack, ablated
 from tilewright.reproduce.ago.ablation import VARIANTS as ABLATION
 from tilewright.reproduce.ago.latency import VARIANTS as LATENCY
 from tilewright.reproduce.ago.latency import Job, Raced, raced, seconds
-from tilewright.reproduce.ago.paper import NETWORK, SIZE, SIZES
+from tilewright.reproduce.ago.paper import NETWORK, PRINTED, SIZE, SIZES
 from tilewright.reproduce.ago.partitions import VARIANTS, Weighed, partitioned
-from tilewright.reproduce.base import Effort, Exhibit, Update
+from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
 
 _BUDGET = seconds(60.0)
 _STACK_BUDGET = Budget(300)
@@ -77,6 +77,7 @@ class Ago:
 
     resumes: ClassVar[bool] = True
     exhibits: ClassVar[tuple[str, ...]] = (*JOBS, "Figure 13", "Figure 14")
+    printed: ClassVar[tuple[Printed, ...]] = PRINTED
 
     @property
     def title(self) -> str:

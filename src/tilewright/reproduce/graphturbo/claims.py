@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilewright.reproduce.base import Exhibit, Figure
+from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.graphturbo.exhibits import gpu_speedups
 from tilewright.reproduce.graphturbo.gpu import AS_THE_PAPER
 from tilewright.reproduce.graphturbo.measured import Measured, Row
@@ -52,6 +52,7 @@ def claims_of_the_text(measured: Measured) -> Exhibit:
         tuple(Figure(f"claims: {_VERDICTS[holds]}", number, None) for holds, number in count.items()),
         heads=("section", "the paper says", "here", "measured"),
         rows=tuple((c.section, c.sentence, c.verdict, c.measured) for c in claims),
+        basis=Basis.SIMULATED,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from tilewright.report.figure import Bars, bar_chart
-from tilewright.reproduce.base import Exhibit, Figure
+from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.graphturbo.gpu import AS_THE_PAPER, GpuTimes
 from tilewright.reproduce.graphturbo.measured import Measured, Row
 from tilewright.reproduce.graphturbo.paper import TABLE_1, TABLE_5
@@ -46,6 +46,7 @@ def choices(measured: Measured) -> Exhibit:
             (name, _text_of_factors(found), _text_of_buffers(found), f"{found.per_s:,.0f}")
             for name, found in measured.choices.items()
         ),
+        basis=Basis.SIMULATED,
     )
 
 
@@ -95,8 +96,7 @@ def table_1(measured: Measured) -> Exhibit:
             "samples", "TVM per s", "TVM overlapped", "GraphTurbo", "TVM ms", "TVM overlapped",
             "GraphTurbo", "DDR/LLB/L1", "MiB spilled",
         ),
-        rows=tuple(table),
-    )  # fmt: skip
+        rows=tuple(table), basis=Basis.SIMULATED)  # fmt: skip
 
 
 def table_2(measured: Measured) -> Exhibit:
@@ -122,6 +122,7 @@ def table_2(measured: Measured) -> Exhibit:
             )
             for r in measured.rows
         ),
+        basis=Basis.SIMULATED,
     )
 
 
@@ -192,6 +193,7 @@ def figure_14(measured: Measured) -> Exhibit:
             ),
             *_means(measured, _FIGURE_14, 3),
         ),
+        basis=Basis.SIMULATED,
     )
 
 
@@ -256,8 +258,7 @@ def figure_15(measured: Measured) -> Exhibit:
                 for r in rows
             ),
             *_means(measured, (*_SERIAL_STEPS, *_OVERLAPPED_STEPS), 0),
-        ),
-    )  # fmt: skip
+        ), basis=Basis.SIMULATED)  # fmt: skip
 
 
 def table_3(measured: Measured) -> Exhibit:
@@ -301,8 +302,7 @@ def table_3(measured: Measured) -> Exhibit:
         heads=(
             "network", "operators", "layers", "TVM", "the paper's TVM", "GraphTurbo", MASKED, "the paper's",
         ),
-        rows=tuple(table),
-    )  # fmt: skip
+        rows=tuple(table), basis=Basis.COUNTED)  # fmt: skip
 
 
 _HAND_WRITTEN = {"A": 11, "B": 0, "C": 25, "D": 49, "E": 25, "F": 0, "G": 7}
@@ -358,6 +358,7 @@ def shared_buffers(measured: Measured) -> Exhibit:
         ),
         heads=("network", "readers disagree", "left full cores", "in LLB", "the paper's", "hand-written"),
         rows=tuple(rows),
+        basis=Basis.COUNTED,
     )
 
 
@@ -384,6 +385,7 @@ def figure_16(measured: Measured) -> Exhibit:
         bar_chart("Share of the time that units run", "share", groups, bars),
         ("network and samples", *(bar.name for bar in bars)),
         tuple((group, *(_percent(bar.values[place]) for bar in bars)) for place, group in enumerate(groups)),
+        basis=Basis.SIMULATED,
     )
 
 
@@ -418,6 +420,7 @@ def figure_17(measured: Measured) -> Exhibit:
         bar_chart("Share of the stage's time that units run", "share", stages, bars),
         ("stage", *(bar.name for bar in bars)),
         tuple((stage, *(_percent(bar.values[i]) for bar in bars)) for i, stage in enumerate(stages)),
+        basis=Basis.SIMULATED,
     )
 
 
@@ -433,6 +436,7 @@ def table_4(measured: Measured) -> Exhibit:
             Figure(f"{r.network.name}, seconds", r.ours["variant-4"].plan_s, r.network.compile_s)
             for r in measured.rows
         ),
+        basis=Basis.MEASURED,
     )
 
 
@@ -474,8 +478,7 @@ def table_5(measured: Measured) -> Exhibit:
             "images", "how kernels run", "TVM ms", "fusion ms", "graph scheduling ms", "over TVM",
             "over fusion",
         ),
-        rows=tuple(table),
-    )  # fmt: skip
+        rows=tuple(table), basis=Basis.SIMULATED)  # fmt: skip
 
 
 def gpu_speedups(measured: Measured) -> tuple[float, float]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilewright.reproduce.base import DRAWING, Printed
+
 MACHINE = "stcp920"
 
 
@@ -66,3 +68,30 @@ TABLE_5: Mapping[int, tuple[float, float, float]] = {
     512: (6.76, 5.83, 5.44),
 }
 """Milliseconds of ResNet18-Tailor on an A100 by images: kernel by kernel, pairs fused, pairs in slices."""
+
+PRINTED = (
+    Printed("Figure 1", "the hardware abstraction", DRAWING),
+    Printed("Figure 2", "ResNet-50 by network, block and layer", DRAWING),
+    Printed("Figure 3", "use of the local buffer by two orders of images, in principle", DRAWING),
+    Printed("Figure 4", "patterns of merging", DRAWING),
+    Printed("Figure 5", "blocks of ResNet-50 merged", DRAWING),
+    Printed("Figure 6", "instances of the four stages", DRAWING),
+    Printed("Figure 7", "orders of the instances, their first steps", DRAWING),
+    Printed("Figure 8", "results of instances concatenated", DRAWING),
+    Printed("Figure 9", "operators that move data inserted", DRAWING),
+    Printed("Figure 10", "an instance as one kernel", DRAWING),
+    Printed("Figure 11", "loop fusion within a layer", DRAWING),
+    Printed("Figure 12", "liveness of tensors", DRAWING),
+    Printed("Table 1", "BERT-128 by samples for a cluster"),
+    Printed("Table 2", "networks, and TVM's throughput"),
+    Printed("Figure 13", "instruction scheduling across layers", DRAWING),
+    Printed("Figure 14", "throughput over TVM's"),
+    Printed("Figure 15", "what each optimisation adds"),
+    Printed("Table 3", "buffers by level"),
+    Printed("Figure 16", "how busy units are, by samples for a cluster"),
+    Printed("Figure 17", "how busy units are in the stages of ResNet-50"),
+    Printed("Table 4", "time of compiling"),
+    Printed("Figure 18", "orders of ResNet18-Tailor", f"{DRAWING} Its three orders are those of table 5."),
+    Printed("Table 5", "ResNet18-Tailor on an A100"),
+)
+"""Every table and figure."""

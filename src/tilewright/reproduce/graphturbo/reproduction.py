@@ -6,12 +6,12 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.reproduce.base import Effort, Exhibit, Update
+from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
 from tilewright.reproduce.graphturbo import exhibits
 from tilewright.reproduce.graphturbo.claims import claims_of_the_text
 from tilewright.reproduce.graphturbo.gpu import GPU, GpuTimes, gpu_times
 from tilewright.reproduce.graphturbo.measured import Measured, Row
-from tilewright.reproduce.graphturbo.paper import FIGURE_16, NETWORKS, TABLE_1, TABLE_5, Network
+from tilewright.reproduce.graphturbo.paper import FIGURE_16, NETWORKS, PRINTED, TABLE_1, TABLE_5, Network
 from tilewright.reproduce.graphturbo.runs import (
     BREADTH_FIRST,
     CALIBRATION,
@@ -37,6 +37,7 @@ class GraphTurbo:
 
     resumes: ClassVar[bool] = False
     exhibits: ClassVar[tuple[str, ...]] = ()
+    printed: ClassVar[tuple[Printed, ...]] = PRINTED
 
     @property
     def title(self) -> str:

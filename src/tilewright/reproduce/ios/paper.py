@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tilewright.reproduce.base import DRAWING, Printed
+
 DEVICES = ("v100", "rtx2080ti", "k80")
 """The machines of its experiments: sections 6 and 7, appendix B, table 3."""
 MAIN_DEVICE = "v100"
@@ -62,3 +64,30 @@ BLOCK_GAINS = (2.3, 1.6)
 """Of figure 16's blocks the most, and of the whole network."""
 LAST_BLOCK = (1.28, 1.08)
 """How much faster each schedule of figure 10 is on the batch that it is made for: 1, then 32."""
+
+PRINTED = (
+    Printed(
+        "Figure 1",
+        "computation per convolution, number of convolutions, peak performance by year",
+        "Not computed yet.",
+    ),
+    Printed("Figure 2", "three schedules of one block: time and utilisation of stages", "Not computed yet."),
+    Printed("Figure 3", "a graph and a schedule of it", DRAWING),
+    Printed("Figure 4", "endings of a graph", DRAWING),
+    Printed("Figure 5", "the states and transitions of three operators", DRAWING),
+    Printed("Table 1", "how large the search is for the largest block of each network"),
+    Printed("Table 2", "the networks"),
+    Printed("Figure 6", "schedules compared at batch 1"),
+    Printed("Figure 7", "frameworks compared at batch 1", "Not computed yet."),
+    Printed("Figure 8", "active warps of the sequential schedule and of IOS's", "Not computed yet."),
+    Printed("Figure 9", "optimised latency and cost of the search, by r and s"),
+    Printed("Table 3", "schedules made for one batch or device on the others"),
+    Printed("Figure 10", "the schedules of the last block for batch 1 and 32"),
+    Printed("Figure 11", "throughput by batch"),
+    Printed("Figure 12", "TVM-AutoTune and IOS compared", "Not computed yet."),
+    Printed("Figure 13", "a graph whose search is as large as the bound", DRAWING),
+    Printed("Figure 14", "schedules compared on an RTX 2080 Ti"),
+    Printed("Figure 15", "frameworks compared on an RTX 2080 Ti", "Not computed yet."),
+    Printed("Figure 16", "gains block by block"),
+)
+"""Every table and figure."""

@@ -10,11 +10,11 @@ from math import ceil
 from multiprocessing import get_context
 from typing import Any, ClassVar
 
-from tilewright.reproduce.base import Effort, Exhibit, Update
+from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
 from tilewright.reproduce.ios import exhibits
 from tilewright.reproduce.ios.counts import network_counts
 from tilewright.reproduce.ios.measured import Measurements
-from tilewright.reproduce.ios.paper import BATCHES, DEVICES, MAIN_DEVICE, NETWORKS, PRUNINGS, Network
+from tilewright.reproduce.ios.paper import BATCHES, DEVICES, MAIN_DEVICE, NETWORKS, PRINTED, PRUNINGS, Network
 from tilewright.reproduce.ios.processor import measured as measured_here
 from tilewright.reproduce.ios.runs import (
     BOTH,
@@ -38,6 +38,7 @@ class Ios:
 
     resumes: ClassVar[bool] = False
     exhibits: ClassVar[tuple[str, ...]] = ()
+    printed: ClassVar[tuple[Printed, ...]] = PRINTED
 
     @property
     def title(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tilewright.ir.derive import OperatorClass
 from tilewright.partition.pcgc.rules import RuleTable
 from tilewright.report.figure import Point, scatter
-from tilewright.reproduce.base import Exhibit, Figure
+from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.ios.processor import Measured
 from tilewright.reproduce.pcgc.examples import Example
 from tilewright.reproduce.pcgc.paper import Board, mean
@@ -41,6 +41,7 @@ def rules() -> Exhibit:
         "others follow from the classes; a file may say otherwise.",
         heads=("producer", *(c.value for c in classes)),
         rows=rows,
+        basis=Basis.COUNTED,
     )
 
 
@@ -57,6 +58,7 @@ def drawn(found: Sequence[Example]) -> Exhibit:
         "take the longest, inside of one fused operator, too.",
         heads=("example", "machine", "subgraphs", "what the cost model said, or the schedule's time"),
         rows=rows,
+        basis=Basis.SIMULATED,
     )
 
 
@@ -105,6 +107,7 @@ def table(board: Board, found: Found) -> Exhibit:
             "s to decide",
         ),
         rows=tuple(rows),
+        basis=Basis.SIMULATED,
     )
 
 
@@ -198,6 +201,7 @@ def frontiers(board: Board, found: Found) -> Exhibit:
         scatter("Time against energy", "ms", "mJ", points),
         ("network", "corner", "ms", "mJ"),
         tuple(rows),
+        basis=Basis.SIMULATED,
     )
 
 
@@ -219,6 +223,7 @@ def here(found: Mapping[str, Mapping[str, Measured]]) -> Exhibit:
         ),
         heads=("network", *heads),
         rows=rows,
+        basis=Basis.MEASURED,
     )
 
 

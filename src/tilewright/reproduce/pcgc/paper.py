@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilewright.reproduce.base import DRAWING, Printed
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -148,3 +150,27 @@ BOARDS = (ZCU102, NANO, A310)
 def mean(values: Sequence[float]) -> float:
     """The average."""
     return statistics.mean(values)
+
+
+PRINTED = (
+    Printed("Figure 1", "compilers of deep learning", "A survey of other compilers, without results."),
+    Printed("Figure 2", "overview of PCGC", DRAWING),
+    Printed("Figure 3", "the semantic tree of a network", DRAWING),
+    Printed("Figure 4", "rules of fusion"),
+    Printed("Figure 5", "operators in parallel", DRAWING),
+    Printed("Figure 6", "how the cost model is made", DRAWING),
+    Printed("Figure 7", "how subgraphs are cut again", DRAWING),
+    Printed("Figure 8", "example 1"),
+    Printed("Figure 9", "example 2"),
+    Printed("Figure 10", "example 3"),
+    Printed("Figure 11", "example 4"),
+    Printed("Figure 12", "example 5"),
+    Printed("Figure 13", "speed-up over Ansor", "Ansor's own times are not in the text, and it is not here."),
+    Printed("Table 1", "YOLOv5 on a ZCU102"),
+    Printed("Table 2", "accelerators running YOLOv5 on a ZCU102"),
+    Printed("Table 3", "times on a Jetson nano"),
+    Printed("Table 4", "powers on a Jetson nano"),
+    Printed("Table 5", "times on an Atlas 200DK"),
+    Printed("Table 6", "powers on an Atlas 200DK"),
+)
+"""Every table and figure."""

@@ -12,12 +12,12 @@ from typing import ClassVar
 
 from tilewright.options import Options
 from tilewright.planning import Spec
-from tilewright.reproduce.base import Effort, Exhibit, Update
+from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
 from tilewright.reproduce.ios.processor import Measured, measured
 from tilewright.reproduce.kept import Kept
 from tilewright.reproduce.pcgc import exhibits, learned
 from tilewright.reproduce.pcgc.examples import Example, examples
-from tilewright.reproduce.pcgc.paper import BOARDS, Board, Row
+from tilewright.reproduce.pcgc.paper import BOARDS, PRINTED, Board, Row
 from tilewright.reproduce.pcgc.runs import Job, Outcome, outcome
 
 _HERE = {
@@ -37,6 +37,7 @@ class Pcgc:
 
     resumes: ClassVar[bool] = True
     exhibits: ClassVar[tuple[str, ...]] = ()
+    printed: ClassVar[tuple[Printed, ...]] = PRINTED
 
     @property
     def title(self) -> str:
