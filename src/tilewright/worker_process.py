@@ -2,6 +2,10 @@
 
 Request and answer are a number of texts, the length of each, and the texts: nothing is unpickled. Whoever
 asks says how long the answer may take. A process that gives none in time, or that ends, is not asked again.
+
+No process outlives this one. A child holds the read end of a pipe whose write end only this process has; the
+kernel is asked to kill the child when that end is gone, also while a library in it holds the interpreter's
+lock. PR_SET_PDEATHSIG would kill it at the end of the thread that started it.
 """
 
 from __future__ import annotations
@@ -19,11 +23,13 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 try:
+    import fcntl
     import resource
 except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
+    fcntl = resource = None  # type: ignore[assignment]
 
 READY = b"ready"
 """What a process says first, when it can be asked."""
@@ -55,7 +61,7 @@ class WorkerProcess:
         if not can_start():
             raise NoWorker("this is no Python interpreter that can be started again")
         try:
-            self._process = subprocess.Popen(
+            self._process = start_process(
                 [sys.executable, *command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -184,6 +190,53 @@ class WorkerProcess:
             raise TimeoutError
 
 
+def start_process(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """A process that is killed when this one ends in whatever way, where the system is Linux.
+
+    So is one that nobody has a reference to any more. `options` are those of `subprocess.Popen`.
+
+    Raises:
+        OSError: the system starts none.
+    """
+    if not hasattr(fcntl, "F_SETSIG"):
+        return subprocess.Popen(command, **options)
+    held_by_child, held_here = os.pipe()
+    try:
+        process = subprocess.Popen(command, pass_fds=(held_by_child,), **options)
+        # Settings of the pipe's end, which parent and child share.
+        kill_at_hang_up(held_by_child, process.pid)
+    except BaseException:
+        os.close(held_here)
+        raise
+    finally:
+        os.close(held_by_child)
+    let_go = _lifelines[process] = weakref.finalize(process, os.close, held_here)
+    let_go.atexit = False  # what runs at the end may still ask it
+    return process
+
+
+def kill_at_hang_up(pipe: int, pid: int) -> None:
+    """Have a process killed when nobody holds the write end of a pipe any more, where the system is Linux.
+
+    The process holds the read end, and nothing is written.
+    """
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(pipe, fcntl.F_SETOWN, pid)
+        fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def end_with_parent() -> None:
+    """In a process of `multiprocessing`: end when the process that started it does."""
+    from multiprocessing import parent_process  # only such a process needs it, and has it
+
+    parent = parent_process()
+    if parent is not None:
+        kill_at_hang_up(parent.sentinel, os.getpid())
+        if not parent.is_alive():
+            os._exit(1)
+
+
 def can_start() -> bool:
     """Whether this is an interpreter that can be started again: no other program that embeds Python."""
     is_python = Path(sys.executable or "").name.lower().startswith(("python", "pypy"))
@@ -272,10 +325,16 @@ def _read_all(descriptor: int, count: int) -> bytes | None:
 
 
 _running: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
+_lifelines: weakref.WeakKeyDictionary[subprocess.Popen[Any], Callable[[], object]] = (
+    weakref.WeakKeyDictionary()
+)
+"""What closes the write end of the pipe of each process that was started here."""
 
 
 def _forget_all() -> None:
     """The parent's processes stay the parent's: two who ask one would get each other's answers."""
+    for let_go in list(_lifelines.values()):
+        let_go()
     for process in list(_running):
         process.forget()
 

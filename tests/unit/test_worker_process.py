@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import tilewright
 from tilewright import worker_process
 from tilewright.worker_process import WorkerDied, WorkerProcess
 
@@ -61,3 +69,90 @@ def test_an_answer_that_does_not_come_is_waited_for_so_long_and_no_longer() -> N
         assert not process.is_usable()
     finally:
         process.end()
+
+
+BUSY = "re.fullmatch('(a+)+b', 'a' * 64)"
+"""A call that holds the interpreter's lock for years."""
+
+PARENTS = {
+    "worker": f"""
+from tilewright.worker_process import *
+process = WorkerProcess(["-c", "import re; {BUSY}"], start_s=60.0)
+process.is_ready()
+""",
+    "thread that ended": f"""
+from tilewright.worker_process import *
+def begin():
+    global process
+    process = start_process([sys.executable, "-c", "import re; {BUSY}"])
+thread = threading.Thread(target=begin)
+thread.start()
+thread.join()
+time.sleep(3600)
+""",
+    "pattern": """
+from tilewright.ir.regex import full_matches
+full_matches("(a+)+b", ["a" * 64])
+""",
+    "pool": """
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from tilewright.worker_process import end_with_parent
+with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as pool:
+    pool.submit(re.fullmatch, "(a+)+b", "a" * 64).result()
+""",
+}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the kernel is asked, which is Linux")
+@pytest.mark.parametrize("what", PARENTS)
+def test_a_busy_process_ends_with_its_parent(what: str) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", f"import re, sys, threading, time\n{PARENTS[what]}"])
+    try:
+        deadline_s = time.monotonic() + 60
+        while not any(map(_is_busy, children := list(_children(parent.pid)))):
+            assert parent.poll() is None
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+    finally:
+        parent.kill()
+        parent.wait(60)
+    deadline_s = time.monotonic() + 60
+    try:
+        while any(_stat(child) not in ("", "Z") for child in children):
+            assert time.monotonic() < deadline_s, "it goes on"
+            time.sleep(0.01)
+    finally:
+        for child in children:
+            if _stat(child):
+                os.kill(child, signal.SIGKILL)
+
+
+def _children(parent: int) -> Iterator[int]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and _stat(int(entry.name), 1) == str(parent):
+            yield int(entry.name)
+
+
+def _is_busy(process: int) -> bool:
+    """Whether it computed for a while, in clock ticks, beyond what its imports take."""
+    return int(_stat(process, 11) or 0) > 0.3 * os.sysconf("SC_CLK_TCK")
+
+
+def _stat(process: int, place: int = 0) -> str:
+    """A field of `/proc/PID/stat` after the name; nothing of a process that is gone."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return text.rpartition(")")[2].split()[place]
+
+
+def test_every_process_of_the_package_ends_with_its_parent() -> None:
+    root = Path(tilewright.__file__).parent
+    for path in root.rglob("*.py"):
+        text = path.read_text()
+        if path.name != "worker_process.py":
+            assert "Popen(" not in text, f"{path}: start_process ends with its parent"
+        for pool in re.findall(r"ProcessPoolExecutor\(.*", text):
+            assert "end_with_parent" in pool, f"{path}: {pool}"

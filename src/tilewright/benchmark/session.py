@@ -28,6 +28,7 @@ from tilewright.errors import UsageError
 from tilewright.files import npz_bytes, read_npz
 from tilewright.ir.dtype import DType
 from tilewright.results import Result, about, in_json
+from tilewright.worker_process import start_process
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]
@@ -266,7 +267,7 @@ def _worker(
     dtypes: Mapping[str, str],
     files: tuple[Path, Path],
 ) -> Iterator[_Worker]:
-    process = subprocess.Popen(
+    process = start_process(
         [sys.executable, "-m", "tilewright.benchmark.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -18,6 +18,7 @@ import numpy as np
 from tilewright.arguments import shown
 from tilewright.ir.work import MAX_REGEX_S
 from tilewright.progress import checkpoint
+from tilewright.worker_process import start_process
 
 # How long a compilation whose time is over waits for a pattern.
 _POLL_S = 0.25
@@ -48,7 +49,7 @@ def full_matches(pattern: str, texts: Sequence[str]) -> list[bool]:
     question: str | None = json.dumps([pattern, list(texts)])
     pipe = subprocess.PIPE
     end_s = time.monotonic() + MAX_REGEX_S
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as child:
+    with start_process(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as child:
         try:
             while True:
                 checkpoint()

@@ -35,6 +35,7 @@ from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Budget
 from tilewright.report.figure import Bars, bar_chart
 from tilewright.reproduce.base import DRAWING, NOTATION, Basis, Effort, Exhibit, Figure, Printed, Update
+from tilewright.worker_process import end_with_parent
 
 T = TypeVar("T")
 MACHINE = "simba-cosa-repo"
@@ -151,7 +152,7 @@ class _Bench:
         if self.effort.num_processes > 1:
             # Threads of this process must not be copied in the middle of what they do.
             context = get_context("spawn")
-            self.pool = ProcessPoolExecutor(self.effort.num_processes, context)
+            self.pool = ProcessPoolExecutor(self.effort.num_processes, context, end_with_parent)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tilewright.errors import InternalError
 from tilewright.reproduce.graphturbo.paper import MACHINE
+from tilewright.worker_process import end_with_parent
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
@@ -92,7 +93,7 @@ def each(run: Callable[[T], R], jobs: Sequence[T], num_processes: int) -> Iterat
     if num_processes <= 1:
         yield from map(run, jobs)
         return
-    with ProcessPoolExecutor(num_processes, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(num_processes, get_context("spawn"), end_with_parent) as pool:
         yield from pool.map(run, jobs)
 
 

@@ -25,6 +25,7 @@ from tilewright.reproduce.ios.runs import (
     outcome,
     transferred,
 )
+from tilewright.worker_process import end_with_parent
 
 _OTHER_DEVICE = "k80"
 _PRUNED = ("ios_inception_v3", "ios_nasnet_a")
@@ -79,7 +80,7 @@ class _Work:
 
     def __enter__(self) -> _Work:
         if self.num_processes > 1:
-            self._pool = ProcessPoolExecutor(self.num_processes, get_context("spawn"))
+            self._pool = ProcessPoolExecutor(self.num_processes, get_context("spawn"), end_with_parent)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -19,6 +19,7 @@ from tilewright.reproduce.pcgc import exhibits, learned
 from tilewright.reproduce.pcgc.examples import Example, examples
 from tilewright.reproduce.pcgc.paper import BOARDS, PRINTED, Board, Row
 from tilewright.reproduce.pcgc.runs import Job, Outcome, outcome
+from tilewright.worker_process import end_with_parent
 
 _HERE = {
     name: Options(partition=text)
@@ -74,7 +75,7 @@ def _outcomes(
     jobs = {f"{row.name} on {board.name}": _job(board, row) for board in boards for row in board.rows}
     known = {key: kept.value(key, Outcome) for key in jobs}
     found = {key: value for key, value in known.items() if value is not None}
-    with ProcessPoolExecutor(max(1, num_processes), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(max(1, num_processes), get_context("spawn"), end_with_parent) as pool:
         tasks = {pool.submit(outcome, job): key for key, job in jobs.items() if key not in found}
         for task in as_completed(tasks):
             key = tasks[task]

@@ -14,18 +14,13 @@ import functools
 import hashlib
 import json
 import logging
-import os
 import queue
 import re
-import signal
-import struct
-import subprocess
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import llvmlite
 import llvmlite.binding as llvm
@@ -34,6 +29,7 @@ from tilewright.errors import InternalError, NoGeneratedCode, UsageError
 from tilewright.forks import let_forks_pass, process_is_whole
 from tilewright.hardware.probe import may_run_generated_code
 from tilewright.records import dataclass
+from tilewright.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command, serve_texts
 
 if TYPE_CHECKING:
     from tilewright.targets.cpu.cache import ObjectCache
@@ -49,6 +45,9 @@ PARALLEL_THRESHOLD_S = 0.8
 Progress = Callable[[int, int], None]  # objects done, objects to do
 
 _PROGRESS_INTERVAL_S = 0.1
+_HELPER_START_S = 60.0
+_HELPER_JOB_S = 3600.0
+"""A helper that takes longer hangs; the largest modules take seconds."""
 _SECONDS_PER_LINE = 28e-6
 _OPTIMIZE_FACTOR = 2.5
 _LABEL = re.compile(r"([A-Za-z_$][\w.$]*):")
@@ -247,7 +246,7 @@ def _compile_missing(
     progress = progress or (lambda num_done, num_jobs: None)
     total_s = sum(job.estimated_s for job in missing.values())
     num_helpers = min(num_processes, len(missing), int(total_s / PARALLEL_THRESHOLD_S) + 1) - 1
-    if num_helpers <= 0 or getattr(sys, "frozen", False) or not sys.executable:
+    if num_helpers <= 0 or getattr(sys, "frozen", False):
         for key, job in missing.items():
             done[key] = compile_object(job.ir_text, isa, optimize=job.optimize)
             progress(len(done), len(missing))
@@ -266,13 +265,15 @@ def _compile_with_helpers(
     todo: queue.SimpleQueue[str] = queue.SimpleQueue()
     for key in sorted(missing, key=lambda k: (-missing[k].estimated_s, k)):
         todo.put(key)
-    helpers = [helper for _ in range(num_helpers) if (helper := _Helper.start(isa)) is not None]
+    helpers = _helpers(num_helpers)
 
-    def feed(helper: _Helper) -> None:
+    def feed(helper: WorkerProcess) -> None:
+        if not helper.is_ready():
+            return
         with contextlib.suppress(queue.Empty):
             while True:
                 key = todo.get_nowait()
-                compiled = helper.compile(missing[key])
+                compiled = _compiled_by(helper, missing[key], isa)
                 if compiled is None:  # dead, or it rejects the module: here the error gets its message
                     todo.put(key)
                     return
@@ -299,7 +300,7 @@ def _compile_with_helpers(
         for thread in started:
             thread.join()
         for helper in helpers:
-            helper.close()
+            helper.end()
 
 
 def _drain(
@@ -316,90 +317,27 @@ def _drain(
             progress(len(done), len(missing))
 
 
-class _Helper:
-    """A process that compiles what it is sent. Frames are a 4-byte length and that many bytes."""
+def _helpers(num_helpers: int) -> list[WorkerProcess]:
+    """Processes that compile what they are asked, as many as the system starts."""
+    command, environment = module_command(__spec__.name)
+    helpers: list[WorkerProcess] = []
+    try:
+        while len(helpers) < num_helpers:
+            helpers.append(WorkerProcess(command, start_s=_HELPER_START_S, environment=environment))
+    except NoWorker as error:
+        logger.info("no compile helper (%s): compiling in this process", error)
+    return helpers
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        _helpers.add(self)
 
-    def forget(self) -> None:
-        """In a forked child: let go of the pipes, so that the helper sees when its parent has gone."""
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None and not stream.closed:
-                os.dup2(nowhere, stream.fileno(), inheritable=False)
-        os.close(nowhere)
-
-    @classmethod
-    def start(cls, isa: CodeTarget) -> _Helper | None:
-        """A running helper, or None where the system starts none."""
-        package_root = str(Path(__file__).resolve().parents[3])
-        search_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
-        # Safe path: the working directory must not decide which llvmlite a helper imports.
-        environment = {**os.environ, "PYTHONPATH": search_path, "PYTHONSAFEPATH": "1"}
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tilewright.targets.cpu.codegen"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment,
-            )
-        except OSError as error:
-            logger.info("no compile helper (%s): compiling in this process", error)
-            return None
-        helper = cls(process)
-        target = {"triple": isa.triple, "cpu": isa.cpu, "features": isa.features, "fingerprint": ""}
-        if helper._send(json.dumps(target).encode()):
-            return helper
-        helper.kill()
-        helper.close()
+def _compiled_by(helper: WorkerProcess, job: CompileJob, isa: CodeTarget) -> bytes | None:
+    """The object, or None if the helper died or could not compile the job."""
+    target = {"triple": isa.triple, "cpu": isa.cpu, "features": isa.features, "fingerprint": ""}
+    order = {"target": target, "optimize": job.optimize}
+    try:
+        (compiled,) = helper.ask([json.dumps(order).encode(), job.ir_text.encode()], _HELPER_JOB_S)
+    except (WorkerDied, TimeoutError, OSError):
         return None
-
-    def compile(self, job: CompileJob) -> bytes | None:
-        """The object, or None if the helper died or could not compile the job."""
-        request = json.dumps({"ir_text": job.ir_text, "optimize": job.optimize}).encode()
-        if not self._send(request):
-            return None
-        assert self._process.stdout is not None
-        try:
-            return _read_frame(self._process.stdout) or None
-        except OSError:
-            return None
-
-    def kill(self) -> None:
-        """End the process: whoever reads from it sees the end of the stream."""
-        self._process.kill()
-        self._process.wait()
-
-    def close(self) -> None:
-        """Close the pipes of a killed helper, once nobody reads from them."""
-        for stream in (self._process.stdin, self._process.stdout):
-            with contextlib.suppress(OSError):
-                if stream is not None:
-                    stream.close()
-
-    def _send(self, frame: bytes) -> bool:
-        assert self._process.stdin is not None
-        try:
-            _write_frame(self._process.stdin, frame)
-        except (OSError, ValueError):
-            return False
-        return True
-
-
-_helpers: weakref.WeakSet[_Helper] = weakref.WeakSet()
-
-
-def _forget_helpers() -> None:
-    for helper in list(_helpers):
-        with contextlib.suppress(OSError):
-            helper.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_helpers)
+    return compiled or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,33 +348,14 @@ class _SentTarget:
     fingerprint: str
 
 
-def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
-    """Compile what arrives until the stream ends; an empty reply means the module was not accepted."""
-    first = _read_frame(requests)
-    if first is None:
-        return
-    isa = _SentTarget(**json.loads(first))
-    while (frame := _read_frame(requests)) is not None:
-        try:
-            compiled = compile_object(**json.loads(frame), isa=isa)
-        except InternalError:
-            compiled = b""
-        _write_frame(replies, compiled)
-
-
-def _write_frame(stream: IO[bytes], frame: bytes) -> None:
-    stream.write(struct.pack("<I", len(frame)))
-    stream.write(frame)
-    stream.flush()
-
-
-def _read_frame(stream: IO[bytes]) -> bytes | None:
-    header = stream.read(4)
-    if len(header) < 4:
-        return None
-    (size,) = struct.unpack("<I", header)
-    frame = stream.read(size)
-    return frame if len(frame) == size else None
+def answer(texts: Sequence[bytes]) -> list[bytes]:
+    """In a helper: the object of a module; nothing if the module is not accepted."""
+    order = json.loads(texts[0])
+    isa = _SentTarget(**order["target"])
+    try:
+        return [compile_object(texts[1].decode(), isa, optimize=order["optimize"])]
+    except InternalError:
+        return [b""]
 
 
 def prepared_module(
@@ -538,5 +457,4 @@ def _one_line(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides: it closes our input
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    serve_texts(lambda: answer)

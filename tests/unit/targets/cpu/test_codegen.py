@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import io
 import json
 import math
 import struct
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from tilewright.errors import InternalError
 from tilewright.targets.cpu import codegen
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import (
+    CodeTarget,
     CompileJob,
     JitLibrary,
     compile_object,
@@ -25,6 +26,7 @@ from tilewright.targets.cpu.codegen import (
     object_key,
 )
 from tilewright.targets.cpu.isa import host_isa, isa_by_name
+from tilewright.worker_process import WorkerProcess
 
 UNARY = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float)
 BINARY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)
@@ -219,26 +221,30 @@ def test_helper_processes_give_the_same_objects(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(codegen, "PARALLEL_THRESHOLD_S", 1e-9)
     # This process must not be quicker than the helper's start, or the helper would have nothing to do.
     helped: list[CompileJob] = []
-    original = codegen._Helper.compile
+    original = codegen._compiled_by
 
-    def record(helper: codegen._Helper, job: CompileJob) -> bytes | None:
+    def record(helper: WorkerProcess, job: CompileJob, isa: CodeTarget) -> bytes | None:
         helped.append(job)
-        return original(helper, job)
+        return original(helper, job, isa)
 
-    monkeypatch.setattr(codegen._Helper, "compile", record)
+    monkeypatch.setattr(codegen, "_compiled_by", record)
     monkeypatch.setattr(codegen, "_drain", lambda *arguments: None)
     assert compile_objects(jobs, isa, num_processes=3) == alone
     assert len(helped) == len(jobs)
 
 
-def test_a_helper_that_dies_costs_time_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_that_dies_costs_time_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     isa = host_isa()
     jobs = [CompileJob(adder(f"f{i}")) for i in range(4)]
     alone = compile_objects(jobs, isa)
     monkeypatch.setattr(codegen, "PARALLEL_THRESHOLD_S", 1e-9)
-    monkeypatch.setattr(codegen.sys, "executable", "/bin/false")
+    dying = tmp_path / "python"
+    dying.symlink_to("/bin/false")
+    monkeypatch.setattr(sys, "executable", str(dying))
     assert compile_objects(jobs, isa, num_processes=2) == alone
-    monkeypatch.setattr(codegen.sys, "executable", "/nonexistent/python")
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     assert compile_objects(jobs, isa, num_processes=2) == alone
 
 
@@ -251,18 +257,12 @@ def test_invalid_text_among_many_names_its_complaint_with_helpers_too(
         compile_objects(jobs, host_isa(), num_processes=2)
 
 
-def test_the_helper_protocol_answers_every_request_and_ends_with_its_input() -> None:
+def test_a_helper_answers_every_request() -> None:
     isa = host_isa()
-    frames = [
-        json.dumps({"triple": isa.triple, "cpu": isa.cpu, "features": isa.features, "fingerprint": ""}),
-        json.dumps({"ir_text": adder(), "optimize": False}),
-        json.dumps({"ir_text": "nonsense", "optimize": False}),
-    ]
-    requests = io.BytesIO(b"".join(struct.pack("<I", len(f)) + f.encode() for f in frames) + b"\x10\0")
-    replies = io.BytesIO()
-    codegen.serve(requests, replies)
-    image = compile_object(adder(), isa)
-    assert replies.getvalue() == struct.pack("<I", len(image)) + image + struct.pack("<I", 0)
+    facts = {"triple": isa.triple, "cpu": isa.cpu, "features": isa.features, "fingerprint": ""}
+    order = json.dumps({"target": facts, "optimize": False}).encode()
+    assert codegen.answer([order, adder().encode()]) == [compile_object(adder(), isa)]
+    assert codegen.answer([order, b"nonsense"]) == [b""]
 
 
 NESTED_LOOPS = """
