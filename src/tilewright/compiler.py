@@ -21,7 +21,8 @@ from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
 from tilewright.passes import PassReport, run_passes
 from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance, Stopwatch
-from tilewright.planning.portfolio import Attempt, Best, Recipe, best_of
+from tilewright.planning.grid import Grid, methods
+from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
 from tilewright.records import dataclass
@@ -156,7 +157,9 @@ def plan_optimised(
     backend = target.backend(graph, options)
     asked = Recipe(options.partition, options.schedule, options.memory)
     with collected_rarely():
-        planner = Planner(graph, target, backend, options, clock, only_better=asked == LEFT_OPEN)
+        planner = Planner(
+            graph, target, backend, options, clock, only_better=asked == LEFT_OPEN and options.plan != "grid"
+        )
         best = planner.best(asked, portfolio)
     return Planned(
         target,
@@ -214,9 +217,10 @@ class Planner:
     def best(self, asked: Recipe, portfolio: Budget = WHOLE_PORTFOLIO) -> Best[Program]:
         """The plan of a recipe, the target's default in place of what it leaves open.
 
-        Where it leaves all open, the best that the target finds worth trying, as far as `portfolio` goes: a
-        budget whose evaluations are recipes, of which the first is always tried. With `options.budget` that
-        is improved, in the time that a deadline of the portfolio leaves.
+        Where it leaves all open, the best that the target finds worth trying, or of the grid if the options
+        say so, as far as `portfolio` goes: a budget whose evaluations are recipes, of which the first is
+        always tried. With `options.budget` the best of the portfolio is improved, in the time that a deadline
+        of it leaves.
 
         Raises:
             InfeasibleMapping: a planner found no solution; says what is too small.
@@ -232,6 +236,8 @@ class Planner:
             )
             return Best(self.program(recipe), recipe)
         meter = portfolio.start()
+        if self.options.plan == "grid":
+            return best_of(self._grid(), self.program, _cost, self.clock.report, spend=meter.spend)
         recipes = tuple(self.backend.recipes(self.partition))
         best = best_of(recipes, self.program, _cost, self.clock.report, spend=meter.spend)
         for _ in range(_MAX_ROUNDS):
@@ -250,6 +256,15 @@ class Planner:
             make = functools.partial(self.ordered, share=_SHARE_BESIDE)
             improved = self.backend.improve(best.plan, make, budget, progress=self.clock.report)
         return replace(best, plan=improved.program, attempts=(*best.attempts, *improved.attempts))
+
+    def _grid(self) -> Grid:
+        """Every registered partitioner and scheduler, the plain ones first."""
+        return Grid(
+            methods(PARTITIONERS.names(), PLAIN_RECIPE.partition),
+            methods(SCHEDULERS.names(), PLAIN_RECIPE.schedule),
+            self.backend.default_recipe.memory,
+            self.backend.placements,
+        )
 
     def program(self, recipe: Recipe) -> Program:
         """Every decision of a recipe."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Hint = Literal["latency", "throughput", "energy", "edp"]
 FirstAnswer = Literal["compiled", "quick"]
+Plan = Literal["portfolio", "grid"]
 Accuracy = Literal["strict", "default", "relaxed", "fast"]
 Shapes = Mapping[str, tuple[int, ...]]
 OpenShapes = Mapping[str, tuple[Axis, ...]]
@@ -261,6 +262,16 @@ class Options:
             is_expert=True,
         ),
     )
+    plan: Plan = field(
+        default="portfolio",
+        metadata=_about(
+            "Which plans to take the best of: portfolio, those that the target finds worth trying; grid, "
+            "every partitioner with every scheduler.",
+            "--plan",
+            panel=PLANS,
+            is_expert=True,
+        ),
+    )
     passes: tuple[str, ...] = field(
         default=(),
         metadata=_about(
@@ -385,6 +396,7 @@ class Options:
         _check_choice("hint", self.hint, get_args(Hint))
         _check_choice("accuracy", self.accuracy, get_args(Accuracy))
         _check_choice("first-answer", self.first_answer, get_args(FirstAnswer))
+        _check_choice("plan", self.plan, get_args(Plan))
         _check_choice("effort", self.effort, tuple(EFFORT_EVALUATIONS))
         object.__setattr__(self, "target", canonical_target(self.target))
         if self.isa:

@@ -38,10 +38,12 @@ from tilewright.targets.simulated import JointTiling, NetworkPlan, SimulatedNetw
 
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph
-    from tilewright.planning.portfolio import Attempt
+    from tilewright.planning.portfolio import Attempt, Recipe
 
 DEFAULT_MACHINE = "stcp920"
-BEST, SEARCH = "best", "search"
+BEST, SEARCH, GRID = "best", "search", "grid"
+_MANY = (BEST, SEARCH, GRID)
+"""Recipes that compare plans, as long as a budget lasts."""
 _JOINT_TILING_S = 2.0
 """For each search of a joint tiling."""
 DEFAULT_SEARCH = Budget(max_evaluations=170)
@@ -57,10 +59,12 @@ class SimulationRequest:
     * `dtype` says what floating-point numbers are lowered to, inputs and results included: `float16`, `int8`;
       as the target's option of this name. Without it the machine keeps what it multiplies, and the widest
       that it does in place of other types.
-    * `recipe` says how to plan: `best` of a portfolio (the default), `search` from there on, or a plan with a
-      name, such as `graphturbo` or `tvm`. Instead of one, `partition`, `schedule` and `memory` name planners;
-      what is not named is the target's default.
-    * `budget` bounds each plan: of `best`, how many recipes are tried or for how long, the paper's own first;
+    * `recipe` says how to plan: `best` of a portfolio (the default), `search` from there on, best of the
+      `grid` of every partitioner with every scheduler, or a plan with a name, such as `graphturbo` or `tvm`.
+      Instead of one, `partition`, `schedule` and `memory` name planners; what is not named is the target's
+      default.
+    * `budget` bounds each plan: of `best`, how many recipes are tried or for how long, the paper's own first,
+      and of `grid`, the plain ones first;
       of `search`, for how long both last, or how many plans are simulated beyond the portfolio (170).
     * `objective` is what the best plan has least of, and a search makes less: `latency`, `energy` of the
       described cluster, or their product `edp`.
@@ -108,12 +112,12 @@ class SimulationRequest:
                 f"recipe {self.recipe}: says how to cut, order and spill; leave it out, or partition, "
                 "schedule and memory."
             )
-        if self.budget is not None and (planners or self.recipe not in (None, BEST, SEARCH)):
+        if self.budget is not None and (planners or self.recipe not in (None, *_MANY)):
             chosen = {"recipe": self.recipe, **planners}
             names = ", ".join(f"{key} {name}" for key, name in chosen.items() if name is not None)
             raise UsageError(
-                f"budget {self.budget}: with {names} there is one plan; leave it out, or take recipe best or "
-                "search instead."
+                f"budget {self.budget}: with {names} there is one plan; leave it out, or take recipe "
+                f"{', '.join(_MANY[:-1])} or {_MANY[-1]} instead."
             )
         latency_limit_s(self.max_latency_ms, wanted_batch(self.batch))
 
@@ -148,12 +152,14 @@ class SimulationRequest:
         target, recipe = str(self.target), self.recipe or BEST
         if recipe in named:
             return named[recipe]
-        if recipe not in (BEST, SEARCH):
-            raise UsageError(f"recipe {recipe!r}: expected {BEST}, {SEARCH}, {', '.join(named)}.")
-        budget = None if recipe == BEST else self.budget or DEFAULT_SEARCH  # of what follows the portfolio
+        if recipe not in _MANY:
+            raise UsageError(f"recipe {recipe!r}: expected {', '.join((*_MANY, *named))}.")
+        # Of what follows the portfolio.
+        budget = self.budget or DEFAULT_SEARCH if recipe == SEARCH else None
         names = dict.fromkeys(("partition", "schedule", "memory"), AUTO) | self.planners
         hint = self.objective
-        return Options(target=target, budget=budget, hint=hint, **names).resolved()  # type: ignore[arg-type]  # parsed before
+        plan = "grid" if recipe == GRID else "portfolio"
+        return Options(target=target, plan=plan, budget=budget, hint=hint, **names).resolved()  # type: ignore[arg-type]  # parsed before
 
 
 def _lowering(target: str, dtype: str | None) -> str:
@@ -194,6 +200,8 @@ class TriedRecipe:
     recipe: str
     time_s: float | None = field(metadata=about("Null where another objective than time was asked for."))
     cost: float | None = field(metadata=about("In the objective's unit."))
+    why: str = field(metadata=about("Why there is no plan; empty where there is one."))
+    planners: Recipe | None = field(metadata=about(hidden=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +238,7 @@ class SimulationResult(SimulatedRecipe, Result):
     joint_tilings: tuple[JointTiling, ...] | None = field(
         metadata=about("Subgraphs beside the best joint tilings of their operators.", optional=True)
     )
+    is_grid: bool = field(metadata=about(hidden=True))
     num_clusters: int = field(metadata=about(hidden=True))
     code: SimulatedCode = field(metadata=about(hidden=True))
 
@@ -249,6 +258,8 @@ class SimulationResult(SimulatedRecipe, Result):
         if self.batches:
             rows = tuple((str(b.batch), f"{b.throughput_per_s:,.0f}") for b in self.batches)
             tables.insert(0, Table(("samples a cluster", "samples/s"), rows, right=(0, 1)))
+        if self.is_grid:
+            tables.insert(0, self._grid_table())
         if self.compared:
             rows = tuple(
                 (
@@ -264,12 +275,36 @@ class SimulationResult(SimulatedRecipe, Result):
             tables.append(_joint_table(self.joint_tilings))
         return tables
 
+    def _grid_table(self) -> Table:
+        """The least cost of each scheduler with each partitioner, whatever the memory planner and mapper."""
+        cheapest: dict[tuple[str, str], float | None] = {}
+        for tried in self.tried:
+            if tried.planners is not None:
+                key = tried.planners.schedule, tried.planners.partition
+                costs = [c for c in (cheapest.get(key), tried.cost) if c is not None]
+                cheapest[key] = min(costs, default=None)
+        partitions = tuple(dict.fromkeys(partition for _, partition in cheapest))
+
+        def cell(schedule: str, partition: str) -> str:
+            cost = cheapest.get((schedule, partition))
+            return "-" if cost is None else f"{cost:,.0f}"
+
+        rows = tuple(
+            (schedule, *(cell(schedule, partition) for partition in partitions))
+            for schedule in dict.fromkeys(schedule for schedule, _ in cheapest)
+        )
+        title = f"schedulers with partitioners: {self.objective} in {self.objective_unit}"
+        return Table(("", *partitions), rows, title, tuple(range(1, len(partitions) + 1)))
+
     def lines(self) -> Sequence[str]:
         """What was tried and checked."""
         lines = []
         if self.tried:
             untried = f"; the budget left {self.num_untried} untried" if self.num_untried else ""
             lines.append(f"{len(self.tried)} recipes tried, {self.num_simulated} different plans{untried}")
+        if self.is_grid:
+            whys = {tried.recipe: tried.why for tried in self.tried if tried.cost is None}
+            lines += [f"no plan of {recipe}: {why}" for recipe, why in whys.items()]
         if self.values_checked:
             lowered = any(kept.file != kept.stored for kept in self.element_types)
             types = ", in the file's types, without the rounding of those they are kept as" if lowered else ""
@@ -425,7 +460,13 @@ class _Simulation:
             batches=tuple(TriedBatch(n, per_s) for n, per_s in throughputs),
             runs=asked_runs,
             tried=tuple(
-                TriedRecipe(a.what, a.cost * 1e-9 if a.cost is not None and is_time else None, a.cost)
+                TriedRecipe(
+                    a.what,
+                    a.cost * 1e-9 if a.cost is not None and is_time else None,
+                    a.cost,
+                    a.error,
+                    a.recipe,
+                )
                 for a in chosen.attempts
             ),
             objective=request.objective,
@@ -435,6 +476,7 @@ class _Simulation:
             compared=compared,
             values_checked=request.check,
             joint_tilings=tilings,
+            is_grid=request.recipe == GRID,
             num_clusters=self.num_clusters,
             code=chosen.code,
         )

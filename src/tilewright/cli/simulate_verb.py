@@ -37,8 +37,9 @@ def simulate(
     recipe: str | None = typer.Option(
         None,
         "--recipe",
-        help="How to plan: best (of a portfolio; the default), search (improves that plan), graphturbo, tvm, "
-        "astitch, variant-1 to variant-4. All but graphturbo and variant-4 may end in -overlapped.",
+        help="How to plan: best (of a portfolio; the default), search (improves that plan), grid (every "
+        "partitioner with every scheduler), graphturbo, tvm, astitch, variant-1 to variant-4. All but "
+        "graphturbo and variant-4 may end in -overlapped.",
         rich_help_panel=PLANS,
     ),
     partition: str | None = flag(

@@ -6,8 +6,8 @@ plan of a recipe and price it can have the best of any number of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.progress import Progress
@@ -35,17 +35,26 @@ class Recipe:
         return ", ".join(filter(None, (self.partition, self.schedule, self.memory, self.execution)))
 
 
+class Recipes(Protocol):
+    """Recipes, one behind another, and about how many they are."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Recipe]: ...
+
+
 PLAIN_RECIPE = Recipe("layerwise", "sequential", "arena")
 """What every target can run, and what nothing may be slower than."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What was tried, and the cost of its plan, or why there is none."""
+    """What was tried, and the cost of its plan, or why there is none; its recipe, if it has one."""
 
     what: str
     cost: float | None
     error: str = ""
+    recipe: Recipe | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,7 +69,7 @@ class Best(Generic[T]):
 
 
 def best_of(
-    recipes: Sequence[Recipe],
+    recipes: Recipes,
     make: Callable[[Recipe], T],
     cost: Callable[[T], float],
     report: Progress | None = None,
@@ -69,6 +78,8 @@ def best_of(
     spend: Callable[[], bool] | None = None,
 ) -> Best[T]:
     """Make and price a plan of each recipe. A recipe of which none can be made is an attempt that failed.
+
+    Recipes are asked for one by one: what comes next may depend on the plans before.
 
     The `incumbent` is the best of recipes before; its attempts come first, and equals do not replace it.
     `spend` is asked before each recipe: once it says no, the rest are left untried, as soon as there is a
@@ -84,13 +95,16 @@ def best_of(
         attempts += incumbent.attempts
     num_untried = 0 if incumbent is None else incumbent.num_untried
     first_error: TilewrightError | None = None
+    total = len(recipes)
+    is_over = False
     for number, recipe in enumerate(recipes):
-        if spend is not None and not spend() and best is not None:
-            num_untried += len(recipes) - number
-            break
-        if report is not None and len(recipes) > 1:
+        if is_over or (spend is not None and not spend() and best is not None):
+            is_over = True
+            num_untried += 1
+            continue
+        if report is not None and total != 1:
             so_far = "" if best is None else f" (best so far: {best[2]})"
-            report(f"{recipe}{so_far}", number, len(recipes))
+            report(f"{recipe}{so_far}", min(number, total - 1), total)
         try:
             plan = make(recipe)
             price = cost(plan)
@@ -98,9 +112,9 @@ def best_of(
             raise
         except TilewrightError as error:
             first_error = first_error or error
-            attempts.append(Attempt(str(recipe), None, str(error)))
+            attempts.append(Attempt(str(recipe), None, str(error), recipe))
             continue
-        attempts.append(Attempt(str(recipe), price))
+        attempts.append(Attempt(str(recipe), price, recipe=recipe))
         if best is None or price < best[0]:
             best = (price, plan, recipe)
     if best is None:

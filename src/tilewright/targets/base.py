@@ -280,6 +280,11 @@ class Backend(Protocol):
         """What else is worth trying once the best of those is known."""
         ...
 
+    def placements(self, recipe: Recipe) -> Iterable[Recipe]:
+        """The same partition and order under other memory planners and mappers, where they decide anything
+        in the plan that was made of a recipe."""
+        ...
+
     def improve(
         self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
     ) -> Improved:
@@ -449,6 +454,10 @@ class PlainBackend:
 
     def variants(self, best: Recipe) -> Iterable[Recipe]:
         """None."""
+        return ()
+
+    def placements(self, recipe: Recipe) -> Iterable[Recipe]:
+        """None: what one arena holds costs no time."""
         return ()
 
     def improve(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import TypeVar
@@ -45,7 +47,8 @@ from tilewright.targets.npu.recipes import (
 )
 from tilewright.targets.npu.search import search
 from tilewright.targets.npu.simulate import Policy, Simulation
-from tilewright.targets.npu.tile_mapping import MapperName, tiler_of
+from tilewright.targets.npu.tile_mapping import MAPPER_NAMES, MapperName
+from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works
 
 _T = TypeVar("_T")
@@ -63,13 +66,14 @@ class NpuBackend(PlainBackend):
         machine: Machine,
         types: ElementTypes,
         policy_of: Callable[[str], Policy],
+        tiler_of: Callable[[str], Tiler],
+        mapper: MapperName,
         graph: Graph,
         options: Options,
-        mapper: MapperName = "exact",
     ) -> None:
         super().__init__(target, graph, options)
         self.machine, self.types, self._policy_of = machine, types, policy_of
-        self.tiler = tiler_of(machine, mapper)
+        self._tiler_of, self._mapper = functools.cache(tiler_of), mapper
         self.works, self._works_of_parts = Works(machine, types), Works(machine, types.inside)
         self._has_energies = EnergyTable.of(machine).missing is None
         source = f"{SOURCE}, energies by model:{machine.name}" if self._has_energies else SOURCE
@@ -84,13 +88,13 @@ class NpuBackend(PlainBackend):
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()
         self._scopes: OrderedDict[Hashable, ScopePlan] = OrderedDict()
         self._estimates: dict[Hashable, Estimate] = {}
-        self._peaks_of_plans: dict[Hashable, tuple[int, int]] = {}
+        self._figures_of_plans: dict[Hashable, _Figures] = {}
         self._outclassed: dict[Hashable, Outclassed] = {}
         self._taken: dict[Recipe, str] = {}  # of two orders that a recipe asks for
         self._least_s = inf  # of all plans so far that memory is large enough for
         self._waiting: set[Recipe] = set()  # of programs with few instances, in which all units wait at times
         self._waiting_keys: set[Hashable] = set()
-        self._peaks: dict[Recipe, tuple[int, int]] = {}  # of the cores' buffers, and of the shared one
+        self._figures: dict[Recipe, _Figures] = {}
 
     @property
     def num_simulated(self) -> int:
@@ -122,7 +126,7 @@ class NpuBackend(PlainBackend):
         buffer for values, so that more of it is left for what passes; groups of cores where units wait."""
         if not best.memory.startswith(tuple(_SPILLING)):
             return
-        local_peak, shared_peak = self._peaks[best]
+        figures = self._figures[best]
         chosen = Spec.parse(best.memory)
         options = dict(chosen.options)
         local = local_capacity_bytes(self.machine)
@@ -136,10 +140,14 @@ class NpuBackend(PlainBackend):
             yield from (replace(best, schedule=order) for order in IN_GROUPS)
         # Only a limit below what lies there changes anything.
         limits = [
-            (size, shared) for size in smaller_capacities(local, _COARSE, _LEAST_SHARE) if size < local_peak
+            (size, shared)
+            for size in smaller_capacities(local, _COARSE, _LEAST_SHARE)
+            if size < figures.local_peak_bytes
         ]
         limits += [
-            (local, size) for size in smaller_capacities(shared, _COARSE, _LEAST_SHARE) if size < shared_peak
+            (local, size)
+            for size in smaller_capacities(shared, _COARSE, _LEAST_SHARE)
+            if size < figures.shared_peak_bytes
         ]
         for most in limits:
             limited = options | {"most_bytes": "+".join(map(str, most))}
@@ -156,6 +164,22 @@ class NpuBackend(PlainBackend):
         if best.partition != GRAPHTURBO.partition:
             order = self._taken.get(GRAPHTURBO, GRAPHTURBO.schedule)
             yield replace(GRAPHTURBO, schedule=order, execution=RESIDENT)
+
+    def placements(self, recipe: Recipe) -> Iterator[Recipe]:
+        """Another rule of what leaves a full buffer, where something does; other mappers, where layers are
+        tiled by one."""
+        figures = self._figures.get(recipe)
+        if figures is None:
+            return
+        memories, mappers = [recipe.memory], [recipe.execution]
+        if figures.spilled_bytes and recipe.memory in _SPILLING:
+            memories.append(_SPILLING[recipe.memory])
+        if figures.is_mapped and not recipe.execution:
+            mappers += [f"mapper={name}" for name in MAPPER_NAMES if name != self._mapper]
+        for memory, mapper in itertools.product(memories, mappers):
+            other = replace(recipe, memory=memory, execution=mapper)
+            if other != recipe:
+                yield other
 
     def improve(
         self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
@@ -219,7 +243,7 @@ class NpuBackend(PlainBackend):
         cores = None if separate else core_groups_of(schedule, instances, self.machine.num_cores_per_cluster)
         key = (cut, order, launches, cores, recipe.memory, recipe.execution)
         if key in self._plans or (is_known and key in self._estimates):
-            self._peaks[recipe] = self._peaks_of_plans[key]
+            self._figures[recipe] = self._figures_of_plans[key]
             if key in self._waiting_keys:
                 self._waiting.add(recipe)
             return key
@@ -235,7 +259,7 @@ class NpuBackend(PlainBackend):
                 policy,
                 self._least_seconds,
                 launches,
-                self.tiler,
+                self._tiler_of(recipe.execution),
                 most_s,
                 cores,
                 self.works,
@@ -248,8 +272,12 @@ class NpuBackend(PlainBackend):
             self._least_s = min(self._least_s, planned.simulation.time_s)
         _keep(self._plans, key, planned, _NUM_PLANS_KEPT)
         _keep(self._scopes, key, planned.scopes, _NUM_PLACED_KEPT)
-        peaks = levels[Scope.LOCAL].peak_bytes, levels[Scope.SHARED].peak_bytes
-        self._peaks[recipe] = self._peaks_of_plans[key] = peaks
+        self._figures[recipe] = self._figures_of_plans[key] = _Figures(
+            levels[Scope.LOCAL].peak_bytes,
+            levels[Scope.SHARED].peak_bytes,
+            planned.scopes.spilled_bytes,
+            any(step.tiling.bound_s > 0 for step in planned.simulation.steps),
+        )
         if cores is None and self._waits(planned, policy):
             self._waiting.add(recipe)
             self._waiting_keys.add(key)
@@ -274,7 +302,7 @@ class NpuBackend(PlainBackend):
         maps = self.analysis.maps.of_copies()  # a part's nodes are copies
         if not is_launched:
             return simulated(
-                schedule, self.machine, policy=policy, types=types, tiler=self.tiler, maps=maps
+                schedule, self.machine, policy=policy, types=types, tiler=self._tiler_of(""), maps=maps
             ).simulation
         # Its bound is not asked for: company makes no kernel faster.
         policy = replace(policy, launches="each subgraph")
@@ -287,10 +315,21 @@ class NpuBackend(PlainBackend):
             policy=policy,
             least_seconds={},
             launches=launches_of(schedule, instances),
-            tiler=self.tiler,
+            tiler=self._tiler_of(""),
             works=self._works_of_parts,
             keeps="tasks",
         ).simulation
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What of a plan decides which variants of it can differ: how full the cores' buffers and the shared one
+    get, what leaves them, whether a mapper tiled a layer."""
+
+    local_peak_bytes: int
+    shared_peak_bytes: int
+    spilled_bytes: int
+    is_mapped: bool
 
 
 _SPILLING = {MEMORY: "largest-size", "largest-size": MEMORY}

@@ -21,7 +21,8 @@ from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.batches import MAX_BATCH, batches_of
 from tilewright.targets.npu.recipes import NAMED
 from tilewright.targets.npu.simulate import Overlap, Policy
-from tilewright.targets.npu.tile_mapping import MapperName
+from tilewright.targets.npu.tile_mapping import MapperName, tiler_of
+from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works, works_of
 
 
@@ -88,7 +89,9 @@ class NpuTarget:
                 "add it to the machine's file, or give --hint latency."
             )
         self._require(graph)
-        return NpuBackend(self, self.machine, self.types, self.policy, graph, options, self.mapper)
+        return NpuBackend(
+            self, self.machine, self.types, self.policy, self.tiler, self.mapper, graph, options
+        )
 
     def policy(self, execution: str = "") -> Policy:
         """How it runs steps; `execution` are options that take the place of its own.
@@ -96,9 +99,16 @@ class NpuTarget:
         Raises:
             UsageError: there is no such option.
         """
-        run = with_options(self, Spec.parse(f"{self.family}{{{execution}}}")) if execution else self
+        run = self._running(execution)
         launches = self.machine.launches if run.launches == "as described" else run.launches
         return Policy(run.overlap, run.keeps_weights, run.resident_weights, launches)
+
+    def _running(self, execution: str) -> NpuTarget:
+        return with_options(self, Spec.parse(f"{self.family}{{{execution}}}")) if execution else self
+
+    def tiler(self, execution: str = "") -> Tiler:
+        """What tiles steps; `execution` as of `policy`."""
+        return tiler_of(self.machine, self._running(execution).mapper)
 
     def named_plans(self, text: str) -> Mapping[str, Options]:
         """The paper's own and its baselines."""

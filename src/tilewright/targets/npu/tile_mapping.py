@@ -13,7 +13,7 @@ from collections.abc import Hashable
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field, replace
 from math import ceil, prod
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -42,6 +42,7 @@ _SMALLER = (1.0, 0.5, 0.25, 0.125)  # shares of the levels to plan for, for mapp
 
 MapperName = Literal["exact", "cosa", "paper"]
 """Who says how operands that have to be read again are tiled."""
+MAPPER_NAMES: tuple[MapperName, ...] = get_args(MapperName)
 
 # Extents are rounded up before, and a search that grows beyond a moment's work ends with the best it has.
 _SPECS: MappingOf[MapperName, str] = {

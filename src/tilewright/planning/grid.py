@@ -1,0 +1,48 @@
+"""Every partitioner with every scheduler as recipes of one loop, and other placements where they matter.
+
+Planners were published one by one. The best of their combinations is what a search that decides all their
+questions together has to beat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tilewright.planning.portfolio import Recipe
+from tilewright.records import dataclass
+
+CHANCE = "random"
+"""The member of a family that tests compare with: no method."""
+
+
+def methods(names: Iterable[str], first: str) -> tuple[str, ...]:
+    """The members of a family that are methods, the `first` of them first.
+
+    >>> methods(("greedy", "random", "sequential"), "sequential")
+    ('sequential', 'greedy')
+    """
+    return (first, *(name for name in names if name not in (first, CHANCE)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grid:
+    """Combinations of planners by name; its length counts partitioners times schedulers.
+
+    `others` gives the same partition and order under other memory planners and mappers. It is asked behind
+    each recipe, when its plan is known, as most plans are the same under all of them.
+    """
+
+    partitions: Sequence[str]
+    schedules: Sequence[str]
+    memory: str
+    others: Callable[[Recipe], Iterable[Recipe]]
+
+    def __len__(self) -> int:
+        return len(self.partitions) * len(self.schedules)
+
+    def __iter__(self) -> Iterator[Recipe]:
+        for partition in self.partitions:
+            for schedule in self.schedules:
+                recipe = Recipe(partition, schedule, self.memory)
+                yield recipe
+                yield from self.others(recipe)
