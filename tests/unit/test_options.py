@@ -70,6 +70,7 @@ def test_json_tells_apart_what_changes_the_artifact() -> None:
         {"partition": "none"},
         {"schedule": "greedy"},
         {"memory": "naive"},
+        {"plan": "grid"},
         {"disabled_passes": ("fold-constants",)},
         {"passes": ("fold-constants",)},
         {"accuracy": "strict"},
