@@ -88,13 +88,13 @@ class NpuBackend(PlainBackend):
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()
         self._scopes: OrderedDict[Hashable, ScopePlan] = OrderedDict()
         self._estimates: dict[Hashable, Estimate] = {}
-        self._figures_of_plans: dict[Hashable, _Figures] = {}
+        self._figures_of_plans: dict[Hashable, PlanFigures] = {}
         self._outclassed: dict[Hashable, Outclassed] = {}
         self._taken: dict[Recipe, str] = {}  # of two orders that a recipe asks for
         self._least_s = inf  # of all plans so far that memory is large enough for
         self._waiting: set[Recipe] = set()  # of programs with few instances, in which all units wait at times
         self._waiting_keys: set[Hashable] = set()
-        self._figures: dict[Recipe, _Figures] = {}
+        self._figures: dict[Recipe, PlanFigures] = {}
 
     @property
     def num_simulated(self) -> int:
@@ -272,7 +272,7 @@ class NpuBackend(PlainBackend):
             self._least_s = min(self._least_s, planned.simulation.time_s)
         _keep(self._plans, key, planned, _NUM_PLANS_KEPT)
         _keep(self._scopes, key, planned.scopes, _NUM_PLACED_KEPT)
-        self._figures[recipe] = self._figures_of_plans[key] = _Figures(
+        self._figures[recipe] = self._figures_of_plans[key] = PlanFigures(
             levels[Scope.LOCAL].peak_bytes,
             levels[Scope.SHARED].peak_bytes,
             planned.scopes.spilled_bytes,
@@ -322,7 +322,7 @@ class NpuBackend(PlainBackend):
 
 
 @dataclass(frozen=True, slots=True)
-class _Figures:
+class PlanFigures:
     """What of a plan decides which variants of it can differ: how full the cores' buffers and the shared one
     get, what leaves them, whether a mapper tiled a layer."""
 

@@ -15,6 +15,7 @@ from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.passes import run_passes
 from tilewright.planning.portfolio import Recipe
+from tilewright.targets.npu.backend import PlanFigures
 from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, RESIDENT, smaller_capacities
 from tilewright.targets.npu.target import NpuTarget
 
@@ -72,6 +73,6 @@ def test_the_papers_own_is_tried_with_weights_that_stay_where_they_can(machine: 
     graph = network("squeezenet1_1", image=32)
     backend = NpuTarget(load_preset(machine)).backend(graph, Options())
     best = Recipe("layerwise", "sequential", MEMORY)
-    backend._peaks[best] = (0, 0)
+    backend._figures[best] = PlanFigures(0, 0, 0, is_mapped=False)
     found = [recipe for recipe in backend.variants(best) if recipe.execution == RESIDENT]
     assert [recipe.partition for recipe in found] == (["layerwise", GRAPHTURBO.partition] if is_tried else [])
