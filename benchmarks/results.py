@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.loops.problem import Problem, written
-from tilewright.reproduce.cosa import NETWORKS
+from tilewright.reproduce.cosa.paper import NETWORKS
 
 
 def with_table(page: str, text: str, name: str = "table") -> str:

@@ -83,7 +83,7 @@ class Cosa:
             mapping,
             cost,
             quality,
-            Provenance(self.name, note=note),
+            Provenance(self.name, num_evaluations=1, note=note),
             bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
             bound_energy_pj=energy_bound_pj(problem.problem, problem.machine, problem.cost_options),
             seconds=seconds,

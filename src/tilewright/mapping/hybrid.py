@@ -69,6 +69,7 @@ class Hybrid:
         meter = budget.start()
         best: Found | None = None
         drawn = legal = looked_at = 0
+        invalid = 0.0
         for number in range(self.num_threads + 1):
             if number == self.num_threads and (best is not None or meter.cut_off):
                 break
@@ -84,6 +85,7 @@ class Hybrid:
             thread_best = thread.best
             drawn, legal = drawn + thread.num_drawn, legal + thread.num_legal
             looked_at += thread.num_looked_at
+            invalid += thread.num_invalid
             if thread_best is not None and (best is None or is_better(thread_best.key, best.key)):
                 best = thread_best
         note = (
@@ -91,7 +93,8 @@ class Hybrid:
             f"{looked_at} mappings of {legal} legal tilings of {drawn} drawn"
         )
         provenance = Provenance(self.name, self.seed, looked_at, note)
-        return solution(problem, tilings, best, provenance, meter.cut_off, started)
+        # As Timeloop counts them: an illegal tiling is as many samples as it would try of it.
+        return solution(problem, tilings, best, provenance, meter.cut_off, started, looked_at + invalid)
 
 
 def is_better(candidate: tuple[float, float], incumbent: tuple[float, float]) -> bool:
@@ -127,6 +130,7 @@ class _Thread:
         self.num_drawn = 0
         self.num_legal = 0
         self.num_looked_at = 0
+        self.num_invalid = 0.0
 
     @property
     def best(self) -> Found | None:
@@ -173,9 +177,12 @@ class _Thread:
             for row in (*legal, BATCH):
                 in_a_row = invalid + np.cumsum(costs[start:row])
                 if len(in_a_row) and in_a_row[-1] >= self.timeout:
-                    self.num_drawn += 1 + int(np.argmax(in_a_row >= self.timeout))
+                    last = int(np.argmax(in_a_row >= self.timeout))
+                    self.num_drawn += 1 + last
+                    self.num_invalid += float(in_a_row[last]) - invalid
                     return
                 self.num_drawn += row - start
+                self.num_invalid += float(in_a_row[-1]) - invalid if len(in_a_row) else 0.0
                 if row < BATCH:
                     self.num_drawn += 1
                     invalid, start = 0.0, row + 1

@@ -81,9 +81,8 @@ class Random:
                     break
             num_drawn += count
         note = f"seed {self.seed}; {num_valid} legal of {num_drawn} tilings drawn"
-        return solution(
-            problem, tilings, best, Provenance(self.name, self.seed, num_valid, note), meter.cut_off, started
-        )
+        provenance = Provenance(self.name, self.seed, num_valid, note)
+        return solution(problem, tilings, best, provenance, meter.cut_off, started, num_drawn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +110,12 @@ def solution(
     provenance: Provenance,
     cut_off: bool,
     started: float,
+    num_samples: float,
 ) -> MappingSolution:
-    """The best found, or the mapping of the smallest tiles where chance found none."""
+    """The best found, or the mapping of the smallest tiles where chance found none.
+
+    `details["samples"]` is how many mappings were drawn for it, legal or not.
+    """
     if best is None:
         mapping = tilings.everything_outermost()
         cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
@@ -131,6 +134,7 @@ def solution(
         quality,
         provenance,
         seconds=time.perf_counter() - started,
+        details={"samples": num_samples},
         bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
         bound_energy_pj=energy_bound_pj(problem.problem, problem.machine, problem.cost_options),
     )

@@ -13,7 +13,7 @@ REPRODUCTIONS: Registry[Reproduction] = Registry(
     "paper",
     members={
         "ago": "tilewright.reproduce.ago.reproduction:Ago",
-        "cosa": "tilewright.reproduce.cosa:Cosa",
+        "cosa": "tilewright.reproduce.cosa.reproduction:Cosa",
         "graphturbo": "tilewright.reproduce.graphturbo.reproduction:GraphTurbo",
         "ios": "tilewright.reproduce.ios.reproduction:Ios",
         "pcgc": "tilewright.reproduce.pcgc.reproduction:Pcgc",
