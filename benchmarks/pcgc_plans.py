@@ -29,7 +29,7 @@ from tilewright.options import Options
 from tilewright.planning import Infeasible
 from tilewright.targets import find_target
 
-OTHERS = {"rules": "pcgc{recut=none,defaults=false}", "layerwise": "layerwise", "graphturbo": "graphturbo"}
+OTHERS = {"rules": "pcgc{recut=none}", "layerwise": "layerwise", "graphturbo": "graphturbo"}
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from tilewright.ir.derive import operator_class
 from tilewright.partition import Partition, PartitionProblem, check_partition
 from tilewright.partition.fusion_records import Verdict
 from tilewright.partition.pcgc import Pcgc
-from tilewright.partition.pcgc.fuse import StaticFusion
+from tilewright.partition.pcgc.fuse import NO_LIMIT, StaticFusion
 from tilewright.partition.pcgc.pieces import FREE, Cost, Pieces, bits
 from tilewright.partition.pcgc.planner import PcgcWork
 from tilewright.partition.pcgc.recut import Exact, apart, frontier, greedy, splits_of, whole
@@ -37,14 +37,15 @@ def test_partitions_keep_to_the_rules_and_cost_no_more_than_any_candidate(seed: 
     rng = random.Random(seed)
     capacity = rng.choice((None, 0, 100, 1000))
     static = solve(problem, Pcgc("none", capacity_bytes=capacity))
-    recut = solve(problem, Pcgc("exact", capacity_bytes=capacity, defaults=False))
-    step = solve(problem, Pcgc("greedy", capacity_bytes=capacity, defaults=False))
+    recut = solve(problem, Pcgc("exact", capacity_bytes=capacity, start="static-fusion"))
+    step = solve(problem, Pcgc("greedy", capacity_bytes=capacity, start="static-fusion"))
     best = solve(problem, Pcgc(capacity_bytes=capacity))
+    alone = solve(problem, Pcgc(start="rules-alone", capacity_bytes=capacity))
     assert best.quality.cost <= recut.quality.cost * (1 + 1e-9)
     assert recut.quality.cost <= static.quality.cost * (1 + 1e-9)
     assert step.quality.cost <= static.quality.cost * (1 + 1e-9)
     table = RuleTable.default()
-    for partition in (static, recut, step):
+    for partition in (static, recut, step, alone):
         records = {(r.producer, r.consumer, r.value): r for r in partition.fusions}
         for decision in partition.decisions:
             classes = operator_class(decision.producer), operator_class(decision.consumer)
@@ -62,10 +63,10 @@ def test_what_is_fused_after_known_clusters_is_as_if_nothing_had_been_fused_befo
     problem = PartitionProblem(graph, cost=ROOFLINE)
     rng = random.Random(seed)
     known = [sorted(rng.sample(range(len(graph.nodes)), 2)) for _ in range(3)]
-    fusion = StaticFusion(problem, RuleTable.default(), None)
+    fusion = StaticFusion(problem, RuleTable.default(), NO_LIMIT)
     plain = fusion.run()
     found = fusion.with_known(known)
-    again = StaticFusion(problem, RuleTable.default(), None)
+    again = StaticFusion(problem, RuleTable.default(), NO_LIMIT)
     again.run()
     assert again.with_known(known) == found
     assert fusion.with_known(()) == plain
@@ -159,6 +160,19 @@ def test_trees_are_cut_as_brute_force_would_and_greedy_is_no_better(seed: int, i
     assert exact.within(corners[-1].secondary - 0.5) is None
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_no_tree_is_cut_at_least_as_well_as_by_the_greedy_algorithm(seed: int) -> None:
+    rng = random.Random(seed)
+    num_atoms = rng.randint(4, 14)
+    edges = [(u, v) for v in range(1, num_atoms) for u in range(v) if u == v - 1 or rng.random() < 0.2]
+    clusters: list[Pieces] = [Priced(num_atoms, edges, rng)]
+    exact = Exact(clusters)
+    for price in (0.0, 1.0, inf):
+        best = exact.at(price)
+        assert total(clusters, best.parts) == best.cost
+        assert best.cost.weighted(price) <= greedy(clusters, price=price).cost.weighted(price)
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_greedy_keeps_to_its_threshold_as_soon_as_it_is_below(seed: int) -> None:
     clusters = tree(random.Random(seed), is_chain=False)
@@ -188,6 +202,6 @@ def test_splits_are_parts_that_can_run_one_after_the_other(seed: int) -> None:
 def test_the_whole_is_what_static_fusion_made_and_apart_its_atoms() -> None:
     problem = PartitionProblem(random_graph(3, 20), cost=ROOFLINE)
     work = PcgcWork.of(problem, Pcgc(), Budget().start())
-    (pieces,) = (start.pieces for start in work.starts if start.name == "static fusion")
+    (pieces,) = (start.pieces for start in work.starts if start.name == "static-fusion")
     assert list(whole(pieces).parts) == [(p.all,) for p in pieces]
     assert sum(map(len, apart(pieces).parts)) == len(work.fused.atoms)

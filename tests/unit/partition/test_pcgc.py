@@ -57,7 +57,7 @@ def solve(
     graph: Graph, pcgc: Pcgc | None = None, cost: Roofline = ROOFLINE, machine: str | None = None
 ) -> Partition:
     problem = PartitionProblem(graph, None if machine is None else load_preset(machine), cost)
-    partition = (pcgc or Pcgc(defaults=False)).solve(problem, Budget())
+    partition = (pcgc or Pcgc(start="static-fusion")).solve(problem, Budget())
     assert isinstance(partition, Partition)
     assert check_partition(problem, partition) == ()
     return partition
@@ -106,6 +106,52 @@ def test_what_is_wrong_with_a_file_of_rules_is_one_line(tmp_path: Path, text: st
     assert str(path) in str(caught.value)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# Starting partitions
+
+
+def test_weights_of_the_operator_that_runs_take_room_on_the_chip_too() -> None:
+    b = GraphBuilder()
+    graph = b.finish(conv(b, conv(b, b.input(1, 4, 8, 8), 8, 3), 8, 3))
+    passing_bytes, weights_bytes = 8 * 8 * 8 * 4, 8 * 8 * 3 * 3 * 4  # of the second, the larger ones
+    for spare_bytes, num_subgraphs in ((-1, 2), (0, 1)):
+        capacity = passing_bytes + weights_bytes + spare_bytes
+        assert len(solve(graph, Pcgc("none", capacity_bytes=capacity)).subgraphs) == num_subgraphs
+
+
+def test_rules_alone_fuse_without_regard_to_the_chip() -> None:
+    b = GraphBuilder()
+    graph = b.finish(conv(b, conv(b, b.input(1, 4, 8, 8), 8, 3), 8, 3))
+    for start, num_subgraphs in (("static-fusion", 2), ("rules-alone", 1)):
+        member = PARTITIONERS.get(f"pcgc{{recut=none,capacity_bytes=0,start={start}}}")
+        partition = member.solve(PartitionProblem(graph, cost=ROOFLINE), Budget())
+        assert isinstance(partition, Partition)
+        assert len(partition.subgraphs) == num_subgraphs
+
+
+def test_a_starting_partition_as_it_is_is_the_default_one_and_fused_on_has_no_more_subgraphs() -> None:
+    graph, machine = inception(GraphBuilder()), load_preset("a310")
+    problem = PartitionProblem(graph, machine, ROOFLINE)
+    for name in ("layerwise", "graphturbo"):
+        default = PARTITIONERS.get(name).solve(problem, Budget())
+        assert isinstance(default, Partition)
+        as_it_is = PARTITIONERS.get(f"pcgc{{recut=none,start={name}}}").solve(problem, Budget())
+        assert isinstance(as_it_is, Partition)
+        assert {s.nodes for s in as_it_is.subgraphs} == {s.nodes for s in default.subgraphs}
+        fused_on = PARTITIONERS.get(f"pcgc{{recut=none,start={name}-fused-on}}").solve(problem, Budget())
+        assert isinstance(fused_on, Partition)
+        assert len(fused_on.subgraphs) <= len(as_it_is.subgraphs)
+
+
+def test_a_starting_partition_that_cannot_be_had_is_refused(tmp_path: Path) -> None:
+    problem = PartitionProblem(inception(GraphBuilder()), cost=ROOFLINE)
+    with pytest.raises(UsageError, match=r"start=graphturbo: the machine has no local buffers"):
+        Pcgc(start="graphturbo").solve(problem, Budget())
+    path = tmp_path / "mine.yaml"
+    path.write_text("rules: {complex: {algebraic: prohibited}}\n")
+    with pytest.raises(UsageError, match=r"start=layerwise: it fuses what the rules forbid"):
+        Pcgc(start="layerwise", rules=str(path)).solve(problem, Budget())
 
 
 # Examples of section 3.7

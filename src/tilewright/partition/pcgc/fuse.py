@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass
 
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
-from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine import Level, Machine
 from tilewright.ir.derive import operator_class
 from tilewright.ir.graph import Node, Value
 from tilewright.partition.base import PartitionProblem
@@ -25,25 +25,51 @@ Edge = tuple[int, int, Value]
 """Producer and consumer by their positions, and what passes."""
 
 
-def on_chip_bytes(machine: Machine | None) -> int | None:
-    """Bytes of values that stay on the chip of one cluster; None: without a limit.
+@dataclass(frozen=True, slots=True)
+class OnChip:
+    """Bytes of one cluster's chip that values may take, and values and weights together; None: no limit."""
 
-    What schedules fill, as far as values may lie there; else the largest cache of the cluster.
-    """
-    if machine is None:
-        return None
-    shared = shared_capacity_bytes(machine)
-    if shared is None:
-        return None
-    filled = local_capacity_bytes(machine) + shared
-    if filled:
-        return filled
-    caches = [
-        int(level.capacity_bytes * machine.num_instances_per_cluster(level))
-        for level in machine.levels[:-1]
-        if level.capacity_bytes is not None
-    ]
-    return max(caches, default=0)
+    values_bytes: int | None = None
+    all_bytes: int | None = None
+
+    @classmethod
+    def of(cls, machine: Machine | None) -> OnChip:
+        """Levels that schedules fill, of which a part is kept free of values; else the largest cache."""
+        if machine is None:
+            return NO_LIMIT
+        filled = [level for level in (machine.local, machine.shared) if level is not None]
+        shared = shared_capacity_bytes(machine)
+        if shared is None or any(level.capacity_bytes is None for level in filled):
+            return NO_LIMIT
+        values_bytes = local_capacity_bytes(machine) + shared
+        if values_bytes:
+            return cls(values_bytes, sum(_cluster_bytes(machine, level) for level in filled))
+        caches = [level for level in machine.levels[:-1] if level.capacity_bytes is not None]
+        largest = max((_cluster_bytes(machine, level) for level in caches), default=0)
+        return cls(largest, largest)
+
+    def holds(self, working_set: WorkingSet) -> bool:
+        """Whether a cluster runs without moving what passes inside it through main memory."""
+        return (self.values_bytes is None or working_set.values_bytes <= self.values_bytes) and (
+            self.all_bytes is None or working_set.all_bytes <= self.all_bytes
+        )
+
+
+NO_LIMIT = OnChip()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingSet:
+    """Most bytes at any time of what passes between the atoms of a cluster, and of that with the weights of
+    the atom that runs."""
+
+    values_bytes: int
+    all_bytes: int
+
+
+def _cluster_bytes(machine: Machine, level: Level) -> int:
+    assert level.capacity_bytes is not None
+    return int(level.capacity_bytes * machine.num_instances_per_cluster(level))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +128,13 @@ def _topological(count: int, readers: Mapping[int, Sequence[int]]) -> list[int]:
 
 
 class StaticFusion:
-    """The fusion of one graph by one table, within a capacity for what stays on the chip."""
+    """The fusion of one graph by one table, within the capacity of the chip."""
 
-    def __init__(self, problem: PartitionProblem, table: RuleTable, capacity_bytes: int | None) -> None:
+    def __init__(self, problem: PartitionProblem, table: RuleTable, on_chip: OnChip) -> None:
         graph = problem.graph
         self.nodes: Sequence[Node] = graph.nodes
         self.table = table
-        self.capacity_bytes = capacity_bytes
+        self.on_chip = on_chip
         self.quotient = QuotientGraph.of(graph)
         self.classes = [operator_class(node) for node in self.nodes]
         self._position = {node: i for i, node in enumerate(self.nodes)}
@@ -116,6 +142,7 @@ class StaticFusion:
         self._class_of_atom = dict(enumerate(self.classes))
         self._atom_of = list(range(len(self.nodes)))
         self._atoms: tuple[tuple[int, ...], ...] = ()
+        self._weights_bytes: tuple[int, ...] = ()
         self._stable = self.quotient  # before anything was joined that is to be evaluated
         types = problem.element_types
         dtypes = dict.fromkeys(v.dtype for v in graph.values())
@@ -136,15 +163,17 @@ class StaticFusion:
         self._class_of_atom = {
             number: heaviest(self.classes[n] for n in atom) for number, atom in enumerate(self._atoms)
         }
+        self._weights_bytes = tuple(map(self._weights_of, self._atoms))
         return self._evaluated()
 
-    def with_known(self, known: Iterable[Sequence[int]]) -> Fused:
+    def with_known(self, known: Iterable[Sequence[int]], on_chip: OnChip | None = None) -> Fused:
         """The same after `run` where clusters are known to go together: they are joined before others may be.
 
-        What is stable stays as it was.
+        What is stable stays as it was. Another capacity may take the place of the chip's.
         """
         other = copy(self)
         other.quotient = self._stable.copy()
+        other.on_chip = on_chip or self.on_chip
         for nodes in known:
             clusters = sorted({other.quotient.cluster_of(n) for n in nodes})
             if len(clusters) > 1 and other.quotient.can_contract_all(clusters):
@@ -175,8 +204,8 @@ class StaticFusion:
         of_atoms = self.table.of(self._class_of_atom[atoms[0]], self._class_of_atom[atoms[1]])
         return max(of_nodes, of_atoms, key=lambda verdict: verdict.rank)
 
-    def working_set_bytes(self, nodes: Sequence[int]) -> int:
-        """The most bytes that pass between atoms of a cluster and are kept at the same time."""
+    def working_set(self, nodes: Sequence[int]) -> WorkingSet:
+        """What a cluster of nodes, given in order, holds at most."""
         inside = set(nodes)
         changes: dict[int, int] = {}
         for node in nodes:
@@ -187,15 +216,13 @@ class StaticFusion:
                     size = self._bytes_of(value)
                     changes[node] = changes.get(node, 0) + size
                     changes[max(kept) + 1] = changes.get(max(kept) + 1, 0) - size
-        peak = live = 0
-        for place in sorted(changes):
-            live += changes[place]
-            peak = max(peak, live)
-        return peak
-
-    def fits(self, nodes: Sequence[int]) -> bool:
-        """Whether what passes inside of a cluster stays on the chip."""
-        return self.capacity_bytes is None or self.working_set_bytes(nodes) <= self.capacity_bytes
+        values = both = live = 0
+        for place in sorted(changes.keys() | inside):
+            live += changes.get(place, 0)
+            values = max(values, live)
+            if place in inside:
+                both = max(both, live + self._weights_bytes[self._atom_of[place]])
+        return WorkingSet(values, both)
 
     def _to_fix_point(self, may_join: Callable[[int, int], bool], join: Callable[[int, int], int]) -> None:
         has_changed = True
@@ -247,8 +274,10 @@ class StaticFusion:
         edges = self._edges_between(producer, consumer)
         if any(self.verdict(edge) is Verdict.PROHIBITED for edge in edges):
             return False
+        if self.on_chip == NO_LIMIT:
+            return True
         nodes = sorted((*self.quotient.members(producer), *self.quotient.members(consumer)))
-        return self.fits(nodes)
+        return self.on_chip.holds(self.working_set(nodes))
 
     def _edges_between(self, producer: int, consumer: int) -> Iterator[Edge]:
         for node in self.quotient.members(consumer):
@@ -261,6 +290,11 @@ class StaticFusion:
             for value in dict.fromkeys(node.operands()):
                 if value.producer is not None:
                     yield self._position[value.producer], consumer, value
+
+    def _weights_of(self, atom: Sequence[int]) -> int:
+        """Bytes of the constants that an atom reads."""
+        operands = dict.fromkeys(v for n in atom for v in self.nodes[n].operands())
+        return sum(self._bytes_of(value) for value in operands if value.is_constant)
 
     def _bytes_of(self, value: Value) -> int:
         if self._sizes is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import ClassVar
 
@@ -17,15 +17,18 @@ from tilewright.ir.nest import Opaque
 from tilewright.ir.ops import describe
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.fusion_records import FusionRecord, Verdict
-from tilewright.partition.pcgc.fuse import Edge, Fused, StaticFusion, on_chip_bytes
+from tilewright.partition.pcgc.fuse import NO_LIMIT, Edge, Fused, OnChip, StaticFusion
 from tilewright.partition.pcgc.limit import parse_limit, secondary_of, shown_limit
 from tilewright.partition.pcgc.pieces import Cost, Pricer
 from tilewright.partition.pcgc.recut import cheapest_within, frontier, greedy
 from tilewright.partition.pcgc.rules import RuleTable
-from tilewright.partition.pcgc.start import Plan, Recut, Start, pieces_of
+from tilewright.partition.pcgc.start import Plan, Recut, Start, StartName, pieces_of
 from tilewright.planning import Budget, Infeasible, Meter, Provenance, option
 
 _ROUNDING = 1e-9
+_FUSED_ON = "-fused-on"
+_DEFAULTS = ("layerwise", "graphturbo")
+"""Starting partitions that are default ones as they are."""
 _LEAST_GAIN = 0.01
 """Share within which costs count as equal where the cost model does not run what it prices: it may be off by
 more."""
@@ -46,7 +49,9 @@ class Pcgc:
     rules: str | None = option(None, "A YAML file of rules that differ from the package's.")
     cost: str | None = option(None, "The file of a learned cost model, by which parts are priced.")
     capacity_bytes: int | None = option(None, "What stays on the chip at most, in place of the machine's.")
-    defaults: bool = option(True, "Whether the default partitions are cut again, too, and taken if better.")
+    start: StartName | None = option(
+        None, "The one starting partition that is cut again; else all are, and the cheapest plan is taken."
+    )
     name: ClassVar[str] = "pcgc"
 
     def __post_init__(self) -> None:
@@ -85,8 +90,7 @@ class Pcgc:
 class PcgcWork:
     """One graph on its way through the partitioner: what was fused, what parts cost.
 
-    `starts` are static fusion and, if they are asked for, the default partitions, as they are and with what
-    the rules fuse beyond them; the cheapest is cut again first.
+    `starts` are the starting partitions; the cheapest is cut again first.
     """
 
     problem: PartitionProblem
@@ -96,14 +100,14 @@ class PcgcWork:
     fused: Fused
     pricer: Pricer
     starts: Sequence[Start] = ()
+    _homes: dict[str, Mapping[int, int] | None] = field(init=False, repr=False, default_factory=dict)
 
     @classmethod
     def of(cls, problem: PartitionProblem, options: Pcgc, meter: Meter) -> PcgcWork:
         """Fuse statically."""
         capacity = options.capacity_bytes
-        if capacity is None:
-            capacity = on_chip_bytes(problem.machine)
-        fusion = StaticFusion(problem, RuleTable.read(options.rules), capacity)
+        on_chip = OnChip.of(problem.machine) if capacity is None else OnChip(capacity, capacity)
+        fusion = StaticFusion(problem, RuleTable.read(options.rules), on_chip)
         fused = fusion.run()
         priced = problem
         if options.cost is not None:
@@ -111,9 +115,7 @@ class PcgcWork:
             priced = replace(problem, cost=learned)
         pricer = Pricer(priced, meter, needs_energy=options.limit is not None)
         work = cls(problem, options, meter, fusion, fused, pricer)
-        starts = [Start("static fusion", tuple(pieces_of(fusion, fused, pricer)), options.recut)]
-        if options.defaults and options.recut != "none":
-            starts += work._defaults()
+        starts = work._starts() if options.start is None else [work._start(options.start)]
         work.starts = sorted(starts, key=lambda start: work.value(start.whole.cost))
         return work
 
@@ -156,26 +158,79 @@ class PcgcWork:
         """The best plan at a price of the secondary cost, by the search that was asked for."""
         return min((start.at(price) for start in self.starts), key=lambda plan: plan.cost.rank(price))
 
-    def _defaults(self) -> Iterator[Start]:
-        """Default partitions, where these keep to rules that a user gave."""
+    def _starts(self) -> Iterator[Start]:
+        """Starting partitions that differ from each other; static fusion alone if nothing is cut."""
+        yield self._of("static-fusion", self.fused)
+        if self.options.recut == "none":
+            return
+        known = {self.fused.clusters}
+        names: tuple[StartName, ...] = ("layerwise", "layerwise-fused-on")
+        if self._fills_buffers:
+            names = (*names, "graphturbo", "graphturbo-fused-on")
+            if self.options.capacity_bytes is None:
+                names = ("rules-alone", *names)
+        for name in names:
+            fused = self._fused(name)
+            if fused is not None and (name in _DEFAULTS or fused.clusters not in known):
+                known.add(fused.clusters)
+                yield self._of(name, fused)
+
+    def _start(self, name: StartName) -> Start:
+        """The starting partition that was asked for.
+
+        Raises:
+            UsageError: the machine or the rules do not allow it.
+        """
+        if name.startswith("graphturbo") and not self._fills_buffers:
+            raise UsageError(
+                f"pcgc: start={name}: the machine has no local buffers that software fills; name another."
+            )
+        fused = self._fused(name)
+        if fused is None:
+            raise UsageError(f"pcgc: start={name}: it fuses what the rules forbid; name another.")
+        return self._of(name, fused)
+
+    def _of(self, name: StartName, fused: Fused) -> Start:
+        pieces = tuple(pieces_of(self.fusion, fused, self.pricer))
+        return Start(name, pieces, self.options.recut, is_default=name in _DEFAULTS)
+
+    def _fused(self, name: StartName) -> Fused | None:
+        """The clusters of a starting partition; None of a default one that breaks rules that a user gave."""
+        if name == "static-fusion":
+            return self.fused
+        if name == "rules-alone":
+            return self.fusion.with_known((), NO_LIMIT)
+        home = self._home_by(name.removesuffix(_FUSED_ON))
+        if home is None:
+            return None
+        if name in _DEFAULTS:
+            return self.fused.regrouped(home, self.fusion.edges)
+        clusters: dict[int, list[int]] = {}
+        for node in sorted(home):
+            clusters.setdefault(home[node], []).append(node)
+        return self.fusion.with_known(clusters.values())
+
+    def _home_by(self, default: str) -> Mapping[int, int] | None:
+        """The cluster of each node by a default partition, where that keeps to rules that a user gave."""
+        if default not in self._homes:
+            answer = PARTITIONERS.get(default).solve(self.problem, Budget(0))
+            position = {node: i for i, node in enumerate(self.problem.graph.nodes)}
+            self._homes[default] = (
+                None
+                if isinstance(answer, Infeasible)
+                else {position[n]: s.id for s in answer.subgraphs for n in s.nodes}
+            )
+        home = self._homes[default]
+        if home is None or self.options.rules is None:
+            return home
+        inside = [edge for edge in self.fusion.edges if home[edge[0]] == home[edge[1]]]
+        return home if all(self.fusion.verdict(edge) is not Verdict.PROHIBITED for edge in inside) else None
+
+    @property
+    def _fills_buffers(self) -> bool:
+        """Whether the machine has local buffers that software fills."""
         machine = self.problem.machine
-        fills_buffers = machine is not None and local_capacity_bytes(machine) > 0
-        position = {node: i for i, node in enumerate(self.problem.graph.nodes)}
-        for name in ("layerwise", "graphturbo") if fills_buffers else ("layerwise",):
-            answer = PARTITIONERS.get(name).solve(self.problem, Budget(0))
-            if isinstance(answer, Infeasible):
-                continue
-            home = {position[n]: s.id for s in answer.subgraphs for n in s.nodes}
-            inside = [edge for edge in self.fusion.edges if home[edge[0]] == home[edge[1]]]
-            is_free = self.options.rules is None
-            if is_free or all(self.fusion.verdict(edge) is not Verdict.PROHIBITED for edge in inside):
-                fused = self.fused.regrouped(home, self.fusion.edges)
-                yield Start(name, tuple(pieces_of(self.fusion, fused, self.pricer)), "none", is_default=True)
-                clusters = [[position[n] for n in s.nodes] for s in answer.subgraphs]
-                more = self.fusion.with_known(clusters)
-                if more.clusters not in (fused.clusters, self.fused.clusters):
-                    pieces = tuple(pieces_of(self.fusion, more, self.pricer))
-                    yield Start(f"{name}, fused on", pieces, self.options.recut)
+        return machine is not None and local_capacity_bytes(machine) > 0
 
     def partition(self, plan: Plan) -> Partition:
         """A plan with reasons and records."""

@@ -3,8 +3,8 @@
 The published algorithm tests its loop variable where it means the best mode, and leaves open what a split
 costs: here the sum over its parts, each with what it writes and reads again. It is greedy. Where the atoms of
 a cluster form a tree every set of edges can be cut, and the best one is found by programming over connected
-subtrees (intervals, for a chain); where they do not, intervals of an order in which they can run are tried
-beside the greedy answer. A bound on the secondary cost is a price on it (Lagrange).
+subtrees (intervals, for a chain); where they do not, or the budget ends first, intervals of an order in which
+they can run are tried beside the greedy answers. A bound on the secondary cost is a price on it (Lagrange).
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class Exact:
         self.clusters = clusters
         self.programs = [Program(pieces) for pieces in clusters]
         for price in (0.0, inf):
-            self._greedy(price)
+            self._greedy(price, _MAX_SPLITS)
         # What costs least to ask comes first: a budget that ends leaves out large parts.
         for size in range(1, 1 + max((pieces.num_atoms for pieces in clusters), default=0)):
             for program in self.programs:
@@ -256,14 +256,13 @@ class Exact:
         return all(program.is_exact for program in self.programs)
 
     def at(self, price: float) -> Cutting:
-        """The best at a price: where a cluster is no tree, of intervals and the greedy answer."""
-        others = self._greedy(price)
+        """The best at a price: where a cluster is not programmed exactly, of intervals and greedy answers."""
+        others = [self._greedy(price, max_splits) for max_splits in (_MAX_SPLITS, None)]
         parts: list[Parts] = []
         total = FREE
         for number, program in enumerate(self.programs):
             chosen, cost = program.solve(price)
-            other = others.get(number)
-            if other is not None:
+            for other in (greedy_parts[number] for greedy_parts in others if number in greedy_parts):
                 other_cost = cost_of(program.pieces, other)
                 if other_cost.rank(price) < cost.rank(price):
                     chosen, cost = other, other_cost
@@ -271,10 +270,10 @@ class Exact:
             total += cost
         return Cutting(tuple(parts), total)
 
-    def _greedy(self, price: float) -> Mapping[int, Parts]:
+    def _greedy(self, price: float, max_splits: int | None) -> Mapping[int, Parts]:
         """The greedy answer for those clusters that are not programmed exactly, by their numbers."""
         numbers = [number for number, program in enumerate(self.programs) if not program.is_exact]
-        cut = greedy([self.clusters[n] for n in numbers], price=price, max_splits=_MAX_SPLITS)
+        cut = greedy([self.clusters[n] for n in numbers], price=price, max_splits=max_splits)
         return dict(zip(numbers, cut.parts, strict=True))
 
     def within(self, most: float) -> Cutting | None:

@@ -1,4 +1,4 @@
-"""What is cut again: clusters of atoms, as static fusion or a default partition made them."""
+"""Starting partitions: clusters of atoms as rules or a default partition made them, and their re-cutting."""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from tilewright.partition.pcgc.pieces import Cost, Pieces, Pricer
 from tilewright.partition.pcgc.recut import Cutting, Exact, greedy, whole
 
 Recut = Literal["exact", "greedy", "none"]
+StartName = Literal[
+    "static-fusion",
+    "rules-alone",
+    "layerwise",
+    "layerwise-fused-on",
+    "graphturbo",
+    "graphturbo-fused-on",
+]
+"""A starting partition: what the rules fuse within the chip's capacity or without regard to it; a default
+partition as it is, or with what the rules fuse beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +37,7 @@ class Plan:
 class Start:
     """Clusters, and how they are cut again."""
 
-    name: str
+    name: StartName
     pieces: tuple[Pieces, ...]
     recut: Recut
     is_default: bool = False

@@ -119,7 +119,7 @@ def _backend(graph: Graph, machine: str) -> Backend:
     return find_target(machine).backend(graph, Options(target=machine))
 
 
-def _partition(backend: Backend, member: str = "pcgc{defaults=false}") -> Partition:
+def _partition(backend: Backend, member: str = "pcgc{start=static-fusion}") -> Partition:
     answer = PARTITIONERS.get(member).solve(backend.partition_problem, Budget())
     if not isinstance(answer, Partition):
         raise InternalError(f"partitioner {member!r}: {answer}")
