@@ -20,7 +20,7 @@ from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
 from tilewright.passes import PassReport, run_passes
-from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance, Stopwatch
+from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance, Quality, Status, Stopwatch
 from tilewright.planning.grid import Grid, methods
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
@@ -29,6 +29,7 @@ from tilewright.records import dataclass
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
+from tilewright.schedule.space import bounds_before_merges
 from tilewright.steps import STORED_TUNING, StepInfo, TuningInfo, TuningSettings
 from tilewright.targets import find_target, runs_steps
 from tilewright.targets.base import Backend, Code, Target
@@ -322,7 +323,7 @@ class Planner:
         """The schedule of a graph in which the subgraphs of each stage that merges are one operator.
 
         Its costs, and those of its partition, are stated anew: of what really runs. Where that costs what was
-        planned, what the scheduler proved is about it.
+        planned, what the scheduler proved of schedules of the partition before is about it, too.
         """
         planned = schedule.quality
         graph, partition, schedule = apply_merges(self.schedule_problem(schedule.partition, recipe), schedule)
@@ -332,8 +333,10 @@ class Planner:
         partition = self.backend.rewritten(asked, partition, progress=self.clock.report)
         problem = self.schedule_problem(partition, recipe)
         quality = problem.quality_of(schedule.stages, schedule.splits)
-        if isclose(quality.cost, planned.cost, rel_tol=1e-9) and planned.bound > quality.bound:
-            quality = planned
+        if isclose(quality.cost, planned.cost, rel_tol=1e-9):
+            bounds = (*quality.bounds, *bounds_before_merges(planned, above=quality.highest.value))
+            cut_off = planned.status is Status.CUT_OFF
+            quality = Quality.of(quality.cost, *bounds, unit=quality.unit, cut_off=cut_off)
         schedule = replace(schedule, partition=partition, quality=quality)
         violations = (*check_partition(asked, partition), *check_schedule(problem, schedule))
         if violations:

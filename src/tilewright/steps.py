@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal
 
 from tilewright.formatting import format_ms
+from tilewright.planning.quality import Bound
 from tilewright.records import dataclass
 from tilewright.results import Result, Table, about, in_json
 
@@ -210,16 +211,17 @@ class SimulatedCost:
 
 @dataclass(frozen=True, slots=True)
 class CostInfo:
-    """What a plan costs by the target's cost model, and what any plan costs at least.
+    """Cost of a plan by the target's cost model, with lower bounds of spaces of plans that hold it.
 
     `simulated` is there where the target simulates; nothing here was measured.
     """
 
     cost: float
-    bound: float
     unit: str = field(metadata=about("ns, pJ, or pJ ns where their product is minimised."))
     source: str = field(metadata=about("The cost model."))
-    is_proven: bool = field(metadata=about("Whether the bound is proven under the model, or estimated too."))
+    bounds: tuple[Bound, ...] = field(
+        metadata=about("Lower bounds, each with its space of plans, the widest first.")
+    )
     simulated: SimulatedCost | None = field(
         default=None, metadata=about("Time, bytes and energy on a machine that is described.")
     )
@@ -227,12 +229,24 @@ class CostInfo:
     @classmethod
     def of(cls, quality: Quality, source: str, simulated: SimulatedCost | None = None) -> CostInfo:
         """The cost of a schedule, as its planner states it."""
-        return cls(quality.cost, quality.bound, quality.unit, source, quality.is_proven, simulated)
+        return cls(quality.cost, quality.unit, source, quality.bounds, simulated)
+
+    @property
+    @in_json
+    def bound(self) -> float:
+        """The widest of the bounds."""
+        return self.bounds[0].value
+
+    @property
+    @in_json
+    def is_proven(self) -> bool:
+        """Whether the widest bound is proven under the model, or estimated too."""
+        return self.bounds[0].is_proven
 
     @property
     @in_json
     def gap(self) -> float | None:
-        """How far the cost is above the bound, relative to the bound; None where the bound says nothing."""
+        """How far the cost is above the widest bound, relative to it; None where that says nothing."""
         if self.cost == self.bound:
             return 0.0
         gap = self.cost / self.bound - 1 if self.bound > 0 else math.inf

@@ -11,7 +11,8 @@ from tests.support.models import small_net
 
 import tilewright as tw
 from tilewright.artifact.facts import decode_facts, encode_facts
-from tilewright.planning import Quality
+from tilewright.fields import FieldError
+from tilewright.planning import Bound, Quality, Space
 from tilewright.steps import CostInfo
 
 
@@ -24,6 +25,7 @@ def test_every_plan_has_an_estimate_a_bound_and_a_gap(compiled: tw.CompiledModel
     cost = compiled.cost
     assert cost is not None
     assert (cost.cost, cost.bound) == (compiled.schedule.quality.cost, compiled.schedule.quality.bound)
+    assert cost.bounds == compiled.schedule.quality.bounds
     assert cost.unit == "ns"
     assert cost.gap == pytest.approx(compiled.schedule.quality.gap)
     assert cost.source
@@ -42,7 +44,16 @@ def test_an_artifact_keeps_it(compiled: tw.CompiledModel, tmp_path: Path) -> Non
 
 def test_artifacts_that_do_not_say_have_none(compiled: tw.CompiledModel) -> None:
     document = json.loads(json.dumps(encode_facts(compiled.facts)))
+    assert compiled.cost is not None
     assert decode_facts(document).cost == compiled.cost
+    del document["cost"]["bounds"]  # as releases did that had one bound
+    old = decode_facts(document).cost
+    assert old is not None
+    assert (old.bound, old.is_proven) == (compiled.cost.bound, compiled.cost.is_proven)
+    assert str(old.bounds[0].space) == "plans that the planner searched, as an older artifact has it"
+    document["cost"]["bounds"] = []
+    with pytest.raises(FieldError, match=r"^cost\.bounds: a cost needs at least one bound"):
+        decode_facts(document)
     del document["cost"]
     assert decode_facts(document).cost is None
 
@@ -62,6 +73,6 @@ def test_a_simulated_plan_costs_what_the_simulation_says() -> None:
 
 @pytest.mark.parametrize(("cost", "bound"), [(3.0, 2.0), (1.0, 2.0), (0.0, 0.0), (2.0, 2.0), (1.0, 0.0)])
 def test_gaps_are_those_of_qualities(cost: float, bound: float) -> None:
-    quality = Quality.of(cost, bound=bound, unit="ns", is_proven=False)
+    quality = Quality.of(cost, Bound(bound, Space("schedules"), "by hand", is_proven=False), unit="ns")
     gap = CostInfo.of(quality, "by hand").gap
     assert gap == (pytest.approx(quality.gap) if math.isfinite(quality.gap) else None)

@@ -21,6 +21,7 @@ from tilewright.frontend.onnx import Source
 from tilewright.hardware.presets import preset_names
 from tilewright.ir.graph import Graph
 from tilewright.options import AUTO, Options
+from tilewright.planning import Bound
 from tilewright.planning.portfolio import Recipe
 from tilewright.planning.spec import split_items
 from tilewright.program import Program
@@ -68,7 +69,8 @@ class LevelPeak:
 class PlannedCombination:
     """A combination of planners on a target: cost and bound of its plan, or why there is none.
 
-    The bound is what any schedule of the same partition costs at least, by the same cost model.
+    `bound` and `gap` are of the widest space of schedules for which the cost model gives one, `bounds` has
+    all, with their spaces.
     """
 
     target: str
@@ -86,9 +88,17 @@ class PlannedCombination:
         default=None, metadata=about("(cost - bound) / bound; null for a bound of zero.", nullable=True)
     )
     is_bound_proven: bool | None = field(
-        default=None, metadata=about("Whether no plan can cost less under the model; else it is an estimate.")
+        default=None,
+        metadata=about("Whether no plan of its space can cost less under the model; else it is an estimate."),
     )
+    bound_space: str | None = field(default=None, metadata=about("The plans that `bound` is of."))
     status: str | None = None
+    optimal_among: str | None = field(
+        default=None, metadata=about("The plans of which it is proven to cost least, where it is optimal.")
+    )
+    bounds: tuple[Bound, ...] = field(
+        default=(), metadata=about("All lower bounds, each with its space, the widest first.")
+    )
     source: str | None = field(default=None, metadata=about("The cost model."))
     planner: str | None = field(default=None, metadata=about("What the schedule says made it."))
     num_evaluations: int | None = field(default=None, metadata=about("What the scheduler spent."))
@@ -99,16 +109,18 @@ class PlannedCombination:
         """The names of its planners by family."""
         return {"partition": self.partition, "schedule": self.schedule, "memory": self.memory}
 
-    def figures(self) -> Iterator[object]:
-        """The cells of its plan, in the order of the table's columns."""
+    def figures(self, spaces: Mapping[str, str]) -> Iterator[object]:
+        """The cells of its plan, in the order of the columns; `spaces` has a letter for each space."""
         assert self.cost is not None
         assert self.bound is not None
         assert self.gap is not None
         peaks = (f"{p.level} {format_bytes(p.peak_bytes)}" for p in self.memory_levels if p.peak_bytes)
         yield from (self.num_subgraphs, self.num_stages, f"{self.cost:,.0f}", f"{self.bound:,.0f}")
+        among = f" in {spaces[self.optimal_among]}" if self.optimal_among else ""
         yield from (
+            spaces[self.bound_space or ""],
             f"{self.gap:.1%}" if self.bound else "",
-            f"{'best, ' if self.is_best else ''}{self.status}",
+            f"{'best, ' if self.is_best else ''}{self.status}{among}",
         )
         yield from (", ".join(peaks), f"{self.planning_s:.2f}")
 
@@ -133,6 +145,18 @@ class PlanComparison(Result):
         """Of each target what was planned, and what cannot be."""
         return tuple(table for target in self.targets for table in self._tables_of(target))
 
+    @property
+    def _spaces(self) -> dict[str, str]:
+        """A letter for each space that the tables name, in words."""
+        named: dict[str, None] = {}
+        for row in self.combinations:
+            named |= dict.fromkeys(text for text in (row.bound_space, row.optimal_among) if text)
+        return {text: _letters(number) for number, text in enumerate(named)}
+
+    def lines(self) -> Sequence[str]:
+        """The spaces that bounds are of."""
+        return tuple(f"{letter}: {text}" for text, letter in self._spaces.items())
+
     def _objective_of(self, planned: Sequence[PlannedCombination]) -> str:
         """Joules say where they come from."""
         sources = ", ".join(dict.fromkeys(c.source for c in planned if c.source))
@@ -147,13 +171,15 @@ class PlanComparison(Result):
             # A planner that all have is said once, above.
             varied = [f for f in planned[0].planners if len({c.planners[f] for c in planned}) > 1]
             common = [f"{f} {name}" for f, name in planned[0].planners.items() if f not in varied]
-            figures = ("subgraphs", "stages", f"cost {self.unit}", f"bound {self.unit}", "gap", "status")
+            spaces = self._spaces
+            costs = f"cost {self.unit}", f"bound {self.unit}", "of", "gap", "status"
+            figures = ("subgraphs", "stages", *costs)
             yield Table(
                 (*varied, *figures, "peak memory", "planned in s"),
-                tuple((*(c.planners[f] for f in varied), *c.figures()) for c in planned),
+                tuple((*(c.planners[f] for f in varied), *c.figures(spaces)) for c in planned),
                 f"{', '.join([title, *common])}: estimated {self._objective_of(planned)}",
-                tuple(len(varied) + column for column in (0, 1, 2, 3, 4, 7)),
-                tuple(len(varied) + column for column in (7, 1, 0, 3, 6)),
+                tuple(len(varied) + column for column in (0, 1, 2, 3, 5, 8)),
+                tuple(len(varied) + column for column in (8, 1, 0, 7)),
             )
         if refused:
             rows = [(*c.planners.values(), c.error) for c in refused]
@@ -292,13 +318,26 @@ def _planned(target: str, program: Program, source: str, planning_s: float) -> P
         cost=quality.cost,
         bound=quality.bound,
         gap=quality.gap,
-        is_bound_proven=quality.is_proven,
+        is_bound_proven=quality.widest.is_proven,
+        bound_space=str(quality.widest.space),
         status=str(quality.status),
+        optimal_among=quality.among,
+        bounds=quality.bounds,
         source=source,
         planner=schedule.provenance.planner,
         num_evaluations=schedule.provenance.num_evaluations,
         memory_levels=tuple(LevelPeak(use.level.name, use.peak_bytes) for use in uses),
     )
+
+
+def _letters(number: int) -> str:
+    """The label of a space: a to z, then aa, ab, ...
+
+    >>> _letters(0), _letters(25), _letters(26)
+    ('a', 'z', 'aa')
+    """
+    rest = "" if number < 26 else _letters(number // 26 - 1)
+    return rest + chr(ord("a") + number % 26)
 
 
 def _targets(names: Names) -> tuple[str, ...]:

@@ -45,8 +45,9 @@ class ScheduledModel:
     )
     cost: float | None = field(default=None, metadata=about("By estimate, in the unit of the document."))
     bound: float | None = field(
-        default=None, metadata=about("What any schedule of its partition costs at least, by estimate.")
+        default=None, metadata=about("Lower bound of the schedules in `bound_space`, by estimate.")
     )
+    bound_space: str | None = field(default=None, metadata=about("The schedules that `bound` is of."))
     peak_bytes: int | None = None
     median_ms: float | None = field(default=None, metadata=about("Measured; null where nothing is."))
     ratio: float | None = None
@@ -68,6 +69,7 @@ class ScheduledModel:
             num_groups=max((len(stage.groups) for stage in compiled.schedule.stages), default=0),
             cost=None if cost is None else cost.cost,
             bound=None if cost is None else cost.bound,
+            bound_space=None if cost is None else str(cost.bounds[0].space),
             peak_bytes=None if memory is None else memory.peak_bytes,
         )
 
@@ -119,6 +121,16 @@ class ScheduleComparison(Result):
             reasons = tuple((s.schedule, s.failure) for s in failed)
             tables.append(Table(("schedule", "why it did not run"), reasons, "not measured"))
         return tables
+
+    def lines(self) -> Sequence[str]:
+        """The spaces of schedules that estimates are at least of."""
+        spaces: dict[str, list[str]] = {}
+        for row in self.schedules:
+            if row.bound_space is not None:
+                spaces.setdefault(row.bound_space, []).append(row.schedule)
+        if len(spaces) == 1:
+            return tuple(f"at least: {space}" for space in spaces)
+        return tuple(f"at least, {', '.join(names)}: {space}" for space, names in spaces.items())
 
 
 def _figures(row: ScheduledModel) -> tuple[object, ...]:

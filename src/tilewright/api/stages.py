@@ -20,7 +20,7 @@ from tilewright.frontend.onnx import Source
 from tilewright.ir.graph import Node
 from tilewright.options import Options
 from tilewright.progress import PhaseClock, Progress
-from tilewright.results import Result, Table
+from tilewright.results import Result, Table, json_of
 from tilewright.schedule.base import Schedule
 
 StageFormat = Literal["stages", "ort-partition"]
@@ -110,6 +110,7 @@ def _stages(schedule: Schedule, target: str) -> Mapping[str, Any]:
         "scheduler": schedule.provenance.planner,
         "cost": schedule.quality.cost,
         "bound": schedule.quality.bound,
+        "bounds": [json_of(bound) for bound in schedule.quality.bounds],
         "unit": schedule.quality.unit,
         "stages": [
             {

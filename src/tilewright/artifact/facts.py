@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.artifact.members import SHAPES
+from tilewright.artifact.qualities import decode_cost, encode_cost
 from tilewright.compiled_facts import (
     CompiledFacts,
     MeasuredError,
@@ -21,7 +22,7 @@ from tilewright.edges import NO_EDGES, Edges
 from tilewright.fields import FieldError, field_of, inside, sha256_text
 from tilewright.options import Options, option_types
 from tilewright.planning import UNLIMITED, Budget
-from tilewright.steps import CostInfo, MemoryInfo, NodeOrigin, StepInfo
+from tilewright.steps import MemoryInfo, NodeOrigin, StepInfo
 
 
 def encode_facts(facts: CompiledFacts) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def encode_facts(facts: CompiledFacts) -> dict[str, Any]:
         "memory": None if facts.memory is None else _memory(facts.memory),
         "origins": [asdict(origin) for origin in facts.origins],
         "error": None if facts.error is None else asdict(facts.error),
-        "cost": None if facts.cost is None else asdict(facts.cost),
+        "cost": None if facts.cost is None else encode_cost(facts.cost),
         "metadata": asdict(facts.metadata),
         **({"edges": asdict(facts.edges)} if facts.edges else {}),
     }
@@ -66,7 +67,9 @@ def decode_facts(document: Any) -> CompiledFacts:
         options = decode_options(stored)
     # The first artifacts have no error, no cost and no metadata.
     error = read("error", MeasuredError | None) if "error" in document else None
-    cost = read("cost", CostInfo | None) if "cost" in document else None
+    stored_cost = read("cost", dict[str, Any] | None) if "cost" in document else None
+    with inside("cost"):
+        cost = None if stored_cost is None else decode_cost(stored_cost)
     metadata = read("metadata", ModelMetadata) if "metadata" in document else ModelMetadata()
     edges = read("edges", Edges) if "edges" in document else NO_EDGES
     tensor: Any = OpenTensorInfo if SHAPES in document else TensorInfo

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from tilewright.fields import FieldError, decoded
+from tilewright.artifact.qualities import StoredQuality, encode_quality
+from tilewright.fields import FieldError, decoded, inside
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
 from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
@@ -15,7 +16,7 @@ from tilewright.partition.form import Blocking, Form, KernelForm
 from tilewright.partition.fusion_records import FusionRecord, Verdict
 from tilewright.partition.layers import Layer, layer_of
 from tilewright.partition.split import WHOLE, Split, split_of
-from tilewright.planning import Provenance, Quality
+from tilewright.planning import Provenance
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
@@ -39,13 +40,13 @@ def encode_plan(program: Program) -> dict[str, Any]:
             **_forms(partition),
             **_layer_fields(partition, position),
             **_fusions(partition, position),
-            "quality": _quality(partition.quality),
+            "quality": encode_quality(partition.quality),
             "provenance": _provenance(partition.provenance),
         },
         "schedule": {
             "stages": [[_group(group) for group in stage.groups] for stage in schedule.stages],
             **(_split_fields(schedule.splits) if schedule.splits != partition.splits else {}),
-            "quality": _quality(schedule.quality),
+            "quality": encode_quality(schedule.quality),
             "provenance": _provenance(schedule.provenance),
         },
         "remarks": list(program.remarks),
@@ -73,7 +74,7 @@ class _FormFields:
 class _PartitionFields:
     subgraphs: tuple[tuple[int, ...], ...]
     decisions: tuple[tuple[int, int, str, Reason], ...]
-    quality: Quality
+    quality: StoredQuality
     provenance: Provenance
     kernels: tuple[_FormFields, ...] = ()
     forms: tuple[tuple[int, tuple[int, ...], int, float], ...] = ()  # in older artifacts: of whole subgraphs
@@ -96,7 +97,7 @@ class _GroupFields:
 @dataclass(frozen=True, slots=True)
 class _ScheduleFields:
     stages: tuple[tuple[_GroupFields, ...], ...]
-    quality: Quality
+    quality: StoredQuality
     provenance: Provenance
     splits: tuple[tuple[int, ...], ...] | None = None  # those of the partition
     keeps_rows: tuple[int, ...] = ()
@@ -132,6 +133,10 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
             raise FieldError(f"{name[:40]!r} is no value of the graph", ".partition.decisions")
         return values[name]
 
+    qualities = []
+    for where, fields in (("partition", stored.partition), ("schedule", stored.schedule)):
+        with inside(where), inside("quality"):
+            qualities.append(fields.quality.quality())
     subgraphs = [
         make_subgraph(i, [node(p) for p in members], graph)
         for i, members in enumerate(stored.partition.subgraphs)
@@ -146,7 +151,7 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
             EdgeDecision(node(producer), node(consumer), value(name), reason)
             for producer, consumer, name, reason in stored.partition.decisions
         ),
-        stored.partition.quality,
+        qualities[0],
         stored.partition.provenance,
         _read_splits(stored.partition, subgraphs, ".partition"),
         _read_layers(stored.partition.layers, subgraphs, node, graph),
@@ -161,7 +166,7 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
     if stored.schedule.splits is not None:
         splits = _read_splits(stored.schedule, subgraphs, ".schedule")
     stages = tuple(Stage(tuple(_read_group(g, splits) for g in stage)) for stage in stored.schedule.stages)
-    schedule = Schedule(partition, stages, stored.schedule.quality, stored.schedule.provenance, splits)
+    schedule = Schedule(partition, stages, qualities[1], stored.schedule.provenance, splits)
     choices = {s: _read_choice(s, choice) for s, choice in stored.choices.items()}
     return Program(
         graph,
@@ -220,16 +225,6 @@ def _fusions(partition: Partition, position: Mapping[Node, int]) -> dict[str, An
         for r in partition.fusions
     ]
     return {"fusions": records} if records else {}
-
-
-def _quality(quality: Quality) -> dict[str, Any]:
-    return {
-        "cost": quality.cost,
-        "bound": quality.bound,
-        "unit": quality.unit,
-        "status": str(quality.status),
-        **({} if quality.is_proven else {"is_proven": False}),
-    }
 
 
 def _provenance(provenance: Provenance) -> dict[str, Any]:

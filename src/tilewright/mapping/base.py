@@ -7,15 +7,22 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tilewright.cost.base import Objective
+from tilewright.cost.bound import objective_bound
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem
 from tilewright.mapping.constraints import UNCONSTRAINED, Constraints
-from tilewright.planning import Budget, Infeasible, Provenance, Quality
+from tilewright.planning import Bound, Budget, Infeasible, Provenance, Quality, Rule, Space
 
 if TYPE_CHECKING:
     from tilewright.cost.count import Cost
     from tilewright.hardware.machine import Machine, Threads
+
+
+MAPPINGS = Space("mappings")
+"""All mappings of an operator onto a machine, padded ones too."""
+UNPADDED = Rule("whose factors divide the extents")
+CONSTRAINED = Rule("that keep the constraints")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +48,22 @@ class MappingProblem:
         """
         return self.block is None or level == 0 or dim in self.problem.output.dims()
 
+    @property
+    def space(self) -> Space:
+        """All mappings that answer it."""
+        return MAPPINGS.keeping(CONSTRAINED) if self.constraints else MAPPINGS
+
+    def roofline(self) -> Bound:
+        """The cost that the operator's work and traffic alone have at least."""
+        value = objective_bound(self.problem, self.machine, self.objective, self.cost_options)
+        return Bound(value, MAPPINGS, "roofline")
+
 
 @dataclass(frozen=True, slots=True)
 class MappingSolution:
     """A mapping with its cost. `quality` is in the objective's unit: cycles, pJ, or pJ * cycles.
 
-    The bounds hold for every mapping of the problem on the machine, each for itself.
+    `bound_cycles` and `bound_energy_pj` are of all mappings of the problem onto the machine, each for itself.
     """
 
     mapping: Mapping

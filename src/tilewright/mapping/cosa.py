@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.cost.bound import energy_bound_pj, latency_bound_cycles, objective_bound
+from tilewright.cost.bound import energy_bound_pj, latency_bound_cycles
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.objective import UNITS, measure
 from tilewright.cost.options import CostOptions
@@ -75,8 +75,7 @@ class Cosa:
         except InfeasibleMapping as error:
             raise InfeasibleMapping(f"{self.name} answers what does not fit, {error}") from None
         value = measure(problem.objective, cost.cycles, cost.energy_pj)
-        bound = objective_bound(problem.problem, problem.machine, problem.objective, problem.cost_options)
-        quality = Quality.of(value, bound=bound, unit=UNITS[problem.objective])
+        quality = Quality.of(value, problem.roofline(), unit=UNITS[problem.objective])
         seconds = time.perf_counter() - started
         note = f"objective {objective:.6f}"
         return MappingSolution(

@@ -28,13 +28,13 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.operator_view import operator_view
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem
-from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Sampler
+from tilewright.mapping.base import MAPPINGS, UNPADDED, Mapper, MappingProblem, MappingSolution, Sampler
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.exact.padding import bound_padded
 from tilewright.mapping.exact.ports import least_port_cycles
 from tilewright.mapping.launch import Launch, in_whole_warps, launch_of
-from tilewright.planning import Budget, Infeasible, Quality, Status
+from tilewright.planning import Bound, Budget, Infeasible, Quality, Rule, Status
 
 
 def block_sizes(view: BlockView) -> tuple[int, ...]:
@@ -187,6 +187,7 @@ def spread_evenly(problem: Problem, machine: Machine, count: int) -> Iterator[Pr
     return islice(sorted(worth, key=lambda layer: least_times[layer]), count)
 
 
+WHOLE_BLOCKS = Rule("in blocks of the sizes that were tried, all warps busy")
 _MOST_PADDING = 1.25
 _CLEARLY = 0.98
 _NEARLY = 1.015
@@ -317,10 +318,12 @@ class _Tried:
     def _size(self, launch: Launch) -> int:
         return in_whole_warps(launch.num_threads, block_limits(self.machine))
 
-    def _bound_of_sizes(self, best: MappingSolution, launch: Launch, bound: float) -> dict[str, float]:
-        """The least proven of blocks of the sizes tried, where the answer is one, and not padded."""
-        is_covered = self._size(launch) in self.bounds and best.mapping.padding(self.problem) == 0
-        return {"bound_of_sizes": max(bound, min(self.bounds.values()))} if is_covered else {}
+    def _bounds(self, best: MappingSolution, launch: Launch, bound: float) -> Iterator[Bound]:
+        """Lower bounds of spaces that hold the answer: all mappings, unpadded blocks of the sizes tried."""
+        yield Bound(bound, MAPPINGS, "roofline and ports")
+        if self._size(launch) in self.bounds and best.mapping.padding(self.problem) == 0:
+            of_sizes = max(bound, min(self.bounds.values()))
+            yield Bound(of_sizes, MAPPINGS.keeping(WHOLE_BLOCKS, UNPADDED), "search of each size")
 
     def _rank(self, cost: Cost) -> tuple[float, float]:
         return rank(self.objective, cost.cycles, cost.energy_pj)
@@ -334,6 +337,7 @@ class _Tried:
         bound_cycles, bound_energy_pj = self.bounds_of_all
         value = measure(self.objective, cost.cycles, cost.energy_pj)
         bound = measure(self.objective, bound_cycles, bound_energy_pj)
+        bounds = tuple(self._bounds(best, launch, bound))
         num_sizes = len(self.sizes)
         sizes = f"best of {num_sizes} sizes of blocks" if num_sizes > 1 else "one size of blocks"
         if best.mapping.padding(self.problem) > 0:
@@ -343,7 +347,7 @@ class _Tried:
         return replace(
             best,
             cost=cost,
-            quality=Quality.of(value, bound=bound, unit=UNITS[self.objective], cut_off=self.is_cut_off),
+            quality=Quality.of(value, *bounds, unit=UNITS[self.objective], cut_off=self.is_cut_off),
             provenance=replace(
                 best.provenance,
                 planner=mapper.name,
@@ -357,7 +361,7 @@ class _Tried:
                 "blocks": launch.num_blocks,
                 "shared_bytes": launch.shared_bytes,
                 "registers_per_thread": launch.registers_per_thread,
-                **self._bound_of_sizes(best, launch, bound),
+                **({"bound_of_sizes": bounds[1].value} if len(bounds) > 1 else {}),
             },
             bound_cycles=bound_cycles,
             bound_energy_pj=bound_energy_pj,

@@ -21,7 +21,6 @@ from tilewright.cost.bound import (
     latency_bound_cycles,
     level_capacities,
     num_touched,
-    objective_bound,
 )
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.objective import UNITS, measure
@@ -59,9 +58,7 @@ class Paper:
             cost,
             Quality.of(
                 measure(problem.objective, cost.cycles, cost.energy_pj),
-                bound=objective_bound(
-                    problem.problem, problem.machine, problem.objective, problem.cost_options
-                ),
+                problem.roofline(),
                 unit=UNITS[problem.objective],
             ),
             Provenance(self.name, num_evaluations=1),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.cost.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles, objective_bound
+from tilewright.cost.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.objective import UNITS, rank
@@ -126,8 +126,7 @@ def solution(
             provenance.num_evaluations,
             f"{provenance.note}; none legal, so all loops are in the outermost level",
         )
-    bound = objective_bound(problem.problem, problem.machine, problem.objective, problem.cost_options)
-    quality = Quality.of(best.key[0], bound=bound, unit=UNITS[problem.objective], cut_off=cut_off)
+    quality = Quality.of(best.key[0], problem.roofline(), unit=UNITS[problem.objective], cut_off=cut_off)
     return MappingSolution(
         best.mapping,
         best.cost,

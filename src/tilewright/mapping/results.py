@@ -22,6 +22,7 @@ from tilewright.mapping.cases import Case
 from tilewright.mapping.comparison import MapComparison, compared
 from tilewright.mapping.drawing import DrawnMapping, drawn
 from tilewright.mapping.launch import Launch
+from tilewright.planning import Bound
 from tilewright.results import Result, Table, about, in_json
 
 _PORTS = ("into element", "north of", "east of", "south of", "west of")
@@ -160,26 +161,26 @@ class MappedLayer(Result):
     @property
     @in_json
     def bound_cycles(self) -> int:
-        """Cycles that no mapping of the operator beats."""
+        """Lower bound on the cycles of all mappings of the operator, padded ones too."""
         return self.solution.bound_cycles
 
     @property
     @in_json
     def bound_energy_pj(self) -> float:
-        """Energy that no mapping of the operator beats."""
+        """Lower bound on the energy of all mappings of the operator, padded ones too."""
         return self.solution.bound_energy_pj
 
     @property
     @in_json
     def gap(self) -> float | None:
-        """Of the objective: above its bound, relative to the bound; null where the bound is 0."""
+        """Of the objective: above the lower bound of all mappings, relative to it; null where that is 0."""
         return None if self.solution.quality.bound <= 0 else self.solution.quality.gap
 
     @property
     @in_json
     def bound_unpadded(self) -> float | None:
-        """Of the objective: what no mapping beats whose factors divide the extents; null where that was not
-        searched."""
+        """Of the objective: lower bound of mappings whose factors divide the extents; null where that was
+        not searched."""
         return self.solution.details.get("bound_unpadded")
 
     @property
@@ -187,6 +188,18 @@ class MappedLayer(Result):
     def status(self) -> str:
         """How the search ended: optimal, feasible, cut off."""
         return str(self.solution.quality.status)
+
+    @property
+    @in_json
+    def optimal_among(self) -> str | None:
+        """The mappings of which it is proven to be the best, where it is optimal."""
+        return self.solution.quality.among
+
+    @property
+    @in_json
+    def bounds(self) -> tuple[Bound, ...]:
+        """Lower bounds of the objective, each with its space, the widest first."""
+        return self.solution.quality.bounds
 
     @property
     @in_json

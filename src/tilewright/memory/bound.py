@@ -9,7 +9,11 @@ import numpy as np
 
 from tilewright.arrays import distinct
 from tilewright.memory.base import Buffer, MemoryProblem, aligned
+from tilewright.planning.quality import Space
 from tilewright.progress import checkpoint
+
+PLACEMENTS = Space("placements of these buffers")
+"""All levels and offsets of buffers that live as they do here, so with this order of the steps."""
 
 
 def lower_bound_bytes(buffers: Sequence[Buffer]) -> int:

@@ -146,5 +146,6 @@ def _check_cost(problem: MemoryProblem, plan: MemoryPlan) -> Iterator[Violation]
         cost = max((plan.offsets[b.name] + b.size_bytes for b in problem.buffers), default=0)
     if (quality.cost, quality.unit) != (cost, "bytes"):
         yield Violation("cost", f"stated {quality.cost} {quality.unit}, it is {cost} bytes")
-    if quality.bound > cost:
-        yield Violation("bound", f"bound {quality.bound} lies above the cost of {cost} bytes")
+    for bound in quality.bounds:
+        if bound.value > cost:
+            yield Violation("bound", f"bound {bound.value} lies above the cost of {cost} bytes")

@@ -7,10 +7,10 @@ from itertools import accumulate
 
 from tilewright.errors import UsageError
 from tilewright.memory.base import Buffer, LevelUse, MemoryPlan, MemoryProblem
-from tilewright.memory.bound import lower_bound_bytes, spill_bound_bytes
+from tilewright.memory.bound import PLACEMENTS, lower_bound_bytes, spill_bound_bytes
 from tilewright.memory.packing import Packer, Packing
 from tilewright.memory.spill import Policy, Residence, longest_liveness
-from tilewright.planning import Budget, Infeasible, Meter, Provenance, Quality
+from tilewright.planning import Bound, Budget, Infeasible, Meter, Provenance, Quality
 
 
 def place_levels(
@@ -136,11 +136,13 @@ def measured(
     in_place_of = _in_place_of(problem, levels, offsets)
     uses = tuple(_use(problem, level, levels, offsets, in_place_of) for level in range(len(problem.levels)))
     if len(uses) == 1:
-        cost_bytes, bound_bytes = uses[0].peak_bytes, uses[0].lower_bound_bytes
+        cost_bytes, bound_bytes, source = uses[0].peak_bytes, uses[0].lower_bound_bytes, "live bytes"
     else:
         cost_bytes = sum(b.size_bytes for b in problem.buffers if levels[b.name] > b.level)
         bound_bytes = spill_bound_bytes(problem) if cost_bytes else 0
-    quality = Quality.of(cost_bytes, bound=bound_bytes, unit="bytes", cut_off=cut_off)
+        source = "live bytes beyond the capacities"
+    bound = Bound(bound_bytes, PLACEMENTS, source)
+    quality = Quality.of(cost_bytes, bound, unit="bytes", cut_off=cut_off)
     return MemoryPlan(levels, offsets, in_place_of, uses, quality, provenance)
 
 

@@ -22,7 +22,7 @@ from tilewright.partition.form import Form, KernelForm
 from tilewright.partition.fusion_records import FusionRecord
 from tilewright.partition.layers import Layer, layers_within
 from tilewright.partition.split import WHOLE, Split, WeighedSplits
-from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
+from tilewright.planning import NO_LIMITS, Bound, Budget, Infeasible, Limits, Provenance, Quality, Space
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 
@@ -73,6 +73,9 @@ class Reason(StrEnum):
         """The reason as a sentence without its full stop."""
         return _REASON_TEXTS[self]
 
+
+PARTITIONS = Space("partitions")
+"""All partitions of the graph, by the sum of their kernels."""
 
 _FUSED = frozenset(
     {
@@ -298,17 +301,13 @@ class PartitionProblem:
         return element_types(self.machine)
 
     def quality_of(self, subgraphs: Iterable[Subgraph], *, cut_off: bool = False) -> Quality:
-        """Cost of a partition into these subgraphs, beside what any partition costs at least."""
+        """Cost of a partition into these subgraphs, beside a lower bound on that of all partitions."""
         whole = make_subgraph(0, self.graph.nodes, self.graph)
         estimates = [self.cost.kernel(subgraph) for subgraph in subgraphs]
         total = functools.reduce(Estimate.then, estimates) if estimates else self.cost.least(())
-        return Quality.of(
-            total.cost(self.objective),
-            bound=self.cost.least([whole] if whole.nodes else ()).bound(self.objective),
-            unit=UNITS[self.objective],
-            cut_off=cut_off,
-            is_proven=self.cost.proves_bounds,
-        )
+        least = self.cost.least([whole] if whole.nodes else ()).bound(self.objective)
+        bound = Bound(least, PARTITIONS, "work of one kernel", self.cost.proves_bounds)
+        return Quality.of(total.cost(self.objective), bound, unit=UNITS[self.objective], cut_off=cut_off)
 
 
 @runtime_checkable

@@ -132,5 +132,6 @@ def _check_quality(problem: PartitionProblem, partition: Partition) -> Iterator[
     quality = partition.quality
     if abs(cost - quality.cost) > 1e-9 * max(1.0, abs(cost)):
         yield Violation("cost", f"stated {quality.cost:g} {quality.unit}, recomputed {cost:g}")
-    if problem.cost.proves_bounds and quality.bound > cost * (1 + 1e-9):
-        yield Violation("bound", f"bound {quality.bound:g} lies above the cost {cost:g}")
+    for bound in quality.bounds:
+        if bound.is_proven and bound.value > cost * (1 + 1e-9):
+            yield Violation("bound", f"bound {bound.value:g} of {bound.space} lies above the cost {cost:g}")

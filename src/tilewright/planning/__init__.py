@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from tilewright.planning.answers import NO_LIMITS, Infeasible, Limits, Provenance, Violation
     from tilewright.planning.budget import UNLIMITED, Budget, Meter, Stopwatch
     from tilewright.planning.member_options import MemberInfo, MemberOption, option
-    from tilewright.planning.quality import Quality, Status
+    from tilewright.planning.quality import Bound, Quality, Rule, Space, Status
     from tilewright.planning.spec import Spec
 
 __all__ = [
     "NO_LIMITS",
     "UNLIMITED",
+    "Bound",
     "Budget",
     "Infeasible",
     "Limits",
@@ -27,6 +28,8 @@ __all__ = [
     "Meter",
     "Provenance",
     "Quality",
+    "Rule",
+    "Space",
     "Spec",
     "Status",
     "Stopwatch",
@@ -39,7 +42,7 @@ _HOMES = {
     **dict.fromkeys(("UNLIMITED", "Budget", "Meter", "Stopwatch"), "budget"),
     **dict.fromkeys(("NO_LIMITS", "Infeasible", "Limits", "Provenance", "Violation"), "answers"),
     **dict.fromkeys(("MemberInfo", "MemberOption", "option"), "member_options"),
-    **dict.fromkeys(("Quality", "Status"), "quality"),
+    **dict.fromkeys(("Bound", "Quality", "Rule", "Space", "Status"), "quality"),
     "Spec": "spec",
 }
 

@@ -14,6 +14,7 @@ from tilewright.compiled_facts import CompiledFacts, MeasuredError, TensorInfo
 from tilewright.explain import Explanation
 from tilewright.files import write_output
 from tilewright.formatting import format_ms
+from tilewright.planning import Bound
 from tilewright.printable import json_text
 from tilewright.report.figure import heading, html_table, page
 from tilewright.results import Result, about
@@ -150,20 +151,25 @@ def cost_rows(cost: CostInfo) -> list[tuple[str, str]]:
     """What a plan costs, and at least: where it is simulated also energy, bytes and how busy units are."""
     rows = []
     if cost.simulated is None or cost.unit != "ns":
-        bound = _amount(cost.bound, cost.unit)
-        kind = "" if cost.is_proven else ", estimated too"
-        gap = "" if cost.gap is None else f": {100 * cost.gap:.0f} % above"
-        if cost.gap is not None and cost.gap < 0:
-            gap = f": {-100 * cost.gap:.0f} % below, so that this estimate is violated"
-        rows += [
-            ("estimate", f"{_amount(cost.cost, cost.unit)}, by {cost.source}"),
-            ("at least", f"{bound}{kind}{gap}"),
-        ]
+        rows.append(("estimate", f"{_amount(cost.cost, cost.unit)}, by {cost.source}"))
+        rows += (("at least", _bound_text(cost, bound)) for bound in cost.bounds)
     if cost.simulated is not None:
         from tilewright.report.simulation import cost_rows as simulated_rows
 
         rows += simulated_rows(cost.simulated)
     return rows
+
+
+def _bound_text(cost: CostInfo, bound: Bound) -> str:
+    """A lower bound beside the cost, and the plans that it is of."""
+    kind = "" if bound.is_proven else ", estimated too"
+    gap = ""
+    if cost.cost == bound.value:
+        gap = ": reached"
+    elif bound.value > 0:
+        share = 100 * (cost.cost / bound.value - 1)
+        gap = f": {share:.0f} % above" if share >= 0 else f": {-share:.0f} % below, so that it is violated"
+    return f"{_amount(bound.value, cost.unit)} ({bound.space}){kind}{gap}"
 
 
 def _amount(cost: float, unit: str) -> str:

@@ -8,7 +8,7 @@ each other. A stage may also merge its groups: then one kernel computes all of t
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from math import prod
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -20,9 +20,20 @@ from tilewright.ir.region import volume
 from tilewright.partition.base import Partition
 from tilewright.partition.merge_siblings import MergedWork, merge_siblings, merged_work
 from tilewright.partition.split import WHOLE, Split, instance_region
-from tilewright.planning import NO_LIMITS, Budget, Infeasible, Limits, Provenance, Quality
+from tilewright.planning import NO_LIMITS, Bound, Budget, Infeasible, Limits, Provenance, Quality, Rule, Space
 from tilewright.records import dataclass
 from tilewright.schedule.lanes import LanedWork, Sections, laned_work
+from tilewright.schedule.space import (
+    CONNECTED,
+    GROUP_SIZE,
+    GROUPS,
+    OF_PARTITION,
+    SCHEDULES,
+    SHARED_CORES,
+    WHOLE_SUBGRAPHS,
+    WITHOUT_LANES,
+    WITHOUT_MERGES,
+)
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
@@ -233,43 +244,60 @@ class ScheduleProblem:
         return self.cost.kernel(self.merged(subgraph_ids))
 
     def estimate(self, stages: Sequence[Stage], splits: Sequence[Split] = ()) -> Estimate:
-        """What these stages of subgraphs split so cost, one after another, and what any schedule does that
-        merges the same subgraphs.
+        """What these stages of subgraphs split so cost, one after another.
+
+        Where a machine overlaps stages its bound is of all schedules that merge the same subgraphs, whatever
+        the partition; else it is the sum of those of stages, which are of these stages alone.
 
         Raises:
             ValueError: a stage merges subgraphs that may not.
         """
         splits = splits or whole(self.partition)
-        bound = self.cost.least(self._kernels_of(stages), self.limits.num_groups)
         if self.price is not None:
-            total = self.price(*without_merges(self, stages, splits))
-            return replace(
-                total,
-                bound_ns=max(total.bound_ns, bound.bound_ns),
-                bound_pj=max(total.bound_pj, bound.bound_pj),
-            )
+            return self.price(*without_merges(self, stages, splits))
         costs = [self._stage(stage, splits) for stage in stages]
-        total = functools.reduce(Estimate.then, costs) if costs else bound
-        # Slices of a subgraph may run at the same time, and so may its layers, and a merged kernel may take
-        # less than one of those that it computes, so a chain of subgraphs bounds no schedule with any.
-        is_chained = all(split.num_instances == 1 for split in splits) and not any(
-            merges(stage) or any(group.has_lanes for group in stage.groups) for stage in stages
-        )
-        chain_ns = critical_path(self.partition, lambda i: self.kernel(i).bound_ns) if is_chained else 0.0
-        return replace(total, bound_ns=max(chain_ns, bound.bound_ns), bound_pj=bound.bound_pj)
+        return functools.reduce(Estimate.then, costs) if costs else self.cost.least(())
 
     def quality_of(
         self, stages: Sequence[Stage], splits: Sequence[Split] = (), *, cut_off: bool = False
     ) -> Quality:
-        """Cost of a schedule of these stages, beside what any schedule costs at least."""
+        """Cost of a schedule of these stages, beside lower bounds of spaces that hold it."""
+        splits = splits or whole(self.partition)
         total = self.estimate(stages, splits)
         return Quality.of(
             total.cost(self.objective),
-            bound=total.bound(self.objective),
+            *self._bounds(stages, splits, total),
             unit=UNITS[self.objective],
             cut_off=cut_off,
-            is_proven=self.cost.proves_bounds,
         )
+
+    def _bounds(self, stages: Sequence[Stage], splits: Sequence[Split], total: Estimate) -> Iterator[Bound]:
+        """Lower bounds, that of most schedules first, narrower ones where they are higher."""
+        proven, merged = self.cost.proves_bounds, merging(stages)
+        least = self.cost.least(self._kernels_of(stages), self.limits.num_groups)
+        known = 0.0
+        if self.price is not None:
+            known = total.bound(self.objective)
+            if known > 0:
+                yield Bound(known, SCHEDULES.keeping(merged), "busiest unit", proven)
+            bound_ns, bound_pj = max(total.bound_ns, least.bound_ns), max(total.bound_pj, least.bound_pj)
+            least = replace(least, bound_ns=bound_ns, bound_pj=bound_pj)
+        value = least.bound(self.objective)
+        if value > known or known <= 0:
+            known = value
+            yield Bound(value, SCHEDULES.keeping(OF_PARTITION, merged), "work of kernels", proven)
+        # Slices of a subgraph may run at the same time, and so may its layers, and a merged kernel may take
+        # less than one of those that it computes, so a chain of subgraphs bounds no schedule with any.
+        chained = SCHEDULES.keeping(OF_PARTITION, WITHOUT_MERGES, WHOLE_SUBGRAPHS, WITHOUT_LANES)
+        if (
+            self.price is None
+            and self.objective != "energy"
+            and chained.includes(space_of(self.partition, stages, splits))
+        ):
+            chain_ns = critical_path(self.partition, lambda i: self.kernel(i).bound_ns)
+            value = replace(least, bound_ns=max(chain_ns, least.bound_ns)).bound(self.objective)
+            if value > known:
+                yield Bound(value, chained, "critical path", proven)
 
     def _kernels_of(self, stages: Sequence[Stage]) -> Sequence[KernelWork]:
         """All that runs, with merged subgraphs as one."""
@@ -311,6 +339,49 @@ class ScheduleProblem:
 def merges(stage: Stage) -> bool:
     """Whether a stage computes its subgraphs as one operator."""
     return stage.strategy == "merge"
+
+
+def merging(stages: Iterable[Stage]) -> Rule:
+    """That the same subgraphs become one kernel as in these stages."""
+    merged = sorted(sorted(i.subgraph_id for i in s.instances()) for s in stages if s.strategy == "merge")
+    if not merged:
+        return WITHOUT_MERGES
+    return Rule(f"that merge {', '.join('+'.join(map(str, members)) for members in merged)}")
+
+
+def space_of(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Space:
+    """The space with all of the rules here that a schedule keeps."""
+    groups = [group for stage in stages if stage.strategy != "merge" for group in stage.groups]
+    return SCHEDULES.keeping(OF_PARTITION, *_kept(partition, stages, splits, groups))
+
+
+def _kept(
+    partition: Partition, stages: Sequence[Stage], splits: Sequence[Split], groups: Sequence[Group]
+) -> Iterator[Rule]:
+    yield merging(stages)
+    if all(split.num_instances == 1 for split in splits):
+        yield WHOLE_SUBGRAPHS
+    if not any(group.has_lanes for group in groups):
+        yield WITHOUT_LANES
+    if all(group.num_cores is None and group.first_core is None for group in groups):
+        yield SHARED_CORES
+    if all(_is_connected(partition, group) for group in groups):
+        yield CONNECTED
+    sizes = [len({instance.subgraph_id for instance in group.instances}) for group in groups]
+    yield Rule(GROUPS, max((len(s.groups) for s in stages if s.strategy != "merge"), default=0))
+    yield Rule(GROUP_SIZE, max(sizes, default=0))
+
+
+def _is_connected(partition: Partition, group: Group) -> bool:
+    """Whether the subgraphs of a group hang together by what they read of each other."""
+    left = {instance.subgraph_id for instance in group.instances}
+    pending = [left.pop()] if left else []
+    while pending:
+        subgraph = partition.subgraphs[pending.pop()]
+        near = {s.id for s in (*partition.predecessors(subgraph), *partition.successors(subgraph))} & left
+        left -= near
+        pending += near
+    return not left
 
 
 def without_merges(

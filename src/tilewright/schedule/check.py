@@ -11,9 +11,10 @@ from tilewright.partition.base import Subgraph
 from tilewright.partition.split import Split
 from tilewright.planning import Violation
 from tilewright.progress import checkpoint
-from tilewright.schedule.base import Instance, Schedule, ScheduleProblem
+from tilewright.schedule.base import Instance, Schedule, ScheduleProblem, space_of
 from tilewright.schedule.check_lanes import check_lanes
 from tilewright.schedule.check_merges import check_merges
+from tilewright.schedule.space import CHECKABLE
 
 
 def check_schedule(problem: ScheduleProblem, schedule: Schedule) -> tuple[Violation, ...]:
@@ -23,7 +24,8 @@ def check_schedule(problem: ScheduleProblem, schedule: Schedule) -> tuple[Violat
     no instance starts before everything that it reads is finished, the instance before it included where that
     keeps rows for it, where groups of one stage count as unordered; no empty stage or group, none without a
     core, no more groups than the machine runs; stages that merge do so legally; layers that run at the same
-    time inside of a kernel wait for nothing of each other; the stated cost.
+    time inside of a kernel wait for nothing of each other; the stated cost, and that bounds are not above it,
+    of spaces that hold the schedule.
     """
     form = (*_check_form(problem, schedule), *_check_splits(problem, schedule), *_check_cover(schedule))
     if not any(violation.rule in ("splits", "cover") for violation in form):
@@ -176,5 +178,10 @@ def _check_quality(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Vio
     quality = schedule.quality
     if abs(cost - quality.cost) > 1e-9 * max(1.0, abs(cost)):
         yield Violation("cost", f"stated {quality.cost:g} {quality.unit}, recomputed {cost:g}")
-    if problem.cost.proves_bounds and quality.bound > cost * (1 + 1e-9):
-        yield Violation("bound", f"bound {quality.bound:g} lies above the cost {cost:g}")
+    place = space_of(schedule.partition, schedule.stages, schedule.splits)
+    for bound in quality.bounds:
+        if bound.is_proven and bound.value > cost * (1 + 1e-9):
+            yield Violation("bound", f"bound {bound.value:g} of {bound.space} lies above the cost {cost:g}")
+        for rule in bound.space.rules:
+            if rule.text in CHECKABLE and not any(kept.implies(rule) for kept in place.rules):
+                yield Violation("space", f"the bound {bound.value:g} is of {bound.space}, which this is not")

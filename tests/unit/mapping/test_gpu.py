@@ -253,7 +253,8 @@ class Boasting:
     def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
         found = Exact(pads=False).solve(problem, budget)
         assert isinstance(found, MappingSolution)
-        return replace(found, quality=replace(found.quality, bound=2 * found.quality.cost))
+        bound = replace(found.quality.widest, value=2 * found.quality.cost)
+        return replace(found, quality=replace(found.quality, bounds=(bound,)))
 
 
 def test_an_answer_below_its_own_bound_is_our_error() -> None:

@@ -18,9 +18,13 @@ from tilewright.memory.base import aligned
 from tilewright.memory.greedy_by_size import GreedyBySize
 from tilewright.memory.naive import NaivePlanner
 from tilewright.memory.placement import Fit, Placer
-from tilewright.planning import Budget, Infeasible, Quality, Status
+from tilewright.planning import Bound, Budget, Infeasible, Quality, Space, Status
 
 KIB = 1024
+
+
+def bound_of(num_bytes: int) -> Bound:
+    return Bound(num_bytes, Space("placements"), "by hand")
 
 
 def buffer(name: str, kib: int, first: int, last: int, *reuse: str) -> Buffer:
@@ -233,8 +237,8 @@ class TestCheck:
 
     def test_a_bound_above_the_peak_and_another_cost_are_seen(self) -> None:
         assert "bound" in self.of_use(lower_bound_bytes=3 * KIB)
-        assert "cost" in self.rules(quality=Quality.of(KIB, bound=KIB, unit="bytes"))
-        assert "bound" in self.rules(quality=Quality(2 * KIB, 3 * KIB, "bytes", Status.FEASIBLE))
+        assert "cost" in self.rules(quality=Quality.of(KIB, bound_of(KIB), unit="bytes"))
+        assert "bound" in self.rules(quality=Quality(2 * KIB, "bytes", Status.FEASIBLE, (bound_of(3 * KIB),)))
 
     def test_inner_levels_hold_what_they_can_and_what_they_should(self) -> None:
         levels = (MemoryLevel("inner", KIB), MemoryLevel("outer"))

@@ -104,7 +104,8 @@ def test_a_wrong_cost_or_bound_is_seen(problem: PartitionProblem) -> None:
     partition = solve(problem)
     cheap = replace(partition.quality, cost=partition.quality.cost - 1)
     assert "cost" in rules(problem, replace(partition, quality=cheap))
-    high = replace(partition.quality, bound=partition.quality.cost + 1)
+    bound = replace(partition.quality.widest, value=partition.quality.cost + 1)
+    high = replace(partition.quality, bounds=(bound,))
     assert "bound" in rules(problem, replace(partition, quality=high))
 
 

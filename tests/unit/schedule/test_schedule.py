@@ -10,12 +10,13 @@ from tilewright.ir.graph import Graph
 from tilewright.partition import Partition, PartitionProblem
 from tilewright.partition.none import NonePartitioner
 from tilewright.partition.split import WHOLE, Split
-from tilewright.planning import Budget, Limits, Quality, Status
+from tilewright.planning import Bound, Budget, Limits, Quality, Rule, Status
 from tilewright.schedule import Group, Instance, Schedule, ScheduleProblem, Stage, check_schedule
 from tilewright.schedule.base import critical_path, single
 from tilewright.schedule.greedy import Greedy
 from tilewright.schedule.random import RandomScheduler
 from tilewright.schedule.sequential import Sequential
+from tilewright.schedule.space import GROUPS, SCHEDULES
 
 
 def partition_of(graph: Graph) -> Partition:
@@ -39,7 +40,8 @@ def built(problem: ScheduleProblem, stages: Sequence[Stage], splits: tuple[Split
     splits = splits or schedule.splits
     total = problem.estimate(stages, splits)
     # What leaves subgraphs out may be below the bound of all of them.
-    quality = Quality.of(total.time_ns, bound=min(total.time_ns, total.bound_ns), unit="ns")
+    bound = Bound(min(total.time_ns, total.bound_ns), SCHEDULES, "by hand")
+    quality = Quality.of(total.time_ns, bound, unit="ns")
     return replace(schedule, stages=tuple(stages), quality=quality, splits=splits)
 
 
@@ -129,7 +131,7 @@ def test_the_bound_is_the_longest_chain_or_the_work_per_group(diamond: Partition
     problem = ScheduleProblem(diamond, cost=DIAMOND, limits=Limits(2))
     schedule = Greedy().solve(problem, Budget())
     assert critical_path(diamond, lambda i: problem.kernel(i).time_ns) == 1 + 5 + 1
-    assert (schedule.quality.cost, schedule.quality.bound, schedule.quality.unit) == (7, 7, "ns")
+    assert (schedule.quality.cost, schedule.quality.highest.value, schedule.quality.unit) == (7, 7, "ns")
     alone = Sequential().solve(replace(problem, limits=Limits(1)), Budget())
     assert (alone.quality.cost, alone.quality.bound) == (9, 9)
 
@@ -137,7 +139,7 @@ def test_the_bound_is_the_longest_chain_or_the_work_per_group(diamond: Partition
 def test_a_stage_costs_what_the_model_says(diamond: Partition) -> None:
     problem = ScheduleProblem(diamond, cost=replace(DIAMOND, stage_ns=30.0), limits=Limits(2))
     schedule = Greedy().solve(problem, Budget())
-    assert (schedule.quality.cost, schedule.quality.bound) == (1 + 30 + 1, 7)
+    assert (schedule.quality.cost, schedule.quality.highest.value) == (1 + 30 + 1, 7)
     assert check_schedule(problem, schedule) == ()
 
 
@@ -189,9 +191,18 @@ def test_a_wrong_cost_or_bound_is_seen(diamond: Partition) -> None:
     quality = schedule.quality
     for wrong, rule in (
         (replace(quality, cost=1.0), "cost"),
-        (replace(quality, bound=quality.cost + 1), "bound"),
+        (replace(quality, bounds=(replace(quality.widest, value=quality.cost + 1),)), "bound"),
     ):
         assert rule in {v.rule for v in check_schedule(problem, replace(schedule, quality=wrong))}
+
+
+def test_a_bound_of_other_schedules_is_seen(diamond: Partition) -> None:
+    problem = ScheduleProblem(diamond, limits=Limits(2))
+    schedule = Greedy().solve(problem, Budget())  # a stage of two groups
+    for most, seen in ((1, ["space"]), (2, [])):
+        space = SCHEDULES.keeping(Rule(GROUPS, most))
+        stated = replace(schedule.quality, bounds=(Bound(1, space, "by hand"),))
+        assert [v.rule for v in check_schedule(problem, replace(schedule, quality=stated))] == seen
 
 
 def split_diamond(diamond: Partition, split: Split, subgraph_id: int = 0) -> tuple[Split, ...]:

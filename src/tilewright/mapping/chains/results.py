@@ -82,10 +82,10 @@ class MappedChain:
     separate: ChainFigures = field(metadata=about("What its operators take one by one, each at its best."))
     bound_words: int = field(metadata=about("What comes in and goes out, once: no joint tiling moves fewer."))
     bound: float = field(
-        metadata=about("Of the objective, in words, cycles or pJ: what no joint tiling of any tiles beats.")
+        metadata=about("Of the objective, in words, cycles or pJ: lower bound of all joint tilings.")
     )
     bound_searched: float = field(
-        metadata=about("What none of the tiles that are searched beats, however the chain is cut.")
+        metadata=about("Lower bound of the tiles that are searched, however the chain is cut.")
     )
     gap: float | None = field(
         metadata=about("Of the objective: above `bound_searched`, relative to it; null where that is 0.")
@@ -94,6 +94,7 @@ class MappedChain:
         metadata=about("The share of what its operators take one by one that it saves, of the objective.")
     )
     status: str = field(metadata=about("How the search ended: optimal, feasible, cut off."))
+    optimal_among: str | None = field(metadata=about("The tilings of which it is proven to be the best."))
     is_whole_search: bool = field(
         metadata=about(
             "Whether all joint tilings of the tiles that are searched were looked at: where only traffic "
@@ -112,15 +113,17 @@ class MappedChain:
     def of(cls, solution: ChainSolution) -> MappedChain:
         """A chain's solution in words."""
         quality = solution.quality
+        searched = quality.bounds[-1]
         return cls(
             figures=figures_of(solution.segments),
             separate=figures_of(solution.separate),
             bound_words=solution.bound_words,
             bound=solution.bound,
-            bound_searched=quality.bound,
-            gap=quality.gap if quality.bound > 0 else None,
+            bound_searched=searched.value,
+            gap=quality.gap_to(searched) if searched.value > 0 else None,
             saved=solution.saved,
             status=str(quality.status),
+            optimal_among=quality.among,
             is_whole_search=solution.is_whole,
             num_tilings=solution.num_tilings,
             seconds=solution.seconds,
@@ -135,10 +138,10 @@ class ChainTotal:
     fused: ChainFigures
     separate: ChainFigures = field(metadata=about("Where the operators of chains run one by one, too."))
     bound: float = field(
-        metadata=about("Of the objective: what none of the tiles that are searched beats, of these chains.")
+        metadata=about("Of the objective: lower bound of the tiles that are searched, of these chains.")
     )
     others: ChainFigures = field(metadata=about("Of these, what operators in no chain take."))
-    bound_others: float = field(metadata=about("Of the objective: what none of their mappings beats."))
+    bound_others: float = field(metadata=about("Of the objective: lower bound of all their mappings."))
 
 
 def figures_of(segments: Sequence[Segment]) -> ChainFigures:

@@ -38,8 +38,11 @@ from tilewright.mapping.chains.separate import (
     outside,
     traffic_view,
 )
-from tilewright.planning import Quality
+from tilewright.planning import Bound, Quality, Rule, Space
 
+TILINGS = Space("joint tilings")
+"""All cuts of a chain and all tiles of what is tiled jointly."""
+SEARCHED_TILES = Rule("of the tiles that are searched")
 ChainObjective = Literal["traffic", "latency", "energy"]
 """What is minimised: words past the outermost level, cycles, or energy."""
 _NUM_PRICED = 6  # joint tilings of one run, the most promising ones
@@ -77,9 +80,9 @@ class ChainSolution:
     """How a chain runs: its segments, and the stages as they run one by one.
 
     No joint tiling, whatever its tiles, moves fewer than `bound_words`: what comes in and goes out, once. Nor
-    takes it less than `bound` in the objective's unit: words, cycles or pJ. The bound of `quality` is that of
-    the tiles that are searched, for all cuts. `is_whole` says that all of these were looked at; where cycles
-    or energy count the most promising ones were mapped. `num_tilings` were looked at.
+    takes it less than `bound` in the objective's unit: words, cycles or pJ. `quality` has that bound, then
+    that of the tiles that are searched, for all cuts. `is_whole` says that all of these were looked at; where
+    cycles or energy count the most promising ones were mapped. `num_tilings` were looked at.
     """
 
     objective: ChainObjective
@@ -192,7 +195,8 @@ class ChainSolver:
         bound_words, bound = self._bounds(nodes)
         quality = Quality.of(
             best[-1][0],
-            bound=max(bound, bounds[-1]),
+            Bound(bound, TILINGS, "work and compulsory traffic"),
+            Bound(max(bound, bounds[-1]), TILINGS.keeping(SEARCHED_TILES), "search"),
             unit=_UNITS[self.objective],
             cut_off=any(answer.is_cut_off for answer in answers),
         )

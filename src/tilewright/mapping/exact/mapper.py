@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -27,7 +28,7 @@ from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Level, Machine, Unit
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import convolution
-from tilewright.mapping.base import MappingProblem, MappingSolution
+from tilewright.mapping.base import UNPADDED, MappingProblem, MappingSolution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import search_states
 from tilewright.mapping.exact.joined import Joined
@@ -37,7 +38,7 @@ from tilewright.mapping.exact.search_pass import ALL, Found, Question, search
 from tilewright.mapping.exact.space import Space
 from tilewright.mapping.paper import Paper
 from tilewright.mapping.sampling import Tilings
-from tilewright.planning import Budget, Infeasible, Provenance, Quality, option
+from tilewright.planning import Bound, Budget, Infeasible, Provenance, Quality, option
 
 _LIMITS = (1.004, 1.012, 1.03, 1.07, 1.16, 1.35, 1.8, 3.0, 10.0, inf)
 _OBJECTIVES: dict[int, Objective] = {
@@ -87,9 +88,8 @@ class Exact:
     def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
         """The best mapping; among those of the least latency, the one of the least energy.
 
-        The bound of the quality holds for all mappings, padded ones too; without `pads` for those whose
-        factors divide the extents, as `details["bound_unpadded"]` always does. `bound_cycles` and
-        `bound_energy_pj` hold for all mappings.
+        The widest bound of the quality is of all mappings, padded ones too, `details["bound_unpadded"]` of
+        those whose factors divide the extents.
         """
         started = time.perf_counter()
         best, bound = self._search(problem, budget, None)
@@ -117,7 +117,7 @@ class Exact:
         return _Search(problem, self, end_s).run_within(known)
 
     def _search(self, problem: MappingProblem, budget: Budget, known: _Best | None) -> tuple[_Best, float]:
-        """(The best mapping, with the bound of those that pad nothing; the bound of all)."""
+        """(The best mapping, with the bound of those that pad nothing; that of all where it `pads`)."""
         if budget.deadline_s is not None:
             _compile()
         end_s = None if budget.deadline_s is None else time.monotonic() + budget.deadline_s
@@ -144,13 +144,31 @@ class Exact:
         return MappingSolution(
             mapping,
             cost,
-            Quality.of(value, bound=bound, unit=UNITS[problem.objective], cut_off=best.is_cut_off),
+            Quality.of(
+                value,
+                *self._bounds(problem, mapping, best, bound),
+                unit=UNITS[problem.objective],
+                cut_off=best.is_cut_off,
+            ),
             Provenance(self.name, num_evaluations=best.num_search_states, note=best.note),
             seconds=seconds,
             details={"energy_bound_at_latency_pj": best.energy_bound_pj, "bound_unpadded": best.bound},
             bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
             bound_energy_pj=energy_bound_pj(problem.problem, problem.machine, problem.cost_options),
         )
+
+    def _bounds(
+        self, problem: MappingProblem, mapping: Mapping, best: _Best, bound: float
+    ) -> Iterator[Bound]:
+        """Lower bounds of spaces that hold the mapping, that of all mappings first."""
+        if self.pads:
+            known = bound
+            yield Bound(bound, problem.space, "spatial factors and search")
+        else:
+            known = problem.roofline().value
+            yield problem.roofline()
+        if best.bound > known and mapping.padding(problem.problem) == 0:
+            yield Bound(best.bound, problem.space.keeping(UNPADDED), "search")
 
     def _unpadded(self, problem: MappingProblem, end_s: float | None, known: _Best | None) -> _Best:
         """The best mapping whose factors divide the extents; where time is short, of few tiles."""

@@ -206,6 +206,7 @@ def _layer(layer: Problem, num_times: int, answer: LayerAnswer) -> SweptLayer:
         answer.bound_energy_pj,
         answer.utilization,
         answer.status,
+        answer.optimal_among,
         answer.mapping.levels,
         layer,
     )

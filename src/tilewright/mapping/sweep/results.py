@@ -30,6 +30,7 @@ class SweptLayer:
     bound_energy_pj: float
     utilization: float
     status: str = field(metadata=about("How the search ended: optimal, feasible, cut off."))
+    optimal_among: str | None = field(metadata=about("The mappings of which it is proven to be the best."))
     mapping: tuple[LevelLoops, ...] = field(
         metadata=about("The loops of every level, from the outermost level to the innermost.")
     )

@@ -64,6 +64,7 @@ class LayerAnswer:
     status: str
     gap: float | None
     seconds: float
+    optimal_among: str | None = None
 
     @classmethod
     def of(cls, layer: Problem, solution: MappingSolution) -> LayerAnswer:
@@ -82,6 +83,7 @@ class LayerAnswer:
             padding=solution.mapping.padding(layer),
             component_pj=component_pj,
             status=str(quality.status),
+            optimal_among=quality.among,
             gap=quality.gap if quality.bound > 0 else None,
             seconds=solution.seconds,
         )

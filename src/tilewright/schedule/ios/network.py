@@ -31,7 +31,7 @@ class NetworkAnswer:
 
     `apart_ns` is the cost of the best schedule known in which no stage crosses the border of two blocks, and
     `is_closed`: none such costs less. `bound_ns` is about such schedules, too, unless one that crosses
-    borders costs less. `holds`: no stage cost less than its bound.
+    borders costs less: then it `crosses_blocks`. `holds`: no stage cost less than its bound.
     """
 
     stages: tuple[StageChoice, ...]
@@ -42,6 +42,7 @@ class NetworkAnswer:
     holds: bool
     was_cut_off: bool
     blocks: tuple[BlockAnswer, ...]
+    crosses_blocks: bool = False
 
     @property
     def gap(self) -> float:
@@ -110,12 +111,13 @@ class Network:
             stages += (choice.shifted(block.offset) for choice in answer.stages)
         apart_ns = sum(answer.cost_ns for answer in answers)
         bound_ns = sum(answer.bound_ns for answer in answers)
-        cost_ns = apart_ns
+        cost_ns, crosses_blocks = apart_ns, False
         stop.share(1)
         if not stop.is_due(0):
             whole = self._block(0, self.graph.num_operators)
             stages = joined(whole, stages, starts, stop)
-            if sum(map(self.costs.cost_ns, stages)) < apart_ns * (1 - _ROUNDING):
+            crosses_blocks = sum(map(self.costs.cost_ns, stages)) < apart_ns * (1 - _ROUNDING)
+            if crosses_blocks:
                 bound_ns = min(bound_ns, whole.rest_ns(self.graph.everything))
             stages = settled(self.graph, stages, self.costs, self.rules.least_gain)
             cost_ns = sum(map(self.costs.cost_ns, stages))
@@ -128,6 +130,7 @@ class Network:
             self.costs.num_violations == 0,
             stop.meter.cut_off,
             tuple(answers),
+            crosses_blocks,
         )
 
     def _searched(

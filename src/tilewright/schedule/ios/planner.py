@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from tilewright.cost.base import SharesMachine
 from tilewright.errors import UsageError
 from tilewright.partition.merge_siblings import merge_sets
-from tilewright.planning import Budget, Provenance, Quality, option
+from tilewright.planning import Bound, Budget, Provenance, Quality, Rule, Space, option
 from tilewright.schedule.base import NotMeasured, Schedule, ScheduleProblem, Stage, build_schedule
 from tilewright.schedule.greedy import Greedy
 from tilewright.schedule.ios.block import Rules, Stop, Strategies
@@ -20,6 +20,17 @@ from tilewright.schedule.ios.measured import INTERRUPTED, MeasuredSearch
 from tilewright.schedule.ios.network import Network, NetworkAnswer, SearchKind
 from tilewright.schedule.ios.stages import StageChoice
 from tilewright.schedule.sequential import Sequential
+from tilewright.schedule.space import (
+    CONNECTED,
+    GROUP_SIZE,
+    GROUPS,
+    OF_PARTITION,
+    SCHEDULES,
+    SHARED_CORES,
+    WHOLE_SUBGRAPHS,
+    WITHOUT_LANES,
+    WITHOUT_MERGES,
+)
 
 CostSource = Literal["auto", "estimated", "measured"]
 _Plan = Callable[[StageCosts, Budget], tuple[NetworkAnswer, AskedCosts, Stop]]
@@ -156,8 +167,40 @@ class Ios:
         if best is not schedule:
             costs_less = "costs no more" if best is sequential else "costs less"
             note = f"{note}; {best.provenance.planner} {costs_less}"
-        quality = _quality(problem, best.quality, answer)
+        quality = self._quality(problem, best.quality, answer)
         return replace(best, quality=quality, provenance=replace(provenance, note=note))
+
+    def _space(self, problem: ScheduleProblem, answer: NetworkAnswer) -> Space:
+        """The space that is searched."""
+        rules = [OF_PARTITION, WHOLE_SUBGRAPHS, WITHOUT_LANES]
+        if self.strategy == "parallel":
+            rules.append(WITHOUT_MERGES)
+        if self.strategy == "merge":
+            rules.append(Rule(GROUPS, 1))
+        else:
+            rules += [Rule(GROUPS, min(self.max_groups, problem.limits.num_groups)), CONNECTED]
+        rules.append(Rule(GROUP_SIZE, 1 if self.strategy == "merge" else self.max_group_size))
+        if self.grouping == "single-source" and self.strategy != "merge":
+            rules.append(Rule("with groups that follow from one subgraph"))
+        rules.append(Rule("with the cores that a search gives groups") if self.moldable else SHARED_CORES)
+        if not answer.crosses_blocks and len(answer.blocks) > 1:
+            rules.append(Rule("without stages across blocks"))
+        return SCHEDULES.keeping(*rules)
+
+    def _quality(self, problem: ScheduleProblem, quality: Quality, answer: NetworkAnswer) -> Quality:
+        """With the bound of the search, where that is about the cost of the schedule."""
+        is_about_cost = (
+            _adds_up(problem)
+            and problem.objective != "edp"
+            and abs(answer.cost_ns - quality.cost) <= _ROUNDING * max(1.0, quality.cost)
+        )
+        if not is_about_cost:
+            return quality
+        value, is_proven = min(answer.bound_ns, quality.cost), problem.cost.proves_bounds and answer.holds
+        bounds = quality.bounds
+        if value > quality.highest.value:
+            bounds = (*bounds, Bound(value, self._space(problem, answer), "search", is_proven))
+        return Quality.of(quality.cost, *bounds, unit=quality.unit, cut_off=answer.was_cut_off)
 
 
 def _adds_up(problem: ScheduleProblem) -> bool:
@@ -184,21 +227,3 @@ def _choice_of(stages: Sequence[Stage]) -> tuple[StageChoice, ...]:
     """Stages of whole subgraphs as choices."""
     groups = (tuple(tuple(i.subgraph_id for i in group.instances) for group in s.groups) for s in stages)
     return tuple(StageChoice(g, "alone" if sum(map(len, g)) == 1 else "parallel") for g in groups)
-
-
-def _quality(problem: ScheduleProblem, quality: Quality, answer: NetworkAnswer) -> Quality:
-    """With the bound of the search, where that is about the cost of the schedule."""
-    is_about_cost = (
-        _adds_up(problem)
-        and problem.objective != "edp"
-        and abs(answer.cost_ns - quality.cost) <= _ROUNDING * max(1.0, quality.cost)
-    )
-    if not is_about_cost:
-        return quality
-    return Quality.of(
-        quality.cost,
-        bound=max(quality.bound, min(answer.bound_ns, quality.cost)),
-        unit=quality.unit,
-        cut_off=answer.was_cut_off,
-        is_proven=quality.is_proven and answer.holds,
-    )

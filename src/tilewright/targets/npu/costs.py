@@ -18,16 +18,17 @@ from tilewright.ir.graph_regions import RegionMaps, kernel_structure
 from tilewright.partition.base import PartitionProblem, Reason, build_partition
 from tilewright.partition.layers import layer_of
 from tilewright.partition.merge_siblings import MergedWork
-from tilewright.planning import Provenance, Quality, Status
+from tilewright.planning import Bound, Provenance, Quality, Status
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.schedule.lanes import LanedWork
+from tilewright.schedule.space import SCHEDULES
 from tilewright.targets.npu.ports import ports_of
 from tilewright.targets.npu.simulate import GRAPHTURBO, Policy, Simulation, static_power_w
 from tilewright.targets.npu.stage_times import KernelTasks, stage_seconds
 from tilewright.targets.npu.work import Works
 
 SOURCE = "simulator"
-UNPRICED = Quality(0.0, 0.0, "ns", Status.FEASIBLE)
+UNPRICED = Quality(0.0, "ns", Status.FEASIBLE, (Bound(0.0, SCHEDULES, "nothing"),))
 """Of a schedule that is to be priced."""
 _MAX_PLACES = 8
 

@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from tilewright.compiler import Planner, optimise
 from tilewright.options import Options
-from tilewright.planning import Provenance, Quality
+from tilewright.planning import Bound, Provenance, Quality, Space
 from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.progress import PhaseClock
 from tilewright.schedule.base import Group, Instance, MeasuredStages, NotMeasured, Schedule, Stage, single
@@ -181,7 +181,8 @@ def test_a_frozen_cache_measures_nothing(cache: Path) -> None:
 def test_every_step_but_relayout_copies_has_its_stage(cache: Path) -> None:
     bench = bench_of(cache)
     stages = tuple(beside(bench, (0,), (1,)))
-    schedule = Schedule(bench.partition, stages, Quality.of(0, bound=0, unit="ns"), Provenance("by hand"))
+    quality = Quality.of(0, Bound(0, Space("schedules"), "by hand"), unit="ns")
+    schedule = Schedule(bench.partition, stages, quality, Provenance("by hand"))
     numbers = [n for n, _ in staged_steps(bench.lowered(bench.partition), schedule, "stages")]
     inner = [n for n in numbers if n is not None]
     assert inner == sorted(inner)
