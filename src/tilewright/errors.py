@@ -9,9 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from tilewright.printable import printable
-
-_MAX_LINE = 1000
+from tilewright.printable import bounded
 
 
 class TilewrightError(Exception):
@@ -20,8 +18,8 @@ class TilewrightError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __str__(self) -> str:
-        """The message; what a name in it could do to a terminal is shown instead."""
-        return printable(super().__str__())
+        """The message, as long as one can be read; what a name could do to a terminal is shown instead."""
+        return bounded(super().__str__())
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """What pickle needs: worker processes raise errors whose `__init__` takes more than a text."""
@@ -65,18 +63,9 @@ class NoGeneratedCode(UsageError):
 class MachineError(UsageError):
     r"""A machine description that cannot be read or makes no sense; names file and key.
 
-    One line that can be read whatever the file holds: what cannot be printed is escaped, and the middle of
-    what is very long left out.
-
     >>> print(MachineError("chip.yaml: \x1b[31m: unknown key."))
     chip.yaml: \x1b[31m: unknown key.
     """
-
-    def __init__(self, message: str) -> None:
-        line = printable(message)
-        if len(line) > _MAX_LINE:
-            line = f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 2 :]}"
-        super().__init__(line)
 
 
 class ModelRejected(TilewrightError):

@@ -7,6 +7,9 @@ that is shown to people goes through here, where such characters become what Pyt
 
 from __future__ import annotations
 
+_MAX_WORD, _MAX_LINE = 600, 1500
+"""Characters, a path's as a rule, and of a message."""
+
 
 def printable(text: str) -> str:
     r"""Text on one line: control and format characters, line ends among them, as escapes.
@@ -17,6 +20,24 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escaped(c) for c in text)
+
+
+def bounded(text: str) -> str:
+    """A message as `printable` that can be read however long the names are that it quotes: the middle of
+    long words, and of all of it, is left out.
+
+    >>> bounded(f"node {'x' * 10**6}: no input.")[:9], len(bounded("x " * 10**6)) <= 1500
+    ('node xxxx', True)
+    """
+    text = printable(_without_middle(text, 4 * _MAX_LINE))
+    return _without_middle(" ".join(_without_middle(word, _MAX_WORD) for word in text.split(" ")), _MAX_LINE)
+
+
+def _without_middle(text: str, max_length: int) -> str:
+    if len(text) <= max_length:
+        return text
+    half = (max_length - 5) // 2
+    return f"{text[:half]} ... {text[-half:]}"
 
 
 def printable_lines(text: str) -> str:

@@ -45,9 +45,12 @@ def test_what_is_no_file_is_refused_at_once(tmp_path: Path, read: yaml_files.Rea
         (f"clock_hz: {'9' * 100_000}", "line 1: clock_hz: a number of 100000 digits; at most MAX_DIGITS"),
         (f"levels:\n- {{capacity_bytes: 0x{'f' * 5000}}}", "line 2: levels[0].capacity_bytes: a number of"),
         (f"name: {'a ' * 100_000}", "line 1: name: text of 199999 characters; at most MAX_TEXT"),
-        (f"levels: [{'1,' * 60_000}]", "line 1: levels[49997]: more than MAX_VALUES"),
+        (f"levels: [{'1,' * 60_000}]", "line 1: levels[29997]: more than MAX_VALUES"),
         ("[" * 100, "line 1: " + "[0]" * 20 + "...: nested too deeply, more than MAX_DEPTH"),
         ("name: !!binary aGk=", "line 1: name: tag !!binary"),
+        # Each of the tags is that long; read out, they took 20 s and 10 GB.
+        (f"%TAG ! {'a' * 500_000}\n---\n[{'!b x,' * 20_000}]", "line 1: a %TAG directive; write"),
+        ("name: x\n" + "".join(f"a{i}: !t{i} x\n" for i in range(20_000)), "line 2: a0: tag !t0; write"),
         ("name: 2001-13-45", "line 1: name: 2001-13-45 is not what YAML takes it for (timestamp: month"),
         ("levels: !!int abc", "line 1: levels: abc is not what YAML takes it for (int"),
         ("a: &a [1]\nb: *a", "line 2: b: aliases are not allowed (*a)"),

@@ -83,7 +83,7 @@ _RULES = """```
 
 The file is plain YAML: no aliases, no tags, no key twice, no tabs. A number to base 8 or 60, which YAML
 makes of `010` and `1:30`, is refused. Files of Timeloop (versions 0.2 to 0.4, and the flat lists before
-them) are read by `tilewright map -t` as they are. A file has at most 1 MiB, 50,000 values, 60 levels of
+them) are read by `tilewright map -t` as they are. A file has at most 1 MiB, 30,000 values, 60 levels of
 brackets, 400 digits in a number and 100,000 characters in a text.
 
 ## In an editor

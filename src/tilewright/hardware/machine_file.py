@@ -15,8 +15,8 @@ from tilewright.hardware.diagnostic import diagnostic
 from tilewright.hardware.machine import Machine
 
 MAX_FILE_BYTES = 1 << 20
-MAX_VALUES = 50_000
-"""Values of a file, keys and lists included: what takes a second or two to read."""
+MAX_VALUES = 30_000
+"""Values of a file, keys and lists included: what takes less than a second to read."""
 MAX_DEPTH = 60
 MAX_DIGITS = 400
 """Of a number: the largest of them has 309."""
@@ -27,11 +27,10 @@ _MAX_SHOWN_KEY = 60
 _YAML_TAG = "tag:yaml.org,2002:"
 _NUMBERS = (f"{_YAML_TAG}int", f"{_YAML_TAG}float")
 _CONSTRUCTED = (*_NUMBERS, f"{_YAML_TAG}timestamp", f"{_YAML_TAG}bool")
-_ODD_TAGS = {f"{_YAML_TAG}{kind}": f"!!{kind}" for kind in ("set", "omap", "pairs", "binary")}
+_ODD_TAGS = frozenset(f"{_YAML_TAG}{kind}" for kind in ("set", "omap", "pairs", "binary"))
 _NOT_DECIMAL = re.compile(r"[-+]?0\d+|.*:.*")
 _HINTS = (
     ("found character '\\t'", "indent with spaces, not with tabs"),
-    ("constructor for the tag", "write plain values without tags (!...)"),
     ("but found another document", "write one machine for each file"),
     ("mapping values are not allowed", "put text with a colon in quotes, or start a new line"),
 )
@@ -132,13 +131,25 @@ class PlainLoader(yaml.SafeLoader):
             raise self._refused(
                 event, f"nested too deeply, more than MAX_DEPTH = {MAX_DEPTH}; close brackets"
             )
+        tag = getattr(event, "tag", None)
+        if tag is not None and not self._takes(tag):
+            shown = _shown(tag.replace(_YAML_TAG, "!!"))
+            raise self._refused(event, f"tag {shown}; write plain values without tags (!...)")
         node = super().compose_node(parent, index)
-        if node is not None and node.tag in _ODD_TAGS:
-            raise self._refused(event, f"tag {_ODD_TAGS[node.tag]}; write plain values without tags (!...)")
         if isinstance(node, yaml.ScalarNode):
             self._check_scalar(node)
         self._path = outer
         return node
+
+    def scan_tag_directive_value(self, start_mark: yaml.Mark) -> None:
+        """Short for tags that may be long, each time that it is used: nothing that a description needs."""
+        problem = "a %TAG directive; write plain values without tags (!...)"
+        raise yaml.scanner.ScannerError(None, None, problem, start_mark)
+
+    def _takes(self, tag: str) -> bool:
+        """Whether a node may have this tag. One that none may have is refused before the rest is read."""
+        prefixes = filter(None, self.yaml_multi_constructors)
+        return tag not in _ODD_TAGS and (tag in self.yaml_constructors or tag.startswith(tuple(prefixes)))
 
     def _check_scalar(self, node: yaml.ScalarNode) -> None:
         value = str(node.value)

@@ -184,7 +184,7 @@ def test_shares_divide_a_capacity() -> None:
         ("256KiB", "2MiB", "levels[0].shares: take 2097152 of 1310720 bytes"),
         ("name: chip", "name: chip\nname: chop", "line 3: the key 'name' is given twice"),
         ("name: chip", "name: &a chip\ndescription: *a", "line 3: description: aliases are not allowed (*a)"),
-        ("name: chip", "name: !!python/object:os.system chip", "line 2: could not determine a constructor"),
+        ("name: chip", "name: !!python/object:os.system chip", "line 2: name: tag !!python/object"),
         ("name: chip", "", "name: is missing; add it (name of the machine, shown in reports"),
         ("name: chip", "7: chip", "the top: the key 7 is not text"),
         ("name: chip", "name: [", "line "),

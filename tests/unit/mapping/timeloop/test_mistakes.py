@@ -75,7 +75,13 @@ def _loaded(kind: str, path: Path) -> object:
             "multiple-buffering: 0.5",
             "not between 1 and the 64",
         ),
-        ("architecture", LIST, "!Parallel", "!!python/object:os.system", "could not determine a constructor"),
+        (
+            "architecture",
+            LIST,
+            "!Parallel",
+            "!!python/object:os.system",
+            "tag !!python/object:os.system;",
+        ),
         ("architecture", LIST, "!Parallel", "!Fancy", "the tag !Fancy is unknown"),
         ("architecture", LIST, "{meshX: 14}", "{meshZ: 14}", "spatial.meshZ: unknown key of spatial"),
         (
