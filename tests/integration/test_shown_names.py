@@ -74,6 +74,26 @@ def test_no_verb_shows_what_a_terminal_obeys(evil: NamedModel, tmp_path: Path) -
                 json.loads(result.out)
 
 
+LONG = "x" * 5000
+LONG_ARGUMENTS = (
+    *("LONG", "compile LONG", "compile aLONG.onnx", "compile --LONG m", "compile MODEL -o LONG"),
+    *("compile MODEL -t LONG", "compile MODEL --partition LONG", "compile MODEL --schedule ios{LONG=1}"),
+    *("compile MODEL --shapes LONG:1", "compile MODEL --threads LONG", "compile MODEL --disable-pass LONG"),
+    *("run MODEL -i LONG.npz", "run MODEL -i LONG", "map LONG", "map MODEL -t LONG", "zoo LONG"),
+    *("explain MODEL LONG", "trust add LONG", "schema LONG", "planners LONG", "doctor LONG"),
+)
+
+
+def test_what_is_wrong_is_no_longer_than_one_can_read(tmp_path: Path) -> None:
+    onnx.save(named_model(iter([f"{LONG}{i}" for i in range(30)])).proto, tmp_path / "m.onnx")
+    for line in LONG_ARGUMENTS:
+        named = line.replace("MODEL", str(tmp_path / "m.onnx")).replace("LONG", LONG)
+        result = tilewright(*named.split(" "))
+        assert result.code == 2, line
+        assert result.err.count("\n") == 1, line
+        assert len(result.err) < 2000, line
+
+
 def test_a_real_terminal_gets_our_colours_only(evil: NamedModel, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}

@@ -18,6 +18,7 @@ from tilewright.cli.output import MANNER, Manner, listen_to_warnings, note
 from tilewright.errors import TilewrightError
 from tilewright.families import FAMILIES
 from tilewright.files import system_advice
+from tilewright.printable import bounded
 from tilewright.version import __version__
 
 PROGRAM = "tilewright"
@@ -184,7 +185,7 @@ def _fail(error: Exception) -> int:
         what = f"a plugin of {package} failed" if package is not None else _inner_error()
         text = f"{what} ({detail}). Repeat with --debug and report what it prints."
     if text:
-        note(f"{PROGRAM}: {' '.join(text.split())}")
+        note(f"{PROGRAM}: {bounded(' '.join(text.split()))}")
     return code
 
 

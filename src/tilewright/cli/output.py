@@ -19,7 +19,7 @@ from typing import Any, Literal
 import typer
 
 from tilewright.formatting import format_bytes, format_count, format_ms, format_shape
-from tilewright.printable import json_text, printable, printable_lines
+from tilewright.printable import bounded, json_text, printable, printable_lines
 from tilewright.progress import NOTICE
 from tilewright.results import Result, Table
 from tilewright.version import __version__
@@ -232,7 +232,7 @@ def listen_to_warnings() -> None:
 class _Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         level = "note" if record.levelno == NOTICE else record.levelname.lower()
-        note(f"tilewright: {level}: {record.getMessage()}")
+        note(f"tilewright: {level}: {bounded(record.getMessage())}")
 
 
 @contextmanager

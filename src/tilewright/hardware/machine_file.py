@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 from pydantic import ValidationError
@@ -141,7 +141,7 @@ class PlainLoader(yaml.SafeLoader):
         self._path = outer
         return node
 
-    def scan_tag_directive_value(self, start_mark: yaml.Mark) -> None:
+    def scan_tag_directive_value(self, start_mark: yaml.Mark) -> NoReturn:
         """Short for tags that may be long, each time that it is used: nothing that a description needs."""
         problem = "a %TAG directive; write plain values without tags (!...)"
         raise yaml.scanner.ScannerError(None, None, problem, start_mark)
