@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Modules whose packages are called otherwise, and who brings along what is not named for itself.
 PACKAGES = {"yaml": "pyyaml", "sklearn": "scikit-learn", "google": "onnx", "click": "typer"}
-OF_DEVELOPERS = ("dev", "docs")
+OF_DEVELOPERS = ("dev", "docs", "mutation")
 IMPORT = re.compile(r"^ *(?:from (\w+)[\w.]* import |import (\w+)[\w.]*(?: as \w+)?$)", re.MULTILINE)
 WITHOUT = """
 import importlib.machinery, sys

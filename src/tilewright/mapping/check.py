@@ -134,8 +134,7 @@ def _touched(task: MappingProblem, kind: TensorKind, tile: dict[str, int], *, is
 
 
 def _check_constraints(task: MappingProblem, mapping: Mapping) -> Iterator[Violation]:
-    """Each constraint by what its class says, for dims that run more than once."""
-    dims = {dim for dim, extent in task.problem.dims if extent > 1}
+    """Each constraint by what its class says."""
     levels = {loops.level: loops for loops in mapping.levels}
     for constraint in task.constraints.listed():
         loops = levels.get(constraint.level, LevelLoops(constraint.level))
@@ -144,18 +143,16 @@ def _check_constraints(task: MappingProblem, mapping: Mapping) -> Iterator[Viola
         match constraint:
             case FixedSpatial(_, dim, factor):
                 all_of_it = mapping.factors().get(dim, 1)
-                is_kept = dim not in dims or spatial.get(dim, 1) == min(factor or all_of_it, all_of_it)
+                is_kept = spatial.get(dim, 1) == min(factor or all_of_it, all_of_it)
             case SpatialDims(_, allowed):
                 is_kept = set(spatial) <= set(allowed)
             case FixedTile(level, dim, extent):
                 all_of_it = mapping.factors().get(dim, 1)
-                is_kept = dim not in dims or _tile(task, levels, level, dim) == min(
-                    extent or all_of_it, all_of_it
-                )
+                is_kept = _tile(task, levels, level, dim) == min(extent or all_of_it, all_of_it)
             case LoopOrder(_, order):
                 others = order.index("*") if "*" in order else None
                 places = [order.index(dim) if dim in order else others for dim in temporal]
-                is_kept = None not in places and places == sorted(place or 0 for place in places)
+                is_kept = places == sorted(place or 0 for place in places)
             case NoLoop(_, dim):
                 is_kept = dim not in temporal
             case Stationary(_, kind):
