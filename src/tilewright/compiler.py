@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from math import isclose
 
-from tilewright.errors import InfeasibleMapping, InternalError
+from tilewright.errors import InfeasibleMapping
 from tilewright.garbage import collected_rarely
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
@@ -21,6 +21,7 @@ from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
 from tilewright.passes import PassReport, run_passes
 from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance, Quality, Status, Stopwatch
+from tilewright.planning.checking import require_right
 from tilewright.planning.grid import Grid, methods
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
@@ -281,9 +282,7 @@ class Planner:
         """A partition in these stages, placed as a recipe says."""
         problem = self.schedule_problem(partition, recipe)
         schedule = build_schedule(problem, tuple(stages), Provenance("given"))
-        violations = check_schedule(problem, schedule)
-        if violations:
-            raise InternalError(f"stages to measure: {violations[0]}")
+        require_right("a schedule to measure", lambda: check_schedule(problem, schedule))
         return self.placed(schedule, recipe)
 
     def placed(self, schedule: Schedule, recipe: Recipe) -> Program:
@@ -314,9 +313,9 @@ class Planner:
             raise InfeasibleMapping(str(solution))
         solution = PARTITIONERS.verified(name, solution, Partition, lambda p: check_partition(problem, p))
         refined = self.backend.refine(problem, solution, progress=self.clock.report)
-        violations = () if refined is solution else check_partition(problem, refined)
-        if violations:
-            raise InternalError(f"target {self.target.name!r} refined the partition: {violations[0]}")
+        if refined is not solution:
+            what = f"the partition that target {self.target.name!r} refined"
+            require_right(what, lambda: check_partition(problem, refined))
         return refined
 
     def merged(self, schedule: Schedule, recipe: Recipe) -> Schedule:
@@ -338,9 +337,10 @@ class Planner:
             cut_off = planned.status is Status.CUT_OFF
             quality = Quality.of(quality.cost, *bounds, unit=quality.unit, cut_off=cut_off)
         schedule = replace(schedule, partition=partition, quality=quality)
-        violations = (*check_partition(asked, partition), *check_schedule(problem, schedule))
-        if violations:
-            raise InternalError(f"merging as scheduler {recipe.schedule!r} asks: {violations[0]}")
+        require_right(
+            f"the graph merged as scheduler {recipe.schedule!r} asks",
+            lambda: (*check_partition(asked, partition), *check_schedule(problem, schedule)),
+        )
         return schedule
 
     def schedule(self, partition: Partition, recipe: Recipe, share: float | None = None) -> Schedule:

@@ -296,6 +296,15 @@ class Options:
     seed: int = field(
         default=0, metadata=_about("Seed of searches and of random inputs.", "--seed", panel=PLANS)
     )
+    verify: bool = field(
+        default=False,
+        metadata=_about(
+            "Also check plans that are only compared; the answer itself is always checked.",
+            "--verify",
+            panel=PLANS,
+            key=False,
+        ),
+    )
     max_memory_bytes: int | None = field(
         default=None,
         metadata=_about(

@@ -153,21 +153,23 @@ class Registry(Generic[T]):
             raise self.fault(text, f"gave a {type(answer).__name__} where a {kind.__name__} is asked for")
         if check is None:
             return answer
+        from tilewright.planning.checking import MALFORMED, first_fault
+
         try:
             violations = check(answer)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            if _spec(text).name in self._loaders:
-                raise
+        except MALFORMED as error:
             raise self.fault(text, f"gave a {kind.__name__} that makes no sense: {_reason(error)}") from error
         if violations:
-            raise self.fault(text, str(violations[0]))
+            raise self.fault(text, f"gave a {kind.__name__} that is wrong: {first_fault(violations)}")
         return answer
 
     def fault(self, text: str | Spec, what: str) -> TilewrightError:
         """The error for a member that did what it should not: that of a plugin is its package's."""
         name = _spec(text).name
         if name in self._loaders or name not in self._found():
-            return InternalError(f"{self.kind} {name!r}: {what}")
+            from tilewright.planning.checking import HOW_TO_REPORT
+
+            return InternalError(f"{self.kind} {name!r} {what.rstrip('.')}; {HOW_TO_REPORT}.")
         source = _source(self._found()[name][0])
         return PluginFailed(
             f"{self.kind} {name!r}, a plugin ({source}), {what.rstrip('.')}. Report it to its authors."

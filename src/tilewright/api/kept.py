@@ -187,7 +187,7 @@ def _place(model: Model, options: Options) -> _Place | None:
     is_plain = (
         options.target == HOST_TARGET
         and options.budget is None
-        and not (options.no_cache or options.passes or options.dump_after)
+        and not (options.no_cache or options.verify or options.passes or options.dump_after)
         and all(name in (AUTO, *family.built_in_names()) for name, family in planners)
     )
     if directory is None or not is_plain:

@@ -57,7 +57,8 @@ class Stored:
     def program(self) -> Program:
         """The program. Its invariants are checked: a file can say anything."""
         from tilewright.artifact.plan import decode_plan
-        from tilewright.targets.validate import require_valid_program
+        from tilewright.planning.checking import first_fault
+        from tilewright.targets.validate import program_violations
 
         with self._lock:
             if self._program is None:
@@ -67,7 +68,9 @@ class Stored:
                 document = self.archive.json(PLAN)
                 with self.archive.decoding(PLAN):
                     program = decode_plan(document, graph, self.facts.options)
-                    require_valid_program(program, allows_slices=self.target.runs_slices)
+                    violations = program_violations(program, allows_slices=self.target.runs_slices)
+                if violations:
+                    raise self.archive.corrupt(f"its plan is wrong ({first_fault(violations)})")
                 self._program = program
             return self._program
 

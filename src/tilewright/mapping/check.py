@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from tilewright.cost.base import Objective
 from tilewright.hardware.machine import TensorKind
 from tilewright.loops.mapping import LevelLoops, Mapping
 from tilewright.mapping.base import MappingProblem, MappingSolution
@@ -35,13 +36,9 @@ def check_mapping(task: MappingProblem, mapping: Mapping) -> tuple[Violation, ..
 
 
 def check_solution(task: MappingProblem, solution: MappingSolution) -> tuple[Violation, ...]:
-    """The mapping's violations, and those of what the mapper says of it: a cost below its own bounds."""
-    found = list(check_mapping(task, solution.mapping))
+    """The mapping's violations, and those of what the mapper says of it: its work, and `check_figures`."""
+    found = [*check_mapping(task, solution.mapping), *check_figures(task.objective, solution)]
     cost = solution.cost
-    if cost.cycles < solution.bound_cycles:
-        found.append(Violation("bound", f"{cost.cycles} cycles, but at least {solution.bound_cycles}"))
-    if cost.energy_pj < solution.bound_energy_pj:
-        found.append(Violation("bound", f"{cost.energy_pj} pJ, but at least {solution.bound_energy_pj}"))
     macs = prod(loop.factor for _, _, loop in solution.mapping.loops())
     if cost.compute_cycles * cost.num_units_used != macs:
         found.append(
@@ -50,6 +47,27 @@ def check_solution(task: MappingProblem, solution: MappingSolution) -> tuple[Vio
             )
         )
     return tuple(found)
+
+
+def check_figures(objective: Objective, solution: MappingSolution) -> Iterator[Violation]:
+    """What a mapper says that cannot be: a cost below its own bounds, or one that is not the objective's."""
+    cost, quality = solution.cost, solution.quality
+    if cost.cycles < solution.bound_cycles:
+        yield Violation("bound", f"{cost.cycles} cycles, but at least {solution.bound_cycles}")
+    if cost.energy_pj < solution.bound_energy_pj:
+        yield Violation("bound", f"{cost.energy_pj} pJ, but at least {solution.bound_energy_pj}")
+    value = {"latency": cost.cycles, "energy": cost.energy_pj, "edp": cost.cycles * cost.energy_pj}[objective]
+    if abs(quality.cost - value) > _ROUNDING * abs(value):
+        yield Violation("cost", f"{quality.cost:g} {quality.unit} stated, {value:g} of its cost")
+    for bound in quality.bounds:
+        if bound.is_proven and bound.value > quality.cost * (1 + _ROUNDING):
+            yield Violation(
+                "bound", f"bound {bound.value:g} of {bound.space} lies above the cost {quality.cost:g}"
+            )
+
+
+_ROUNDING = 1e-9
+"""By what share a value may differ from the same one worked out in another order."""
 
 
 def _check_cover(task: MappingProblem, mapping: Mapping) -> Iterator[Violation]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isclose
 from typing import TYPE_CHECKING
 
 from tilewright.cost.base import Objective
@@ -29,7 +30,7 @@ from tilewright.mapping.results import (
     MapTotal,
     StreamedNode,
 )
-from tilewright.planning import UNLIMITED, Budget, Infeasible
+from tilewright.planning import UNLIMITED, Budget, Infeasible, Violation
 from tilewright.progress import Progress
 
 if TYPE_CHECKING:
@@ -258,7 +259,42 @@ def solve_layer(layer: Problem, problem: MapProblem, part: Machine) -> MappingSo
         raise InfeasibleMapping(f"layer {layer.name} on {part.name}: {error}") from None
     if isinstance(answer, Infeasible):
         raise InfeasibleMapping(f"layer {layer.name} on {part.name}: {answer}")
-    return MAPPERS.verified(problem.mapper, answer, MappingSolution)
+    return MAPPERS.verified(
+        problem.mapper, answer, MappingSolution, lambda answer: _violations(layer, problem, part, answer)
+    )
+
+
+def _violations(
+    layer: Problem, problem: MapProblem, part: Machine, answer: MappingSolution
+) -> Sequence[Violation]:
+    """What is wrong with a mapping of a layer, its launch on a GPU, or what is said of its cost."""
+    from tilewright.mapping.check import check_figures, check_solution
+    from tilewright.mapping.check_launch import check_launch
+    from tilewright.mapping.gpu import evaluate_blocks
+
+    if part.threads is None:
+        task = MappingProblem(
+            layer, part, problem.objective, problem.cost_options, constraints=problem.constraints
+        )
+        found = check_solution(task, answer)
+        return found or _recounted(answer, _evaluated(layer, part, answer.mapping, problem.cost_options))
+    cost, launch = evaluate_blocks(layer, part, answer.mapping, problem.cost_options)
+    found = check_launch(layer, part, answer.mapping, launch)
+    return (*found, *check_figures(problem.objective, answer), *_recounted(answer, cost))
+
+
+def _recounted(answer: MappingSolution, cost: Cost) -> Sequence[Violation]:
+    """A stated cost that is not what the cost model counts."""
+    stated, counted = answer.cost, cost
+    if stated.cycles == counted.cycles and isclose(stated.energy_pj, counted.energy_pj, rel_tol=1e-9):
+        return ()
+    return (
+        Violation(
+            "cost",
+            f"stated {stated.cycles} cycles and {stated.energy_pj:g} pJ, counted {counted.cycles} cycles and "
+            f"{counted.energy_pj:g} pJ",
+        ),
+    )
 
 
 def _mapper(problem: MapProblem) -> tuple[Mapper, int | None]:

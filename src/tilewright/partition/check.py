@@ -4,29 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.ir.graph import Node, Value
+from tilewright.ir.graph import Graph, Node, Value
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.check_forms import check_forms
 from tilewright.partition.check_fusions import check_fusions
+from tilewright.partition.check_splits import check_splits
 from tilewright.planning import Violation
 
 
 def check_partition(problem: PartitionProblem, partition: Partition) -> tuple[Violation, ...]:
     """Everything wrong with a partition: nothing, if it is valid.
 
+    Checked: all of `check_cut`, and the stated cost.
+    """
+    found = check_cut(problem.graph, partition)
+    if any(violation.rule == "cover" for violation in found):
+        return found  # whose cost is that of other work
+    return (*found, *_check_quality(problem, partition))
+
+
+def check_cut(graph: Graph, partition: Partition) -> tuple[Violation, ...]:
+    """Everything wrong with how a partition cuts a graph, whatever that costs.
+
     Checked: every node in exactly one subgraph; subgraphs numbered in order and none reads from a later
     one (so that the quotient has no cycle); inputs, constants and outputs complete and without excess; one
-    decision per data edge that says what really happened; forms; the stated cost; the records of rules.
+    decision per data edge that says what really happened; forms; the records of rules; of a cut that is
+    right so far, layers and splits.
     """
-    return (
-        *_check_cover(problem, partition),
+    found = (
+        *_check_cover(graph, partition),
         *_check_order(partition),
         *_check_externals(partition),
         *_check_decisions(partition),
         *check_forms(partition),
-        *_check_quality(problem, partition),
         *check_fusions(partition),
     )
+    return found or check_splits(partition)
 
 
 def _homes(partition: Partition) -> dict[int, list[int]]:
@@ -37,8 +50,8 @@ def _homes(partition: Partition) -> dict[int, list[int]]:
     return homes
 
 
-def _check_cover(problem: PartitionProblem, partition: Partition) -> Iterator[Violation]:
-    if partition.graph is not problem.graph:
+def _check_cover(graph: Graph, partition: Partition) -> Iterator[Violation]:
+    if partition.graph is not graph:
         yield Violation("graph", "the partition is of another graph")
     homes = _homes(partition)
     for node in partition.graph.nodes:
@@ -69,7 +82,7 @@ def _check_order(partition: Partition) -> Iterator[Violation]:
 
 def _check_externals(partition: Partition) -> Iterator[Violation]:
     for subgraph in partition.subgraphs:
-        inside = [id(n) for n in subgraph.nodes]
+        inside = {id(n) for n in subgraph.nodes}
         inputs: set[int] = set()
         constants: set[int] = set()
         outputs: set[int] = set()

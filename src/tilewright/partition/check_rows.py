@@ -143,7 +143,7 @@ def link_peaks(
     layers: Layers,
     outputs: Mapping[Value, Region],
     bytes_of: BytesOf,
-    can_reuse: Callable[[Sequence[Node]], bool],
+    can_reuse: Callable[[Sequence[Node], Value], bool],
 ) -> tuple[int, int]:
     """The peak of an instance if every result that can be made in place of an operand is, and if none is."""
     link = links[place]
@@ -165,8 +165,10 @@ def link_peaks(
         if not made:
             continue
         new = sum(bytes_of(v, link.made[v]) for v in made)
-        fits = can_reuse(layer) and any(
-            held[key] >= new for key in held if ends[key] == number and key[1] in link.read[number]
+        fits = any(
+            held[key] >= new and can_reuse(layer, key[1])
+            for key in held
+            if ends[key] == number and key[1] in link.read[number]
         )
         live = sum(held.values())
         least, most = max(least, live + new - (new if fits else 0)), max(most, live + new)

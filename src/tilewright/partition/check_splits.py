@@ -84,6 +84,8 @@ def _check_instances(
     ):
         yield Violation("split", f"{subgraph!r} cannot be split: {split}")
         return
+    if partition.weighed is None and (not cuts or recompute_limit == inf):
+        return  # nothing is stated of instances
     factors = [range(factor) for _, factor in cuts]
     least = most = 0
     work = 0.0
@@ -144,7 +146,7 @@ def _check_chain(
             layers,
             slices[place],
             partition.bytes_of,
-            lambda layer: partition.in_place and not any(is_complex(n) for n in layer),
+            lambda layer, value: partition.in_place and _may_be_overwritten(layer, value),
         )
         for place in range(len(links))
     ]
@@ -214,16 +216,33 @@ def _peaks(
     def size(values: set[Value]) -> int:
         return sum(partition.bytes_of(v, regions[v]) for v in values)
 
+    needed_later = [set(outputs)]
+    for read in reversed(reads[1:]):
+        needed_later.append(needed_later[-1] | read)
+    needed_later.reverse()
     live = {v for v in subgraph.inputs if v in regions}
     least = most = size(live)
     for step, layer in enumerate(needed):
         if not layer:
             continue
-        later = set(outputs).union(*reads[step + 1 :])
-        dying = [partition.bytes_of(v, regions[v]) for v in live & reads[step] if v not in later]
+        later = needed_later[step]
         new = size(makes[step])
-        reusable = partition.in_place and not any(is_complex(n) for n in layer)
-        reused = new if reusable and any(d >= new for d in dying) else 0
+        is_reused = partition.in_place and any(
+            partition.bytes_of(v, regions[v]) >= new and _may_be_overwritten(layer, v)
+            for v in (live & reads[step]) - later
+        )
+        reused = new if is_reused else 0
         least, most = max(least, size(live) + new - reused), max(most, size(live) + new)
         live = (live | makes[step]) & later
     return least, most
+
+
+def _may_be_overwritten(layer: Sequence[Node], value: Value) -> bool:
+    """Whether no contraction of a layer reads a value, or what the layer makes of it on the way."""
+    reached = {value}
+    for node in layer:
+        if any(v in reached for v in node.operands()):
+            if is_complex(node):
+                return False
+            reached.update(node.results())
+    return True

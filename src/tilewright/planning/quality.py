@@ -6,6 +6,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from tilewright.errors import InternalError
+from tilewright.planning.checking import HOW_TO_REPORT
 from tilewright.records import dataclass
 from tilewright.results import about, in_json
 
@@ -117,7 +118,7 @@ class Quality:
             if bound.is_proven and bound.is_violated(cost):
                 raise InternalError(
                     f"a bound of {bound.value} {unit} of {bound.space} ({bound.source}) is above a cost of "
-                    f"{cost} {unit}."
+                    f"{cost} {unit}; {HOW_TO_REPORT}."
                 )
         stated = tuple(
             Bound(cost, b.space, b.source, b.is_proven)

@@ -27,12 +27,25 @@ def check_schedule(problem: ScheduleProblem, schedule: Schedule) -> tuple[Violat
     time inside of a kernel wait for nothing of each other; the stated cost, and that bounds are not above it,
     of spaces that hold the schedule.
     """
+    found = check_stages(problem, schedule)
+    if any(violation.rule in _NO_COST for violation in found):
+        return found
+    return (*found, *_check_quality(problem, schedule))
+
+
+_NO_ORDER = ("splits", "cover", "merge", "lanes")
+_NO_COST = (*_NO_ORDER, "order")
+"""Rules of which a schedule that breaks one has no order, or no cost."""
+
+
+def check_stages(problem: ScheduleProblem, schedule: Schedule) -> tuple[Violation, ...]:
+    """The same without the stated cost."""
     form = (*_check_form(problem, schedule), *_check_splits(problem, schedule), *_check_cover(schedule))
     if not any(violation.rule in ("splits", "cover") for violation in form):
         form = (*form, *check_merges(problem, schedule), *check_lanes(problem, schedule))
-    if any(violation.rule in ("splits", "cover", "merge", "lanes") for violation in form):
+    if any(violation.rule in _NO_ORDER for violation in form):
         return form
-    return (*form, *_check_order(schedule), *_check_quality(problem, schedule))
+    return (*form, *_check_order(schedule))
 
 
 def _check_form(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violation]:

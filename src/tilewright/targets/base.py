@@ -17,6 +17,7 @@ from tilewright.errors import BudgetExceeded, UnsupportedOp
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.memory import MEMORY_PLANNERS, memory_problem
 from tilewright.memory.base import MemoryPlan, MemoryProblem
+from tilewright.memory.check import check_memory
 from tilewright.options import Options
 from tilewright.partition.analysis import Analysis
 from tilewright.partition.base import Partition, PartitionProblem
@@ -488,7 +489,10 @@ class PlainBackend:
         plan = MEMORY_PLANNERS.get(program.recipe.memory).solve(problem, self.options.search_budget)
         if isinstance(plan, Infeasible):
             raise BudgetExceeded(str(plan))
-        return Placement(problem, MEMORY_PLANNERS.verified(program.recipe.memory, plan, MemoryPlan))
+        plan = MEMORY_PLANNERS.verified(
+            program.recipe.memory, plan, MemoryPlan, lambda plan: check_memory(problem, plan)
+        )
+        return Placement(problem, plan)
 
     def stage_bench(self, partition: Partition, make: MakeOfStages) -> StageBench | None:
         """Nothing is measured."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from tilewright.errors import InternalError
 from tilewright.memory.check import check_memory
-from tilewright.partition.base import PartitionProblem
-from tilewright.partition.check import check_partition
+from tilewright.partition.check import check_cut
 from tilewright.planning import Limits, Violation
+from tilewright.planning.checking import require_right
 from tilewright.program import Program
 from tilewright.schedule.base import ScheduleProblem
-from tilewright.schedule.check import check_schedule
+from tilewright.schedule.check import check_stages
 
 
 def program_violations(program: Program, *, allows_slices: bool = False) -> tuple[Violation, ...]:
@@ -18,7 +17,6 @@ def program_violations(program: Program, *, allows_slices: bool = False) -> tupl
     `allows_slices` is the target's `runs_slices`; such a target may run lanes, too. Costs are checked against
     the planner's problem, which a program does not carry.
     """
-    partition_problem = PartitionProblem(program.graph)
     stages = program.schedule.stages
     max_groups = max((len(stage.groups) for stage in stages), default=1)
     sections = (section for s in stages for g in s.groups for lanes in g.inside for section in lanes)
@@ -30,12 +28,12 @@ def program_violations(program: Program, *, allows_slices: bool = False) -> tupl
         allows_lanes=allows_slices,
     )
     found = [
-        *check_partition(partition_problem, program.partition),
-        *check_schedule(schedule_problem, program.schedule),
+        *check_cut(program.graph, program.partition),
+        *check_stages(schedule_problem, program.schedule),
     ]
     if program.memory is not None and program.memory_problem is not None:
         found += check_memory(program.memory_problem, program.memory)
-    return tuple(v for v in found if v.rule not in ("cost", "bound"))
+    return tuple(found)
 
 
 def require_valid_program(program: Program, *, allows_slices: bool = False) -> None:
@@ -44,23 +42,7 @@ def require_valid_program(program: Program, *, allows_slices: bool = False) -> N
     Raises:
         InternalError: naming the first violation and how many there are.
     """
-    violations = program_violations(program, allows_slices=allows_slices)
-    if violations:
-        more = f" and {len(violations) - 1} more" if len(violations) > 1 else ""
-        raise InternalError(
-            f"the plan of {program.graph.name!r} is wrong: {violations[0]}{more}; please report this."
-        )
-
-
-def require_whole(program: Program) -> None:
-    """Raise if a schedule runs slices; for targets that check nothing else of a program.
-
-    Raises:
-        InternalError: naming the first subgraph that is split.
-    """
-    split = next((i for i, split in enumerate(program.schedule.splits) if split.num_instances > 1), None)
-    if split is not None:
-        raise InternalError(
-            f"the plan of {program.graph.name!r} is wrong: subgraph {split} runs in slices, but the target "
-            "runs whole ones; please report this."
-        )
+    require_right(
+        f"the plan of {program.graph.name!r}",
+        lambda: program_violations(program, allows_slices=allows_slices),
+    )

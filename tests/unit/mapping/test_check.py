@@ -73,9 +73,24 @@ def test_each_mistake_is_named(mapping: Mapping, kind: str, said: str) -> None:
 def test_a_cost_below_its_own_bound_is_a_mistake() -> None:
     answer = MAPPERS.get("cosa").solve(TASK, Budget())
     assert isinstance(answer, MappingSolution)
-    for wrong in (
-        replace(answer, cost=replace(answer.cost, cycles=answer.bound_cycles - 1)),
-        replace(answer, cost=replace(answer.cost, energy_pj=answer.bound_energy_pj * 0.99)),
-        replace(answer, cost=replace(answer.cost, num_units_used=answer.cost.num_units_used + 1)),
-    ):
-        assert len(check_solution(TASK, wrong)) == 1
+    fewer = replace(answer.cost, cycles=answer.bound_cycles - 1)
+    quality = replace(answer.quality, cost=float(fewer.cycles), bounds=())
+    assert rules(replace(answer, cost=fewer, quality=quality)) == ["bound"]
+    assert rules(replace(answer, cost=replace(answer.cost, energy_pj=answer.bound_energy_pj * 0.99))) == [
+        "bound"
+    ]
+
+
+def test_what_is_said_of_a_mapping_is_held_against_its_cost() -> None:
+    answer = MAPPERS.get("cosa").solve(TASK, Budget())
+    assert isinstance(answer, MappingSolution)
+    (bound, *others) = answer.quality.bounds
+    above = replace(answer.quality, bounds=(replace(bound, value=answer.quality.cost + 1), *others))
+    assert rules(replace(answer, quality=above)) == ["bound"]
+    assert rules(replace(answer, quality=replace(answer.quality, cost=answer.quality.cost + 1))) == ["cost"]
+    more_units = replace(answer.cost, num_units_used=answer.cost.num_units_used + 1)
+    assert rules(replace(answer, cost=more_units)) == ["work"]
+
+
+def rules(answer: MappingSolution) -> list[str]:
+    return [violation.rule for violation in check_solution(TASK, answer)]

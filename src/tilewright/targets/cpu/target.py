@@ -73,7 +73,7 @@ from tilewright.targets.cpu.stored import CpuStore
 from tilewright.targets.cpu.tune import tune
 from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, TOLERANCES, random_feed
 from tilewright.targets.cpu.tuning_context import context_on
-from tilewright.targets.validate import require_whole
+from tilewright.targets.validate import require_valid_program
 from tilewright.tuning.search import is_faster
 
 logger = logging.getLogger(__name__)
@@ -457,7 +457,7 @@ class CpuBackend(PlainBackend):
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> CpuCode:
         """Compile a program; one with choices, or another's plan, is lowered and placed first."""
-        require_whole(program)
+        require_valid_program(program)
         placed = None if program.choices else self._placed.get(program.schedule)
         return self.cpu.generate(program, progress=progress, placed=placed)
 

@@ -19,11 +19,14 @@ from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_b
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
+from tilewright.memory.base import MemoryPlan
+from tilewright.memory.check import check_memory
 from tilewright.memory.scopes import ScopePlan
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.partition.split import Split
 from tilewright.planning import Budget, Limits, Provenance, Spec
+from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -34,6 +37,7 @@ from tilewright.schedule.instances import InstanceGraph, Kind
 from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.base import Improved, MakeProgram, Placement, PlainBackend, Target
+from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
@@ -50,6 +54,7 @@ from tilewright.targets.npu.simulate import Policy, Simulation
 from tilewright.targets.npu.tile_mapping import MAPPER_NAMES, MapperName
 from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works
+from tilewright.targets.validate import require_valid_program
 
 _T = TypeVar("_T")
 
@@ -212,15 +217,30 @@ class NpuBackend(PlainBackend):
     def generate(self, program: Program, *, progress: Progress | None = None) -> NpuCode:
         """The simulated plan."""
         planned = self.plan(program.schedule, program.recipe)
+        require_valid_program(program, allows_slices=True)
         return NpuCode(program, planned, self.machine, self.num_simulated)
 
     def plan(self, schedule: Schedule, recipe: Recipe) -> SimulatedPlan:
-        """Bind, place and simulate a schedule.
+        """Bind, place, simulate and check a schedule.
 
         Raises:
             InfeasibleMapping: it fits nowhere; names level and bytes.
+            InternalError: the plan is wrong.
         """
-        return self._plans[self._simulate(schedule, recipe)]
+        key = self._simulate(schedule, recipe)
+        planned = self._plans[key]
+        if not self.options.verify:  # else each was checked when it was made
+            self._require_right(planned, recipe)
+        return planned
+
+    def _require_right(self, planned: SimulatedPlan, recipe: Recipe) -> None:
+        """Refuse a plan in which a checker finds a fault; one of its places is the memory planner's."""
+        scopes = planned.scopes
+        MEMORY_PLANNERS.verified(
+            recipe.memory, scopes.memory, MemoryPlan, lambda plan: check_memory(scopes.timeline.problem, plan)
+        )
+        what = f"the plan {str(recipe)!r} of {self.graph.name!r} on {self.machine.name}"
+        require_right(what, lambda: check_plan(planned, self.machine))
 
     def _simulate(
         self, schedule: Schedule, recipe: Recipe, is_known: bool = False, most_s: float = inf
@@ -267,6 +287,8 @@ class NpuBackend(PlainBackend):
         except Outclassed as error:
             self._outclassed[key] = Outclassed(str(error))
             raise
+        if self.options.verify:
+            self._require_right(planned, recipe)
         levels, most_bytes = planned.scopes.levels, self.options.max_memory_bytes
         if most_bytes is None or levels[Scope.MAIN].peak_bytes <= most_bytes:
             self._least_s = min(self._least_s, planned.simulation.time_s)
