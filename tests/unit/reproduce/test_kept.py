@@ -11,9 +11,17 @@ from tests.support.cli import tilewright
 from tilewright.errors import UsageError
 from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.kept import Kept
-from tilewright.reproduce.pcgc.runs import Outcome, Planned
+from tilewright.reproduce.pcgc.runs import Checked, Cut, Outcome, Planned
 
-OUTCOME = Outcome({"layerwise": Planned(3, 1.5, 0.25)}, ((1.5, 0.25), (2.0, 0.125)), {"layerwise": 0.5})
+PLANNED = Planned(3, 1.5, 0.25)
+OUTCOME = Outcome(
+    {"layerwise": PLANNED},
+    {"energy": {"rules-alone": Cut(PLANNED, PLANNED, PLANNED)}},
+    Checked(3, 2, 0),
+    ((1.5, 0.25), (2.0, 0.125)),
+    0.5,
+    1.25,
+)
 
 
 def test_what_was_kept_is_known_again(tmp_path: Path) -> None:

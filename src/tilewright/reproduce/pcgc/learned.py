@@ -91,7 +91,7 @@ def _exhibits(share: Share, update: Update) -> Iterator[Exhibit]:
     yield Exhibit(
         "Algorithm 1, curve",
         "errors against the share that is measured",
-        "",
+        "Trees, of the same families that training never saw, the more operators of the others are measured.",
         (),
         "",
         ROW_HEADS,

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from math import ceil
 from multiprocessing import get_context
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from tilewright.options import Options
 from tilewright.planning import Spec
 from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
 from tilewright.reproduce.ios.processor import Measured, measured
-from tilewright.reproduce.kept import Kept
-from tilewright.reproduce.pcgc import exhibits, learned
+from tilewright.reproduce.pcgc import exhibits, gains, learned, tables
 from tilewright.reproduce.pcgc.examples import Example, examples
 from tilewright.reproduce.pcgc.paper import BOARDS, PRINTED, Board, Row
-from tilewright.reproduce.pcgc.runs import Job, Outcome, outcome
+from tilewright.reproduce.pcgc.runs import Job, Outcome, Planned, outcome, speeds
 from tilewright.worker_process import end_with_parent
+
+T = TypeVar("T")
 
 _HERE = {
     name: Options(partition=text)
@@ -29,6 +30,8 @@ _HERE = {
         ("PCGC", "pcgc"),
     )
 }
+_FIGURE_13 = "v100{dtype=float32}"
+_NETWORKS_OF_FIGURE_13 = ("resnet50", "resnet34", "mobilenet_v2", "yolov4_tiny", "bert_base")
 _NETWORKS_HERE = ("resnet34", "resnet50", "yolov4_tiny", "yolox_nano")
 
 
@@ -47,14 +50,18 @@ class Pcgc:
 
     def run(self, effort: Effort, update: Update) -> Sequence[Exhibit]:
         """Every exhibit."""
-        boards = [replace(b, rows=b.rows[: ceil(effort.share * len(b.rows))]) for b in BOARDS]
+        boards = [replace(b, rows=tuple(_share(b.rows, effort.share))) for b in BOARDS]
         kept = effort.kept
-        found = _outcomes(boards, effort.num_processes, kept, update)
-        tables = [exhibits.table(board, found[board.name]) for board in boards]
-        frontiers = [exhibits.frontiers(board, found[board.name]) for board in boards]
+        jobs = {(b.name, row.name): _job(b, row) for b in boards for row in b.rows}
+        outcomes = _made(outcome, Outcome, list(jobs.values()), effort, update)
+        found = {b.name: {row.name: outcomes[jobs[b.name, row.name]] for row in b.rows} for b in boards}
+        figure_13 = [
+            Job(network, network, _FIGURE_13) for network in _share(_NETWORKS_OF_FIGURE_13, effort.share)
+        ]
+        speedups = _made(speeds, dict[str, Planned], figure_13, effort, update)
         # Alone on the processor, so that nothing disturbs what is measured.
         times = {}
-        for network in _NETWORKS_HERE[: ceil(effort.share * len(_NETWORKS_HERE))]:
+        for network in _share(_NETWORKS_HERE, effort.share):
             update(f"{network} on this processor", 0, 1)
             times[network] = kept.made(
                 f"{network} here", dict[str, Measured], functools.partial(measured, network, 1, _HERE)
@@ -65,28 +72,41 @@ class Pcgc:
             tuple[Exhibit, ...],
             lambda: learned.exhibits(effort, update),
         )
-        planned = (*tables, exhibits.rules(), exhibits.drawn(drawn), *frontiers)
+        planned = (
+            *tables.tables(found),
+            *gains.exhibits(found),
+            gains.frontier(found),
+            exhibits.rules(),
+            exhibits.drawn(drawn),
+            exhibits.speedups({job.name: speedups[job] for job in figure_13}),
+        )
         return (*planned, exhibits.here(times), *costs)
 
 
-def _outcomes(
-    boards: Sequence[Board], num_processes: int, kept: Kept, update: Update
-) -> dict[str, dict[str, Outcome]]:
-    jobs = {f"{row.name} on {board.name}": _job(board, row) for board in boards for row in board.rows}
-    known = {key: kept.value(key, Outcome) for key in jobs}
-    found = {key: value for key, value in known.items() if value is not None}
-    with ProcessPoolExecutor(max(1, num_processes), get_context("spawn"), end_with_parent) as pool:
-        tasks = {pool.submit(outcome, job): key for key, job in jobs.items() if key not in found}
+def _share(items: Sequence[T], share: float) -> Sequence[T]:
+    return items[: ceil(share * len(items))]
+
+
+def _made(
+    make: Callable[[Job], T], kind: type[T], jobs: Sequence[Job], effort: Effort, update: Update
+) -> dict[Job, T]:
+    """What a function makes of each job, in processes of their own; what an earlier run finished is taken."""
+    kept = effort.kept
+    keys = {job: f"{make.__name__} of {job}" for job in jobs}
+    known = {job: kept.value(key, kind) for job, key in keys.items()}
+    found = {job: value for job, value in known.items() if value is not None}
+    with ProcessPoolExecutor(max(1, effort.num_processes), get_context("spawn"), end_with_parent) as pool:
+        tasks = {pool.submit(make, job): job for job in jobs if job not in found}
         for task in as_completed(tasks):
-            key = tasks[task]
-            update(key, len(found), len(jobs))
-            found[key] = task.result()
-            kept.keep(key, found[key])
-    return {b.name: {row.name: found[f"{row.name} on {b.name}"] for row in b.rows} for b in boards}
+            job = tasks[task]
+            update(str(job), len(found), len(jobs))
+            found[job] = task.result()
+            kept.keep(keys[job], found[job])
+    return found
 
 
 def _job(board: Board, row: Row) -> Job:
     machine = Spec.parse(board.machine)
     for key, value in Spec.parse(f"m{{{row.execution}}}").options if row.execution else ():
         machine = machine.with_options(**{key: value})
-    return Job(row.name, row.network, str(machine), row.size)
+    return Job(row.name, row.network, str(machine), (row.width, row.height), row.batch)

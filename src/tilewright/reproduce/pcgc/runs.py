@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tilewright.cost.base import Objective
-    from tilewright.partition.base import Partition
-    from tilewright.schedule.base import PriceSchedule, ScheduleProblem
+    from tilewright.ir.graph import Graph
+    from tilewright.partition.base import Partition, PartitionProblem
+    from tilewright.schedule.base import PriceSchedule
+    from tilewright.targets.base import Backend
 
 LIMIT = "5%"
-STATIC, TIME, ENERGY, WITHIN = "static fusion", "PCGC for time", "PCGC for energy", f"PCGC within {LIMIT}"
-OPERATORS, RELAY, GRAPHTURBO = "operator by operator", "Relay's rule", "GraphTurbo, whole"
-SIDE_BY_SIDE = "PCGC for time, side by side"
+RELAY, GRAPHTURBO, STATIC, PCGC = "Relay's rule", "GraphTurbo, whole", "static fusion", "PCGC"
+BEST, BEST_TIME, WITHIN = "every start", "every start, for time", f"every start within {LIMIT}"
+SIDE_BY_SIDE, RELAY_SIDE_BY_SIDE = "PCGC, side by side", "Relay's rule, side by side"
+BEST_SIDE_BY_SIDE = "every start, for time, side by side"
+_AS_PAPER = "pcgc{start=static-fusion,recut=greedy}"
 _PLANNERS: Mapping[str, tuple[str, Objective]] = {
-    OPERATORS: ("none", "latency"),
     RELAY: ("layerwise", "latency"),
     GRAPHTURBO: ("graphturbo", "latency"),
-    STATIC: ("pcgc{recut=none}", "latency"),
-    TIME: ("pcgc", "latency"),
-    ENERGY: ("pcgc", "energy"),
+    STATIC: ("pcgc{recut=none}", "energy"),
+    PCGC: (_AS_PAPER, "energy"),
+    BEST: ("pcgc", "energy"),
+    BEST_TIME: ("pcgc", "latency"),
     WITHIN: (f"pcgc{{limit={LIMIT}}}", "energy"),
 }
-DEFAULTS = (RELAY, GRAPHTURBO)
+_EFFORT = 3
+"""With less some of the large starting partitions are not cut to the end."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A network of the zoo, of a size, on a machine."""
+    """A network of the zoo on a machine, for so many images of width x height; None: as the zoo has it."""
 
     name: str
     network: str
     machine: str
-    size: Mapping[str, int] | None = None
+    image: tuple[int, int] | None = None
+    batch: int = 1
 
-    def __hash__(self) -> int:
-        return hash((self.name, self.machine))
+    def __str__(self) -> str:
+        size = "" if self.image is None else " of {}x{}".format(*self.image)
+        return f"{self.batch} x {self.network}{size} on {self.machine}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,71 +64,173 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """One starting partition as it is, cut again by Algorithm 2, and exactly where that can be."""
+
+    whole: Planned
+    greedy: Planned
+    exact: Planned
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Clusters of all starting partitions that may be cut: how many there are, how many of these have an
+    exact answer, and for how many of those Algorithm 2 costs more."""
+
+    num_clusters: int
+    num_exact: int
+    num_missed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
-    """Plans by planner, the frontier that the cost model sees (ms, mJ), and the time to decide."""
+    """Plans by planner; by objective what re-cutting makes of each starting partition; the frontier that the
+    cost model sees (ms, mJ); billions of operations of a run, and the ms that the busiest unit takes for
+    these at the rate of the description."""
 
     plans: Mapping[str, Planned]
-    frontier: tuple[tuple[float, float], ...] = ()
-    decided_s: Mapping[str, float] = field(default_factory=dict)
+    cuts: Mapping[str, Mapping[str, Cut]]
+    checked: Checked
+    frontier: tuple[tuple[float, float], ...]
+    num_gop: float
+    least_ms: float
+
+
+class _Network:
+    """A network on a machine, under one cost model that is asked once for each subgraph."""
+
+    def __init__(self, job: Job) -> None:
+        from tilewright import zoo
+        from tilewright.compiler import optimise
+        from tilewright.frontend.onnx import load_onnx
+        from tilewright.options import Options
+        from tilewright.targets import find_target
+
+        self.job = job
+        self.options = Options(target=job.machine, effort=_EFFORT)
+        self.graph: Graph = optimise(
+            load_onnx(zoo.build(job.network, batch=job.batch, image=job.image)), self.options
+        )[0]
+        self.backend: Backend = find_target(job.machine).backend(self.graph, self.options)
+
+    def problem(self, objective: Objective) -> PartitionProblem:
+        """What partitioners are asked."""
+        return replace(self.backend.partition_problem, objective=objective)
+
+    def partition(self, member: str, objective: Objective) -> Partition:
+        """What a partitioner answers."""
+        from tilewright.errors import InternalError
+        from tilewright.families import PARTITIONERS
+        from tilewright.partition import check_partition
+        from tilewright.partition.base import Partition
+
+        problem = self.problem(objective)
+        partition = PARTITIONERS.get(member).solve(problem, self.options.search_budget)
+        if not isinstance(partition, Partition) or check_partition(problem, partition):
+            raise InternalError(f"partitioner {member!r} gave no valid partition of {self.job.network}")
+        return partition
+
+    @cached_property
+    def price(self) -> PriceSchedule:
+        """What whole schedules cost."""
+        price = self.backend.price(replace(self.backend.default_recipe, schedule="sequential"))
+        assert price is not None
+        return price
+
+    def in_order(self, partition: Partition) -> Planned:
+        """The plan that runs one subgraph after another."""
+        from tilewright.schedule.base import single, whole
+
+        stages = [single(subgraph.id) for subgraph in partition.subgraphs]
+        total = self.price(partition, stages, whole(partition))
+        return Planned(len(stages), total.time_ns / 1e6, (total.energy_pj or 0.0) / 1e9)
+
+    def side_by_side(self, partition: Partition) -> Planned:
+        """The plan of virtual units."""
+        from tilewright.schedule.base import ScheduleProblem
+        from tilewright.schedule.virtual_units import VirtualUnits
+
+        problem = ScheduleProblem(
+            partition,
+            cost=self.backend.costs,
+            limits=self.backend.limits,
+            price=self.price,
+            allows_lanes=self.backend.runs_lanes,
+        )
+        schedule = VirtualUnits().solve(problem, self.options.search_budget)
+        total = problem.estimate(schedule.stages)
+        return Planned(len(schedule.stages), total.time_ns / 1e6, (total.energy_pj or 0.0) / 1e9)
+
+    def cut(self, start: str, objective: Objective) -> Cut:
+        """What re-cutting makes of one starting partition."""
+        plans = (
+            self.in_order(self.partition(f"pcgc{{start={start},recut={recut}}}", objective))
+            for recut in ("none", "greedy", "exact")
+        )
+        return Cut(*plans)
+
+    def checked(self, objective: Objective) -> Checked:
+        """Algorithm 2 beside what is exact, cluster by cluster, without a budget that could end."""
+        from tilewright.partition.pcgc import Pcgc
+        from tilewright.partition.pcgc.planner import PcgcWork
+        from tilewright.partition.pcgc.recut import Exact, Program, greedy
+        from tilewright.planning import Budget
+
+        num_clusters = num_exact = num_missed = 0
+        for start in PcgcWork.of(self.problem(objective), Pcgc(), Budget().start()).starts:
+            for pieces in start.pieces:
+                if not pieces.edges:
+                    continue
+                num_clusters += 1
+                if Program(pieces).is_exact:
+                    num_exact += 1
+                    least = Exact([pieces]).at(0.0).cost.target
+                    num_missed += greedy([pieces]).cost.target > least * (1 + _ROUNDING)
+        return Checked(num_clusters, num_exact, num_missed)
 
 
 def outcome(job: Job) -> Outcome:
-    """Plan a network by every planner, under one cost model that is asked once for each subgraph."""
-    from tilewright import zoo
-    from tilewright.compiler import optimise
-    from tilewright.errors import InternalError
-    from tilewright.families import PARTITIONERS
-    from tilewright.frontend.onnx import load_onnx
-    from tilewright.options import Options
-    from tilewright.partition import check_partition
-    from tilewright.partition.base import Partition
+    """Plan a network by every planner, from every start."""
+    from typing import get_args
+
+    from tilewright.ir.derive import macs
+    from tilewright.partition.base import make_subgraph
     from tilewright.partition.pcgc import Pcgc
-    from tilewright.targets import find_target
+    from tilewright.partition.pcgc.start import StartName
 
-    options = Options(target=job.machine)
-    graph, _ = optimise(load_onnx(zoo.build(job.network, **(job.size or {}))), options)
-    backend = find_target(job.machine).backend(graph, options)
-    price = backend.price(replace(backend.default_recipe, schedule="sequential"))
-    assert price is not None
+    network = _Network(job)
     plans: dict[str, Planned] = {}
-    decided_s: dict[str, float] = {}
     for name, (member, objective) in _PLANNERS.items():
-        planning = replace(backend.partition_problem, objective=objective)
-        started_s = time.process_time()
-        partition = PARTITIONERS.get(member).solve(planning, options.search_budget)
-        decided_s[name] = time.process_time() - started_s
-        if not isinstance(partition, Partition) or check_partition(planning, partition):
-            raise InternalError(f"partitioner {member!r} gave no valid partition of {job.network}")
-        plans[name] = _in_order(price, partition)
-        if name == TIME:
-            problem = _scheduling(partition, backend.costs, backend.limits, price)
-            plans[SIDE_BY_SIDE] = _side_by_side(replace(problem, allows_lanes=backend.runs_lanes))
-    corners = Pcgc().frontier(backend.partition_problem, options.search_budget)
-    return Outcome(plans, tuple((c.target / 1e6, c.secondary / 1e9) for c in corners), decided_s)
+        partition = network.partition(member, objective)
+        plans[name] = network.in_order(partition)
+        if name == BEST_TIME:
+            plans[BEST_SIDE_BY_SIDE] = network.side_by_side(partition)
+    objectives: tuple[Objective, ...] = ("energy", "latency")
+    cuts: dict[str, Mapping[str, Cut]] = {
+        objective: {start: network.cut(start, objective) for start in get_args(StartName)}
+        for objective in objectives
+    }
+    corners = Pcgc().frontier(network.problem("edp"), network.options.search_budget)
+    nodes = network.graph.nodes
+    return Outcome(
+        plans,
+        cuts,
+        network.checked("energy"),
+        tuple((c.target / 1e6, c.secondary / 1e9) for c in corners),
+        2e-9 * sum(macs(node) for node in nodes),
+        network.backend.costs.least([make_subgraph(0, nodes, network.graph)]).time_ns / 1e6,
+    )
 
 
-def _in_order(price: PriceSchedule, partition: Partition) -> Planned:
-    from tilewright.schedule.base import single, whole
-
-    stages = [single(subgraph.id) for subgraph in partition.subgraphs]
-    total = price(partition, stages, whole(partition))
-    return Planned(len(stages), total.time_ns / 1e6, (total.energy_pj or 0.0) / 1e9)
-
-
-def _scheduling(partition: Partition, costs: object, limits: object, price: PriceSchedule) -> ScheduleProblem:
-    from tilewright.cost.base import CostModel
-    from tilewright.planning import Limits
-    from tilewright.schedule.base import ScheduleProblem
-
-    assert isinstance(costs, CostModel)
-    assert isinstance(limits, Limits)
-    return ScheduleProblem(partition, cost=costs, limits=limits, price=price)
-
-
-def _side_by_side(problem: ScheduleProblem) -> Planned:
-    from tilewright.planning import Budget
-    from tilewright.schedule.virtual_units import VirtualUnits
-
-    schedule = VirtualUnits().solve(problem, Budget())
-    total = problem.estimate(schedule.stages)
-    return Planned(len(schedule.stages), total.time_ns / 1e6, (total.energy_pj or 0.0) / 1e9)
+def speeds(job: Job) -> dict[str, Planned]:
+    """Plans for time by Relay's rule, by PCGC as in the paper and from every start, also side by side."""
+    network = _Network(job)
+    relay, pcgc, best = (network.partition(member, "latency") for member in ("layerwise", _AS_PAPER, "pcgc"))
+    return {
+        RELAY: network.in_order(relay),
+        RELAY_SIDE_BY_SIDE: network.side_by_side(relay),
+        PCGC: network.in_order(pcgc),
+        SIDE_BY_SIDE: network.side_by_side(pcgc),
+        BEST_TIME: network.in_order(best),
+        BEST_SIDE_BY_SIDE: network.side_by_side(best),
+    }
