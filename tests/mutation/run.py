@@ -49,10 +49,10 @@ EQUIVALENT = Path(__file__).with_name("equivalent.diff")
 RESULTS = ROOT / "build" / "mutation"
 LONGEST_TEST_S = 1.5
 """CPU of a test, traced, that is too long to judge mutants, s."""
-LONGEST_TRACE_S = 60.0
-"""CPU in which the tests of a module are run once to see what they reach, s: unit tests come first."""
+LONGEST_TRACE_S = 10.0
+"""CPU in which the tests of a module are run once to see what they reach, s: those beside it first."""
 
-LONGEST_TESTS_S = 4.0
+LONGEST_TESTS_S = 2.0
 """CPU of all tests that judge one mutant, s: the quickest and deadliest are taken."""
 
 CONSTANTS = (int, float, str, tuple, frozenset)
@@ -106,12 +106,14 @@ def tests_of(module: str) -> list[str]:
         for name in re.findall(r"^(?:def|class) ([A-Za-z]\w*)", known[one], re.MULTILINE)
     }
     named = re.compile(r"\b(" + "|".join(sorted(names)) + r")\b")
-    return [
-        str(path)
+    found = [
+        path
         for folder in TEST_FOLDERS
         for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
         if named.search(path.read_text())
     ]
+    beside = ROOT / "tests" / "unit" / Path(module).parent
+    return [str(path) for path in sorted(found, key=lambda path: path.parent != beside)]
 
 
 def equivalents() -> dict[tuple[str, str, str, str], str]:

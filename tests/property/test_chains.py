@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
@@ -97,6 +98,34 @@ def test_what_a_plan_says_it_moves_computes_and_holds_is_what_a_walk_over_its_st
     assert not check_plan(chain, plan, count, count.held_words)
     assert count.moved_words >= compulsory_words(chain)
     assert count.num_macs >= least_macs(chain)
+
+
+def joined_chain() -> Chain:
+    """A convolution of stride 2, one in groups, what is added to their result, a view between."""
+    build = GraphBuilder()
+    x = build.input(1, 2, 4, 2)
+    y = conv(build, build.op("Relu", conv(build, x, 2, 3)), 2, 3, 2, 2)
+    return chain_of(build.finish(build.op("Add", y, build.input(*y.shape))).nodes)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_the_walk_differs_by_one_from_what_is_said_of_one_word_more_or_less(number: int) -> None:
+    chain = (small_chain(1), small_chain(3), joined_chain())[number]
+    listed = list(plans(chain))
+    for plan in listed[:: max(len(listed) // 12, 1)]:
+        count = count_plan(chain, plan)
+        assert check_plan(chain, plan, count, count.held_words) == ()
+        for by in (1, -1):
+            wrong = replace(
+                count,
+                read_words=count.read_words + by,
+                written_words=count.written_words - by,
+                num_macs=count.num_macs + by,
+                held_by_part=tuple(max(words - 1, 0) for words in count.held_by_part),
+            )
+            rules = [violation.rule for violation in check_plan(chain, plan, wrong, wrong.held_words - 1)]
+            held = ["held"] * sum(words > 0 for words in count.held_by_part)
+            assert rules == [*held, "read", "written", "macs", "capacity"]
 
 
 def small_chain(second_window: int, columns: int = 1) -> Chain:

@@ -260,6 +260,115 @@ def test_a_part_of_a_temporary_is_read_after_it_was_written() -> None:
         assert "not written yet" in problem
 
 
+@pytest.mark.parametrize(
+    ("steps", "reads", "message"),
+    [
+        # Every third place from the second on: those alone, one at a time.
+        ((3, 1, 3), affine(1), None),
+        ((3, 1, 3), affine(4), None),
+        ((3, 1, 3), affine(7), None),
+        ((3, 1, 3), affine(2), "not written yet"),
+        ((3, 1, 3), affine(0), "not written yet"),
+        ((3, 1, 3), affine(8), "not written yet"),
+        # Places 2 to 5 of 9: not one before, not one behind.
+        ((1, 2, 4), affine("i", 2), None),
+        ((1, 2, 4), affine("i", 4), None),
+        ((1, 2, 4), affine("i", 5), "not written yet"),
+        ((1, 2, 4), affine("i", 1), "not written yet"),
+        ((1, 2, 4), Lookup((2, 5), "i"), None),
+        ((1, 2, 4), Lookup((2, 6), "i"), "not written yet"),
+        ((1, 2, 4), Lookup((1, 2), "i"), "not written yet"),
+        ((1, 2, 4), Lookup((-1, 2), "i"), "leaves its tensor"),
+        ((1, 2, 4), Lookup((2, 9), "i"), "leaves its tensor"),
+    ],
+)
+def test_a_temporary_is_read_where_it_was_written(
+    steps: tuple[int, int, int], reads: Index, message: str | None
+) -> None:
+    step, start, count = steps
+    kept, out = Operand("local", 0, F32, (9,)), Operand("output", 0, F32, (2,))
+    fill = Nest((Dim("i", count),), (), Access(kept, (affine(("i", step), start),)), ONE)
+    source = Access(kept, (reads,))
+    copy = Nest((Dim("i", 2),), (source,), Access(out, (ROW,)), read(0, source))
+    problem = find_nest_problem([fill, copy], [], [Value("y", F32, (2,))])
+    assert problem is None if message is None else message in str(problem)
+
+
+def test_a_lookup_is_written_where_its_table_says_and_read_only_there() -> None:
+    kept, out = Operand("local", 0, F32, (4,)), Operand("output", 0, F32, (1,))
+    fill = Nest((Dim("i", 2),), (), Access(kept, (Lookup((3, 1), "i"),)), ONE)
+    for place, is_there in enumerate((False, True, False, True)):
+        source = Access(kept, (affine(place),))
+        copy = Nest((), (source,), Access(out, (affine(0),)), read(0, source))
+        assert (find_nest_problem([fill, copy], [], [Value("y", F32, (1,))]) is None) is is_there
+
+
+def test_a_temporary_keeps_its_shape_and_type() -> None:
+    """Nests that mean one temporary by its place agree on what it is."""
+    first, out = Operand("local", 0, F32, (4,)), Operand("output", 0, F32, (4,))
+    fill = Nest((Dim("i", 4),), (), Access(first, (ROW,)), ONE)
+    for shape, dtype, is_same in (((4,), F32, True), ((5,), F32, False), ((4,), DType.INT32, False)):
+        source = Access(Operand("local", 0, dtype, shape), (ROW,))
+        copy = Nest((Dim("i", 4),), (source,), Access(out, (ROW,)), read(0, source))
+        problem = find_nest_problem([fill, copy], [], [Value("y", F32, (4,))])
+        assert (problem is None) is is_same, problem
+
+
+@pytest.mark.parametrize("operand", [x(5), x(4, dtype=DType.INT32), x(4, position=1), x(4, position=2)])
+def test_an_operand_is_what_the_node_has_in_its_place(operand: Operand) -> None:
+    access = Access(operand, (ROW,))
+    nest = Nest((Dim("i", 4),), (access,), Access(Operand("output", 0, F32, (4,)), (ROW,)), read(0, access))
+    outputs = [Value("y", F32, (4,))]
+    assert "another shape or type" in str(find_nest_problem([nest], [Value("x", F32, (4,)), None], outputs))
+
+
+def test_what_is_beyond_every_index_is_no_padding() -> None:
+    for offset, is_fine in ((2**53 - 3, True), (2**53 - 2, False), (-(2**53), True), (-(2**53) - 1, False)):
+        assert (reads_problem(Access(x(4), (affine("i", offset),), fill=0.0)) is None) is is_fine
+
+
+def test_an_index_that_is_data_is_a_whole_number_that_no_other_data_gives() -> None:
+    for dtype, is_fine in ((DType.INT64, True), (DType.INT32, True), (DType.FLOAT32, False)):
+        given = Access(x(4, dtype=dtype), (ROW,))
+        problem = reads_problem(Access(x(3, position=1), (Indirect(0),)), before=(given,))
+        assert (problem is None) is is_fine
+
+
+def test_where_an_index_of_a_final_value_lies_counts_without_iterations_too() -> None:
+    out, outputs = Operand("output", 0, F32, (4,)), [Value("y", F32, (4,))]
+    dims = (Dim("i", 4), Dim("k", 0, "reduce"))
+    data = Access(x(6, position=1), (Indirect(0),))
+    inputs = [Value("i", DType.INT64, (4,)), Value("x", F32, (6,))]
+    for offset, is_fine in ((0, True), (1, False)):
+        index = Access(x(4, dtype=DType.INT64), (affine("i", offset),))
+        nest = Nest(dims, (index, data), Access(out, (ROW,)), ONE, "sum", None, Acc(F32) + read(1, data))
+        assert (find_nest_problem([nest], inputs, outputs) is None) is is_fine
+        unread = Nest(dims, (index, data), Access(out, (ROW,)), read(1, data), "sum", None, Acc(F32))
+        assert find_nest_problem([unread], inputs, outputs) is None
+
+
+@pytest.mark.parametrize("is_missing", [False, True])
+def test_writes_that_are_no_products_of_sets_are_followed(is_missing: bool) -> None:
+    """A diagonal and what is beside it; rows of a square and the rest as a line; a table along a diagonal."""
+    diagonal = ((("i", 2),), [ROW, ROW])
+    corner = ((), [affine(0), affine(1)])
+    other = ((), [affine(1), affine(0)])
+    parts = [diagonal, corner] if is_missing else [diagonal, corner, other]
+    assert (problem_of((2, 2), *parts) is None) is not is_missing
+    out = Operand("output", 0, F32, (2, 3))
+    nests = [
+        Nest((Dim("j", 3),), (), Access(out, (affine(0), COLUMN)), ONE),
+        Nest((Dim("i", 2 if is_missing else 3),), (), Access(out, (affine("i", 3),), view=(6,)), ONE),
+    ]
+    assert (find_nest_problem(nests, [], [Value("y", F32, (2, 3))]) is None) is not is_missing
+    swapped = ((("i", 2),), [Lookup((1, 0), "i"), ROW])
+    parts = [diagonal] if is_missing else [diagonal, swapped]
+    assert (problem_of((2, 2), *parts) is None) is not is_missing
+    mirrored = ((("i", 2),), [affine(("i", -1), 1), ROW])
+    assert problem_of((2, 2), diagonal, mirrored) is None
+    assert problem_of((2, 2), diagonal, diagonal) is not None
+
+
 def test_nests_of_a_later_step_are_an_internal_error() -> None:
     nests, outputs = writes((6,), ((("i", 5),), [Affine((("i", 1),))]))
     with pytest.raises(InternalError, match="after fusion, the nests for 'y': not every element"):

@@ -125,6 +125,124 @@ def test_each_broken_limit_is_named(old: str, new: str, said: str) -> None:
     assert said in {violation.rule for violation in check_launch(MATRIX, machine, BY_HAND, launch)}
 
 
+def changed(name: str, value: object) -> Machine:
+    """The machine with another limit of its threads, or other `bytes` or `number` of a level."""
+    machine = tiny()
+    level, _, what = name.partition(".")
+    if not what:
+        assert machine.threads is not None
+        return machine.model_copy(update={"threads": machine.threads.model_copy(update={name: value})})
+    what = {"bytes": "capacity_bytes", "number": "num_instances_per_parent"}[what]
+    levels = tuple(x.model_copy(update={what: value}) if x.name == level else x for x in machine.levels)
+    return machine.model_copy(update={"levels": levels})
+
+
+@pytest.mark.parametrize(
+    ("limit", "needed", "less", "said"),
+    [
+        # By hand: 4 x 4 threads of 5 registers of 4 bytes; 128 bytes of shared memory; two resident blocks.
+        ("max_per_block", 16, 15, ["threads"]),
+        ("max_per_core", 32, 31, ["threads"]),
+        ("max_per_core", 32, 15, ["threads", "threads"]),
+        ("max_block_shape", (4, 4, 1), (3, 4, 1), ["shape"]),
+        ("max_block_shape", (4, 4, 1), (4, 3, 1), ["shape"]),
+        ("max_block_shape", (4, 4, 1), (4, 4), ["shape"]),
+        ("max_block_shape", (4, 4, 1), (4, 4, 0), ["shape"]),
+        ("max_registers_per_thread", 5, 4, ["registers"]),
+        ("max_register_bytes_per_block", 320, 319, ["registers"]),
+        ("max_shared_bytes_per_block", 128, 127, ["shared"]),
+        ("Shared.bytes", 256, 255, ["shared"]),
+        ("Shared.bytes", 256, 127, ["shared", "shared"]),
+        ("Registers.bytes", 640, 639, ["registers"]),
+        ("Registers.bytes", 640, 319, ["registers", "registers"]),
+        ("Shared.number", 2, 1, ["instances"]),
+        ("Shared.number", 2, 3, []),
+        # Warps of 8 threads are two, of 9 two of 18, which a block of 16 cannot have.
+        ("num_per_warp", 8, 16, []),
+        ("register_bytes", 4, 3, ["registers"]),
+    ],
+)
+def test_a_launch_takes_as_much_as_there_is_and_no_less(
+    limit: str, needed: object, less: object, said: list[str]
+) -> None:
+    _, launch = evaluate_blocks(MATRIX, tiny(), BY_HAND)
+    assert check_launch(MATRIX, changed(limit, needed), BY_HAND, launch) == ()
+    found = [violation.rule for violation in check_launch(MATRIX, changed(limit, less), BY_HAND, launch)]
+    assert found == said
+
+
+def test_idle_threads_of_the_last_warp_have_registers_too() -> None:
+    _, launch = evaluate_blocks(MATRIX, tiny(), BY_HAND)
+    once = replace(launch, max_resident=1)
+    for num_per_warp, allocated in ((16, 16), (5, 20), (7, 21), (32, 32), (40, 32)):
+        threads = changed("num_per_warp", num_per_warp)
+        for room, found in ((allocated * 20, []), (allocated * 20 - 1, ["registers"])):
+            assert threads.threads is not None
+            limits = threads.threads.model_copy(update={"max_register_bytes_per_block": room})
+            machine = threads.model_copy(update={"threads": limits})
+            assert [v.rule for v in check_launch(MATRIX, machine, BY_HAND, once)] == found
+
+
+def test_limits_that_a_machine_does_not_state_are_none() -> None:
+    _, launch = evaluate_blocks(MATRIX, tiny(), BY_HAND)
+    for limit in ("max_registers_per_thread", "max_register_bytes_per_block", "max_shared_bytes_per_block"):
+        assert check_launch(MATRIX, changed(limit, None), BY_HAND, launch) == ()
+    assert check_launch(MATRIX, changed("max_block_shape", None), BY_HAND, launch) == ()
+    flat = replace(launch, axes=((Loop("P", 4), Loop("K", 4)), (), ()))
+    assert check_launch(MATRIX, changed("max_block_shape", (16, 1, 1)), BY_HAND, flat) == ()
+    bare = tiny().model_copy(update={"threads": None})
+    assert [violation.rule for violation in check_launch(MATRIX, bare, BY_HAND, launch)] == ["machine"]
+
+
+@pytest.mark.parametrize(
+    ("levels", "rules"),
+    [
+        ({"DRAM": "K4"}, []),
+        ({"DRAM": "K5"}, []),
+        ({"DRAM": "K3"}, ["cover"]),
+        ({"DRAM": "K4Z2"}, ["dim", "steps"]),
+        ({"DRAM": "K4N1"}, []),
+        ({"DRAM": "K4C2"}, ["steps"]),
+        ({"DRAM": "K2/K2"}, ["instances"]),
+        ({"L2": "C3P2"}, []),
+        ({"L2": "/C3P2"}, ["instances", "sums"]),
+        ({"L2": "C3/P3"}, ["instances"]),
+        ({"Shared": "C1/K4P4"}, []),
+        ({"Shared": "/K2P4", "DRAM": "K8"}, ["axes", "shared"]),
+        ({"Registers": "C3", "L2": "C2/P2"}, ["registers", "shared"]),
+    ],
+)
+def test_loops_cover_the_problem_where_the_launch_says(levels: dict[str, str], rules: list[str]) -> None:
+    """Loops of levels written as `K4/P2`, temporal, then spatial ones; grid and steps are made to fit."""
+    texts = {"DRAM": "K4", "L2": "C3/P2", "Shared": "/K4P4", "Registers": "C2"} | levels
+
+    def loops(text: str) -> tuple[Loop, ...]:
+        return tuple(Loop(dim, int(factor)) for dim, factor in zip(text[::2], text[1::2], strict=True))
+
+    made = []
+    for name, text in texts.items():
+        temporal, _, spatial = text.partition("/")
+        made.append(LevelLoops(name, loops(temporal), loops(spatial)))
+    _, launch = evaluate_blocks(MATRIX, tiny(), BY_HAND)
+    factors = {(dim, kind): 1 for dim in "KPC" for kind in ("grid", "steps")}
+    for level in made[:2]:
+        for loop in (*level.temporal, *level.spatial):
+            if loop.dim in "KP":
+                factors[loop.dim, "grid"] *= loop.factor
+    grid = tuple(Loop(dim, factors[dim, "grid"]) for dim in "KP")
+    steps = 2 if levels.get("L2") == "C2/P2" else 3
+    said = replace(launch, grid=grid, num_steps=steps, max_resident=1)
+    assert sorted({v.rule for v in check_launch(MATRIX, tiny(), Mapping(tuple(made)), said)}) == rules
+
+
+def test_levels_are_each_once_from_the_outside_in() -> None:
+    _, launch = evaluate_blocks(MATRIX, tiny(), BY_HAND)
+    turned = Mapping((BY_HAND.levels[1], BY_HAND.levels[0], *BY_HAND.levels[2:]))
+    assert [violation.rule for violation in check_launch(MATRIX, tiny(), turned, launch)] == ["level"]
+    left_out = Mapping(tuple(level for level in BY_HAND.levels if level.level != "DRAM"))
+    assert {v.rule for v in check_launch(MATRIX, tiny(), left_out, launch)} == {"cover", "grid"}
+
+
 def test_threads_share_no_sums() -> None:
     *outer, threads, inside = BY_HAND.levels
     shared = Mapping((*outer, replace(threads, spatial=(Loop("C", 2), Loop("P", 4))), inside))
@@ -139,10 +257,15 @@ def test_what_a_launch_says_is_held_against_the_loops() -> None:
     _, launch = evaluate_blocks(MATRIX, tiny(), BY_HAND)
     for change, said in (
         ({"axes": ((Loop("P", 4),), (Loop("K", 2),), ())}, "axes"),
+        ({"axes": ((Loop("P", 4), Loop("K", 4)), ())}, "shape"),
         ({"grid": ()}, "grid"),
-        ({"num_steps": 1}, "steps"),
-        ({"shared_bytes": 4}, "shared"),
+        ({"grid": (Loop("K", 4), Loop("P", 2), Loop("C", 2))}, "grid"),
+        ({"num_steps": 2}, "steps"),
+        ({"num_steps": 4}, "steps"),
+        ({"shared_bytes": 127}, "shared"),
+        ({"shared_bytes": 129}, "shared"),
         ({"registers_per_thread": 4}, "registers"),
+        ({"registers_per_thread": 6}, "registers"),
         ({"max_resident": 3}, "shared"),
     ):
         wrong = replace(launch, **change)
