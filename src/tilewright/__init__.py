@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         compare_schedules,
         load,
         map_chain,
+        schedule_graph,
         simulate,
     )
     from tilewright.api import bisect_model as bisect
@@ -99,6 +100,7 @@ __all__ = [
     "plan",
     "profile",
     "reduce",
+    "schedule_graph",
     "simulate",
     "tune",
     "view",
@@ -128,6 +130,7 @@ _API = (
     "compare_schedules",
     "load",
     "map_chain",
+    "schedule_graph",
     "simulate",
 )
 _HOMES: dict[str, tuple[str, str]] = {

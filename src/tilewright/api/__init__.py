@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tilewright.api.chains import map_chain
     from tilewright.api.comparison import ComparisonResult, compare_models
     from tilewright.api.compilation import compile_model
+    from tilewright.api.contest import schedule_graph
     from tilewright.api.difference import DiffResult, diff_models
     from tilewright.api.doctor import Diagnosis, diagnose
     from tilewright.api.export import export_model
@@ -40,6 +41,7 @@ _HOMES = {
     "tilewright.api.benchmark": ("BenchOptions", "BenchResult", "bench"),
     "tilewright.api.bisection": ("BisectResult", "bisect_model"),
     "tilewright.api.chains": ("map_chain",),
+    "tilewright.api.contest": ("schedule_graph",),
     "tilewright.api.comparison": ("ComparisonResult", "compare_models"),
     "tilewright.api.compilation": ("compile_model",),
     "tilewright.api.difference": ("DiffResult", "diff_models"),
@@ -110,6 +112,7 @@ __all__ = [
     "profile_model",
     "reduce_model",
     "reproduce_paper",
+    "schedule_graph",
     "simulate",
     "tune_model",
     "view_model",

@@ -74,6 +74,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "map-chains": ("tilewright.mapping.chains.results:ChainsResult",),
     "map-sweep": ("tilewright.mapping.sweep.results:MapSweep",),
     "reproduce": ("tilewright.reproduce.base:ReproducedPaper",),
+    "schedule": ("tilewright.contest.schedule:ContestSchedule",),
     "simulate": ("tilewright.api.simulation:SimulationResult",),
     "compare": (_FACTS, "tilewright.api.comparison:ComparisonResult"),
     "compare-schedules": (_FACTS, "tilewright.api.schedules:ScheduleComparison"),

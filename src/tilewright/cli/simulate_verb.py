@@ -8,6 +8,7 @@ import typer
 
 from tilewright.cli.flags import FILES, MODEL, SHAPES, add_verb, flag
 from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
+from tilewright.errors import UsageError
 from tilewright.families import FAMILIES
 from tilewright.options import PLANS, SUBJECT
 
@@ -123,14 +124,30 @@ def simulate(
         hidden=True,
         rich_help_panel=PLANS,
     ),
+    output: Path | None = typer.Option(
+        None,
+        "--output",
+        "-o",
+        help="Of a graph of the graph-scheduling contest: the solution file to write.",
+        rich_help_panel=FILES,
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Plan a network for an accelerator with software-managed buffers, and simulate one batch.
 
+    A `.json` file is a graph of the MLSys 2026 graph-scheduling contest, which `--recipe joint` schedules.
+
     Example: `tilewright simulate resnet50.onnx -t stcp920 --compare`.
     """
+    if model.suffix.lower() == ".json":
+        _schedule(model, recipe, budget, output, as_json=as_json)
+        return
     from tilewright.api.simulation import SimulationRequest, answer
 
+    if output is not None:
+        raise UsageError(
+            "--output writes the solution of a contest's graph, a .json file; see --trace and --html."
+        )
     request = SimulationRequest(
         model=model,
         target=target,
@@ -163,3 +180,23 @@ def simulate(
         say(f"buffers over time in {page}")
     if trace is not None:
         say(f"timeline in {trace}: open it in ui.perfetto.dev")
+
+
+def _schedule(
+    problem: Path, recipe: str | None, budget: str | None, output: Path | None, *, as_json: bool
+) -> None:
+    """Schedule a graph of the contest."""
+    from tilewright.api.contest import schedule_graph
+
+    if recipe not in (None, "joint"):
+        raise UsageError(f"recipe {recipe!r}: a contest's graph is scheduled by --recipe joint.")
+    with progress(f"scheduling {problem.name}") as update:
+        result = schedule_graph(problem, budget=budget, progress=update)
+    if output is not None:
+        result.save(output)
+    if as_json:
+        print_document("schedule", result)
+        return
+    print_result(result)
+    if output is not None:
+        say(f"solution in {output}")
