@@ -10,11 +10,25 @@ from math import ceil
 from multiprocessing import get_context
 from typing import Any, ClassVar
 
+from tilewright.benchmark.engines import PEERS
 from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
 from tilewright.reproduce.ios import exhibits
 from tilewright.reproduce.ios.counts import network_counts
+from tilewright.reproduce.ios.example import example
+from tilewright.reproduce.ios.frameworks import by_node_ns
 from tilewright.reproduce.ios.measured import Measurements
-from tilewright.reproduce.ios.paper import BATCHES, DEVICES, MAIN_DEVICE, NETWORKS, PRINTED, PRUNINGS, Network
+from tilewright.reproduce.ios.paper import (
+    BATCHES,
+    DEVICES,
+    FIGURE_1,
+    FIGURE_11_BATCHES,
+    FRAMEWORK_DEVICES,
+    MAIN_DEVICE,
+    NETWORKS,
+    PRINTED,
+    PRUNINGS,
+    Network,
+)
 from tilewright.reproduce.ios.processor import measured as measured_here
 from tilewright.reproduce.ios.runs import (
     BOTH,
@@ -25,6 +39,8 @@ from tilewright.reproduce.ios.runs import (
     outcome,
     transferred,
 )
+from tilewright.reproduce.ios.trends import convolutions
+from tilewright.reproduce.ios.tuned import tuned
 from tilewright.worker_process import end_with_parent
 
 _OTHER_DEVICE = "k80"
@@ -53,6 +69,12 @@ class Ios:
         with _Work(effort.num_processes, update) as work:
             for network in chosen:
                 work.add(("counts", network.name), network_counts, network.zoo_name, network.block)
+                work.add(("tuned", network.name), tuned, _on(network, MAIN_DEVICE))
+                for device in FRAMEWORK_DEVICES:
+                    work.add(("by node", device, network.name), by_node_ns, _on(network, device))
+            work.add("example", example)
+            for _, _, zoo_name, _ in FIGURE_1:
+                work.add(("trends", zoo_name), convolutions, zoo_name)
             for job in _jobs(chosen, specialised):
                 work.add(job, outcome, job)
             found = work.results()
@@ -63,7 +85,7 @@ class Ios:
         for threads in _THREADS:
             for network in chosen:
                 update(f"{network.name} on this processor", 0, 1)
-                found["here", threads, network.name] = measured_here(network.zoo_name, threads)
+                found["here", threads, network.name] = measured_here(network.zoo_name, threads, peers=PEERS)
         return exhibits.all_of(_measurements(chosen, specialised, found))
 
 
@@ -114,7 +136,7 @@ def _words(key: Hashable) -> str:
 def _jobs(chosen: Sequence[Network], specialised: Network) -> list[Job]:
     jobs = [_on(network, device) for device in DEVICES for network in chosen]
     jobs += [_pruned(n, pruning) for n in chosen if n.zoo_name in _PRUNED for pruning in PRUNINGS]
-    jobs += [_at(specialised, batch) for batch in BATCHES]
+    jobs += [_at(specialised, batch) for batch in FIGURE_11_BATCHES]
     return list(dict.fromkeys(jobs))
 
 
@@ -160,7 +182,7 @@ def _measurements(
             if network.zoo_name in _PRUNED
             for pruning in PRUNINGS
         },
-        {batch: found[_at(specialised, batch)] for batch in BATCHES},
+        {batch: found[_at(specialised, batch)] for batch in FIGURE_11_BATCHES},
         {
             (batch, int(made_for)): times
             for batch in BATCHES
@@ -172,4 +194,12 @@ def _measurements(
             for made_for, times in found["device", device].items()
         },
         {(t, network.name): found["here", t, network.name] for t in _THREADS for network in chosen},
+        {
+            (d, network.name): found["by node", d, network.name]
+            for d in FRAMEWORK_DEVICES
+            for network in chosen
+        },
+        {network.name: found["tuned", network.name] for network in chosen},
+        {zoo_name: found["trends", zoo_name] for _, _, zoo_name, _ in FIGURE_1},
+        found["example"],
     )

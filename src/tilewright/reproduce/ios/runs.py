@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from onnx import ModelProto
+
     from tilewright.ir.graph import Graph, Node
     from tilewright.partition.base import Partition
     from tilewright.schedule.base import ScheduleProblem, Stage
@@ -71,8 +73,15 @@ class Outcome:
 def outcome(job: Job) -> Outcome:
     """Build a network and schedule it."""
     problem = problem_of(job.network, job.machine, job.batch)
-    names = tuple(_unit_of(subgraph.nodes[0].name) for subgraph in problem.partition.subgraphs)
-    return Outcome(names, {name: _planned(problem, name, job) for name in job.schedules})
+    return outcome_of(problem, job.schedules, job.pruning)
+
+
+def outcome_of(
+    problem: ScheduleProblem, schedules: Sequence[str], pruning: tuple[int, int] = (3, 8)
+) -> Outcome:
+    """Schedules of any problem whose subgraphs are units."""
+    names = tuple(unit_of(subgraph.nodes[0].name) for subgraph in problem.partition.subgraphs)
+    return Outcome(names, {name: _planned(problem, name, pruning) for name in schedules})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +106,26 @@ def transferred(transfer: Transfer) -> dict[str, tuple[float, ...]]:
 def problem_of(network: str, machine: str, batch: int) -> ScheduleProblem:
     """The schedules of a network's units on a machine, each unit a kernel."""
     from tilewright import zoo
+
+    return problem_of_model(zoo.build(network, batch=batch), machine)
+
+
+def problem_of_model(
+    model: ModelProto, machine: str, part_of: Callable[[str], str] | None = None
+) -> ScheduleProblem:
+    """The same of any model; kernels are the nodes of a part, by default of a unit, by their names."""
     from tilewright.frontend.onnx import load_onnx
     from tilewright.options import Options
     from tilewright.passes import run_passes
     from tilewright.schedule.base import ScheduleProblem
     from tilewright.targets import find_target
 
-    graph = load_onnx(zoo.build(network, batch=batch))
+    graph = load_onnx(model)
     run_passes(graph)
     target = find_target(machine)
     backend = target.backend(graph, Options(target=machine))
     return ScheduleProblem(
-        _units(backend.partition_problem.graph),
+        _units(backend.partition_problem.graph, part_of or unit_of),
         machine=target.machine,
         cost=backend.costs,
         limits=backend.limits,
@@ -116,14 +133,14 @@ def problem_of(network: str, machine: str, batch: int) -> ScheduleProblem:
     )
 
 
-def _units(graph: Graph) -> Partition:
+def _units(graph: Graph, part_of: Callable[[str], str]) -> Partition:
     """A subgraph for each of the paper's schedule units, whose nodes share the start of their names."""
     from tilewright.partition.base import PartitionProblem, Reason, build_partition
     from tilewright.planning import Provenance
 
     units: dict[str, list[Node]] = {}
     for node in graph.nodes:
-        units.setdefault(_unit_of(node.name), []).append(node)
+        units.setdefault(part_of(node.name), []).append(node)
     return build_partition(
         PartitionProblem(graph),
         list(units.values()),
@@ -132,12 +149,12 @@ def _units(graph: Graph) -> Partition:
     )
 
 
-def _unit_of(name: str) -> str:
+def unit_of(name: str) -> str:
     """Block and unit of a node of the zoo's networks."""
     return ".".join(name.split(".")[:2])
 
 
-def _planned(problem: ScheduleProblem, name: str, job: Job) -> Planned:
+def _planned(problem: ScheduleProblem, name: str, pruning: tuple[int, int]) -> Planned:
     from tilewright.planning import Budget, Infeasible
     from tilewright.schedule import SCHEDULERS
 
@@ -147,14 +164,16 @@ def _planned(problem: ScheduleProblem, name: str, job: Job) -> Planned:
         assert not isinstance(schedule, Infeasible)
         found: tuple[Sequence[Stage], float, bool, int] = schedule.stages, schedule.quality.bound, False, 0
     else:
-        found = _searched(problem, name, job)
+        found = _searched(problem, name, pruning)
     stages, bound_ns, is_proven, num_asked = found
     planned = tuple(_priced(problem, stage) for stage in stages)
     total_ns = sum(stage.time_ns for stage in planned)
     return Planned(planned, total_ns, bound_ns, is_proven, num_asked, time.process_time() - started)
 
 
-def _searched(problem: ScheduleProblem, name: str, job: Job) -> tuple[Sequence[Stage], float, bool, int]:
+def _searched(
+    problem: ScheduleProblem, name: str, at_most: tuple[int, int]
+) -> tuple[Sequence[Stage], float, bool, int]:
     from tilewright.partition.merge_siblings import merge_sets
     from tilewright.planning import Budget
     from tilewright.schedule.base import single
@@ -167,7 +186,7 @@ def _searched(problem: ScheduleProblem, name: str, job: Job) -> tuple[Sequence[S
     graph = StageGraph.of_partition(problem.partition)
     costs = AskedCosts(ModelCosts(problem, graph, is_moldable=name == MOLDABLE), graph)
     strategy = _STRATEGIES[name]
-    size, most_groups = job.pruning
+    size, most_groups = at_most
     pruning = Pruning(size, min(most_groups, problem.limits.num_groups))
     sets = [] if strategy == "parallel" else merge_sets(problem.partition)
     merges = [sum(1 << i for i in members) for members in sets]
