@@ -11,10 +11,13 @@ from tests.support.reproductions import made
 from tilewright.benchmark import Timing
 from tilewright.cli.schemas import violations
 from tilewright.frontend.onnx import load_onnx
+from tilewright.planning import Budget
 from tilewright.reproduce.ago.ablation import STACKS, Stack
+from tilewright.reproduce.ago.budgets import SUBGRAPHS, Subgraph, Tuned, figure_8, tuned
 from tilewright.reproduce.ago.latency import Job, Raced, seconds
 from tilewright.reproduce.ago.measured import ablation_exhibit, latency_exhibit
 from tilewright.reproduce.ago.partitions import Weighed
+from tilewright.reproduce.base import Basis
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +91,42 @@ def test_the_ablation_says_what_each_part_brings() -> None:
         for batch in (1, 4)
     }
     assert sum(stack.is_papers for stack in STACKS) == 8
+
+
+def test_a_budget_ends_with_the_round_that_finds_what_is_as_good_as_the_best() -> None:
+    rounds = ((1.2, 0.9), (0.8,), (0.75, 0.7), (0.695, 0.8))
+    assert Tuned(100.0, rounds).num_until_stable == 5
+    assert Tuned(100.0, ((1.1,), (1.0,))).num_until_stable == 0
+    assert Tuned(100.0, ()).num_measured == 0
+
+
+def test_budgets_are_shown_by_size_and_structure_beside_weights() -> None:
+    found = {
+        subgraph: Tuned(50.0 * number + 50.0, ((1.0,) * (number + 1), (0.5,)))
+        for number, subgraph in enumerate(SUBGRAPHS)
+    }
+    exhibit = figure_8(found)
+    figures = {figure.what: figure for figure in exhibit.figures}
+    assert figures["correlation of measurements and weight"].ours == pytest.approx(1.0)
+    assert figures["most weight over the least"].ours == len(SUBGRAPHS)
+    assert figures["most weight over the least"].basis is Basis.COUNTED
+    assert len(pictures(exhibit.picture)) == 2
+    assert [row[:2] for row in exhibit.rows][:2] == [("Conv", "I32O64HW14"), ("Conv + Add", "I32O64HW14")]
+
+
+@pytest.mark.parametrize("subgraph", SUBGRAPHS[:4], ids=lambda subgraph: subgraph.structure)
+def test_a_subgraph_is_its_operators_in_a_row(subgraph: Subgraph) -> None:
+    graph = load_onnx(subgraph.model())
+    assert tuple(node.op_type for node in graph.nodes) == subgraph.operators
+    assert graph.outputs[0].shape == (1, 64, 14, 14)
+
+
+@pytest.mark.sampled(0)
+def test_a_subgraph_is_tuned_until_its_measurements_are_spent() -> None:
+    found = tuned(Subgraph(("Conv", "Add"), (4, 8, 6)), Budget(6))
+    assert 0 < found.num_measured <= 6
+    assert found.num_until_stable <= found.num_measured
+    assert found.weight > 0
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)

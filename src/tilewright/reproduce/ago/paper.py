@@ -57,7 +57,7 @@ PRINTED = (
     Printed("Figure 5", "loop nest of two convolutions fused intensively", DRAWING),
     Printed("Figure 6", "what is computed again after tiling and fusion", DRAWING),
     Printed("Figure 7", "which tiles a downstream depthwise or pointwise convolution reads", DRAWING),
-    Printed("Figure 8", "trials that tuning needs, by subgraph", "Not computed yet."),
+    Printed("Figure 8", "measurements that tuning needs, by subgraph"),
     Printed("Figure 9", "a cycle between subgraphs", DRAWING),
     Printed("Figure 10", "latency of classical networks, Qsd 810"),
     Printed("Figure 11", "latency of classical networks, Kirin 990"),

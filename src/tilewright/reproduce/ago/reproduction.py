@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.planning import Budget
-from tilewright.reproduce.ago import exhibits, measured
+from tilewright.reproduce.ago import budgets, exhibits, measured
 from tilewright.reproduce.ago.ablation import STACKS, Stack, ablated
 from tilewright.reproduce.ago.ablation import VARIANTS as ABLATION
+from tilewright.reproduce.ago.budgets import SUBGRAPHS, Subgraph, Tuned, tuned
 from tilewright.reproduce.ago.latency import VARIANTS as LATENCY
 from tilewright.reproduce.ago.latency import Job, Raced, raced, seconds
 from tilewright.reproduce.ago.paper import NETWORK, PRINTED, SIZE, SIZES
@@ -76,7 +77,7 @@ class Ago:
     """The reproduction. A share of the effort is one of what is tuned and raced."""
 
     resumes: ClassVar[bool] = True
-    exhibits: ClassVar[tuple[str, ...]] = (*JOBS, "Figure 13", "Figure 14")
+    exhibits: ClassVar[tuple[str, ...]] = ("Figure 8", *JOBS, "Figure 13", "Figure 14")
     printed: ClassVar[tuple[Printed, ...]] = PRINTED
 
     @property
@@ -92,6 +93,9 @@ class Ago:
         races = list(_raced(_limited(list(_tasks(wanted, effort.share)), effort), effort, update))
         stacks = {task.stack: race for task, race in races if task.stack is not None}
         made: list[Exhibit] = []
+        if "Figure 8" in wanted:
+            found_budgets = dict(_tuned(effort, update))
+            made += [budgets.figure_8(found_budgets)] if found_budgets else []
         for figure in JOBS:
             of_figure = [race for task, race in races if task.figure == figure]
             made += [measured.latency_exhibit(figure, of_figure)] if of_figure else []
@@ -144,3 +148,23 @@ def _raced(tasks: Sequence[_Task], effort: Effort, update: Update) -> Iterator[t
             effort.kept.keep(task.key, race)
             longest_s = max(longest_s, time.monotonic() - begun_s)
         yield task, race
+
+
+def _tuned(effort: Effort, update: Update) -> Iterator[tuple[Subgraph, Tuned]]:
+    """Subgraphs of figure 8 that are kept, and those for which there is time: its share of what is asked."""
+    chosen = SUBGRAPHS[: round(effort.share * len(SUBGRAPHS))]
+    share = 1.0 if effort.only == ("Figure 8",) else 1 / len(Ago.exhibits)
+    end_s = None if effort.budget_s is None else time.monotonic() + share * effort.budget_s
+    longest_s = 0.0
+    for number, subgraph in enumerate(chosen):
+        key = f"{subgraph.structure} {subgraph.size}, forms"
+        known = effort.kept.value(key, Tuned)
+        if known is None:
+            begun_s = time.monotonic()
+            if end_s is not None and begun_s + longest_s > end_s:
+                continue
+            update(f"Figure 8: {subgraph.structure} {subgraph.size} tuned", number, len(chosen))
+            known = tuned(subgraph)
+            effort.kept.keep(key, known)
+            longest_s = max(longest_s, time.monotonic() - begun_s)
+        yield subgraph, known
