@@ -8,6 +8,7 @@ one fails. A module is a path within `src/tilewright`, as `schedule/check.py`; w
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import functools
 import json
@@ -47,10 +48,10 @@ NOT_CHECKERS = ("cli/check_verb.py", "ir/ops/check_shape.py", "benchmark/bounds.
 TEST_FOLDERS = ("unit", "property", "conformance", "golden")
 EQUIVALENT = Path(__file__).with_name("equivalent.diff")
 RESULTS = ROOT / "build" / "mutation"
-LONGEST_TEST_S = 1.5
+LONGEST_TEST_S = 2.0
 """CPU of a test, traced, that is too long to judge mutants, s."""
-LONGEST_TRACE_S = 10.0
-"""CPU in which the tests of a module are run once to see what they reach, s: those beside it first."""
+LONGEST_TRACE_S = 20.0
+"""CPU in which tests are run once to see what they reach, s: files that name most of a module come first."""
 
 LONGEST_TESTS_S = 2.0
 """CPU of all tests that judge one mutant, s: the quickest and deadliest are taken."""
@@ -105,15 +106,19 @@ def tests_of(module: str) -> list[str]:
         for one in concerned
         for name in re.findall(r"^(?:def|class) ([A-Za-z]\w*)", known[one], re.MULTILINE)
     }
-    named = re.compile(r"\b(" + "|".join(sorted(names)) + r")\b")
-    found = [
-        path
-        for folder in TEST_FOLDERS
-        for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))
-        if named.search(path.read_text())
-    ]
-    beside = ROOT / "tests" / "unit" / Path(module).parent
-    return [str(path) for path in sorted(found, key=lambda path: path.parent != beside)]
+    found: dict[str, int] = {}
+    for folder in TEST_FOLDERS:
+        for path in sorted((ROOT / "tests" / folder).rglob("test_*.py")):
+            text = path.read_text()
+            if number := sum(len(re.findall(rf"\b{name}\b", text)) for name in names & _imported(text)):
+                found[str(path)] = number
+    return sorted(found, key=lambda path: -found[path])
+
+
+def _imported(text: str) -> set[str]:
+    """Names that a test file imports from tilewright or from what tests share."""
+    froms = [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
+    return {alias.name for node in froms for alias in node.names}
 
 
 def equivalents() -> dict[tuple[str, str, str, str], str]:
@@ -357,7 +362,7 @@ def judged(module: str, sample: int | None, seed: int, only: str) -> Score:
     arguments += ["-p", "no:cacheprovider", "-p", "no:terminal", *tests_of(module)]
     with contextlib.chdir(ROOT):
         code = pytest.main(arguments, plugins=[judge])
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise SystemExit(f"{module}: pytest ends with {code}")
     end = time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     judge.score.cpu_s = end - start
