@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import log10
 
 from tilewright.report.figure import Bars, bar_chart
 from tilewright.reproduce.base import Basis, Exhibit, Figure
+from tilewright.reproduce.ios.complexity import figure_5, figure_13, table_1
 from tilewright.reproduce.ios.drawing import stages_drawn
 from tilewright.reproduce.ios.example import figure_2, figure_8
 from tilewright.reproduce.ios.frameworks import figure_12, frameworks, frameworks_here
@@ -40,6 +40,7 @@ def all_of(measured: Measurements) -> Sequence[Exhibit]:
     return (
         figure_1(measured.trends),
         figure_2(measured.example),
+        figure_5(),
         table_1(measured),
         table_2(measured),
         *(figure_6(measured, device) for device in DEVICES),
@@ -51,45 +52,8 @@ def all_of(measured: Measurements) -> Sequence[Exhibit]:
         figure_10(measured),
         figure_11(measured),
         figure_12(measured),
+        figure_13(),
         figure_16(measured),
-    )
-
-
-def table_1(measured: Measurements) -> Exhibit:
-    """Transitions and schedules of the largest blocks."""
-    rows = []
-    figures = []
-    for network in measured.networks:
-        counts = measured.counts[network.name]
-        rows.append(
-            (
-                network.name,
-                str(counts.num_operators),
-                str(counts.width),
-                f"{counts.num_transitions:,}",
-                f"{network.num_transitions:g}",
-                f"{counts.num_schedules:,}",
-                f"{network.num_schedules:g}",
-            )
-        )
-        figures += [
-            Figure(f"{network.name}, transitions", counts.num_transitions, network.num_transitions),
-            Figure(
-                f"{network.name}, log10 of schedules",
-                log10(counts.num_schedules),
-                log10(network.num_schedules),
-            ),
-        ]
-    return Exhibit(
-        "Table 1",
-        "how large the search is for the largest block of each network",
-        "Groups follow from one operator each, as in the released code, which reproduces every number to the "
-        "digits that the paper prints. What the paper calls the largest block is the one with most "
-        "transitions.",
-        tuple(figures),
-        heads=("network", "n", "d", "transitions", "the paper's", "schedules", "the paper's"),
-        rows=tuple(rows),
-        basis=Basis.COUNTED,
     )
 
 
