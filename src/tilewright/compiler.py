@@ -9,13 +9,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from math import isclose
+from math import inf, isclose
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.garbage import collected_rarely
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
+from tilewright.joint.launched.content import Content, Numbered, assembled
+from tilewright.joint.launched.pricer import LaunchedPricer, Machine
+from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
@@ -28,7 +31,7 @@ from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
 from tilewright.records import dataclass
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
-from tilewright.schedule.base import Schedule, Stage, build_schedule
+from tilewright.schedule.base import Schedule, Stage, build_schedule, merges
 from tilewright.schedule.merge import apply_merges, merge_remarks
 from tilewright.schedule.space import bounds_before_merges
 from tilewright.steps import STORED_TUNING, StepInfo, TuningInfo, TuningSettings
@@ -37,6 +40,8 @@ from tilewright.targets.base import Backend, Code, Target
 
 WHOLE_PORTFOLIO = Budget(UNLIMITED)
 """Tries every recipe."""
+JOINT = Recipe("joint", "joint", AUTO)
+"""What a plan of blocks of several recipes is called."""
 LEFT_OPEN = Recipe(AUTO, AUTO, AUTO)
 """What asks for the best of what a target finds worth trying."""
 
@@ -159,9 +164,8 @@ def plan_optimised(
     backend = target.backend(graph, options)
     asked = Recipe(options.partition, options.schedule, options.memory)
     with collected_rarely():
-        planner = Planner(
-            graph, target, backend, options, clock, only_better=asked == LEFT_OPEN and options.plan != "grid"
-        )
+        only_better = asked == LEFT_OPEN and options.plan == "portfolio"
+        planner = Planner(graph, target, backend, options, clock, only_better=only_better)
         best = planner.best(asked, portfolio)
     return Planned(
         target,
@@ -169,7 +173,7 @@ def plan_optimised(
         passes or PassReport(),
         best.attempts,
         best.num_untried,
-        backend,
+        planner.backend,
         planner.meter,
         planner.search_time,
     )
@@ -215,6 +219,7 @@ class Planner:
         self._partitions: dict[str, Partition] = {}
         self.search_time = Stopwatch()
         self.meter: Meter | None = None
+        self.seeds: list[Schedule] = []  # of a joint plan: every schedule that was made
 
     def best(self, asked: Recipe, portfolio: Budget = WHOLE_PORTFOLIO) -> Best[Program]:
         """The plan of a recipe, the target's default in place of what it leaves open.
@@ -242,11 +247,13 @@ class Planner:
             return best_of(self._grid(), self.program, _cost, self.clock.report, spend=meter.spend)
         recipes = tuple(self.backend.recipes(self.partition))
         best = best_of(recipes, self.program, _cost, self.clock.report, spend=meter.spend)
-        for _ in range(_MAX_ROUNDS):
-            last, variants = best.recipe, tuple(self.backend.variants(best.recipe))
-            best = best_of(variants, self.program, _cost, incumbent=best, spend=meter.spend)
-            if best.recipe == last:
-                break
+        best = self._varied(best, meter)
+        if self.options.plan == "joint":
+            grid = self._grid()
+            best = best_of(grid, self.program, _cost, self.clock.report, incumbent=best, spend=meter.spend)
+            best = self._varied(best, meter)
+        if self.options.plan == "joint" and self.backend.launched_parts is not None:
+            return self._joint(best, meter)
         budget, left_s = self.options.budget, meter.left_s
         if budget is None or (left_s is not None and left_s <= 0):
             return best
@@ -258,6 +265,72 @@ class Planner:
             make = functools.partial(self.ordered, share=_SHARE_BESIDE)
             improved = self.backend.improve(best.plan, make, budget, progress=self.clock.report)
         return replace(best, plan=improved.program, attempts=(*best.attempts, *improved.attempts))
+
+    def _varied(self, best: Best[Program], meter: Meter) -> Best[Program]:
+        """The best of a plan and variants of it, and of what is better then."""
+        for _ in range(_MAX_ROUNDS):
+            last, variants = best.recipe, tuple(self.backend.variants(best.recipe))
+            best = best_of(variants, self.program, _cost, incumbent=best, spend=meter.spend)
+            if best.recipe == last:
+                break
+        return best
+
+    def _joint(self, best: Best[Program], meter: Meter) -> Best[Program]:
+        """The best path through the blocks of all plans, and on from there: on this graph and on those that
+        merging made of it. Each better plan is judged as a whole."""
+        best = self._blocks(best, meter)
+        merged = [s for s in self.seeds if s.partition.graph is self.graph and any(map(merges, s.stages))]
+        cheapest = [a.recipe for a in sorted(best.attempts, key=_attempt_cost) if a.recipe is not None]
+        for schedule in merged[:_NUM_MERGED]:
+            if not meter.spend():
+                break
+            recipe = replace(self.backend.default_recipe, execution="")
+            graph = self.merged(schedule, recipe).partition.graph
+            backend = self.target.backend(graph, self.options)
+            other = Planner(graph, self.target, backend, self.options, self.clock)
+            again = best_of(cheapest[:_NUM_AGAIN], other.program, _cost, self.clock.report, spend=meter.spend)
+            again = other._blocks(again, meter)
+            attempts = (*best.attempts, *again.attempts)
+            if _cost(again.plan) < _cost(best.plan):
+                program = replace(again.plan, remarks=(*again.plan.remarks, *merge_remarks(schedule)))
+                best, self.backend = replace(again, plan=program, attempts=attempts), other.backend
+            else:
+                best = replace(best, attempts=attempts)
+        return best
+
+    def _blocks(self, best: Best[Program], meter: Meter) -> Best[Program]:
+        """The better of a plan and what the search over blocks finds from all plans of its graph on."""
+        parts = self.backend.launched_parts
+        assert parts is not None, "plans cost the sum of their blocks"
+        numbered = Numbered(self.graph)
+        machine = Machine(
+            cost=self.backend.costs,
+            price=parts.price,
+            objective=self.options.objective,
+            limits=self.backend.limits,
+            allows_lanes=self.backend.runs_lanes,
+            pads_kernels=self.options.accuracy != "strict",
+            launch_ns=parts.launch_ns,
+            floors_ns=parts.floors_ns(),
+        )
+        recipe = replace(JOINT, memory=self.backend.default_recipe.memory)
+        plans = [tuple(numbered.contents(s)) for s in self.seeds if s.partition.graph is self.graph]
+        search = LaunchedSearch.of(LaunchedPricer(numbered, machine), plans, meter, self.clock.report)
+
+        def judge(contents: Sequence[Content]) -> None:
+            nonlocal best
+            found = assembled(self.backend.partition_problem, contents, numbered.nodes)
+            problem = self.schedule_problem(found.partition, recipe)
+            schedule = build_schedule(problem, found.stages, Provenance(JOINT.schedule), found.splits)
+            require_right("a joint schedule", lambda: check_schedule(problem, schedule))
+            program = self.placed(schedule, recipe)
+            attempt = Attempt(f"joint, {len(contents)} blocks", _cost(program), recipe=recipe)
+            best = replace(best, attempts=(*best.attempts, attempt))
+            if _cost(program) < _cost(best.plan):
+                best = replace(best, plan=program, recipe=recipe)
+
+        search.run(judge)
+        return best
 
     def _grid(self) -> Grid:
         """Every registered partitioner and scheduler, the plain ones first."""
@@ -276,6 +349,8 @@ class Planner:
         """A partition, ordered and placed as a recipe says, within a share of the time that is left."""
         with self.clock.phase("schedule"):
             schedule = self.schedule(partition, recipe, share)
+        if self.options.plan == "joint":
+            self.seeds.append(schedule)
         return self.placed(schedule, recipe)
 
     def of_stages(self, partition: Partition, stages: Sequence[Stage], recipe: Recipe) -> Program:
@@ -388,6 +463,14 @@ _LEAST_S = 0.001
 """Of a budget that is used up."""
 _MAX_ROUNDS = 3
 """How often variants of the best recipe so far are tried: a better one may have better ones, too."""
+
+
+_NUM_MERGED, _NUM_AGAIN = 3, 8
+"""Graphs that merging made of which joint plans are made, too, and recipes that are tried on each."""
+
+
+def _attempt_cost(attempt: Attempt) -> float:
+    return inf if attempt.cost is None else attempt.cost
 
 
 def _cost(program: Program) -> float:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Hint = Literal["latency", "throughput", "energy", "edp"]
 FirstAnswer = Literal["compiled", "quick"]
-Plan = Literal["portfolio", "grid"]
+Plan = Literal["portfolio", "grid", "joint"]
 Accuracy = Literal["strict", "default", "relaxed", "fast"]
 Shapes = Mapping[str, tuple[int, ...]]
 OpenShapes = Mapping[str, tuple[Axis, ...]]
@@ -266,7 +266,7 @@ class Options:
         default="portfolio",
         metadata=_about(
             "Which plans to take the best of: portfolio, those that the target finds worth trying; grid, "
-            "every partitioner with every scheduler.",
+            "every partitioner with every scheduler; joint, blocks of all these and on from there.",
             "--plan",
             panel=PLANS,
             is_expert=True,

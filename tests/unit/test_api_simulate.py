@@ -69,7 +69,7 @@ def test_a_named_plan_keeps_the_machines_other_options() -> None:
     ("settings", "said"),
     [
         ({"recepi": "tvm"}, "unknown setting 'recepi'"),
-        ({"recipe": "tvn"}, "expected best, search, grid, graphturbo, tvm"),
+        ({"recipe": "tvn"}, "expected best, search, grid, joint, graphturbo, tvm"),
         ({"recipe": "tvm", "memory": "largest-size"}, "says how to cut, order and spill"),
         ({"budget": "3trials", "recipe": "tvm"}, "with recipe tvm there is one plan"),
         ({"max_latency_ms": 1.0}, "chooses among several batches"),

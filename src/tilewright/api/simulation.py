@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from tilewright.planning.portfolio import Attempt, Recipe
 
 DEFAULT_MACHINE = "stcp920"
-BEST, SEARCH, GRID = "best", "search", "grid"
-_MANY = (BEST, SEARCH, GRID)
+BEST, SEARCH, GRID, JOINT = "best", "search", "grid", "joint"
+_MANY = (BEST, SEARCH, GRID, JOINT)
 """Recipes that compare plans, as long as a budget lasts."""
 _JOINT_TILING_S = 2.0
 """For each search of a joint tiling."""
@@ -60,7 +60,8 @@ class SimulationRequest:
       as the target's option of this name. Without it the machine keeps what it multiplies, and the widest
       that it does in place of other types.
     * `recipe` says how to plan: `best` of a portfolio (the default), `search` from there on, best of the
-      `grid` of every partitioner with every scheduler, or a plan with a name, such as `graphturbo` or `tvm`.
+      `grid` of every partitioner with every scheduler, `joint` of blocks of all these and on from there,
+      or a plan with a name, such as `graphturbo` or `tvm`.
       Instead of one, `partition`, `schedule` and `memory` name planners; what is not named is the target's
       default.
     * `budget` bounds each plan: of `best`, how many recipes are tried or for how long, the paper's own first,
@@ -155,10 +156,10 @@ class SimulationRequest:
         if recipe not in _MANY:
             raise UsageError(f"recipe {recipe!r}: expected {', '.join((*_MANY, *named))}.")
         # Of what follows the portfolio.
-        budget = self.budget or DEFAULT_SEARCH if recipe == SEARCH else None
+        budget = self.budget or DEFAULT_SEARCH if recipe in (SEARCH, JOINT) else None
         names = dict.fromkeys(("partition", "schedule", "memory"), AUTO) | self.planners
         hint = self.objective
-        plan = "grid" if recipe == GRID else "portfolio"
+        plan = recipe if recipe in (GRID, JOINT) else "portfolio"
         return Options(target=target, plan=plan, budget=budget, hint=hint, **names).resolved()  # type: ignore[arg-type]  # parsed before
 
 

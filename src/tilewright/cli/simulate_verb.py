@@ -39,8 +39,9 @@ def simulate(
         None,
         "--recipe",
         help="How to plan: best (of a portfolio; the default), search (improves that plan), grid (every "
-        "partitioner with every scheduler), graphturbo, tvm, astitch, variant-1 to variant-4. All but "
-        "graphturbo and variant-4 may end in -overlapped.",
+        "partitioner with every scheduler), joint (blocks of all these plans, and on from there), "
+        "graphturbo, tvm, astitch, variant-1 to variant-4. All but graphturbo and variant-4 may end in "
+        "-overlapped.",
         rich_help_panel=PLANS,
     ),
     partition: str | None = flag(

@@ -101,8 +101,12 @@ def shortest(
     floors: Sequence[float] | None = None,
     is_due: Callable[[], bool] = lambda: False,
     keep_costs: bool = False,
+    is_once: bool = False,
 ) -> Found:
-    """The cheapest plan of a part that costs less than `below`, of blocks that run these sets of layers."""
+    """The cheapest plan of a part that costs less than `below`, of blocks that run these sets of layers.
+
+    With `is_once` no block runs a layer whose result is stored.
+    """
     floors = floors or [pricer.floor(i) for i in range(pricer.num_layers)]
     ahead = Floors(pricer, part, floors)
     start = State(ahead.canonical(part.stored))
@@ -123,7 +127,7 @@ def shortest(
                 blocks.append(block)
                 values.append(value)
                 floor_sums.append(floor_sum)
-    search = _Search(pricer, ahead, part, blocks, values, floor_sums, below)
+    search = _Search(pricer, ahead, part, blocks, values, floor_sums, below, is_once=is_once)
     return search.run(start, is_due, keep_costs=keep_costs)
 
 
@@ -155,7 +159,10 @@ class _Search:
         values: list[float],
         floor_sums: list[float],
         below: float,
+        *,
+        is_once: bool,
     ) -> None:
+        self.is_once = is_once
         self.pricer, self.ahead, self.part, self.below = pricer, ahead, part, below
         self.blocks = blocks
         self.values = np.array(values)
@@ -236,6 +243,8 @@ class _Search:
             there = np.array(self._local_words(state.stored | state.kept), np.int64)
             ok = ~np.any(self.reads[group] & ~there, axis=1)
             ok &= self.keeps_any[group] | np.any(self.makes[group] & ~there, axis=1)
+            if self.is_once:
+                ok &= ~np.any(self.makes[group] & there, axis=1)
             here = self.ahead.least(state.stored | state.kept)
             ok &= cost + here + values[group] - self.floor_sums[group] < limit
             for n in group[ok]:

@@ -272,6 +272,13 @@ def _check_homes(plan: ScopePlan, bindings: Bindings) -> Iterator[Violation]:
         if launch_of and read.buffer is not None
         if launch_of[plan.buffers[read.buffer].node] != launch_of[step.node]
     }
+    lanes = [bindings.lane_of(step.node, step.layer) for step in plan.steps]
+    between_lanes = {
+        read.buffer
+        for step, lane in zip(plan.steps, lanes, strict=True)
+        for read in step.reads
+        if read.buffer is not None and lanes[plan.buffers[read.buffer].first_step] != lane
+    }
     groups = () if bindings.cores is None else bindings.cores.of_nodes
     crossing = {e.producer for e in plan.graph.edges if groups and groups[e.producer] != groups[e.consumer]}
     for placed, buffer in zip(plan.buffers, plan.timeline.problem.buffers, strict=True):
@@ -283,6 +290,8 @@ def _check_homes(plan: ScopePlan, bindings: Bindings) -> Iterator[Violation]:
             if home is Scope.MAIN and not launch_of:
                 # Its node makes a result of the network, too.
                 home = Scope.SHARED if placed.node in crossing else Scope.LOCAL
+        if home is Scope.LOCAL and placed.id in between_lanes:
+            home = Scope.SHARED
         if buffer.level != _FROM_INSIDE[home]:
             yield Violation("scope", f"{placed} is asked for in level {buffer.level} instead of {home}")
 
@@ -315,13 +324,20 @@ def _leaves_its_group(plan: ScopePlan, placed: PlacedBuffer, groups: Sequence[in
 
 
 def _check_company(plan: ScopePlan, bindings: Bindings) -> Iterator[Violation]:
-    """A buffer has its place as long as it is needed, and of kernels in different groups of a stage, what
-    either reads or makes lies nowhere that the other writes."""
+    """A buffer has its place as long as it is needed, and of kernels in different groups of a stage, or lanes
+    of a section, what either reads or makes lies nowhere that the other writes."""
     steps_of: dict[int, dict[int, list[int]]] = {}
     for launch in bindings.launches:
         steps = [s for node in launch.nodes for s in plan.steps_of(node)]
         steps_of.setdefault(launch.stage, {}).setdefault(launch.group, []).extend(steps)
-    stages = [groups for groups in steps_of.values() if len(groups) > 1]
+    # Lanes of a section, too, are groups of cores at the same time, within one kernel.
+    sections: dict[tuple[int, int], dict[int, list[int]]] = {}
+    for number, step in enumerate(plan.steps):
+        lane = bindings.lane_of(step.node, step.layer)
+        if lane is not None:
+            lanes = sections.setdefault((step.node, lane.section), {})
+            lanes.setdefault(lane.number, []).append(number)
+    stages = [*sections.values(), *(groups for groups in steps_of.values() if len(groups) > 1)]
     bounds = {}
     for groups in stages:
         together = [s for steps in groups.values() for s in steps]

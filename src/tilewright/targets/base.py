@@ -217,6 +217,19 @@ MakeOfStages = Callable[[Sequence[Stage]], Program]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class LaunchedParts:
+    """What parts of a network cost alone on a machine that launches kernels one by one, where plans cost the
+    sum of their parts.
+
+    `floors_ns` are, for each node of the graph, seconds of one unit that every plan takes.
+    """
+
+    price: PriceSchedule
+    launch_ns: float
+    floors_ns: Callable[[], tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Improved:
     """What a search came to: the plan and everything that was tried."""
 
@@ -279,6 +292,11 @@ class Backend(Protocol):
 
     def variants(self, best: Recipe) -> Iterable[Recipe]:
         """What else is worth trying once the best of those is known."""
+        ...
+
+    @property
+    def launched_parts(self) -> LaunchedParts | None:
+        """What parts of the network cost alone; None where plans do not cost the sum of their parts."""
         ...
 
     def placements(self, recipe: Recipe) -> Iterable[Recipe]:
@@ -456,6 +474,11 @@ class PlainBackend:
     def variants(self, best: Recipe) -> Iterable[Recipe]:
         """None."""
         return ()
+
+    @property
+    def launched_parts(self) -> LaunchedParts | None:
+        """None: their costs are estimates that do not add up."""
+        return None
 
     def placements(self, recipe: Recipe) -> Iterable[Recipe]:
         """None: what one arena holds costs no time."""

@@ -18,7 +18,7 @@ from tilewright.families import MEMORY_PLANNERS
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
-from tilewright.ir.graph import Graph
+from tilewright.ir.graph import Graph, Node
 from tilewright.memory.base import MemoryPlan
 from tilewright.memory.check import check_memory
 from tilewright.memory.scopes import ScopePlan
@@ -36,7 +36,7 @@ from tilewright.schedule.core_groups import core_groups_of
 from tilewright.schedule.instances import InstanceGraph, Kind
 from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
-from tilewright.targets.base import Improved, MakeProgram, Placement, PlainBackend, Target
+from tilewright.targets.base import Improved, LaunchedParts, MakeProgram, Placement, PlainBackend, Target
 from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
@@ -121,6 +121,30 @@ class NpuBackend(PlainBackend):
             return self._estimates[self._simulate(schedule, recipe, is_known=True, most_s=most_s)]
 
         return estimate
+
+    @property
+    def launched_parts(self) -> LaunchedParts | None:
+        """Parts are simulated alone; in one program their units overlap."""
+        if self._policy_of("").launches != "each subgraph" or self.options.objective != "latency":
+            return None
+
+        def estimate(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
+            schedule = Schedule(partition, tuple(stages), UNPRICED, Provenance(SOURCE), tuple(splits))
+            simulation = self._part_simulation(schedule, is_launched=True)
+            return estimate_of(simulation, has_energies=self._has_energies)
+
+        return LaunchedParts(estimate, self.machine.overheads.kernel_launch_ns, self._floors_ns)
+
+    def _floors_ns(self) -> tuple[float, ...]:
+        """Of the unit that has most to do, what it does for each node."""
+        seconds: dict[str, dict[Node, float]] = {}
+        graph, maps = self.graph, self.analysis.maps
+        for node, works in self.works.least_of_nodes(graph.nodes, graph.outputs, maps):
+            for work in works:
+                of_unit = seconds.setdefault(work.unit, {})
+                of_unit[node] = of_unit.get(node, 0.0) + work.seconds
+        busiest = max(seconds.values(), key=lambda of_unit: sum(of_unit.values()), default={})
+        return tuple(busiest.get(node, 0.0) * 1e9 for node in self.graph.nodes)
 
     def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
         """The paper's own first."""
@@ -329,6 +353,7 @@ class NpuBackend(PlainBackend):
         # Its bound is not asked for: company makes no kernel faster.
         policy = replace(policy, launches="each subgraph")
         instances, order = instances_of(schedule, types, maps=maps)
+        launches = launches_of(schedule, instances)
         return simulated_order(
             instances,
             order,
@@ -336,10 +361,10 @@ class NpuBackend(PlainBackend):
             types,
             policy=policy,
             least_seconds={},
-            launches=launches_of(schedule, instances),
+            launches=launches,
             tiler=self._tiler_of(""),
             works=self._works_of_parts,
-            keeps="tasks",
+            keeps="tasks" if len(launches) == 1 else "runs",
         ).simulation
 
 

@@ -161,12 +161,19 @@ class Works:
 
     def least(self, nodes: Sequence[Node], outputs: Sequence[Value], maps: RegionMaps) -> Iterator[UnitWork]:
         """The work that results of nodes in topological order need at least, without conversions."""
+        for _, works in self.least_of_nodes(nodes, outputs, maps):
+            yield from works
+
+    def least_of_nodes(
+        self, nodes: Sequence[Node], outputs: Sequence[Value], maps: RegionMaps
+    ) -> Iterator[tuple[Node, tuple[UnitWork, ...]]]:
+        """The same node by node, without those that results do not need."""
         wanted = {value: full_region(value.shape) for value in outputs}
         regions = value_regions(nodes, wanted, maps)
         for node in nodes:
             region = regions.get(node.output)
             if region is not None:
-                yield from self._at_least(node, region)
+                yield node, self._at_least(node, region)
 
     def _at_least(self, node: Node, region: Region) -> tuple[UnitWork, ...]:
         """The work to make a region at least, in whatever boxes it is computed, on however many cores.

@@ -1,0 +1,1 @@
+"""Joint plans for machines that launch kernels one by one: blocks of all planners' plans, combined."""

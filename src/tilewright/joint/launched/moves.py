@@ -1,0 +1,163 @@
+"""Blocks near those of a plan: joined, cut, side by side, in lanes, in other slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from tilewright.joint.base import bits
+from tilewright.joint.launched.content import Content, Kernel
+from tilewright.joint.launched.pricer import LaunchedPricer
+from tilewright.partition.layers import cut_layers
+from tilewright.partition.split import WHOLE, Split, split_of
+from tilewright.planning import Meter
+from tilewright.schedule.base import Group, Instance, Stage
+from tilewright.schedule.lane_search import LaneSearch
+
+_FACTORS = (2, 4, 8)
+
+
+class Moves:
+    """What else may run the nodes of neighbouring blocks; `most` is how many blocks become one."""
+
+    def __init__(self, pricer: LaunchedPricer, most: int) -> None:
+        self.pricer, self.most = pricer, most
+        numbers = pricer.numbered.numbers
+        layers = cut_layers(pricer.numbered.graph)
+        self._layers = [tuple(sorted(numbers[node] for node in layer.nodes)) for layer in layers]
+        self._home = {node: place for place, layer in enumerate(self._layers) for node in layer}
+        self._laned: set[Content] = set()
+
+    def near(self, path: Sequence[Content]) -> Iterator[Content]:
+        """Blocks of other shapes than those of a plan, all of nodes between two of its borders."""
+        for start in range(len(path)):
+            for stop in range(start + 1, min(start + self.most, len(path)) + 1):
+                yield from self._of_window(path[start:stop])
+        for first, second in pairwise(path):
+            yield from self._shifted(first, second)
+
+    def fused(self, mask: int, split: Split = WHOLE) -> Content:
+        """One kernel of a set of nodes, in these slices if all of its results can be cut so."""
+        shapes = {value.shape for value in self.pricer.numbered.outputs(mask)}
+        fits = all(
+            dim < len(shape) and factor <= shape[dim] for shape in shapes for dim, factor in split.cuts
+        )
+        alike = all(len({shape[dim] for shape in shapes}) == 1 for dim, _ in split.cuts) if fits else False
+        return Content.of_kernel(self._layers_in(mask), split if alike else WHOLE)
+
+    def laned(self, content: Content, meter: Meter) -> Content | None:
+        """A block whose kernels run layers side by side where that costs less; None if none is known."""
+        if not self.pricer.machine.allows_lanes or content in self._laned:
+            return None
+        self._laned.add(content)
+        if len(content.stages) != 1 or any(k.split != WHOLE for k in content.kernels):
+            return None
+        part = self.pricer.numbered.part(content)
+        search = LaneSearch(self.pricer.problem(part), meter)
+        improved = tuple(map(search.improved, part.stages))
+        return None if improved == part.stages else content.with_stages(improved, part.ids)
+
+    def _of_window(self, window: Sequence[Content]) -> Iterator[Content]:
+        mask = sum(content.mask for content in window)
+        parts = self._components(mask)
+        if len(window) > 1 or len(window[0].kernels) > 1:
+            yield self.fused(mask)
+            for split in dict.fromkeys(k.split for c in window for k in c.kernels if k.split != WHOLE):
+                yield self.fused(mask, split)
+        if 1 < len(parts) <= self.pricer.machine.limits.num_groups:
+            yield _side_by_side([[Kernel(self._layers_in(part))] for part in parts])
+            groups = [self._kernels_in(window, part) for part in parts]
+            if all(groups):
+                yield _side_by_side(groups)
+        if len(window) == 1 and len(window[0].kernels) == 1:
+            yield from self._changed(window[0].kernels[0], mask)
+
+    def _changed(self, kernel: Kernel, mask: int) -> Iterator[Content]:
+        """A kernel in other slices, or cut in two."""
+        shapes = {value.shape for value in self.pricer.numbered.outputs(mask)}
+        if len(shapes) == 1:
+            for split in _splits(kernel.split, next(iter(shapes))):
+                yield self.fused(mask, split)
+        for first in self._prefixes(mask):
+            yield self.fused(first, WHOLE)
+            yield self.fused(mask & ~first, kernel.split)
+
+    def _shifted(self, first: Content, second: Content) -> Iterator[Content]:
+        """Two blocks with layers of one in the other."""
+        if len(first.kernels) > 1 or len(second.kernels) > 1:
+            return
+        for prefix in self._prefixes(second.mask):
+            yield self.fused(first.mask | prefix, first.kernels[0].split)
+            yield self.fused(second.mask & ~prefix, second.kernels[0].split)
+        for prefix in self._prefixes(first.mask):
+            yield self.fused(prefix, first.kernels[0].split)
+            yield self.fused(second.mask | (first.mask & ~prefix), second.kernels[0].split)
+
+    def _prefixes(self, mask: int) -> Iterator[int]:
+        """Layers from the first on, but not all."""
+        prefix = 0
+        for layer in self._layers_in(mask)[:-1]:
+            prefix |= sum(1 << node for node in layer)
+            yield prefix
+
+    def _layers_in(self, mask: int) -> tuple[tuple[int, ...], ...]:
+        """What of each layer lies in a set, in the order of their last nodes."""
+        members: dict[int, list[int]] = {}
+        for node in bits(mask):
+            members.setdefault(self._home[node], []).append(node)
+        return tuple(tuple(nodes) for nodes in sorted(members.values(), key=lambda nodes: nodes[-1]))
+
+    def _components(self, mask: int) -> list[int]:
+        """The connected parts of a set."""
+        parts = []
+        while mask:
+            part = frontier = mask & -mask
+            while frontier:
+                reached = 0
+                for node in bits(frontier):
+                    reached |= self.pricer.neighbours(node)
+                frontier = reached & mask & ~part
+                part |= frontier
+            parts.append(part)
+            mask &= ~part
+        return parts
+
+    def _kernels_in(self, window: Sequence[Content], part: int) -> list[Kernel]:
+        """The kernels of a part, in order; none where one lies in several parts or runs in slices."""
+        found = []
+        for content in window:
+            for kernel in content.kernels:
+                mask = sum(1 << node for node in kernel.nodes)
+                if mask & part:
+                    if mask & ~part or kernel.split != WHOLE:
+                        return []
+                    found.append(kernel)
+        return found
+
+
+def _side_by_side(groups: Sequence[Sequence[Kernel]]) -> Content:
+    """A stage of groups of kernels."""
+    kernels = tuple(kernel for group in groups for kernel in group)
+    numbers = iter(range(len(kernels)))
+    stage = Stage(tuple(Group(tuple(Instance(next(numbers)) for _ in group)) for group in groups))
+    return Content(kernels, (stage,))
+
+
+def _splits(split: Split, shape: tuple[int, ...]) -> Iterator[Split]:
+    """Finer and coarser slices along the same axes, and slices of an axis where there are none."""
+    cuts = split.cuts
+    if any(dim >= len(shape) for dim, _ in cuts):
+        return
+    for place, (dim, factor) in enumerate(cuts):
+        for other in (factor // 2, factor * 2):
+            if 1 <= other <= shape[dim]:
+                changed = (*cuts[:place], (dim, other), *cuts[place + 1 :])
+                yield split_of(changed, keeps_rows=split.chain_length > 1)
+        yield split_of(cuts, keeps_rows=split.chain_length == 1)
+    if not cuts:
+        for dim, extent in enumerate(shape):
+            for factor in _FACTORS:
+                if factor <= extent and dim != 1:
+                    yield split_of([(dim, factor)])
+                    if dim > 1:
+                        yield split_of([(dim, factor)], keeps_rows=True)

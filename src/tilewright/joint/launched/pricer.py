@@ -1,0 +1,182 @@
+"""Prices of blocks of programs whose kernels are launched one by one: each is simulated as a network."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from math import inf
+
+from tilewright.cost.base import CostModel, Objective
+from tilewright.errors import InfeasibleMapping
+from tilewright.ir.graph_regions import kernel_structure
+from tilewright.joint.base import Block, bits
+from tilewright.joint.launched.content import Assembled, Content, Numbered
+from tilewright.planning import Bound, Limits, Rule, Space
+from tilewright.records import dataclass
+from tilewright.schedule.base import PriceSchedule, ScheduleProblem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What is asked of a target: its cost model, what a part of a network costs alone, and what may run.
+
+    `launch_ns` is what every kernel takes beside its work; `floors` what each node takes at least of the unit
+    that has most to do.
+    """
+
+    cost: CostModel
+    price: PriceSchedule
+    objective: Objective
+    limits: Limits
+    allows_lanes: bool
+    pads_kernels: bool
+    launch_ns: float
+    floors_ns: tuple[float, ...]
+
+
+class LaunchedPricer:
+    """Blocks of whole nodes: each set of nodes in the best of the ways that are known to run it.
+
+    A set for which no way is known is no block. Blocks of equal structure are simulated once.
+    """
+
+    def __init__(self, numbered: Numbered, machine: Machine) -> None:
+        self.numbered, self.machine = numbered, machine
+        self.num_layers = len(numbered.nodes)
+        numbers = numbered.numbers
+        self._predecessors = [
+            sum({1 << numbers[v.producer] for v in node.operands() if v.producer is not None})
+            for node in numbered.nodes
+        ]
+        self._successors = [0] * self.num_layers
+        for number, before in enumerate(self._predecessors):
+            for source in bits(before):
+                self._successors[source] |= 1 << number
+        self.goal = (1 << self.num_layers) - 1
+        self._floors = machine.floors_ns
+        self._ways: dict[int, dict[Content, float | None]] = {}
+        self._least: dict[int, float] = {}
+        self._known: dict[Hashable, float] = {}
+        self.num_simulated = 0
+
+    def predecessors(self, layer: int) -> int:
+        """Nodes whose results a node reads."""
+        return self._predecessors[layer]
+
+    def successors(self, layer: int) -> int:
+        """Nodes that read a result of a node."""
+        return self._successors[layer]
+
+    def neighbours(self, layer: int) -> int:
+        """Both."""
+        return self._predecessors[layer] | self._successors[layer]
+
+    def floor(self, layer: int) -> float:
+        """Its share of the unit that has most to do in all."""
+        return self._floors[layer]
+
+    @property
+    def space(self) -> Space:
+        """Combinations of the blocks that are known."""
+        return Space("schedules", (Rule("blocks that the search met"),))
+
+    @property
+    def bound(self) -> Bound:
+        """A launch, and all work of the unit that has most to do."""
+        value = self.machine.launch_ns + sum(self._floors)
+        return Bound(value, Space("schedules"), "work of the busiest unit")
+
+    @property
+    def sets(self) -> Iterable[int]:
+        """All sets of nodes for which a way is known."""
+        return self._ways.keys()
+
+    @property
+    def contents(self) -> Iterator[Content]:
+        """All ways that are known."""
+        for ways in self._ways.values():
+            yield from ways
+
+    def add(self, content: Content) -> bool:
+        """One more way to run its nodes; False if it is known."""
+        ways = self._ways.setdefault(content.mask, {})
+        if content in ways:
+            return False
+        ways[content] = None
+        return True
+
+    def blocks(self, layers: int) -> Iterator[Block]:
+        """The set as a block that leaves nothing on the chip."""
+        if layers in self._ways:
+            reads = 0
+            for layer in bits(layers):
+                reads |= self._predecessors[layer]
+            yield Block(layers, reads & ~layers, 0, layers, 0)
+
+    def least(self, block: Block) -> float:
+        """One launch, and the busiest unit's work."""
+        known = self._least.get(block.layers)
+        if known is None:
+            costs = list(self._ways[block.layers].values())
+            priced = [cost for cost in costs if cost is not None]
+            if len(priced) == len(costs):
+                return min(priced)
+            work = sum(self._floors[i] for i in bits(block.layers))
+            known = self._least[block.layers] = self.machine.launch_ns + work
+        return known
+
+    def price(self, block: Block) -> float:
+        """The least simulated cost of the ways that are known; infinite if none fits the machine."""
+        return self.best(block.layers)[0]
+
+    def best(self, layers: int) -> tuple[float, Content | None]:
+        """The cheapest way to run a set of nodes, and what it costs."""
+        ways = self._ways[layers]
+        for content, cost in ways.items():
+            if cost is None:
+                ways[content] = self.cost(content)
+        self._least[layers] = min((c for c in ways.values() if c is not None), default=inf)
+        return min(
+            ((cost, content) for content, cost in ways.items() if cost is not None and cost < inf),
+            key=lambda way: way[0],
+            default=(inf, None),
+        )
+
+    def cost(self, content: Content) -> float:
+        """What a block costs alone; infinite if it does not fit."""
+        key = self._structure(content)
+        if key not in self._known:
+            self.num_simulated += 1
+            self._known[key] = self._simulated(content)
+        return self._known[key]
+
+    def problem(self, part: Assembled) -> ScheduleProblem:
+        """A block, as a network of its own, as a problem."""
+        machine = self.machine
+        return ScheduleProblem(
+            part.partition,
+            cost=machine.cost,
+            objective=machine.objective,
+            limits=machine.limits,
+            price=machine.price,
+            allows_slices=True,
+            allows_lanes=machine.allows_lanes,
+            pads_kernels=machine.pads_kernels,
+        )
+
+    def _simulated(self, content: Content) -> float:
+        try:
+            part = self.numbered.part(content)
+            estimate = self.problem(part).estimate(part.stages, part.splits)
+            return estimate.cost(self.machine.objective)
+        except (InfeasibleMapping, ValueError):
+            return inf
+
+    def _structure(self, content: Content) -> Hashable:
+        """All that its cost depends on."""
+        order = {number: place for place, number in enumerate(bits(content.mask))}
+        nodes = [self.numbered.nodes[number] for number in order]
+        kernels = tuple(
+            (tuple(tuple(order[i] for i in layer) for layer in kernel.layers), kernel.split)
+            for kernel in content.kernels
+        )
+        return kernel_structure(nodes, self.numbered.outputs(content.mask)), kernels, content.stages

@@ -1,0 +1,104 @@
+"""The search over blocks of programs: the best path through all that are known, then more blocks near it.
+
+Blocks of published schedulers' plans are the start, so that the first answer is their best combination; then
+blocks near the best path join, lazily priced, until none improves it or the budget ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from tilewright.joint.additive import Part, shortest
+from tilewright.joint.launched.content import Content
+from tilewright.joint.launched.moves import Moves
+from tilewright.joint.launched.pricer import LaunchedPricer
+from tilewright.planning import Meter
+from tilewright.progress import Progress
+from tilewright.records import dataclass
+
+PRICES_PER_TRIAL = 50
+"""Blocks whose simulation counts as one of a budget's evaluations."""
+_MOST_JOINED = 4
+
+
+@dataclass(slots=True)
+class LaunchedSearch:
+    """One search; `best` are the blocks of the cheapest plan so far."""
+
+    pricer: LaunchedPricer
+    meter: Meter
+    best: tuple[Content, ...]
+    cost: float
+    progress: Progress | None = None
+    is_spent: bool = False
+    num_rounds: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        pricer: LaunchedPricer,
+        plans: Iterable[Sequence[Content]],
+        meter: Meter,
+        progress: Progress | None = None,
+    ) -> LaunchedSearch:
+        """A search from the best of some plans on."""
+        best: tuple[float, tuple[Content, ...]] = (float("inf"), ())
+        for plan in plans:
+            for content in plan:
+                pricer.add(content)
+            cost = sum(map(pricer.cost, plan))
+            if cost < best[0] or not best[1]:
+                best = cost, tuple(plan)
+        return cls(pricer, meter, best[1], best[0], progress)
+
+    def run(self, publish: Callable[[Sequence[Content]], None]) -> None:
+        """Improve until nothing near is better, or the budget ends; `publish` each better plan."""
+        if self._combined():
+            publish(self.best)
+        moves = Moves(self.pricer, _MOST_JOINED)
+        while not self.is_spent:
+            self.num_rounds += 1
+            self._told()
+            new = [content for content in moves.near(self.best) if self.pricer.add(content)]
+            for content in self.best:
+                laned = moves.laned(content, self.meter)
+                if laned is not None:
+                    new += [laned] * self.pricer.add(laned)
+            if not new:
+                return
+            if not self._combined():
+                return
+            publish(self.best)
+
+    def _combined(self) -> bool:
+        """Whether the best path through all blocks is better than what is known."""
+        everything = (1 << self.pricer.num_layers) - 1
+        part = Part(everything, 0, everything)
+        found = shortest(
+            self.pricer, part, list(self.pricer.sets), self.cost, is_due=self._is_due, is_once=True
+        )
+        if found.plan is None:
+            return False
+        contents = []
+        for block in found.plan.blocks:
+            content = self.pricer.best(block.layers)[1]
+            assert content is not None, "it has a finite cost"
+            contents.append(content)
+        self.best, self.cost = tuple(contents), found.plan.cost
+        return True
+
+    def _is_due(self) -> bool:
+        """Whether the budget ends: each so many simulated blocks are a trial."""
+        while self.meter.num_evaluations * PRICES_PER_TRIAL < self.pricer.num_simulated:
+            if not self.meter.spend():
+                self.is_spent = True
+                break
+        left_s = self.meter.left_s
+        if left_s is not None and left_s <= 0:
+            self.is_spent = True
+        self._told()
+        return self.is_spent
+
+    def _told(self) -> None:
+        if self.progress is not None:
+            self.progress(f"joint: {self.cost:,.0f}", *self.meter.progress)

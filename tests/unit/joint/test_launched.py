@@ -1,0 +1,178 @@
+"""Joint plans of kernels that are launched one by one: blocks add up, combine, and are never worse."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from tests.support.graphs import GraphBuilder
+
+from tilewright.compiler import Planner, plan_optimised
+from tilewright.ir.graph import Graph
+from tilewright.joint.base import bits
+from tilewright.joint.launched.content import Content, Numbered, assembled
+from tilewright.joint.launched.moves import Moves
+from tilewright.joint.launched.pricer import LaunchedPricer, Machine
+from tilewright.joint.launched.search import LaunchedSearch
+from tilewright.options import Options
+from tilewright.planning import Budget
+from tilewright.planning.portfolio import Recipe
+from tilewright.progress import PhaseClock
+from tilewright.report.comparison import Tolerance, first_difference
+from tilewright.report.simulation import compare_values
+from tilewright.targets import find_target
+from tilewright.targets.base import SimulatedCode
+
+MACHINES = ("v100", "jetson-nano")
+RECIPES = tuple(
+    Recipe(partition, schedule, "longest-liveness")
+    for partition in ("layerwise", "none", "ago", "pcgc", "graphturbo")
+    for schedule in ("sequential", "greedy", "ios", "virtual-units", "depth-first")
+)
+
+
+def product(b: GraphBuilder, x: object, rows: int, columns: int, inner: int) -> object:
+    return b.op("MatMul", x, b.constant(inner, columns), shape=(rows, columns))
+
+
+def chain() -> Graph:
+    b = GraphBuilder()
+    x = b.input(256, 64)
+    for _ in range(3):
+        x = product(b, x, 256, 64, 64)
+    return b.finish(b.op("Relu", x))
+
+
+def fork() -> Graph:
+    b = GraphBuilder()
+    x = b.input(64, 128)
+    left, right = product(b, x, 64, 128, 128), product(b, b.op("Relu", x), 64, 128, 128)
+    return b.finish(left, b.op("Sigmoid", right))
+
+
+def diamond() -> Graph:
+    b = GraphBuilder()
+    x = product(b, b.input(64, 64), 64, 64, 64)
+    left, right = product(b, x, 64, 64, 64), b.op("Tanh", x)
+    return b.finish(b.op("Add", left, right))
+
+
+GRAPHS = {"chain": chain, "fork": fork, "diamond": diamond}
+
+
+def planner_of(graph: Graph, machine: str) -> Planner:
+    options = Options(target=machine)
+    target = find_target(machine)
+    return Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
+
+
+def pricer_of(planner: Planner, numbered: Numbered) -> LaunchedPricer:
+    parts = planner.backend.launched_parts
+    assert parts is not None
+    return LaunchedPricer(
+        numbered,
+        Machine(
+            cost=planner.backend.costs,
+            price=parts.price,
+            objective="latency",
+            limits=planner.backend.limits,
+            allows_lanes=planner.backend.runs_lanes,
+            pads_kernels=True,
+            launch_ns=parts.launch_ns,
+            floors_ns=parts.floors_ns(),
+        ),
+    )
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_plans_of_all_planners_cost_what_their_blocks_do(name: str, machine: str) -> None:
+    graph = GRAPHS[name]()
+    planner, numbered = planner_of(graph, machine), Numbered(graph)
+    pricer = pricer_of(planner, numbered)
+    for recipe in RECIPES:
+        schedule = planner.schedule(planner.partition(recipe.partition), recipe)
+        contents = list(numbered.contents(schedule))
+        assert sum(content.mask for content in contents) == (1 << len(numbered.nodes)) - 1
+        total = sum(map(pricer.cost, contents))
+        if all(split.num_instances == 1 for split in schedule.splits):
+            # In the whole plan a result may wait for the place of a value that died.
+            assert 0.99 * schedule.quality.cost <= total <= schedule.quality.cost * (1 + 1e-9), str(recipe)
+        again = assembled(planner.backend.partition_problem, contents, numbered.nodes)
+        problem = planner.schedule_problem(again.partition, recipe)
+        assert problem.quality_of(again.stages, again.splits).cost == schedule.quality.cost
+        for content in contents:
+            assert pricer.add(content) or content in set(pricer.contents)
+            (block,) = pricer.blocks(content.mask)
+            assert pricer.least(block) <= pricer.cost(content) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_search_finds_the_least_of_all_cuts_into_kernels(name: str, machine: str) -> None:
+    graph = GRAPHS[name]()
+    planner, numbered = planner_of(graph, machine), Numbered(graph)
+    pricer = pricer_of(planner, numbered)
+    moves = Moves(pricer, 4)
+    least = min(
+        sum(pricer.cost(moves.fused(mask)) for mask in masks)
+        for masks in _partitions(tuple(range(len(numbered.nodes))))
+        if _is_acyclic(pricer, masks)
+    )
+    layerwise = planner.schedule(planner.partition("layerwise"), RECIPES[0])
+    search = LaunchedSearch.of(
+        pricer_of(planner, numbered), [tuple(numbered.contents(layerwise))], Budget().start()
+    )
+    published: list[float] = []
+    search.run(lambda contents: published.append(search.cost))
+    assert search.cost <= least * (1 + 1e-9)
+    assert published == sorted(published, reverse=True)
+
+
+def _partitions(nodes: tuple[int, ...]) -> list[list[int]]:
+    """All partitions of a set, as masks."""
+    if not nodes:
+        return [[]]
+    first, rest = 1 << nodes[0], nodes[1:]
+    found = []
+    for smaller in _partitions(rest):
+        found.append([first, *smaller])
+        found += [[*smaller[:i], smaller[i] | first, *smaller[i + 1 :]] for i in range(len(smaller))]
+    return found
+
+
+def _is_acyclic(pricer: LaunchedPricer, masks: list[int]) -> bool:
+    left, done = list(masks), 0
+    while left:
+        ready = [
+            mask for mask in left if all(not pricer.predecessors(i) & ~(done | mask) for i in bits(mask))
+        ]
+        if not ready:
+            return False
+        done |= ready[0]
+        left.remove(ready[0])
+    return True
+
+
+@pytest.mark.parametrize("machine", [*MACHINES, "stcp920"])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_joint_plan_is_never_worse_and_computes_the_same(name: str, machine: str) -> None:
+    graph = GRAPHS[name]()
+    joint = plan_optimised(graph, Options(target=machine, plan="joint"))
+    cost = joint.program.schedule.quality.cost
+    for plan in ("portfolio", "grid"):
+        other = plan_optimised(graph, Options(target=machine, plan=plan))
+        assert cost <= other.program.schedule.quality.cost
+    again = plan_optimised(graph, Options(target=machine, plan="joint"))
+    assert again.attempts == joint.attempts
+    code = joint.backend.generate(joint.program)
+    assert isinstance(code, SimulatedCode)
+    assert first_difference(compare_values(code, Tolerance())) is None
+
+
+def test_blocks_name_their_kernels_by_place() -> None:
+    contents = [Content.of_kernel([(0,), (1, 2)]), Content.of_kernel([(3,)])]
+    assert [content.mask for content in contents] == [0b111, 0b1000]
+    for content, number in itertools.product(contents, (0, 5)):
+        (stage,) = content.renumbered([number])
+        assert [i.subgraph_id for i in stage.instances()] == [number]
