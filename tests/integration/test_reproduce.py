@@ -37,7 +37,6 @@ def cosa(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, object], s
     return json.loads(result.out), page.read_text()
 
 
-@pytest.mark.sampled(0)
 def test_every_exhibit_of_the_paper_is_there(cosa: tuple[dict[str, object], str]) -> None:
     document, page = cosa
     assert violations(document) == []

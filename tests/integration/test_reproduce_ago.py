@@ -28,7 +28,6 @@ def reproduced(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, obje
     return json.loads(result.out), page.read_text()
 
 
-@pytest.mark.sampled(0)
 def test_the_figure_is_there_with_both_graphs(reproduced: tuple[dict[str, object], str]) -> None:
     document, page = reproduced
     assert violations(document) == []
