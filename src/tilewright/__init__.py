@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 # At once, so that a fork is watched before any thread imports the rest.
 from tilewright import forks as _forks
+from tilewright.memory_errors import memory_errors_typed as _memory_errors_typed
 from tilewright.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -159,7 +160,8 @@ _MODULES = ("backend", "benchmark", "passes", "zoo")
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         module, attribute = _HOMES[name]
-        value = getattr(_import(module), attribute)
+        with _memory_errors_typed():
+            value = getattr(_import(module), attribute)
         globals()[name] = value
         return value
     if name in _MODULES:

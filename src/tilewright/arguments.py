@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 from tilewright.errors import UsageError
+from tilewright.memory_errors import memory_errors_typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +49,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     Raises (when called):
         UsageError: naming the argument, what was expected and what was given.
+        OutOfMemory: memory ends in the function.
 
     >>> @checked
     ... def half(number: int) -> float:
@@ -76,7 +78,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 bound.arguments[name] = tuple(argument(name, v, expected[name]) for v in value)
             elif kind is not inspect.Parameter.VAR_KEYWORD:
                 bound.arguments[name] = argument(name, value, expected[name])
-        return function(*bound.args, **bound.kwargs)
+        with memory_errors_typed():
+            return function(*bound.args, **bound.kwargs)
 
     return call
 

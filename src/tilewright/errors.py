@@ -110,6 +110,16 @@ class BudgetExceeded(TilewrightError):
     exit_code = 5
 
 
+class OutOfMemory(BudgetExceeded):
+    """The system gives this process no more memory, for data or for a library."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "not enough memory: raise the limit of this process (ulimit -v, a container's), give smaller "
+            "shapes, or use a machine with more."
+        )
+
+
 class PluginFailed(TilewrightError):
     """A package of someone else's gave what it should not; the message names it."""
 

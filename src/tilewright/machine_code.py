@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import Any
 
 from tilewright.errors import NoGeneratedCode
 from tilewright.extras import MissingPackage, is_importable
 from tilewright.hardware.probe import may_run_generated_code
+from tilewright.memory_errors import require_memory
+
+_NUMBA_BYTES = 300 << 20
+"""Addresses that numba takes with the libraries behind it. scipy's OpenBLAS waits for ever for what it is not
+given."""
 
 
 def compiled(function: Any) -> Any:
@@ -15,11 +21,14 @@ def compiled(function: Any) -> Any:
 
     Raises:
         NoGeneratedCode: this process may not run what it generates.
+        OutOfMemory: it may not take the memory that numba does.
     """
     if not may_run_generated_code():  # numba cannot even be imported
         raise NoGeneratedCode
     if not is_importable("numba"):
         return _refusing(function)
+    if "numba" not in sys.modules:
+        require_memory(_NUMBA_BYTES)
     from tilewright.kept_loops import kept
 
     return kept(function)

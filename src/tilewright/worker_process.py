@@ -25,6 +25,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from tilewright.errors import BudgetExceeded
+
 try:
     import fcntl
     import resource
@@ -43,7 +45,7 @@ class WorkerDied(Exception):
     """The process ended before it answered; the message says how."""
 
 
-class NoWorker(Exception):
+class NoWorker(BudgetExceeded):
     """No process could be started here; the message says why."""
 
 
@@ -60,18 +62,15 @@ class WorkerProcess:
         """
         if not can_start():
             raise NoWorker("this is no Python interpreter that can be started again")
-        try:
-            self._process = start_process(
-                [sys.executable, *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=os.path.sep,
-                env=None if environment is None else dict(environment),
-                bufsize=0,
-            )
-        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
-            raise NoWorker(str(error)) from error
+        self._process = start_process(
+            [sys.executable, *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=os.path.sep,
+            env=None if environment is None else dict(environment),
+            bufsize=0,
+        )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._write_to, self._read_from = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -196,8 +195,18 @@ def start_process(command: Sequence[str], **options: Any) -> subprocess.Popen[An
     So is one that nobody has a reference to any more. `options` are those of `subprocess.Popen`.
 
     Raises:
-        OSError: the system starts none.
+        NoWorker: the system starts none.
     """
+    try:
+        return _started(command, options)
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise NoWorker(
+            f"no process could be started ({said}): check the limits on processes and memory (ulimit -u, -v)."
+        ) from error
+
+
+def _started(command: Sequence[str], options: Mapping[str, Any]) -> subprocess.Popen[Any]:
     if not hasattr(fcntl, "F_SETSIG"):
         return subprocess.Popen(command, **options)
     held_by_child, held_here = os.pipe()

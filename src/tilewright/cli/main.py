@@ -15,9 +15,10 @@ import typer.core
 from tilewright.cli import interrupts
 from tilewright.cli.flags import help_all
 from tilewright.cli.output import MANNER, Manner, listen_to_warnings, note
-from tilewright.errors import TilewrightError
+from tilewright.errors import OutOfMemory, TilewrightError
 from tilewright.families import FAMILIES
 from tilewright.files import system_advice
+from tilewright.memory_errors import is_out_of_memory
 from tilewright.printable import bounded
 from tilewright.version import __version__
 
@@ -108,7 +109,6 @@ app = typer.Typer(
 
 EXIT_INTERNAL = 1
 EXIT_USAGE = 2
-EXIT_LIMIT = 5
 EXIT_INTERRUPTED = 130
 
 
@@ -171,14 +171,14 @@ def _fail(error: Exception) -> int:
     if MANNER.get().debug:
         traceback.print_exception(error)
     usage = getattr(error, "format_message", None)  # errors of the command line's parser have it
+    if is_out_of_memory(error):
+        error = OutOfMemory()
     if isinstance(error, TilewrightError):
         code, text = error.exit_code, str(error)
     elif usage is not None:
         code, text = EXIT_USAGE, _usage_text(error, usage())
     elif isinstance(error, OSError):
         code, text = EXIT_USAGE, _os_text(error)
-    elif isinstance(error, MemoryError):
-        code, text = EXIT_LIMIT, "not enough memory. Give smaller --shapes, or use a machine with more."
     else:
         detail = f"{type(error).__name__}: {error}".rstrip(": ")
         code, package = EXIT_INTERNAL, _plugins_behind(error)

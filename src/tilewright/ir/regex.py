@@ -40,7 +40,7 @@ def full_matches(pattern: str, texts: Sequence[str]) -> list[bool]:
 
     Raises:
         ValueError: the pattern is none, or matching takes longer than `MAX_REGEX_S`.
-        OSError: no process can be started.
+        NoWorker: no process can be started.
 
     >>> full_matches("a+b", ["aab", "aabc"])
     [True, False]

@@ -206,6 +206,7 @@ class _Idle:
         self.lock = threading.Lock()
         self.workers: list[WorkerProcess] = []
         self.num_kept = 1
+        self.is_warned = False
 
 
 _IDLE = _Idle()
@@ -238,7 +239,9 @@ def _start() -> WorkerProcess | None:
     try:
         return WorkerProcess(["-I", "-S", script, extension], start_s=_START_S)
     except NoWorker as error:
-        logger.warning("no worker process could be started (%s): models are checked in this process", error)
+        if not _IDLE.is_warned:
+            _IDLE.is_warned = True
+            logger.warning("models are checked in this process: %s", error)
         return None
 
 
