@@ -9,6 +9,7 @@ for changes that break none: a number that no rule is about, or an answer as rig
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from tests.support.accelerator import graphturbo, plan, with_capacities
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_network
 from tests.support.planted import planted
+from tests.unit.targets.npu.test_lanes import in_lanes
 
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
@@ -88,19 +90,21 @@ def plans() -> dict[str, tuple[SimulatedPlan, Machine]]:
     largest = max(v.size_bytes for v in network.values())
     sliced = graphturbo(GraphTurbo(capacity_bytes=int(largest * 0.6), dims="any"))
     groups = Baseline(replace(IN_LEVELS, schedule="core-groups{number=2}"), "resident_weights=true")
-    small = sized(STCP, L1=2, LB=16, LLB=128)
-    bare = load_preset("ipu-mk1")
+    small = sized(STCP, L1=2, LLB=128)
+    bare, a310 = load_preset("ipu-mk1"), load_preset("a310")
     cases = {
         "sliced": (network, STCP, sliced),
         "tower": (tower(), small, GRAPHTURBO),
-        "weights": (weighty(), sized(STCP, LB=64, LLB=192), GRAPHTURBO),
+        "weights": (weighty(), sized(STCP, L1=48, LLB=48), GRAPHTURBO),
         "groups": (tower(), STCP, groups),
         "kernels": (tower(), STCP, Baseline(GRAPHTURBO, "launches=each subgraph")),
         "rows": (tower(), STCP, graphturbo(GraphTurbo(capacity_bytes=4096, rows="keep", dims="any"))),
-        "shared": (tower(), sized(STCP, L1=2, LB=10, LLB=24), GRAPHTURBO),
+        "shared": (tower(), sized(STCP, L1=1, LLB=24), GRAPHTURBO),
+        "resident": (tower(), STCP, Baseline(GRAPHTURBO, "resident_weights=true")),
         "bare": (weighty(), sized(bare, **{bare.levels[0].name: 96}), IN_LEVELS),
     }
-    return {name: (plan(graph, on, recipe), on) for name, (graph, on, recipe) in cases.items()}
+    made = {name: (plan(graph, on, recipe), on) for name, (graph, on, recipe) in cases.items()}
+    return made | {"lanes": (in_lanes(), a310)}
 
 
 Check = Callable[[], Iterable[Violation]]
@@ -188,7 +192,7 @@ def of_steps(planned: SimulatedPlan, machine: Machine) -> Iterator[tuple[str, Ch
 
 def least_capacity(planned: SimulatedPlan, machine: Machine, level: str) -> int:
     """The fewest bytes of a level in which the run is none too large."""
-    low, high = 0, 1 << 30
+    low, high = 0, 1 << 33
     while low < high:
         middle = (low + high) // 2
         smaller = with_capacities(machine, {level: middle})
@@ -208,6 +212,12 @@ def of_levels(planned: SimulatedPlan, machine: Machine) -> Iterator[str]:
             sizes = Counter(re.sub(r"\d+", "#", stay.what) for stay in stays)
             total = sum(stay.size_bytes for stay in stays)
             yield f"{len(stays)} pass {scope}, of {total} bytes, {most(stays)[0]} at most"
+            begins = [run.start_s for run in trace.runs]
+            times = sum(
+                stay.size_bytes * (bisect_left(begins, stay.end_s) - bisect_left(begins, stay.start_s))
+                for stay in stays
+            )
+            yield f"  for runs that begin meanwhile: {times} bytes"
             yield from (f"  {what}: {count}" for what, count in sorted(sizes.items()))
 
 
@@ -220,7 +230,18 @@ SECTIONS: dict[str, Callable[[SimulatedPlan, Machine], Iterator[str]]] = {
     "runs": lambda planned, machine: told(of_run(planned, machine)),
     "steps": lambda planned, machine: told(of_steps(planned, machine)),
 }
-NAMES = ("sliced", "tower", "weights", "groups", "kernels", "rows", "shared", "bare")
+NAMES = (
+    "sliced",
+    "tower",
+    "weights",
+    "groups",
+    "kernels",
+    "rows",
+    "shared",
+    "resident",
+    "bare",
+    "lanes",
+)
 
 
 def rendered(name: str, section: str) -> str:
