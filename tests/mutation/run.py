@@ -90,7 +90,7 @@ def dotted(module: str) -> str:
 
 
 def tests_of(module: str) -> list[str]:
-    """Test files that import what is public in a module or a checker that imports it; planted faults first."""
+    """Test files that import what is public in a module or in its importers; planted faults first."""
     concerned, known = {module}, {each: (SOURCE / each).read_text() for each in modules()}
     while True:
         more = {
