@@ -48,10 +48,8 @@ NOT_CHECKERS = ("cli/check_verb.py", "ir/ops/check_shape.py", "benchmark/bounds.
 TEST_FOLDERS = ("unit", "property", "conformance", "golden")
 EQUIVALENT = Path(__file__).with_name("equivalent.diff")
 RESULTS = ROOT / "build" / "mutation"
-LONGEST_TEST_S = 2.0
+LONGEST_TEST_S = 4.0
 """CPU of a test, traced, that is too long to judge mutants, s."""
-LONGEST_TRACE_S = 20.0
-"""CPU in which tests are run once to see what they reach, s: files that name most of a module come first."""
 
 LONGEST_TESTS_S = 2.0
 """CPU of all tests that judge one mutant, s: the quickest and deadliest are taken."""
@@ -62,9 +60,10 @@ LARGEST_MEMORY_BYTES = 6 << 30
 
 @dataclass
 class Score:
-    """What became of a module's mutants."""
+    """What became of a module's mutants: of all or of a sample, `total`."""
 
     module: str
+    of: int = 0
     total: int = 0
     killed: int = 0
     equivalent: int = 0
@@ -146,10 +145,11 @@ def equivalents() -> dict[tuple[str, str, str, str], str]:
 class Judge:
     """A pytest plugin: instead of running the tests once, judges each mutant of a module by them."""
 
-    def __init__(self, module: str, chosen: Sequence[Mutant]) -> None:
+    def __init__(self, module: str, chosen: Sequence[Mutant], first_run_s: float) -> None:
         self.module = module
         self.live = import_module(dotted(module))
         self.chosen = chosen
+        self.first_run_s = first_run_s
         self.score = Score(module)
 
     def pytest_collection(self) -> None:
@@ -192,7 +192,7 @@ class Judge:
         for number, item in enumerate(session.items):
             reached: set[int] = set()
             start = time.process_time()
-            if start - begun > LONGEST_TRACE_S:
+            if start - begun > self.first_run_s:
                 print(
                     f"{self.module}: {len(session.items) - number} of {len(session.items)} tests do not judge"
                 )
@@ -350,14 +350,15 @@ def _be_quiet() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (LARGEST_MEMORY_BYTES, LARGEST_MEMORY_BYTES))
 
 
-def judged(module: str, sample: int | None, seed: int, only: str) -> Score:
+def judged(module: str, sample: int | None, seed: int, only: str, first_run_s: float) -> Score:
     """The score of a module, of all its mutants or of some drawn at random."""
     start = time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     chosen = [each for each in mutants_of((SOURCE / module).read_text()) if only in each.function]
-    if sample is not None and sample < len(chosen):
+    num_mutants = len(chosen)
+    if sample is not None and sample < num_mutants:
         places = sorted(random.Random(seed).sample(range(len(chosen)), sample))
         chosen = [chosen[place] for place in places]
-    judge = Judge(module, chosen)
+    judge = Judge(module, chosen, first_run_s)
     arguments = ["-o", "addopts=--import-mode=importlib", "-m", "not slow", "-o", "faulthandler_timeout=0"]
     arguments += ["-p", "no:cacheprovider", "-p", "no:terminal", *tests_of(module)]
     with contextlib.chdir(ROOT):
@@ -366,25 +367,23 @@ def judged(module: str, sample: int | None, seed: int, only: str) -> Score:
         raise SystemExit(f"{module}: pytest ends with {code}")
     end = time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     judge.score.cpu_s = end - start
+    judge.score.of = num_mutants
     return judge.score
 
 
 def table() -> Iterator[str]:
     """The scores kept in `build/mutation`, as a table in Markdown."""
-    yield "| module | mutants | killed | equivalent | survivors | score |"
-    yield "|---|--:|--:|--:|--:|--:|"
+    yield "| module | mutants | judged | killed | equivalent | survivors | score |"
+    yield "|---|--:|--:|--:|--:|--:|--:|"
     scores = [Score(**json.loads(path.read_text())) for path in sorted(RESULTS.glob("*.json"))]
     scores.sort(key=lambda score: score.module)
-    sums = Score(
-        "all", *(sum(getattr(s, name) for s in scores) for name in ("total", "killed", "equivalent"))
-    )
+    columns = ("of", "total", "killed", "equivalent")
+    sums = Score("all", *(sum(getattr(score, column) for score in scores) for column in columns))
     sums.survivors = [mutant for score in scores for mutant in score.survivors]
     for score in (*scores, sums):
-        label = f"`{score.module}`" if score is not sums else "all"
-        yield (
-            f"| {label} | {score.total:,} | {score.killed:,} | {score.equivalent} | {len(score.survivors)} "
-            f"| {score.share:.1%} |"
-        )
+        counts = (score.of, score.total, score.killed, score.equivalent, len(score.survivors))
+        label = "all" if score is sums else f"`{score.module}`"
+        yield f"| {label} | {' | '.join(f'{count:,}' for count in counts)} | {score.share:.1%} |"
 
 
 def main() -> None:
@@ -394,6 +393,12 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="mutants of each module, drawn at random; default: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="part of the name of the functions to mutate")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=60.0,
+        help="CPU in which tests run once to see what they reach, those that name most of a module first",
+    )
     parser.add_argument("--list", action="store_true", help="print modules and their test files, run nothing")
     parser.add_argument("--table", action="store_true", help="print the last scores, run nothing")
     args = parser.parse_args()
@@ -407,8 +412,8 @@ def main() -> None:
             continue
         child = os.fork()
         if child == 0:
-            score = judged(module, args.sample, args.seed, args.only)
-            if args.sample is None and not args.only:
+            score = judged(module, args.sample, args.seed, args.only, args.seconds)
+            if not args.only:
                 (RESULTS / (module.replace("/", "-") + ".json")).write_text(json.dumps(vars(score)))
             print(
                 f"{module}: {score.total} mutants, {score.killed} killed, {score.equivalent} equivalent, "
