@@ -95,12 +95,12 @@ def partitioned(
         options = Options(disabled_passes=disabled)
         optimised, _ = optimise(graph, options)
         for name in names:
-            partition = _partition(optimised, name, options)
+            partition = partition_of(optimised, name, options)
             yield title, name, len(optimised.nodes), Weighed.of(partition)
 
 
-def _partition(graph: Graph, name: str, options: Options) -> Partition:
-    """As the partitioner says, checked; no target has refined it."""
+def partition_of(graph: Graph, name: str, options: Options) -> Partition:
+    """The partition of a graph as the partitioner says, checked; no target has refined it."""
     problem = find_target(options.target).backend(graph, options).partition_problem
     partition: Partition | Infeasible = PARTITIONERS.get(name).solve(problem, options.search_budget)
     if isinstance(partition, Infeasible):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.planning import Budget
-from tilewright.reproduce.ago import budgets, exhibits, measured
+from tilewright.reproduce.ago import budgets, exhibits, measured, redundancy
 from tilewright.reproduce.ago.ablation import STACKS, Stack, ablated
 from tilewright.reproduce.ago.ablation import VARIANTS as ABLATION
 from tilewright.reproduce.ago.budgets import SUBGRAPHS, Subgraph, Tuned, tuned
@@ -77,7 +77,12 @@ class Ago:
     """The reproduction. A share of the effort is one of what is tuned and raced."""
 
     resumes: ClassVar[bool] = True
-    exhibits: ClassVar[tuple[str, ...]] = ("Figure 8", *JOBS, "Figure 13", "Figure 14")
+    exhibits: ClassVar[tuple[str, ...]] = (
+        *(f"Figure {number}" for number in (6, 7, 8, 9)),
+        *JOBS,
+        "Figure 13",
+        "Figure 14",
+    )
     printed: ClassVar[tuple[Printed, ...]] = PRINTED
 
     @property
@@ -93,9 +98,12 @@ class Ago:
         races = list(_raced(_limited(list(_tasks(wanted, effort.share)), effort), effort, update))
         stacks = {task.stack: race for task, race in races if task.stack is not None}
         made: list[Exhibit] = []
+        if {"Figure 6", "Figure 7"}.intersection(wanted):
+            made.append(redundancy.figures_6_and_7())
         if "Figure 8" in wanted:
             found_budgets = dict(_tuned(effort, update))
             made += [budgets.figure_8(found_budgets)] if found_budgets else []
+        made += [redundancy.figure_9()] if "Figure 9" in wanted else []
         for figure in JOBS:
             of_figure = [race for task, race in races if task.figure == figure]
             made += [measured.latency_exhibit(figure, of_figure)] if of_figure else []
