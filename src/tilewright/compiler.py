@@ -17,6 +17,7 @@ from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
 from tilewright.joint.launched.content import Content, Numbered, assembled
+from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.pricer import LaunchedPricer, Machine
 from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.options import AUTO, Options
@@ -31,7 +32,7 @@ from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
 from tilewright.records import dataclass
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
-from tilewright.schedule.base import Schedule, Stage, build_schedule, merges
+from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
 from tilewright.schedule.space import bounds_before_merges
 from tilewright.steps import STORED_TUNING, StepInfo, TuningInfo, TuningSettings
@@ -279,13 +280,12 @@ class Planner:
         """The best path through the blocks of all plans, and on from there: on this graph and on those that
         merging made of it. Each better plan is judged as a whole."""
         best = self._blocks(best, meter)
-        merged = [s for s in self.seeds if s.partition.graph is self.graph and any(map(merges, s.stages))]
-        cheapest = [a.recipe for a in sorted(best.attempts, key=_attempt_cost) if a.recipe is not None]
-        for schedule in merged[:_NUM_MERGED]:
+        priced = [a for a in best.attempts if a.recipe is not None and a.recipe.partition != JOINT.partition]
+        cheapest = [a.recipe for a in sorted(priced, key=_attempt_cost) if a.recipe is not None]
+        for schedule in self._merging(meter):
             if not meter.spend():
                 break
-            recipe = replace(self.backend.default_recipe, execution="")
-            graph = self.merged(schedule, recipe).partition.graph
+            graph = self.merged(schedule, self.backend.default_recipe).partition.graph
             backend = self.target.backend(graph, self.options)
             other = Planner(graph, self.target, backend, self.options, self.clock)
             again = best_of(cheapest[:_NUM_AGAIN], other.program, _cost, self.clock.report, spend=meter.spend)
@@ -298,12 +298,26 @@ class Planner:
                 best = replace(best, attempts=attempts)
         return best
 
-    def _blocks(self, best: Best[Program], meter: Meter) -> Best[Program]:
-        """The better of a plan and what the search over blocks finds from all plans of its graph on."""
+    def _merging(self, meter: Meter) -> list[Schedule]:
+        """Schedules that merge siblings, each choice once: what pays within larger kernels, then what
+        schedulers chose."""
+        recipe = self.backend.default_recipe
+        partition = self.partition(PLAIN_RECIPE.partition)
+        problem = self.schedule_problem(partition, recipe)
+        stages = merges_within_kernels(partition, self._machine(), meter)
+        within = build_schedule(problem, stages, Provenance(JOINT.schedule))
+        found: dict[frozenset[str], Schedule] = {}
+        for schedule in (within, *self.seeds):
+            names = frozenset(merge_remarks(schedule))
+            if names and schedule.partition.graph is self.graph:
+                found.setdefault(names, schedule)
+        return list(found.values())[:_NUM_MERGED]
+
+    def _machine(self) -> Machine:
+        """What blocks are priced by."""
         parts = self.backend.launched_parts
         assert parts is not None, "plans cost the sum of their blocks"
-        numbered = Numbered(self.graph)
-        machine = Machine(
+        return Machine(
             cost=self.backend.costs,
             price=parts.price,
             objective=self.options.objective,
@@ -313,9 +327,14 @@ class Planner:
             launch_ns=parts.launch_ns,
             floors_ns=parts.floors_ns(),
         )
+
+    def _blocks(self, best: Best[Program], meter: Meter) -> Best[Program]:
+        """The better of a plan and what the search over blocks finds from all plans of its graph on."""
+        numbered = Numbered(self.graph)
         recipe = replace(JOINT, memory=self.backend.default_recipe.memory)
         plans = [tuple(numbered.contents(s)) for s in self.seeds if s.partition.graph is self.graph]
-        search = LaunchedSearch.of(LaunchedPricer(numbered, machine), plans, meter, self.clock.report)
+        pricer = LaunchedPricer(numbered, self._machine())
+        search = LaunchedSearch.of(pricer, plans, meter, self.clock.report)
 
         def judge(contents: Sequence[Content]) -> None:
             nonlocal best

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from tests.support.graphs import GraphBuilder
@@ -11,15 +12,18 @@ from tilewright.compiler import Planner, plan_optimised
 from tilewright.ir.graph import Graph
 from tilewright.joint.base import bits
 from tilewright.joint.launched.content import Content, Numbered, assembled
+from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer, Machine
 from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.options import Options
-from tilewright.planning import Budget
+from tilewright.planning import Budget, Provenance
 from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock
 from tilewright.report.comparison import Tolerance, first_difference
 from tilewright.report.simulation import compare_values
+from tilewright.schedule import check_schedule
+from tilewright.schedule.base import build_schedule
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode
 
@@ -154,6 +158,7 @@ def _is_acyclic(pricer: LaunchedPricer, masks: list[int]) -> bool:
     return True
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("machine", [*MACHINES, "stcp920"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_joint_plan_is_never_worse_and_computes_the_same(name: str, machine: str) -> None:
@@ -176,3 +181,32 @@ def test_blocks_name_their_kernels_by_place() -> None:
     for content, number in itertools.product(contents, (0, 5)):
         (stage,) = content.renumbered([number])
         assert [i.subgraph_id for i in stage.instances()] == [number]
+
+
+def siblings() -> Graph:
+    b = GraphBuilder()
+    x = b.op("Relu", b.input(1, 8, 14, 14))
+    parts = []
+    for channels in (8, 16, 8):
+        attributes = {"kernel_shape": (1, 1), "pads": (0, 0, 0, 0), "strides": (1, 1)}
+        weights = b.constant(channels, 8, 1, 1)
+        parts.append(b.op("Relu", b.op("Conv", x, weights, shape=(1, channels, 14, 14), **attributes)))
+    return b.finish(b.op("Concat", *parts, shape=(1, 32, 14, 14), axis=1))
+
+
+def test_siblings_merge_where_the_kernel_around_them_gets_cheaper() -> None:
+    graph = siblings()
+    planner = planner_of(graph, "v100")
+    partition = planner.partition("layerwise")
+    machine = pricer_of(planner, Numbered(graph)).machine
+    stages = merges_within_kernels(partition, machine, Budget().start())
+    recipe = Recipe("layerwise", "sequential", "longest-liveness")
+    problem = planner.schedule_problem(partition, recipe)
+    schedule = build_schedule(problem, stages, Provenance("by hand"))
+    assert check_schedule(problem, schedule) == ()
+    assert any(stage.strategy == "merge" for stage in stages)
+    whole = planner.program(replace(recipe, partition="pcgc")).schedule.quality.cost
+    merged = plan_optimised(graph, Options(target="v100", plan="joint")).program.schedule.quality.cost
+    assert merged < whole
+    unmerged = merges_within_kernels(partition, machine, Budget(0).start())
+    assert all(stage.strategy == "parallel" for stage in unmerged)

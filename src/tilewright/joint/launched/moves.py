@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from tilewright.joint.base import bits
 from tilewright.joint.launched.content import Content, Kernel
+from tilewright.joint.launched.merging import lane_meter
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.partition.layers import cut_layers
 from tilewright.partition.split import WHOLE, Split, split_of
@@ -53,7 +54,7 @@ class Moves:
         if len(content.stages) != 1 or any(k.split != WHOLE for k in content.kernels):
             return None
         part = self.pricer.numbered.part(content)
-        search = LaneSearch(self.pricer.problem(part), meter)
+        search = LaneSearch(self.pricer.problem(part), lane_meter(meter))
         improved = tuple(map(search.improved, part.stages))
         return None if improved == part.stages else content.with_stages(improved, part.ids)
 
