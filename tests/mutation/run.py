@@ -23,7 +23,6 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +50,8 @@ RESULTS = ROOT / "build" / "mutation"
 LONGEST_TEST_S = 4.0
 """CPU of a test, traced, that is too long to judge mutants, s."""
 
-LONGEST_TESTS_S = 2.0
-"""CPU of all tests that judge one mutant, s: the quickest and deadliest are taken."""
+LONGEST_TESTS_S = 6.0
+"""CPU of all tests that judge one mutant, traced, s: the quickest and deadliest are taken."""
 
 CONSTANTS = (int, float, str, tuple, frozenset)
 LARGEST_MEMORY_BYTES = 6 << 30
@@ -220,8 +219,12 @@ class Judge:
             here = range(mutant.first_line, mutant.last_line + 1)
             found = [item for item, its in lines.items() if not its.isdisjoint(here) or not mutant.function]
             found.sort(key=lambda item: (-(kills[item] + 0.1) / (seconds[item] + 0.01), item))
-            total = accumulate(seconds[item] for item in found)
-            return [item for item, until in zip(found, total, strict=True) if until <= LONGEST_TESTS_S]
+            chosen, total_s = [], 0.0
+            for item in found:
+                if total_s + seconds[item] <= LONGEST_TESTS_S:
+                    chosen.append(item)
+                    total_s += seconds[item]
+            return chosen
 
         def judge(first: int) -> Iterator[int]:
             original = Path(str(self.live.__file__)).read_text()
@@ -350,17 +353,17 @@ def _be_quiet() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (LARGEST_MEMORY_BYTES, LARGEST_MEMORY_BYTES))
 
 
-def judged(module: str, sample: int | None, seed: int, only: str, first_run_s: float) -> Score:
+def judged(module: str, args: argparse.Namespace) -> Score:
     """The score of a module, of all its mutants or of some drawn at random."""
     start = time.process_time() + sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-    chosen = [each for each in mutants_of((SOURCE / module).read_text()) if only in each.function]
+    chosen = [each for each in mutants_of((SOURCE / module).read_text()) if args.only in each.function]
     num_mutants = len(chosen)
-    if sample is not None and sample < num_mutants:
-        places = sorted(random.Random(seed).sample(range(len(chosen)), sample))
+    if args.sample is not None and args.sample < num_mutants:
+        places = sorted(random.Random(args.seed).sample(range(len(chosen)), args.sample))
         chosen = [chosen[place] for place in places]
-    judge = Judge(module, chosen, first_run_s)
+    judge = Judge(module, chosen, args.seconds)
     arguments = ["-o", "addopts=--import-mode=importlib", "-m", "not slow", "-o", "faulthandler_timeout=0"]
-    arguments += ["-p", "no:cacheprovider", "-p", "no:terminal", *tests_of(module)]
+    arguments += ["-p", "no:cacheprovider", "-p", "no:terminal", *(args.tests or tests_of(module))]
     with contextlib.chdir(ROOT):
         code = pytest.main(arguments, plugins=[judge])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):
@@ -399,6 +402,9 @@ def main() -> None:
         default=60.0,
         help="CPU in which tests run once to see what they reach, those that name most of a module first",
     )
+    parser.add_argument(
+        "--tests", nargs="+", help="the test files that judge, instead of all that import a module"
+    )
     parser.add_argument("--list", action="store_true", help="print modules and their test files, run nothing")
     parser.add_argument("--table", action="store_true", help="print the last scores, run nothing")
     args = parser.parse_args()
@@ -412,7 +418,7 @@ def main() -> None:
             continue
         child = os.fork()
         if child == 0:
-            score = judged(module, args.sample, args.seed, args.only, args.seconds)
+            score = judged(module, args)
             if not args.only:
                 (RESULTS / (module.replace("/", "-") + ".json")).write_text(json.dumps(vars(score)))
             print(

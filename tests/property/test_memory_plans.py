@@ -124,7 +124,7 @@ def some_plan(draw: random.Random) -> tuple[MemoryProblem, MemoryPlan]:
     num_levels = draw.choice((1, 1, 2, 3))
     buffers = some_buffers(draw, num_levels)
     levels = tuple(MemoryLevel(f"l{n}", draw.choice((None, 4, 6, 8))) for n in range(num_levels))
-    problem = MemoryProblem(buffers, levels)
+    problem = MemoryProblem(tuple(draw.sample(buffers, len(buffers))), levels)
     offsets = {
         b.name: draw.randrange(-1, 6) if draw.random() < 0.2 else 2 * draw.randrange(5) for b in buffers
     }
@@ -215,6 +215,14 @@ def test_each_buffer_has_one_place_in_a_level_that_there_is() -> None:
     assert rules(uses=(use, use)) == ["summary"]
 
 
+def test_nothing_takes_nothing() -> None:
+    use = LevelUse(MemoryLevel("l"), 0, 0, 0, 0)
+    quality = Quality(0, "bytes", Status.FEASIBLE, ())
+    plan = MemoryPlan({}, {}, {}, (use,), quality, Provenance("test"))
+    assert check_memory(MemoryProblem((), (MemoryLevel("l"),)), plan) == ()
+    assert lower_bound_bytes(()) == lower_bound_bytes([Buffer("a", 0, 0, 1)]) == 0
+
+
 @pytest.mark.parametrize("far", [1 << 40, 1 << 63, 1 << 100])
 def test_addresses_of_any_size_are_compared(far: int) -> None:
     problem = MemoryProblem(tuple(Buffer(name, far, 0, 1, 1) for name in "abc"), (MemoryLevel("l"),))
@@ -230,7 +238,9 @@ def test_addresses_of_any_size_are_compared(far: int) -> None:
             Quality(peak, "bytes", Status.FEASIBLE, ()),
             Provenance("test"),
         )
-        assert [v.rule for v in check_memory(problem, plan)] == ["overlap"] * met
+        found = check_memory(problem, plan)
+        assert [v.rule for v in found] == ["overlap"] * met
+        assert all("share 1 bytes" in v.message for v in found)
 
 
 def saved(beginning: list[Buffer], dying: list[Buffer], alignment: int) -> int:

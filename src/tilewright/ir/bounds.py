@@ -251,7 +251,7 @@ def _is_all(box: _Box, shape: Shape) -> bool:
 
 def _cover(boxes: Sequence[_Box], shape: Shape) -> bool:
     """Whether products of sets, all inside a shape, together are all of it."""
-    if 0 in shape or any(_is_all(box, shape) for box in boxes):
+    if any(_is_all(box, shape) for box in boxes):
         return True
     for axis, extent in enumerate(shape):
         groups: dict[_Places, list[_Box]] = {}

@@ -54,8 +54,6 @@ def _most_live_bytes(buffers: Sequence[Buffer], alignment_bytes: int) -> int:
     O(n log n), and O(n) more for each of the few steps that may have the most.
     """
     buffers = sorted((b for b in buffers if b.size_bytes > 0), key=lambda b: b.first_step)
-    if not buffers:
-        return 0
     first = np.array([b.first_step for b in buffers], np.int64)
     last = np.array([b.last_step for b in buffers], np.int64)
     sizes = np.array([aligned(b.size_bytes, alignment_bytes) for b in buffers], np.int64)

@@ -90,7 +90,7 @@ def _check_externals(partition: Partition) -> Iterator[Violation]:
             for value in node.operands():
                 if value.data is not None:
                     constants.add(id(value))
-                elif value.producer is None or id(value.producer) not in inside:
+                elif id(value.producer) not in inside:
                     inputs.add(id(value))
             for value in node.results():
                 leaves = any(id(user) not in inside for user in value.users)

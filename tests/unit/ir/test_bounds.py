@@ -150,6 +150,11 @@ def test_writes_that_cover_the_result_are_recognised(shape: tuple[int, ...], par
         ((3, 3), [((("i", 3),), [ROW, ROW]), ((("i", 3), ("j", 2)), [ROW, COLUMN])], "not every element"),
         # As many elements as there are, in parts that overlap.
         ((6,), [((("i", 4),), [ROW]), ((("i", 2),), [affine("i", 3)])], "not every element"),
+        (
+            (6,),
+            [((("i", 2),), [ROW]), ((("i", 3),), [affine("i", 2)]), ((("i", 1),), [affine("i", 3)])],
+            "not every element",
+        ),
         ((2, 2), [((("i", 2),), [ROW, affine()]), ((("i", 2),), [affine(), ROW])], "not every element"),
         ((6,), [((("i", 3),), [affine(("i", 2))]), ((("i", 3),), [affine(("i", 2))])], "not every element"),
         ((6,), [((("i", 7),), [ROW])], "leaves its tensor"),
@@ -301,6 +306,32 @@ def test_a_lookup_is_written_where_its_table_says_and_read_only_there() -> None:
         source = Access(kept, (affine(place),))
         copy = Nest((), (source,), Access(out, (affine(0),)), read(0, source))
         assert (find_nest_problem([fill, copy], [], [Value("y", F32, (1,))]) is None) is is_there
+
+
+def test_what_lies_between_places_of_a_table_is_not_there_and_within_rows_it_is() -> None:
+    kept, out = Operand("local", 0, F32, (8,)), Operand("output", 0, F32, (2,))
+    table = Nest((Dim("i", 2),), (), Access(kept, (Lookup((3, 1), "i"),)), ONE)
+    rows = Nest((Dim("i", 2), Dim("j", 3)), (), Access(kept, (affine(("i", 3), "j", 1),)), ONE)
+    for fill, first, is_there in (
+        (table, 1, False),
+        (rows, 1, True),
+        (rows, 4, True),
+        (rows, 0, False),
+        (rows, 5, False),
+    ):
+        source = Access(kept, (affine(("i", 2), first),))
+        copy = Nest((Dim("i", 2),), (source,), Access(out, (ROW,)), read(0, source))
+        assert (find_nest_problem([fill, copy], [], [Value("y", F32, (2,))]) is None) is is_there
+
+
+def test_data_may_point_at_all_of_a_temporary() -> None:
+    kept, out = Operand("local", 0, F32, (4,)), Operand("output", 0, F32, (4,))
+    source = Access(kept, (Indirect(0),))
+    copy = Nest((Dim("i", 4),), (INDICES, source), Access(out, (ROW,)), read(1, source))
+    for extent, is_fine in ((4, True), (3, False)):
+        fill = Nest((Dim("i", extent),), (), Access(kept, (ROW,)), ONE)
+        problem = find_nest_problem([fill, copy], [Value("i", DType.INT64, (4,))], [Value("y", F32, (4,))])
+        assert (problem is None) is is_fine
 
 
 def test_a_temporary_keeps_its_shape_and_type() -> None:

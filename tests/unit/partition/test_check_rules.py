@@ -11,6 +11,8 @@ from tests.support.graphs import GraphBuilder
 from tilewright.ir.graph import Graph
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.check import check_cut, check_partition
+from tilewright.partition.check_forms import form_violations
+from tilewright.partition.check_fusions import check_fusions
 from tilewright.partition.form import MAX_BLOCKS, Blocking, Form, KernelForm
 from tilewright.partition.fusion_records import FusionRecord, Verdict
 from tilewright.planning import Provenance
@@ -100,6 +102,7 @@ def test_every_edge_has_one_true_reason() -> None:
     for place, decision in enumerate(decisions):
         rest = (*decisions[:place], *decisions[place + 1 :])
         assert rules(replace(GOOD, decisions=rest)) == ["decision"]
+        assert "has no reason" in str(check_partition(PROBLEM, replace(GOOD, decisions=rest)))
         turned = Reason.LIMIT if decision.reason.is_fused else Reason.CLUSTER
         assert rules(replace(GOOD, decisions=(replace(decision, reason=turned), *rest))) == ["decision"]
         assert rules(replace(GOOD, decisions=(*decisions, decision))) == ["decision"]
@@ -115,7 +118,7 @@ def test_costs_and_bounds_are_right_to_a_billionth() -> None:
     bound = quality.widest
     for value, is_proven, wrong in (
         (quality.cost, True, []),
-        (quality.cost * (1 + 1e-10), True, []),
+        (quality.cost * (1 + 1e-9), True, []),
         (quality.cost * (1 + 1e-8), True, ["bound"]),
         (quality.cost * 2, False, []),
     ):
@@ -187,6 +190,31 @@ def test_there_are_no_more_blocks_than_may_be_and_a_result_that_they_cut() -> No
     assert rules(with_subgraph(2, form=Form((wide, KernelForm((1,)))))) == ["form"]
 
 
+def test_blocks_are_of_the_last_result_that_is_read_elsewhere() -> None:
+    builder = GraphBuilder()
+    a = builder.op("Relu", builder.input(4, 4), name="a")
+    wide = builder.op("MatMul", a, builder.constant(4, 6), shape=(4, 6), name="wide")
+    builder.op("Neg", wide, name="dead")
+    graph = builder.finish(a, builder.op("Sigmoid", wide, name="end"))
+    subgraph = build_partition(PartitionProblem(graph), [graph.nodes], _reason, Provenance("test")).subgraphs[
+        0
+    ]
+    assert [node.name for node in subgraph.nodes] == ["a", "wide", "dead", "end"]
+
+    def is_right(block: tuple[int, int], *kernels: tuple[int, ...]) -> bool:
+        """With blocks of the first kernel."""
+        first, *others = kernels
+        form = Form((KernelForm(first, Blocking(block)), *(KernelForm(nodes) for nodes in others)))
+        return not list(form_violations(graph, replace(subgraph, form=form)))
+
+    assert is_right((4, 6), (0, 1), (2,), (3,))  # `wide`, not `a`, which is a result, too
+    assert is_right((4, 6), (0, 1, 2), (3,))  # nothing reads `dead`, and `wide` is read elsewhere, too
+    assert is_right((4, 4), (0,), (1, 2, 3))
+    assert not is_right((4, 6), (0,), (1, 2, 3))
+    only_dead = Form((KernelForm((0, 1, 3)), KernelForm((2,), Blocking((4, 6)))))
+    assert len(list(form_violations(graph, replace(subgraph, form=only_dead)))) == 1
+
+
 def record(verdict: Verdict = Verdict.STABLE, **changes: object) -> FusionRecord:
     return replace(FusionRecord(A, B, A.output, verdict), **changes)  # type: ignore[arg-type]
 
@@ -207,6 +235,8 @@ def record(verdict: Verdict = Verdict.STABLE, **changes: object) -> FusionRecord
         ((record(producer=B, consumer=A),), Reason.CLUSTER, 1),
         ((record(consumer=D),), Reason.CLUSTER, 1),
         ((record(value=B.output),), Reason.CLUSTER, 1),
+        ((record(producer=C),), Reason.CLUSTER, 1),
+        ((record(producer=TOTAL, consumer=D, value=TOTAL.output),), Reason.CLUSTER, 0),
         ((record(unit="ns"),), Reason.CLUSTER, 1),
         ((record(unit="ns", fused_cost=1.0),), Reason.CLUSTER, 1),
         ((record(unit="ns", apart_cost=1.0),), Reason.CLUSTER, 1),
@@ -227,3 +257,7 @@ def test_a_record_is_of_nodes_that_the_partition_has() -> None:
     other = branches()
     a, b, *_ = other.nodes
     assert rules(replace(GOOD, fusions=(FusionRecord(a, b, a.output, Verdict.STABLE),))) == ["record"]
+    left_out = replace(GOOD, subgraphs=GOOD.subgraphs[:2], splits=(), decisions=())
+    edge = FusionRecord(C, TOTAL, C.output, Verdict.STABLE)
+    assert len(list(check_fusions(replace(left_out, fusions=(edge,))))) == 1
+    assert list(check_fusions(replace(GOOD, fusions=(edge,)))) == []

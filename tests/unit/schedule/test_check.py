@@ -167,6 +167,35 @@ def test_instances_are_those_of_the_splits_and_run_once() -> None:
     assert found(problem, in_sequence(*every[1:], *every[2:4]), splits) == ["cover"] * 3
 
 
+def test_what_is_missing_and_what_runs_twice_is_named() -> None:
+    problem, splits = ScheduleProblem(chain(), allows_slices=True), (Split(0, 4), WHOLE, WHOLE)
+    schedule = Sequential().solve(ScheduleProblem(chain()), Budget())
+    assert isinstance(schedule, Schedule)
+
+    def said(*instances: Instance) -> list[str]:
+        made = replace(schedule, stages=in_sequence(*instances), splits=splits)
+        return [violation.message for violation in check_schedule(problem, made)]
+
+    every = [*(Instance(0, i) for i in range(4)), Instance(1), Instance(2)]
+    assert said(*every[:1], *every[4:5]) == [f"4 instances never run: {Instance(0, 1)} is the first"]
+    assert said(*every, every[2]) == [f"instance {Instance(0, 2)} runs twice"]
+    assert said(*every, Instance(0, 4)) == [f"there is no instance {Instance(0, 4)}"]
+
+
+def test_results_that_nothing_reads_are_waited_for_by_nobody() -> None:
+    """A split's first half is dead: slices of the second read the operand as far as they need it."""
+    b = GraphBuilder()
+    x = b.op("Relu", b.input(4, 6))
+    _, used = b.ops("Split", [x], [(4, 3), (4, 3)], axis=1, num_outputs=2)
+    partition = partition_of(b.finish(b.op("Neg", used)))
+    problem = ScheduleProblem(partition, allows_slices=True)
+    split = Split(0, 2)
+    order = (Instance(0, 0), Instance(1, 0), Instance(2, 0), Instance(0, 1), Instance(1, 1), Instance(2, 1))
+    assert found(problem, in_sequence(*order), (split, split, split)) == []
+    order = (Instance(0, 0), Instance(1, 1), Instance(0, 1), Instance(1, 0), Instance(2, 0), Instance(2, 1))
+    assert found(problem, in_sequence(*order), (split, split, split)) == ["order"]
+
+
 @pytest.mark.parametrize(
     ("split", "wrong"),
     [
@@ -315,6 +344,39 @@ def test_lanes_hold_layers_that_follow_each_other_and_not_from_each_other(
     wider = replace(schedule, stages=(Stage((replace(group, num_cores=3),)),))
     too_many = sections in ((("1on1 2on2"),), (("1on2 2on1"),))
     assert [v.rule for v in check_schedule(problem, wider)] == (["lanes"] * (wrong - too_many) or ["cost"])
+
+
+@pytest.mark.parametrize(
+    ("sections", "wrong"),
+    [
+        (("1on1 2on1 3on1",), 0),
+        (("1on1 2on1", "3on1 4on1"), 0),
+        (("1on1 2on1", "2on1 3on1"), 1),
+        (("1on1 2on1 3on1", "3on1 4on1"), 1),
+        (("1on1 2on1 3on1", "2on1 3on1"), 1),
+        (("3on1 4on1", "1on1 2on1"), 1),
+        (("1on1 2on1 4on1",), 1),
+        (("4on1 5on1 6on1",), 1),
+        (("1on1 2on2 3on1",), 1),
+    ],
+)
+def test_sections_come_one_behind_the_other(sections: tuple[str, ...], wrong: int) -> None:
+    """Layers 1 to 4 read what 0 makes, 5 puts their results together; on three cores."""
+    b = GraphBuilder()
+    x = b.conv(b.input(1, 4, 5, 5), 4)
+    graph = b.finish(b.op("Concat", *(b.conv(x, 2) for _ in range(4)), shape=(1, 8, 5, 5), axis=1))
+    partition = build_partition(
+        PartitionProblem(graph),
+        [graph.nodes],
+        lambda *_: Reason.CLUSTER,
+        Provenance("test"),
+        quality=UNPRICED,
+    )
+    assert len(partition.layers_of(partition.subgraphs[0])) == 6
+    group = Group((Instance(0),), inside=(lanes(*sections),))
+    schedule = Schedule(partition, (Stage((group,)),), UNPRICED, Provenance("test"))
+    problem = ScheduleProblem(partition, limits=Limits(num_cores=3), allows_lanes=True)
+    assert [v.rule for v in check_schedule(problem, schedule)] == (["lanes"] * wrong or ["cost"])
 
 
 def test_lanes_are_of_whole_subgraphs_that_do_not_merge_one_entry_an_instance() -> None:
