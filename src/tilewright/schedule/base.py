@@ -27,6 +27,7 @@ from tilewright.schedule.space import (
     CONNECTED,
     GROUP_SIZE,
     GROUPS,
+    IN_ORDER,
     OF_PARTITION,
     SCHEDULES,
     SHARED_CORES,
@@ -367,6 +368,11 @@ def _kept(
         yield SHARED_CORES
     if all(_is_connected(partition, group) for group in groups):
         yield CONNECTED
+    orders = [
+        [[i.subgraph_id for i in g.instances] for g in s.groups] for s in stages if s.strategy != "merge"
+    ]
+    if all(groups == sorted(map(sorted, groups)) for groups in orders):
+        yield IN_ORDER
     sizes = [len({instance.subgraph_id for instance in group.instances}) for group in groups]
     yield Rule(GROUPS, max((len(s.groups) for s in stages if s.strategy != "merge"), default=0))
     yield Rule(GROUP_SIZE, max(sizes, default=0))

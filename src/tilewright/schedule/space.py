@@ -14,10 +14,11 @@ WHOLE_SUBGRAPHS = Rule("of whole subgraphs")
 WITHOUT_LANES = Rule("without lanes")
 SHARED_CORES = Rule("without cores of their own for groups")
 CONNECTED = Rule("with connected groups")
+IN_ORDER = Rule("with groups in the order of the network")
 GROUPS = "groups in a stage"
 GROUP_SIZE = "subgraphs in a group"
 
-_PLAIN = OF_PARTITION, WITHOUT_MERGES, WHOLE_SUBGRAPHS, WITHOUT_LANES, SHARED_CORES, CONNECTED
+_PLAIN = OF_PARTITION, WITHOUT_MERGES, WHOLE_SUBGRAPHS, WITHOUT_LANES, SHARED_CORES, CONNECTED, IN_ORDER
 CHECKABLE = frozenset((*(rule.text for rule in _PLAIN), GROUPS, GROUP_SIZE))
 """Rules, by their texts, of which `space_of` (`base.py`) sees whether a schedule keeps them."""
 

@@ -24,6 +24,7 @@ from tilewright.schedule.space import (
     CONNECTED,
     GROUP_SIZE,
     GROUPS,
+    IN_ORDER,
     OF_PARTITION,
     SCHEDULES,
     SHARED_CORES,
@@ -178,13 +179,13 @@ class Ios:
         if self.strategy == "merge":
             rules.append(Rule(GROUPS, 1))
         else:
-            rules += [Rule(GROUPS, min(self.max_groups, problem.limits.num_groups)), CONNECTED]
+            rules += [Rule(GROUPS, min(self.max_groups, problem.limits.num_groups)), CONNECTED, IN_ORDER]
         rules.append(Rule(GROUP_SIZE, 1 if self.strategy == "merge" else self.max_group_size))
         if self.grouping == "single-source" and self.strategy != "merge":
             rules.append(Rule("with groups that follow from one subgraph"))
         rules.append(Rule("with the cores that a search gives groups") if self.moldable else SHARED_CORES)
         if not answer.crosses_blocks and len(answer.blocks) > 1:
-            rules.append(Rule("without stages across blocks"))
+            rules.append(Rule(f"without stages across blocks of at most {self.max_block_size}"))
         return SCHEDULES.keeping(*rules)
 
     def _quality(self, problem: ScheduleProblem, quality: Quality, answer: NetworkAnswer) -> Quality:
