@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tilewright.planning import Budget
+
 if TYPE_CHECKING:
     from tilewright.cost.base import Objective
     from tilewright.ir.graph import Graph
@@ -29,8 +31,8 @@ _PLANNERS: Mapping[str, tuple[str, Objective]] = {
     BEST_TIME: ("pcgc", "latency"),
     WITHIN: (f"pcgc{{limit={LIMIT}}}", "energy"),
 }
-_EFFORT = 3
-"""With less some of the large starting partitions are not cut to the end."""
+_BUDGET = Budget(4000)
+"""With less, large starting partitions are not cut to the end."""
 _ROUNDING = 1e-9
 
 
@@ -107,11 +109,10 @@ class _Network:
         from tilewright.targets import find_target
 
         self.job = job
-        self.options = Options(target=job.machine, effort=_EFFORT)
-        self.graph: Graph = optimise(
-            load_onnx(zoo.build(job.network, batch=job.batch, image=job.image)), self.options
-        )[0]
-        self.backend: Backend = find_target(job.machine).backend(self.graph, self.options)
+        options = Options(target=job.machine)
+        model = zoo.build(job.network, batch=job.batch, image=job.image)
+        self.graph: Graph = optimise(load_onnx(model), options)[0]
+        self.backend: Backend = find_target(job.machine).backend(self.graph, options)
 
     def problem(self, objective: Objective) -> PartitionProblem:
         """What partitioners are asked."""
@@ -125,7 +126,7 @@ class _Network:
         from tilewright.partition.base import Partition
 
         problem = self.problem(objective)
-        partition = PARTITIONERS.get(member).solve(problem, self.options.search_budget)
+        partition = PARTITIONERS.get(member).solve(problem, _BUDGET)
         if not isinstance(partition, Partition) or check_partition(problem, partition):
             raise InternalError(f"partitioner {member!r} gave no valid partition of {self.job.network}")
         return partition
@@ -157,7 +158,7 @@ class _Network:
             price=self.price,
             allows_lanes=self.backend.runs_lanes,
         )
-        schedule = VirtualUnits().solve(problem, self.options.search_budget)
+        schedule = VirtualUnits().solve(problem, _BUDGET)
         total = problem.estimate(schedule.stages)
         return Planned(len(schedule.stages), total.time_ns / 1e6, (total.energy_pj or 0.0) / 1e9)
 
@@ -170,21 +171,20 @@ class _Network:
         return Cut(*plans)
 
     def checked(self, objective: Objective) -> Checked:
-        """Algorithm 2 beside what is exact, cluster by cluster, without a budget that could end."""
+        """Algorithm 2 beside what is exact, cluster by cluster."""
         from tilewright.partition.pcgc import Pcgc
         from tilewright.partition.pcgc.planner import PcgcWork
         from tilewright.partition.pcgc.recut import Exact, Program, greedy
-        from tilewright.planning import Budget
 
         num_clusters = num_exact = num_missed = 0
-        for start in PcgcWork.of(self.problem(objective), Pcgc(), Budget().start()).starts:
+        for start in PcgcWork.of(self.problem(objective), Pcgc(), _BUDGET.start()).starts:
             for pieces in start.pieces:
                 if not pieces.edges:
                     continue
                 num_clusters += 1
-                if Program(pieces).is_exact:
+                if Program(pieces).is_exact and (exact := Exact([pieces])).is_exact:
                     num_exact += 1
-                    least = Exact([pieces]).at(0.0).cost.target
+                    least = exact.at(0.0).cost.target
                     num_missed += greedy([pieces]).cost.target > least * (1 + _ROUNDING)
         return Checked(num_clusters, num_exact, num_missed)
 
@@ -210,7 +210,7 @@ def outcome(job: Job) -> Outcome:
         objective: {start: network.cut(start, objective) for start in get_args(StartName)}
         for objective in objectives
     }
-    corners = Pcgc().frontier(network.problem("edp"), network.options.search_budget)
+    corners = Pcgc().frontier(network.problem("edp"), _BUDGET)
     nodes = network.graph.nodes
     return Outcome(
         plans,
