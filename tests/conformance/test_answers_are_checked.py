@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +16,16 @@ import tilewright as tw
 from tilewright.compiler import compile_graph
 from tilewright.errors import InternalError
 from tilewright.families import MAPPERS, MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS
+from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Value
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
+from tilewright.mapping import gpu
 from tilewright.mapping.base import MappingSolution
+from tilewright.mapping.chains import solve as chains
+from tilewright.mapping.chains.runs import runs_of
+from tilewright.mapping.chains.search import Ranking
+from tilewright.mapping.exact import Exact
+from tilewright.mapping.launch import Launch
 from tilewright.memory import MemoryPlan
 from tilewright.options import Options
 from tilewright.partition import Partition
@@ -178,6 +186,66 @@ def test_a_wrong_mapping_is_refused(plant: Any, damage: Any, rule: str) -> None:
     assert "tilewright doctor --json" in message
 
 
+def more_registers(launch: Launch) -> Launch:
+    return replace(launch, registers_per_thread=launch.registers_per_thread + 1)
+
+
+def fewer_blocks(launch: Launch) -> Launch:
+    return replace(launch, grid=launch.grid[1:])
+
+
+@pytest.mark.parametrize(("damage", "rule"), [(more_registers, "registers"), (fewer_blocks, "grid")])
+def test_a_wrong_launch_is_refused(monkeypatch: pytest.MonkeyPatch, damage: Any, rule: str) -> None:
+    launch_of = gpu.launch_of
+    monkeypatch.setattr(gpu, "launch_of", lambda *arguments: damage(launch_of(*arguments)))
+    with pytest.raises(InternalError, match=f"gave a MappingSolution that is wrong: {rule}"):
+        tw.map("3_14_16_16_1", machine="v100", mapper="cosa")
+
+
+def chained(channels: int = 2, extent: int = 8) -> Graph:
+    """Two convolutions, the second of which can have the rows that the first makes."""
+    build = GraphBuilder("chained")
+    x = build.input(1, channels, extent, extent)
+    for _ in range(2):
+        weights = build.constant(channels, channels, 3, 3)
+        x = build.op("Conv", x, weights, shape=(1, channels, extent, extent), pads=(1, 1, 1, 1))
+    return build.finish(x)
+
+
+@pytest.mark.parametrize(("field", "rule"), [("read_words", "read"), ("num_macs", "macs")])
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_wrong_joint_tiling_is_refused(
+    monkeypatch: pytest.MonkeyPatch, field: str, rule: str, verify: bool
+) -> None:
+    rank_plans = chains.rank_plans
+
+    def damaged(*arguments: Any, **settings: Any) -> Ranking:
+        ranking = rank_plans(*arguments, **settings)
+        plans = tuple(
+            replace(p, count=replace(p.count, **{field: getattr(p.count, field) + 1})) for p in ranking.plans
+        )
+        return replace(ranking, plans=plans)
+
+    (run,) = runs_of(chained())
+    solver = chains.ChainSolver(load_preset("eyeriss"), verify=verify)
+    assert solver.solve(run).segments[0].tiling is not None
+    monkeypatch.setattr(chains, "rank_plans", damaged)
+    solver = chains.ChainSolver(load_preset("eyeriss"), verify=verify)
+    with pytest.raises(InternalError, match=rf"the joint tiling of .* is wrong: {rule}"):
+        solver.solve(run)
+
+
+def test_a_mapping_of_a_step_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that tile operands on their way through the cores' buffers, and those of steps of chains."""
+    solve = Exact.solve
+    monkeypatch.setattr(Exact, "solve", lambda *arguments: cheaper_mapping(solve(*arguments)))
+    with pytest.raises(InternalError, match=r"the mapping of .* by 'exact' is wrong: cost"):
+        compile_graph(chained(64, 16), Options(target="jetson-nano", partition="layerwise"))
+    (run,) = runs_of(chained())
+    with pytest.raises(InternalError, match=r"the mapping of .* by 'exact' is wrong: cost"):
+        chains.ChainSolver(load_preset("eyeriss"), "energy").solve(run)
+
+
 def shorter_runs(planned: SimulatedPlan) -> SimulatedPlan:
     simulation = planned.simulation
     runs = tuple(replace(r, end_s=(r.start_s + r.end_s) / 2) for r in simulation.runs)
@@ -261,9 +329,10 @@ def test_plans_that_are_only_compared_are_checked_where_that_is_asked(
 
 # Where answers are made: what the compiler, `tw.map`, chains and targets hand out passes there.
 ANSWERED_BY: dict[str, set[str]] = {
-    "mapping.chains.check": set(),
-    "mapping.check": {"mapping.solve"},
+    "mapping.chains.check": {"mapping.chains.solve"},
+    "mapping.check": {"mapping.checked", "mapping.gpu", "mapping.solve"},
     "mapping.check_launch": {"mapping.solve"},
+    "mapping.checked": {"mapping.chains.price", "mapping.solve", "targets.npu.tile_mapping"},
     "memory.check": {"memory", "memory.check_scopes", "targets.base"}
     | {"targets.npu.backend", "targets.validate"},
     "memory.check_scopes": {"targets.npu.check_plan"},
@@ -288,6 +357,9 @@ NO_CHECKERS_OF_ANSWERS = {"cli.check_verb", "ir.ops.check_shape", "private_files
 """`tilewright check`, an operator of graphs, files of the cache, and what becomes of a fault."""
 
 
+_IMPORTS_A_CHECKER = re.compile(r"import .*check|from tilewright\S*check")
+
+
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
 
@@ -309,6 +381,8 @@ def test_every_checker_is_reached_from_where_answers_are_made() -> None:
     checkers = {module_name(p) for p in SOURCE.rglob("check*.py")} - NO_CHECKERS_OF_ANSWERS
     importers: dict[str, set[str]] = {checker: set() for checker in checkers}
     for path in SOURCE.rglob("*.py"):
+        if not _IMPORTS_A_CHECKER.search(path.read_text()):
+            continue
         for module in imported(path) & checkers:
             importers[module].add(module_name(path))
     assert importers == ANSWERED_BY

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.support.graphs import GraphBuilder
+from tests.support.walked_chains import check_elements
 
 from tilewright.ir.graph import Node, Value
 from tilewright.mapping.chains.chain import CannotFuse, Chain, chain_of
@@ -95,7 +96,16 @@ def test_what_a_plan_says_it_moves_computes_and_holds_is_what_a_walk_over_its_st
     depths = tuple(data.draw(st.sampled_from(choice)) for choice in depths_of(chain, len(order)))
     plan = ChainPlan(tiling, depths)
     count = count_plan(chain, plan)
+    assert not check_elements(chain, plan, count, count.held_words)
     assert not check_plan(chain, plan, count, count.held_words)
+    for name in ("read_words", "written_words", "num_macs"):
+        wrong = replace(count, **{name: getattr(count, name) - 1})
+        found = check_plan(chain, plan, wrong, count.held_words)
+        assert found == check_elements(chain, plan, wrong, count.held_words)
+        assert len(found) == 1
+    nothing_held = replace(count, held_by_part=(0,) * len(count.held_by_part))
+    found = check_plan(chain, plan, nothing_held, count.held_words)
+    assert found == check_elements(chain, plan, nothing_held, count.held_words)
     assert count.moved_words >= compulsory_words(chain)
     assert count.num_macs >= least_macs(chain)
 

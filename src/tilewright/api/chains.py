@@ -42,6 +42,7 @@ def map_chain(
     recomputed: float = 1.0,
     budget: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    verify: bool = False,
     progress: Progress | None = None,
 ) -> ChainsResult:
     """Tile chains of operators jointly, so that what passes between them stays on chip.
@@ -51,7 +52,8 @@ def map_chain(
     `energy`: then steps are mapped onto the levels further in. A value between operators stays on chip whole,
     in rows, or only while a step lasts; what is not retained is computed again, at most `recomputed` times
     the chain's multiply-accumulates. `budget` is a time, of each joint tiling that is searched, of mapping
-    its steps, and of each operator alone (10s if left out).
+    its steps, and of each operator alone (10s if left out). `verify`: also check joint tilings that are only
+    compared, and those whose check takes long.
 
     Raises:
         UsageError: there is no chain, no node of a name, or a node that comes twice or too early.
@@ -70,7 +72,7 @@ def map_chain(
     if deadline_s is None:
         raise UsageError(f"budget {budget!r}: expected a time such as 10s.")
     described = machine if isinstance(machine, Machine) else _found(os.fspath(machine))
-    solver = ChainSolver(described, objective, recomputed=recomputed, deadline_s=deadline_s)
+    solver = ChainSolver(described, objective, recomputed=recomputed, deadline_s=deadline_s, verify=verify)
     loaded = as_model(model, shapes)
     # Attention stays several operators, whose scores may pass between them on chip.
     graph = plan(loaded.graph, Options(disabled_passes=("recognise-attention",))).program.graph

@@ -51,7 +51,7 @@ of it as `net.onnx:NODE`, a `Model`, or ONNX's `ModelProto`), or one of Timeloop
 
 _WITHOUT_EFFECT = {
     "evaluate": ("sweep", "plot", "budget", "seed", "shapes", "constraints"),
-    "sweep": ("noc", "export_timeloop"),
+    "sweep": ("noc", "export_timeloop", "verify"),
 }
 """Settings that ask for what nothing does beside another one."""
 
@@ -80,6 +80,7 @@ class MapRequest:
       loops and tiles of levels such as `GlobalBuffer.order=K,C,*`, `DRAM.spatial.C=8` or `L1.tile.S=whole`,
       or the classes of `tilewright.mapping.constraints`.
     * `ignore_constraints`: search without the constraints on loops that Timeloop's files have.
+    * `verify`: also check mappings that are only compared, or given; answers are always checked.
     """
 
     work: tuple[object, ...] = ()
@@ -104,6 +105,7 @@ class MapRequest:
     export_timeloop: Path | None = None
     constraints: tuple[object, ...] = ()
     ignore_constraints: bool = False
+    verify: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -194,7 +196,9 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
     if request.evaluate is not None:
         cases = _cases(request, machine)
         _export(request, machine, ((case.problem, case.mapping) for case in cases))
-        return evaluate_mappings(cases, machine, request.cost_options, request.noc, update)
+        return evaluate_mappings(
+            cases, machine, request.cost_options, request.noc, update, verify=request.verify
+        )
     if not request.work:
         raise UsageError("nothing to map; give a layer such as 3_14_256_256_1, or mappings to evaluate.")
     workloads = _workloads(request)
@@ -209,6 +213,7 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
         seed=request.seed,
         constraints=_constraints(request, machine),
         on_network=request.noc,
+        verify=request.verify,
     )
     if request.sweep:
         from tilewright.mapping.sweep.explore import SweepSettings, map_variants

@@ -135,6 +135,9 @@ def map_(
         "The objective may then also be traffic, the default.",
         rich_help_panel=PLANS,
     ),
+    verify: bool = flag(
+        "verify", about="Also check mappings that are only compared, or given; answers are always checked."
+    ),
     shapes: str | None = SHAPES,
     sweep: list[str] = typer.Option(
         None,
@@ -181,7 +184,7 @@ def map_(
     _check_flags(context)
     if fuse:
         given = objective if _is_given(context, "objective") else "traffic"
-        _print_chains(work or [], target, given, budget, shapes, as_json=as_json)
+        _print_chains(work or [], target, given, budget, shapes, verify=verify, as_json=as_json)
         return
     request = MapRequest(
         work=tuple(work or ()),
@@ -205,6 +208,7 @@ def map_(
         export_timeloop=export_timeloop,
         constraints=tuple(constrain or ()),
         ignore_constraints=ignore_constraints,
+        verify=verify,
     )
     with progress("mapping") as update:
         result = answer(request, update)
@@ -221,7 +225,14 @@ def map_(
 
 
 def _print_chains(
-    work: list[str], target: str, objective: str, budget: str | None, shapes: str | None, *, as_json: bool
+    work: list[str],
+    target: str,
+    objective: str,
+    budget: str | None,
+    shapes: str | None,
+    *,
+    verify: bool,
+    as_json: bool,
 ) -> None:
     """Tile the chains of the model that is given, and print what comes of it."""
     from tilewright.api.chains import map_chain
@@ -238,6 +249,7 @@ def _print_chains(
             objective=objective,  # type: ignore[arg-type]  # checked there
             budget=budget,
             shapes=None if shapes is None else parse_shapes(shapes),
+            verify=verify,
             progress=update,
         )
     if as_json:
@@ -276,7 +288,7 @@ _WITHOUT_EFFECT = {
         "journal",
         "constrain",
     ),
-    "sweep": ("export_timeloop", "noc"),
+    "sweep": ("export_timeloop", "noc", "verify"),
 }
 """Flags that ask for what nothing does beside another one."""
 

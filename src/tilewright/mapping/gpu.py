@@ -29,12 +29,14 @@ from tilewright.hardware.operator_view import operator_view
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem
 from tilewright.mapping.base import MAPPINGS, UNPADDED, Mapper, MappingProblem, MappingSolution, Sampler
+from tilewright.mapping.check import check_mapping
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.exact.padding import bound_padded
 from tilewright.mapping.exact.ports import least_port_cycles
 from tilewright.mapping.launch import Launch, in_whole_warps, launch_of
 from tilewright.planning import Bound, Budget, Infeasible, Quality, Rule, Status
+from tilewright.planning.checking import require_right
 
 
 def block_sizes(view: BlockView) -> tuple[int, ...]:
@@ -93,17 +95,19 @@ def solve_blocks(
     cost_options: CostOptions,
     budget: Budget,
     num_trials: int | None = None,
+    *,
+    verify: bool = False,
 ) -> MappingSolution | Infeasible:
     """The best mapping onto a GPU over the sizes of blocks; CoSA's one answer, for its mappers.
 
     A sampler looks at `num_trials` legal mappings over all sizes, if they are given. The bounds are those of
-    the whole GPU: no mapping of any block beats them.
+    the whole GPU: no mapping of any block beats them. With `verify`, the answer for each size is checked.
 
     Raises:
         InfeasibleMapping: not even one iteration fits a block of one warp.
     """
     started = time.perf_counter()
-    tried = _Tried(problem, machine, objective, cost_options)
+    tried = _Tried(problem, machine, objective, cost_options, verify)
     if isinstance(mapper, Cosa):
         _check_smallest(tried.whole_block(), problem, cost_options)
         _take_cosa(tried, mapper, budget, started)
@@ -211,6 +215,7 @@ class _Tried:
     machine: Machine
     objective: Objective
     cost_options: CostOptions
+    verify: bool = False
     best: MappingSolution | None = None
     cost: Cost | None = None
     launch: Launch | None = None
@@ -229,10 +234,18 @@ class _Tried:
         return block_view(self.machine, block_limits(self.machine).max_per_block, shares_registers=False)
 
     def take(self, view: BlockView, answer: MappingSolution | Infeasible) -> None:
-        """Keep an answer if it is the best one."""
+        """Keep an answer if it is the best one.
+
+        Raises:
+            InternalError: it is to be verified, and a check finds a fault in it.
+        """
         if isinstance(answer, Infeasible):
             self.refused = answer
             return
+        if self.verify:
+            what = f"the mapping of {self.problem.name} onto blocks of {view.num_threads} threads"
+            task = self.task(view, self.problem)
+            require_right(what, lambda: check_mapping(task, answer.mapping))
         try:
             cost, launch = evaluate_blocks(self.problem, self.machine, answer.mapping, self.cost_options)
         except InfeasibleMapping:

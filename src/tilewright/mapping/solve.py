@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isclose
 from typing import TYPE_CHECKING
 
 from tilewright.cost.base import Objective
@@ -31,6 +30,7 @@ from tilewright.mapping.results import (
     StreamedNode,
 )
 from tilewright.planning import UNLIMITED, Budget, Infeasible, Violation
+from tilewright.planning.checking import require_right
 from tilewright.progress import Progress
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ class MapProblem:
     """What is mapped, onto which machine, and how.
 
     The machine is a whole one; `mapper` is a name of `MAPPERS` with its options. Of a budget each layer may
-    spend all. `seed` is for mappers that draw; None leaves theirs.
+    spend all. `seed` is for mappers that draw; None leaves theirs. With `verify`, mappings that are only
+    compared are checked, too.
     """
 
     machine: Machine
@@ -76,6 +77,7 @@ class MapProblem:
     seed: int | None = None
     on_network: bool = False
     constraints: Constraints = UNCONSTRAINED
+    verify: bool = False
 
     @property
     def items(self) -> tuple[MapItem, ...]:
@@ -153,11 +155,20 @@ def streamed_nodes(layers: Sequence[Layer], part: Machine) -> tuple[StreamedNode
 
 
 def evaluate_mappings(
-    cases: Sequence[Case], machine: Machine, cost_options: CostOptions, on_network: bool, progress: Progress
+    cases: Sequence[Case],
+    machine: Machine,
+    cost_options: CostOptions,
+    on_network: bool,
+    progress: Progress,
+    *,
+    verify: bool = False,
 ) -> MapEvaluation:
     """Count what given mappings cost; one that is impossible is an error of its own.
 
+    With `verify`, the checker has to find those possible that the cost model does.
+
     Raises:
+        InternalError: it does not.
         UsageError: a network on a GPU.
         MachineError: with `on_network`, the machine is no mesh of elements around a memory.
     """
@@ -171,6 +182,8 @@ def evaluate_mappings(
         except (InfeasibleMapping, UsageError) as error:
             answers.append(EvaluatedMapping(case, str(error), None))
             continue
+        if verify:
+            _require_possible(case, part, cost_options)
         answers.append(EvaluatedMapping(case, None, cost))
     if on_network:
         legal = [n for n, answer in enumerate(answers) if answer.cost is not None]
@@ -178,6 +191,19 @@ def evaluate_mappings(
         for n, result in zip(legal, _simulated(pairs, part, progress), strict=True):
             answers[n] = dataclasses.replace(answers[n], noc=result)
     return MapEvaluation(part.name, cost_options.link_transfers, tuple(answers), part)
+
+
+def _require_possible(case: Case, part: Machine, cost_options: CostOptions) -> None:
+    from tilewright.mapping.check import check_mapping
+    from tilewright.mapping.check_launch import check_launch
+
+    def check() -> Sequence[Violation]:
+        launch = _launch_on(case.problem, part, case.mapping, cost_options)
+        if launch is not None:
+            return check_launch(case.problem, part, case.mapping, launch)
+        return check_mapping(MappingProblem(case.problem, part, cost_options=cost_options), case.mapping)
+
+    require_right(f"the count of mapping {case.id!r}, which cannot be,", check)
 
 
 def _check_network(on_network: bool, part: Machine) -> None:
@@ -254,7 +280,9 @@ def solve_layer(layer: Problem, problem: MapProblem, part: Machine) -> MappingSo
             task = MappingProblem(layer, part, objective, cost_options, constraints=problem.constraints)
             answer = mapper.solve(task, budget)
         else:
-            answer = solve_blocks(mapper, layer, part, objective, cost_options, budget, num_trials)
+            answer = solve_blocks(
+                mapper, layer, part, objective, cost_options, budget, num_trials, verify=problem.verify
+            )
     except InfeasibleMapping as error:
         raise InfeasibleMapping(f"layer {layer.name} on {part.name}: {error}") from None
     if isinstance(answer, Infeasible):
@@ -268,33 +296,19 @@ def _violations(
     layer: Problem, problem: MapProblem, part: Machine, answer: MappingSolution
 ) -> Sequence[Violation]:
     """What is wrong with a mapping of a layer, its launch on a GPU, or what is said of its cost."""
-    from tilewright.mapping.check import check_figures, check_solution
+    from tilewright.mapping.check import check_figures
     from tilewright.mapping.check_launch import check_launch
+    from tilewright.mapping.checked import recounted, violations_of
     from tilewright.mapping.gpu import evaluate_blocks
 
     if part.threads is None:
         task = MappingProblem(
             layer, part, problem.objective, problem.cost_options, constraints=problem.constraints
         )
-        found = check_solution(task, answer)
-        return found or _recounted(answer, _evaluated(layer, part, answer.mapping, problem.cost_options))
+        return violations_of(task, answer)
     cost, launch = evaluate_blocks(layer, part, answer.mapping, problem.cost_options)
     found = check_launch(layer, part, answer.mapping, launch)
-    return (*found, *check_figures(problem.objective, answer), *_recounted(answer, cost))
-
-
-def _recounted(answer: MappingSolution, cost: Cost) -> Sequence[Violation]:
-    """A stated cost that is not what the cost model counts."""
-    stated, counted = answer.cost, cost
-    if stated.cycles == counted.cycles and isclose(stated.energy_pj, counted.energy_pj, rel_tol=1e-9):
-        return ()
-    return (
-        Violation(
-            "cost",
-            f"stated {stated.cycles} cycles and {stated.energy_pj:g} pJ, counted {counted.cycles} cycles and "
-            f"{counted.energy_pj:g} pJ",
-        ),
-    )
+    return (*found, *check_figures(problem.objective, answer), *recounted(answer, cost))
 
 
 def _mapper(problem: MapProblem) -> tuple[Mapper, int | None]:

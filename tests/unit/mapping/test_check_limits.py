@@ -249,9 +249,12 @@ def test_what_a_mapper_says_of_its_mapping_holds_to_the_last_unit() -> None:
     answer = MAPPERS.get("cosa").solve(task, Budget())
     assert isinstance(answer, MappingSolution)
     cost = answer.cost
-    at_the_bound = replace(
-        answer, cost=replace(cost, cycles=answer.bound_cycles, energy_pj=answer.bound_energy_pj)
-    )
+
+    def saying(**changes: float) -> MappingSolution:
+        said = replace(cost, **changes)
+        return replace(answer, cost=said, quality=replace(answer.quality, cost=float(said.cycles), bounds=()))
+
+    at_the_bound = saying(cycles=answer.bound_cycles, energy_pj=answer.bound_energy_pj)
     assert check_solution(task, at_the_bound) == ()
     for changes, rule in (
         ({"cycles": answer.bound_cycles - 1}, "bound"),
@@ -259,5 +262,5 @@ def test_what_a_mapper_says_of_its_mapping_holds_to_the_last_unit() -> None:
         ({"compute_cycles": cost.compute_cycles + 1}, "work"),
         ({"num_units_used": cost.num_units_used + 1}, "work"),
     ):
-        found = check_solution(task, replace(answer, cost=replace(cost, **changes)))
+        found = check_solution(task, saying(**changes))
         assert [violation.rule for violation in found] == [rule]

@@ -1,40 +1,47 @@
-"""Independent check of a joint tiling: every step is walked with sets of elements.
+"""Independent check of joint tilings: every step is walked, with the boxes that it touches.
 
-Shares no code with the search. What a step needs is worked out from the iterations of the nests, so only
-small chains can be walked. Where a value is read by several operators, its box is that of all of them,
-loop by loop, and a plan may say more than a walk counts.
+Shares no code with the search and its counts in closed form. What a step needs follows from the nests by the
+region functions of operators; which elements are there already is noted element by element.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
+from itertools import groupby, product
+from math import inf, isclose
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tilewright.errors import UsageError
-from tilewright.ir.derive import nests_of
 from tilewright.ir.graph import Node
-from tilewright.ir.nest import Access, Affine, Lookup, Nest
+from tilewright.ir.graph_regions import RegionMaps
+from tilewright.ir.region import Region, access_region, hull, volume
 from tilewright.mapping.chains.chain import Chain, Part
 from tilewright.mapping.chains.plan import STREAMED, ChainCount, ChainPlan
-from tilewright.planning import Violation
+from tilewright.planning import Quality, Violation
 
-Element = tuple[int, ...]
-Elements = frozenset[Element]
 Step = tuple[int, ...]
-MAX_ITERATIONS = 1 << 20
+Boxes = Sequence[Region | None]
+USUAL_WORDS = 1 << 25
+"""Words that steps touch, all together, of tilings that are checked unasked."""
+
+
+class TooLong(Exception):
+    """A tiling has more steps, or larger ones, than are walked."""
 
 
 def check_plan(
-    chain: Chain, plan: ChainPlan, count: ChainCount, capacity_words: int
+    chain: Chain, plan: ChainPlan, count: ChainCount, capacity_words: int, max_words: float = inf
 ) -> tuple[Violation, ...]:
     """What is wrong with a plan and what is said of it; nothing, if it is right.
 
+    Where a value is read by several operators, its box is that of all of them, loop by loop, and a plan may
+    say more than a walk counts.
+
     Raises:
-        UsageError: the chain has too many iterations to walk.
+        TooLong: steps touch more than `max_words` words.
     """
-    walk = _Walk(chain, plan)
+    walk = _Walk(chain, plan, max_words)
     violations = [
         Violation("held", f"{part.value.name} has {live} words on chip, {held} were kept for it")
         for part, live, held in zip(chain.parts, walk.live, count.held_by_part, strict=True)
@@ -53,141 +60,155 @@ def check_plan(
     return tuple(violations)
 
 
+def check_cuts(
+    nodes: Sequence[Node], segments: Sequence[Sequence[Node]], values: Sequence[float], quality: Quality
+) -> tuple[Violation, ...]:
+    """What is wrong with how a chain is cut, and with what is said of all segments together: `values` are
+    what each of them takes."""
+    found = []
+    if [id(node) for segment in segments for node in segment] != [id(node) for node in nodes]:
+        found.append(Violation("cover", f"{len(segments)} segments do not hold each node once"))
+    value = sum(values)
+    if not isclose(value, quality.cost, rel_tol=1e-9):
+        found.append(Violation("cost", f"{quality.cost:g} {quality.unit} stated, segments take {value:g}"))
+    for bound in quality.bounds:
+        if bound.is_proven and bound.is_violated(value):
+            found.append(Violation("bound", f"bound {bound.value:g} lies above the cost {value:g}"))
+    return tuple(found)
+
+
 class _Walk:
     """Everything that happens in the steps of a plan. `live` is what lies of each part on chip at most."""
 
-    def __init__(self, chain: Chain, plan: ChainPlan) -> None:
-        iterations = sum(nest.num_iterations for node in chain.nodes for nest in nests_of(node))
-        if iterations > MAX_ITERATIONS:
-            raise UsageError(f"chain: {iterations} iterations are too many to walk; check a smaller chain.")
+    def __init__(self, chain: Chain, plan: ChainPlan, max_words: float) -> None:
         self.chain, self.plan = chain, plan
-        self.extents = [chain.loops[i].extent for i in plan.tiling.order]
-        numbers = [-(-e // t) for e, t in zip(self.extents, plan.tiling.tiles, strict=True)]
-        self.steps: list[Step] = list(product(*map(range, numbers)))
-        self.fresh: list[list[Elements]] = []
+        self.left_words = max_words
+        self.maps = RegionMaps()
+        extents = [chain.loops[i].extent for i in plan.tiling.order]
+        tiles = plan.tiling.tiles
+        numbers = [range(-(-extent // tile)) for extent, tile in zip(extents, tiles, strict=True)]
+        self._spend(np.prod([len(n) for n in numbers], dtype=float) * len(chain.parts))
+        self.steps: list[Step] = list(product(*numbers))
+        self.fresh: list[Boxes] = []
         self.live: list[int] = []
-        self.read_words, self.num_macs = 0, 0
-        self._needs_of_anchor = self._walk_anchor()
-        self._sources = {node: _sources(node) for node in chain.nodes if node is not chain.anchor}
+        self.read_words, self.num_macs = 0, chain.nest.num_iterations
+        self._needs_of_anchor: dict[int, Boxes] = {}
+        self._walk_anchor()
         for part, depth in zip(chain.parts[1:], plan.depths[1:], strict=True):
             self._add(part, depth)
 
-    def _walk_anchor(self) -> list[dict[int, set[Element]]]:
-        """What the anchor reads in each step, and what it writes."""
-        nest, chain = self.chain.nest, self.chain
-        places = {chain.loops[i].name: place for place, i in enumerate(self.plan.tiling.order)}
-        number = {step: at for at, step in enumerate(self.steps)}
-        needs: list[dict[int, set[Element]]] = [{} for _ in self.steps]
-        written: list[set[Element]] = [set() for _ in self.steps]
-        for point in _points(nest):
-            step = tuple(point[name] // self.plan.tiling.tiles[place] for name, place in places.items())
-            at = number[step]
-            written[at] |= _touched(nest.write, point)
+    def _spend(self, num_words: float) -> None:
+        self.left_words -= num_words
+        if self.left_words < 0:
+            raise TooLong
+
+    def _walk_anchor(self) -> None:
+        """What the anchor reads in each step, and what it writes; of a sum what is whole after the step."""
+        nest, order, tiles = self.chain.nest, self.plan.tiling.order, self.plan.tiling.tiles
+        loops = [self.chain.loops[i] for i in order]
+        written: list[Region | None] = []
+        needs: dict[int, list[Region | None]] = {
+            a.operand.position: [None] * len(self.steps) for a in nest.reads if a.operand.kind == "input"
+        }
+        for at, step in enumerate(self.steps):
+            iterations = {dim.name: (0, dim.extent) for dim in nest.dims}
+            for place, loop, tile in zip(step, loops, tiles, strict=True):
+                iterations[loop.name] = place * tile, min((place + 1) * tile, loop.extent)
+            written.append(access_region(nest.write, iterations))
             for access in nest.reads:
                 if access.operand.kind == "input":
-                    needs[at].setdefault(access.operand.position, set()).update(_touched(access, point))
-            self.num_macs += 1
-        parts = [frozenset(elements) for elements in written]
-        later: set[Element] = set()
-        last: list[Elements] = []
-        for elements in reversed(parts):
-            last.append(elements - later)
-            later |= elements
-        self.fresh.append(last[::-1])
-        self.written_words = len({element for elements in parts for element in elements})
-        self.live.append(max(map(len, self._live(parts, 0))))
-        return needs
+                    position = access.operand.position
+                    region = access_region(access, iterations)
+                    needs[position][at] = _together(needs[position][at], region)
+        self._needs_of_anchor = dict(needs)
+        backwards = _Seen(written[::-1], self._spend)
+        self.fresh.append([box for box, _ in backwards.new][::-1])
+        self.written_words = sum(count for _, count in backwards.new)
+        self.live.append(_Seen(written, self._spend).most_live)
 
     def _add(self, part: Part, depth: int) -> None:
-        needed = [_box(self._needed(part, at)) for at in range(len(self.steps))]
-        first = 0 if depth == STREAMED or not part.is_held else depth
-        retains = depth != STREAMED and part.is_held
-        fresh: list[Elements] = []
-        made: set[Element] = set()
-        for at, step in enumerate(self.steps):
-            if not retains or depth == len(step) or (at and step[:first] != self.steps[at - 1][:first]):
-                made = set()
-            fresh.append(needed[at] - made)
-            made |= needed[at]
-        self.fresh.append(fresh)
-        num_fresh = sum(map(len, fresh))
+        needed = [self._needed(part, at) for at in range(len(self.steps))]
+        if depth == STREAMED or not part.is_held:
+            fresh: list[tuple[Region | None, int]] = [(box, _words(box)) for box in needed]
+            self._spend(sum(count for _, count in fresh))
+            self.live.append(int(depth == STREAMED))
+        else:
+            fresh, most_live = [], 0
+            for _, group in groupby(range(len(self.steps)), lambda at: self.steps[at][:depth]):
+                seen = _Seen([needed[at] for at in group], self._spend)
+                fresh += seen.new
+                most_live = max(most_live, seen.most_live)
+            self.live.append(most_live)
+        self.fresh.append([box for box, _ in fresh])
+        num_fresh = sum(count for _, count in fresh)
         self.num_macs += part.macs_per_word * num_fresh
         if part.kind in ("input", "constant"):
             self.read_words += num_fresh
-        self.live.append(max(map(len, self._live(needed, depth))) if retains else int(depth == STREAMED))
 
-    def _needed(self, part: Part, at: int) -> set[Element]:
-        needed: set[Element] = set()
+    def _needed(self, part: Part, at: int) -> Region | None:
+        """The box of what a step needs of a part, by all that read it."""
+        needed: Region | None = None
         for reader in part.readers:
             if reader.node is self.chain.anchor:
-                needed |= self._needs_of_anchor[at].get(reader.position, set())
+                need = self._needs_of_anchor.get(reader.position, [None] * len(self.steps))[at]
             else:
-                sources = self._sources[reader.node]
-                for element in self.fresh[reader.part][at]:
-                    needed |= sources[element].get(reader.position, set())
+                made = self.fresh[reader.part][at]
+                need = None if made is None else self.maps.inputs_of(reader.node, 0, made)[reader.position]
+            needed = _together(needed, need)
         return needed
 
-    def _live(self, needed: Sequence[Elements], depth: int) -> Iterator[set[Element]]:
-        """In each step what it needs, and what was made before that a later step takes from there."""
-        for at, step in enumerate(self.steps):
-            outer = step[:depth]
-            alike = [i for i, other in enumerate(self.steps) if other[:depth] == outer]
-            made = {element for i in alike if i <= at for element in needed[i]}
-            later = {element for i in alike if i > at for element in needed[i]}
-            yield set(needed[at]) | (made & later if depth < len(step) else set())
+
+class _Seen:
+    """Boxes of steps one after another, all of which stay: what each has that none before it had, as a box
+    and a number of elements, and the most that lies there between its first and its last use."""
+
+    def __init__(self, boxes: Boxes, spend: Callable[[float], None]) -> None:
+        self.new: list[tuple[Region | None, int]] = []
+        self.most_live = 0
+        solid = [box for box in boxes if box is not None and volume(box)]
+        if len(solid) == 1 or not solid:
+            self.new = [(box, _words(box)) if box in solid else (None, 0) for box in boxes]
+            self.most_live = max((volume(box) for box in solid), default=0)
+            return
+        whole = hull(*solid)
+        shape = tuple(stop - start for start, stop in whole)
+        spend(volume(whole) + sum(map(volume, solid)))
+        first: NDArray[np.int64] = np.full(shape, -1)
+        last: NDArray[np.int64] = np.full(shape, -1)
+        for at, box in enumerate(boxes):
+            if box is None or not volume(box):
+                self.new.append((None, 0))
+                continue
+            place = tuple(slice(a - w, b - w) for (a, b), (w, _) in zip(box, whole, strict=True))
+            there = first[place]
+            is_new = there < 0
+            there[is_new] = at
+            last[place] = at
+            self.new.append(_box_of(is_new, box))
+        used = first >= 0
+        come = np.bincount(first[used], minlength=len(boxes) + 1)
+        gone = np.bincount(last[used] + 1, minlength=len(boxes) + 1)
+        self.most_live = int(np.cumsum(come - gone).max(initial=0))
 
 
-def _sides(elements: Elements, rank: int) -> tuple[tuple[int, int], ...]:
-    return tuple((min(e[a] for e in elements), max(e[a] for e in elements) + 1) for a in range(rank))
+def _box_of(is_there: NDArray[np.bool_], box: Region) -> tuple[Region | None, int]:
+    """The box around some elements of another one, and their number."""
+    count = int(np.count_nonzero(is_there))
+    if count in (0, is_there.size):
+        return (box if count else None), count
+    sides = []
+    for axis, (start, _) in enumerate(box):
+        others = tuple(i for i in range(is_there.ndim) if i != axis)
+        hits = np.flatnonzero(is_there.any(axis=others))
+        sides.append((start + int(hits[0]), start + int(hits[-1]) + 1))
+    return tuple(sides), count
 
 
-def _box(elements: set[Element]) -> Elements:
-    """All between the first and the last element along each axis: tiles are boxes."""
-    if not elements:
-        return frozenset()
-    sides = _sides(frozenset(elements), len(next(iter(elements))))
-    return frozenset(product(*(range(start, stop) for start, stop in sides)))
+def _together(a: Region | None, b: Region | None) -> Region | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return hull(a, b)
 
 
-def _points(nest: Nest) -> Iterator[dict[str, int]]:
-    names = [dim.name for dim in nest.dims]
-    for values in product(*(range(dim.extent) for dim in nest.dims)):
-        yield dict(zip(names, values, strict=True))
-
-
-def _touched(access: Access, point: dict[str, int]) -> set[Element]:
-    """The element of an operand that an iteration touches; none outside, all of an axis that data index."""
-    sides: list[Sequence[int]] = []
-    for index, extent in zip(access.index, access.shape, strict=True):
-        match index:
-            case Affine(terms, offset):
-                at = offset + sum(step * point[name] for name, step in terms)
-                sides.append((at,) if 0 <= at < extent else ())
-            case Lookup(table, dim):
-                sides.append((table[point[dim]],) if 0 <= table[point[dim]] < extent else ())
-            case _:
-                sides.append(range(extent))
-    touched = set(product(*sides))
-    if access.view is None:
-        return touched
-    shape = access.operand.shape
-    flat = (int(np.ravel_multi_index(element, access.view)) for element in touched)
-    return {tuple(int(i) for i in np.unravel_index(at, shape)) for at in flat}
-
-
-def _sources(node: Node) -> dict[Element, dict[int, set[Element]]]:
-    """For each element of a node's result the elements of each input that it is computed from."""
-    known: dict[tuple[str, int], dict[Element, dict[int, set[Element]]]] = {}
-    for nest in nests_of(node):
-        made = known.setdefault(nest.write.operand.key, {})
-        for point in _points(nest):
-            for element in _touched(nest.write, point):
-                sources = made.setdefault(element, {})
-                for access in nest.reads:
-                    for read in _touched(access, point):
-                        if access.operand.kind == "input":
-                            sources.setdefault(access.operand.position, set()).add(read)
-                        elif access.operand.key in known:
-                            for position, elements in known[access.operand.key].get(read, {}).items():
-                                sources.setdefault(position, set()).update(elements)
-    return known[("output", 0)]
+def _words(box: Region | None) -> int:
+    return 0 if box is None else volume(box)

@@ -30,6 +30,7 @@ from tilewright.mapping.chains.chain import Chain, Part
 from tilewright.mapping.chains.plan import STREAMED, ChainPlan, PartCount, count_parts
 from tilewright.mapping.chains.search import ValueOf, Values
 from tilewright.mapping.chains.tables import Counts
+from tilewright.mapping.checked import solved
 from tilewright.mapping.constraints import Constraints, NoLoop
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.network import Products, problem_of, products_of, stream, with_dense_outputs
@@ -291,7 +292,7 @@ def best_mapping(
 ) -> MappingSolution | None:
     """The best mapping; None where there is none, or not in time."""
     try:
-        answer = (mapper or Exact()).solve(task, Budget(UNLIMITED, deadline_s=deadline_s))
+        answer = solved(mapper or Exact(), task, Budget(UNLIMITED, deadline_s=deadline_s))
     except InfeasibleMapping:
         return None
     return answer if isinstance(answer, MappingSolution) else None

@@ -26,6 +26,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import full_region, input_regions, volume
 from tilewright.mapping.base import MappingSolution
 from tilewright.mapping.chains.chain import MAX_LAYERS, CannotFuse, Chain, Reaches, chain_of
+from tilewright.mapping.chains.check import USUAL_WORDS, TooLong, check_cuts, check_plan
 from tilewright.mapping.chains.plan import check_countable, compulsory_words, least_macs
 from tilewright.mapping.chains.price import ChainCost, Pricer, read_pj, write_pj
 from tilewright.mapping.chains.runs import Stage, alike_key, stages_of
@@ -38,7 +39,8 @@ from tilewright.mapping.chains.separate import (
     outside,
     traffic_view,
 )
-from tilewright.planning import Bound, Quality, Rule, Space
+from tilewright.planning import Bound, Quality, Rule, Space, Violation
+from tilewright.planning.checking import require_right
 
 TILINGS = Space("joint tilings")
 """All cuts of a chain and all tiles of what is tiled jointly."""
@@ -139,7 +141,8 @@ class ChainSolver:
     """Solves chains on one machine; segments that are alike are searched once.
 
     `deadline_s` is for each joint tiling that is searched, again for mapping its steps, and for each operator
-    that is mapped alone.
+    that is mapped alone. `verify`: joint tilings that are only compared are checked, too, however long that
+    takes.
 
     Raises:
         MachineError: no level on chip can hold what passes between operators, or the machine has threads.
@@ -153,6 +156,7 @@ class ChainSolver:
         recomputed: float = 1.0,
         deadline_s: float = 10.0,
         cost_options: CostOptions = TIMELOOP,
+        verify: bool = False,
     ) -> None:
         if machine.threads is not None:
             raise MachineError(
@@ -169,12 +173,15 @@ class ChainSolver:
             self.pricer = Pricer(self.view, self.level, objective, cost_options, share_s)
         self._reaches = Reaches()
         self._known: dict[Hashable, _Answer] = {}
+        self.verify = verify
+        self._checked: set[int] = set()
 
     def solve(self, nodes: Sequence[Node], results: frozenset[Value] = frozenset()) -> ChainSolution:
         """The best segments of a chain; `results` are values that must leave.
 
         Raises:
             InfeasibleMapping: an operator does not fit the machine.
+            InternalError: a check finds a fault in them.
         """
         started = time.perf_counter()
         stages = stages_of(nodes)
@@ -200,7 +207,9 @@ class ChainSolver:
             unit=_UNITS[self.objective],
             cut_off=any(answer.is_cut_off for answer in answers),
         )
-        return ChainSolution(
+        for segment in best[-1][2]:
+            self._require_right(segment)
+        solution = ChainSolution(
             self.objective,
             best[-1][2],
             tuple(self.alone(stage, results)[0] for stage in stages),
@@ -211,6 +220,29 @@ class ChainSolver:
             sum(answer.num_tilings for answer in answers),
             time.perf_counter() - started,
         )
+        what = f"the joint tiling of {nodes[0].name!r} to {nodes[-1].name!r} on {self.view.name}"
+        values = [segment.rank(self.objective)[0] for segment in solution.segments]
+        cuts = [segment.nodes for segment in solution.segments]
+        require_right(what, lambda: check_cuts(nodes, cuts, values, quality))
+        return solution
+
+    def _require_right(self, segment: Segment | None) -> None:
+        """Refuse a joint tiling in which a check finds a fault; equal ones are checked once."""
+        if segment is None or segment.tiling is None or id(segment.tiling) in self._checked:
+            return
+        chain, ranked = segment.chain, segment.tiling
+        assert chain is not None
+        self._checked.add(id(ranked))
+
+        def check() -> Sequence[Violation]:
+            try:
+                most_words = inf if self.verify else USUAL_WORDS
+                return check_plan(chain, ranked.plan, ranked.count, self.limits.capacity_words, most_words)
+            except TooLong:
+                return ()
+
+        names = f"{segment.nodes[0].name!r} to {segment.nodes[-1].name!r}"
+        require_right(f"the joint tiling of {names} on {self.view.name}", check)
 
     def alone(self, stage: Stage, results: frozenset[Value] = frozenset()) -> tuple[Segment, float]:
         """(A stage on its own: the best mapping, or a stream; what none takes less than).
@@ -220,6 +252,7 @@ class ChainSolver:
         """
         answer = self._alike([stage], results)
         assert answer.segment is not None  # else it has been refused
+        self._require_right(answer.segment)
         return answer.segment, answer.bound
 
     def _alike(self, stages: Sequence[Stage], results: frozenset[Value]) -> _Answer:
@@ -228,6 +261,8 @@ class ChainSolver:
         key = alike_key(nodes, results)
         if key not in self._known:
             self._known[key] = self._segment(stages, nodes, results)
+            if self.verify:
+                self._require_right(self._known[key].segment)
         answer = self._known[key]
         known = answer.segment
         if known is None or known.nodes == nodes:

@@ -25,6 +25,7 @@ from tilewright.hardware.machine import ALL_KINDS, Level, Machine, TensorKind, U
 from tilewright.loops.mapping import Loop
 from tilewright.loops.problem import Operand, Problem
 from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
+from tilewright.mapping.checked import solved
 from tilewright.mapping.factors import divisors, smooth
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 from tilewright.targets.npu.ports import Ports, ports_of
@@ -148,7 +149,7 @@ def _solution(mapper: Mapper, view: _View) -> MappingSolution | None:
     for share in _SMALLER:
         try:
             task = MappingProblem(view.problem, view.machine(share), "energy")
-            answer = mapper.solve(task, Budget(UNLIMITED))
+            answer = solved(mapper, task, Budget(UNLIMITED))
         except InfeasibleMapping:
             continue
         if not isinstance(answer, Infeasible):

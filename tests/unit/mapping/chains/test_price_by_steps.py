@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from tests.support.graphs import GraphBuilder
 from tests.support.mappings import all_mappings
+from tests.support.walked_chains import _Walk
 
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.options import TIMELOOP
@@ -29,7 +30,6 @@ from tilewright.ir.nest import Nest
 from tilewright.loops.mapping import LevelLoops, Mapping
 from tilewright.loops.problem import Problem, convolution
 from tilewright.mapping.chains.chain import Chain, chain_of
-from tilewright.mapping.chains.check import _Walk
 from tilewright.mapping.chains.plan import STREAMED, ChainPlan, Tiling, count_plan
 from tilewright.mapping.chains.price import ChainCost, Pricer
 from tilewright.mapping.chains.solve import fusing_level
