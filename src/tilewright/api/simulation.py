@@ -34,7 +34,7 @@ from tilewright.progress import PhaseClock, Progress
 from tilewright.results import Result, Table, about, in_json
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode, SimulatingTarget
-from tilewright.targets.simulated import JointTiling, NetworkPlan, SimulatedNetwork
+from tilewright.targets.simulated import JointTiling, MappedCosts, NetworkPlan, SimulatedNetwork
 
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph
@@ -78,6 +78,7 @@ class SimulationRequest:
     * `compare` also simulates every plan that has a name.
     * `check` computes the plan's values buffer by buffer and holds them against the network's.
     * `joint_tilings` says of each subgraph what the best joint tiling of its operators would move.
+    * `mappings` holds the plan's sums of products against their mappings alone, level by level.
     """
 
     model: Model | Source
@@ -96,6 +97,7 @@ class SimulationRequest:
     compare: bool = False
     check: bool = False
     joint_tilings: bool = False
+    mappings: bool = False
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
@@ -183,6 +185,7 @@ _KINDS: Mapping[str, Any] = {
     "compare": bool,
     "check": bool,
     "joint_tilings": bool,
+    "mappings": bool,
 }
 
 
@@ -240,6 +243,9 @@ class SimulationResult(SimulatedRecipe, Result):
         metadata=about("Subgraphs beside the best joint tilings of their operators.", optional=True)
     )
     is_grid: bool = field(metadata=about(hidden=True))
+    mappings: MappedCosts | None = field(
+        metadata=about("Sums of products beside their mappings, level by level.", optional=True)
+    )
     num_clusters: int = field(metadata=about(hidden=True))
     code: SimulatedCode = field(metadata=about(hidden=True))
 
@@ -274,6 +280,8 @@ class SimulationResult(SimulatedRecipe, Result):
             tables.append(Table(("compared", "ms", "samples/s", "times"), rows, right=(1, 2, 3)))
         if self.joint_tilings is not None:
             tables.append(_joint_table(self.joint_tilings))
+        if self.mappings is not None:
+            tables += _mapped_tables(self.mappings)
         return tables
 
     def _grid_table(self) -> Table:
@@ -449,6 +457,10 @@ class _Simulation:
         if request.joint_tilings:
             self.progress("tiling subgraphs jointly", 0, 1)
             tilings = chosen.code.joint_tilings(_JOINT_TILING_S)
+        mappings = None
+        if request.mappings:
+            self.progress("mapping sums of products alone", 0, 1)
+            mappings = chosen.code.mapped_costs()
         if request.check:
             self.progress("computing values", 0, 1)
             _check(chosen.code)
@@ -478,6 +490,7 @@ class _Simulation:
             values_checked=request.check,
             joint_tilings=tilings,
             is_grid=request.recipe == GRID,
+            mappings=mappings,
             num_clusters=self.num_clusters,
             code=chosen.code,
         )
@@ -548,6 +561,30 @@ def _joint_table(tilings: Sequence[JointTiling]) -> Table:
         rows.append((str(row.subgraph), format_bytes(row.moved_bytes), *alone, row.why or tiles))
     heads = ("subgraph", "moves", "alone, in slices", "tiled jointly", "at least", "tiles of a step")
     return Table(heads, tuple(rows), "past main memory's port", (1, 2, 3, 4), (4,))
+
+
+def _mapped_tables(costs: MappedCosts) -> tuple[Table, Table]:
+    """Levels and units, simulated beside mapped; then what makes the difference."""
+
+    def energy(value_j: float | None) -> str:
+        return "" if value_j is None else f"{value_j * 1e6:,.2f}"
+
+    def time(value_s: float | None) -> str:
+        return "" if value_s is None else f"{value_s * 1e6:,.2f}"
+
+    rows = [
+        (x.level, energy(x.mapped_j), energy(x.simulated_j), time(x.mapped_s), time(x.simulated_s))
+        for x in costs.levels
+    ]
+    total = costs.mapped_j, costs.simulated_j, costs.mapped_s, costs.simulated_s
+    rows.append(("all", energy(total[0]), energy(total[1]), time(total[2]), time(total[3])))
+    title = f"{costs.num_products} sums of products, {costs.num_whole} of them run their whole mapping"
+    heads = ("level", "mapped uJ", "simulated uJ", "mapped us", "simulated us")
+    why = tuple((x.what, energy(x.energy_j), time(x.time_s)) for x in costs.differences)
+    return (
+        Table(heads, tuple(rows), title, (1, 2, 3, 4)),
+        Table(("what a mapping alone does not have", "uJ", "us"), why, "", (1, 2)),
+    )
 
 
 def _written(path: str | os.PathLike[str], text: str) -> Path:

@@ -132,6 +132,13 @@ def simulate(
         help="Of a graph of the graph-scheduling contest: the solution file to write.",
         rich_help_panel=FILES,
     ),
+    mappings: bool = typer.Option(
+        False,
+        "--mappings",
+        help="Hold the plan's sums of products against their mappings alone, level by level.",
+        hidden=True,
+        rich_help_panel=PLANS,
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Plan a network for an accelerator with software-managed buffers, and simulate one batch.
@@ -166,6 +173,7 @@ def simulate(
         compare=compare,
         check=check,
         joint_tilings=joint_tilings,
+        mappings=mappings,
     )
     with progress(f"simulating {model.name}") as update:
         result = answer(request, update)

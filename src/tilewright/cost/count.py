@@ -24,6 +24,7 @@ class TensorCount:
     fills: int = field(metadata=about(key="fills_per_instance"))
     temporal_reductions: int = field(metadata=about(key="temporal_reductions_per_instance"))
     energy_pj: float = field(metadata=about("Of all instances.", key="energy_pJ_total"))
+    fill_energy_pj: float = field(default=0.0, metadata=about("Of it, what fills take.", hidden=True))
 
     @property
     @in_json

@@ -306,6 +306,7 @@ def _count(operand: Operand, nest: _Nest, cost_options: CostOptions) -> dict[int
             fills=fills,
             temporal_reductions=reductions,
             energy_pj=_energy_pj(nest, number, reads, updates, fills, used),
+            fill_energy_pj=_energy_pj(nest, number, 0, 0, fills, used),
         )
     return counts
 

@@ -109,10 +109,10 @@ sources of energies are checked by `tilewright` alone.
 `tilewright map` models multipliers at the end of a chain of levels. From a larger machine it takes one
 instance of the outermost level, the type of unit with the most multiply-accumulates per cycle for
 elements as wide as a word of inputs, as that many single multipliers, and the levels from the one that
-this unit reads from outwards; it prints this choice. It ignores a unit's `tile`, `efficiency` and
-`latency_ns`. Networks matter only with `--noc`, which simulates a mesh between the elements and the
-memory that they share: its shape, flits, multicast, latency and energy of hops, and the `latency_ns` of
-the outermost level.
+this unit reads from outwards; it prints this choice. A unit's `efficiency` slows the clock of what is
+mapped onto; its `tile` and `latency_ns` are ignored. Networks matter only with `--noc`, which simulates a
+mesh between the elements and the memory that they share: its shape, flits, multicast, latency and energy
+of hops, and the `latency_ns` of the outermost level.
 
 `tilewright simulate` runs whole networks and needs more: `clock_hz`, a scratchpad with `per: core`, the
 bandwidths of the levels from there outwards, and units that between them run the operation classes of

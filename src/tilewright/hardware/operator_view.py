@@ -27,7 +27,8 @@ def operator_view(machine: Machine) -> OperatorView:
     """The levels, one outermost instance of them, and the fastest multipliers of a machine.
 
     A unit counts as as many multipliers as it has multiply-accumulates per cycle with elements as wide as a
-    word of inputs: the shape of its tile is not modelled. A machine that is this already is not copied.
+    word of inputs: the shape of its tile is not modelled. Of a unit that reaches a share of its rate the view
+    has a clock that is slower by so much. A machine that is this already is not copied.
 
     Raises:
         MachineError: nothing multiplies and accumulates, or the outermost level passes a tensor by.
@@ -44,6 +45,7 @@ def operator_view(machine: Machine) -> OperatorView:
     num_alike = machine.outermost.num_instances_per_parent
     if (
         num_alike == 1
+        and unit.efficiency == 1
         and len(levels) == len(machine.levels)
         and num_lanes == sum(u.num_per_instance for u in machine.units if u.kind in ("mac", "matrix"))
         and machine.mac_pj == (unit.mac_pj or 0.0)
@@ -57,13 +59,14 @@ def operator_view(machine: Machine) -> OperatorView:
         macs_per_cycle={dtype: 1},
         mac_pj=unit.mac_pj,
     )
-    alone = [level.model_copy(update={"per": None}) for level in levels]
+    alone = [_in_cycles(level, unit.efficiency).model_copy(update={"per": None}) for level in levels]
     alone[-1] = alone[-1].model_copy(update={"num_instances_per_parent": 1})
     names = {level.name for level in alone}
     view = machine.model_copy(
         update={
             "levels": tuple(alone),
             "units": (lanes,),
+            "clock_hz": None if machine.clock_hz is None else machine.clock_hz * unit.efficiency,
             "networks": tuple(n for n in machine.networks if {n.inner, n.outer} <= names),
             "num_clusters": 1,
             "num_cores_per_cluster": 1,
@@ -93,11 +96,21 @@ def fastest_multipliers(machine: Machine) -> tuple[Unit, tuple[Level, ...], str,
 
     def suits(unit: Unit) -> tuple[bool, float]:
         dtype, rate = _rate(unit, _levels(machine, unit))
-        return _bits(dtype) == _word_bits(_levels(machine, unit)), machine.num_units(unit) * rate
+        return _bits(dtype) == word_bits(_levels(machine, unit)), machine.num_units(unit) * rate
 
     unit = max(mac_units, key=suits)
     levels = _levels(machine, unit)
     return unit, levels, *_rate(unit, levels)
+
+
+def _in_cycles(level: Level, efficiency: float) -> Level:
+    """A level in the cycles of a clock that is slower by an efficiency."""
+    rates = {
+        "read_bytes_per_cycle": level.read_bytes_per_cycle,
+        "write_bytes_per_cycle": level.write_bytes_per_cycle,
+    }
+    slower = {key: rate / efficiency for key, rate in rates.items() if rate is not None}
+    return level.model_copy(update=slower) if efficiency < 1 else level
 
 
 def _levels(machine: Machine, unit: Unit) -> tuple[Level, ...]:
@@ -108,14 +121,14 @@ def _levels(machine: Machine, unit: Unit) -> tuple[Level, ...]:
 
 def _rate(unit: Unit, levels: Sequence[Level]) -> tuple[str, float]:
     """The element type that a unit is taken to work on: the fastest as wide as inputs' words, else of all."""
-    of_word = {n: r for n, r in unit.macs_per_cycle.items() if _bits(n) == _word_bits(levels)}
+    of_word = {n: r for n, r in unit.macs_per_cycle.items() if _bits(n) == word_bits(levels)}
     rates = of_word or unit.macs_per_cycle
     best = max(rates, key=lambda name: rates[name])
     return best, rates[best]
 
 
-def _word_bits(levels: Sequence[Level]) -> int:
-    """Of a word of inputs, where they are nearest."""
+def word_bits(levels: Sequence[Level]) -> int:
+    """Bits of a word of inputs, where they are nearest."""
     return next(level.word_bits for level in levels if TensorKind.INPUT in level.holds)
 
 
@@ -127,4 +140,5 @@ def _note(machine: Machine, unit: Unit, dtype: str, rate: float, num_lanes: int)
     num_alike = machine.outermost.num_instances_per_parent
     part = f"one of {num_alike} {machine.outermost.name} with " if num_alike > 1 else ""
     how = f" ({rate:g} per cycle each)" if rate > 1 else ""
-    return f"{part}{num_lanes:,} multiply-accumulates of {dtype} per cycle by {unit.name}{how}"
+    clock = f", at {unit.efficiency:.0%} of the clock" if unit.efficiency < 1 else ""
+    return f"{part}{num_lanes:,} multiply-accumulates of {dtype} per cycle by {unit.name}{how}{clock}"

@@ -28,7 +28,7 @@ from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.schedule.base import PriceSchedule, Stage, StageBench
 from tilewright.steps import STORED_TUNING, MemoryInfo, SimulatedCost, StepInfo, TuningInfo, TuningSettings
-from tilewright.targets.simulated import JointTiling, NetworkPlan, SimulatedNetwork, Timeline
+from tilewright.targets.simulated import JointTiling, MappedCosts, NetworkPlan, SimulatedNetwork, Timeline
 from tilewright.targets.stored import StoredCode, StoredParts
 
 if TYPE_CHECKING:
@@ -161,6 +161,10 @@ class SimulatedCode(Code, Protocol):
 
     def joint_tilings(self, deadline_s: float) -> tuple[JointTiling, ...]:
         """Subgraphs beside the best joint tilings of their operators, with so long a search for each."""
+        ...
+
+    def mapped_costs(self) -> MappedCosts:
+        """Sums of products of the plan beside their mappings."""
         ...
 
     @property

@@ -80,6 +80,41 @@ class JointTiling:
 
 
 @dataclass(frozen=True, slots=True)
+class MappedLevel:
+    """A level or a unit: what it takes for the sums of products as mapped, each alone from main memory to
+    main memory, and for the whole plan as simulated. Times are null where none is simulated."""
+
+    level: str
+    mapped_j: float
+    simulated_j: float
+    mapped_s: float | None = field(metadata=about("Of one instance, busy."))
+    simulated_s: float | None = field(metadata=about("Of the engine or the unit, busy."))
+
+
+@dataclass(frozen=True, slots=True)
+class MappedDifference:
+    """What a simulation counts beyond the mappings, or leaves out; null: it changes nothing of that."""
+
+    what: str
+    time_s: float | None
+    energy_j: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MappedCosts:
+    """The sums of products of a plan on one cluster beside their mappings, level by level."""
+
+    num_products: int = field(metadata=about("Steps that sum products."))
+    num_whole: int = field(metadata=about("Of them those that run their whole mapping, all levels included."))
+    mapped_s: float = field(metadata=about("One mapping after another."))
+    simulated_s: float
+    mapped_j: float
+    simulated_j: float = field(metadata=about("Without static power."))
+    levels: tuple[MappedLevel, ...] = field(metadata=about("The outermost first, then units."))
+    differences: tuple[MappedDifference, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LoweredType:
     """As what the machine keeps elements of a type of the file."""
 
@@ -221,6 +256,9 @@ class PlannedPassage:
     held_bytes: int = field(metadata=about("At a time: of the whole of it if it is kept, else of one tile."))
     is_kept: bool = field(metadata=about("Whether it is there from before the first tile to the last."))
     outer_held_bytes: int = field(metadata=about("At a time in the shared buffer, on its way."))
+    is_counted: bool = field(
+        default=False, metadata=about("Whether it passes as the step's whole mapping counts and charges it.")
+    )
 
 
 @dataclass(frozen=True, slots=True)

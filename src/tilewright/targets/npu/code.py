@@ -17,6 +17,7 @@ from tilewright.targets.base import Array
 from tilewright.targets.npu.describe import plan_of, subgraphs_of
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.joint_tilings import joint_tilings
+from tilewright.targets.npu.mapped_costs import mapped_costs
 from tilewright.targets.npu.occupancy import levels_over_time
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.simulate import Simulation
@@ -24,6 +25,7 @@ from tilewright.targets.runs import written_into
 from tilewright.targets.simulated import (
     JointTiling,
     LoweredType,
+    MappedCosts,
     NetworkPlan,
     SimulatedNetwork,
     Timeline,
@@ -84,6 +86,10 @@ class NpuCode:
     def joint_tilings(self, deadline_s: float) -> tuple[JointTiling, ...]:
         """Subgraphs beside the best joint tilings of their operators."""
         return joint_tilings(self.planned, self.machine, deadline_s)
+
+    def mapped_costs(self) -> MappedCosts:
+        """Sums of products beside their mappings."""
+        return mapped_costs(self.planned, self.machine)
 
     def timeline(self) -> Timeline:
         """One batch on one cluster."""

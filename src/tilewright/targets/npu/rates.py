@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.errors import MachineError
 from tilewright.hardware.element_types import (
@@ -22,16 +22,18 @@ from tilewright.ir.graph import Node
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Operations per cycle of one unit, and the type in which it computes them."""
+    """Operations per cycle of one unit, and the type in which it computes them; how many there are for each
+    core."""
 
     unit: Unit
     dtype: DType
     per_cycle: float
+    num_of_core: float = 1.0
 
     @property
     def of_core(self) -> float:
-        """What all these units beside a core really reach."""
-        return self.per_cycle * self.unit.efficiency * max(1, self.unit.num_per_instance)
+        """What all these units for a core really reach."""
+        return self.per_cycle * self.unit.efficiency * self.num_of_core
 
 
 class Rates:
@@ -61,7 +63,8 @@ class Rates:
                 continue
             rates = [_product_rate(unit, stored)] if work in MULTIPLYING else [_rate(unit, d) for d in stored]
             if None not in rates:
-                found = self._known[work, dtypes] = _slowest(rate for rate in rates if rate is not None)
+                found = self._of_core(_slowest(rate for rate in rates if rate is not None))
+                self._known[work, dtypes] = found
                 return found
             lacking = lacking or (number, _lacking(unit, work, stored))
         if lacking is None:
@@ -72,7 +75,7 @@ class Rates:
         """How fast a unit that computes lays out elements anew; None where none is named for movement."""
         units = (u for u in self.machine.units if u.takes(Work.MOVEMENT) and u.ops_per_cycle)
         unit = next(units, None)
-        return None if unit is None else _any_rate(unit, self.types.stored(dtype))
+        return None if unit is None else self._of_core(_any_rate(unit, self.types.stored(dtype)))
 
     def converting(self, dtype: DType) -> Rate:
         """How fast inputs or results of a type of the file are converted to or from what is kept.
@@ -85,8 +88,13 @@ class Rates:
         """
         for unit in self.machine.units:
             if unit.takes(Work.ELEMENTWISE) and unit.ops_per_cycle:
-                return _slowest(_any_rate(unit, kind) for kind in (dtype, self.types.stored(dtype)))
+                kinds = (dtype, self.types.stored(dtype))
+                return self._of_core(_slowest(_any_rate(unit, kind) for kind in kinds))
         raise MachineError(refusal(self.machine, lacks_of(self.machine, (Work.ELEMENTWISE,))))
+
+    def _of_core(self, rate: Rate) -> Rate:
+        """The same with the units that a core has, beside it or as its part of those that cores share."""
+        return replace(rate, num_of_core=self.machine.num_units(rate.unit) / self.machine.num_cores)
 
     def _no_rate(self, work: Work, number: int, dtype: DType, node: Node) -> MachineError:
         unit = self.machine.units[number]

@@ -121,6 +121,11 @@ def simulate(
     energy_pj = account.energy_pj()
     for work in (work for step in steps for work in step.works if work.energy_pj):
         energy_pj[work.unit] = energy_pj.get(work.unit, 0.0) + work.energy_pj
+    for products in (work.products for step in steps for work in step.works if work.products is not None):
+        for level, inner_pj in products.inner_energy_pj().items():
+            energy_pj[level] = energy_pj.get(level, 0.0) + inner_pj
+    for level, passing_pj in (pair for step in steps for pair in step.tiling.energy_pj):
+        energy_pj[level] = energy_pj.get(level, 0.0) + passing_pj
     for unit, pj_per_byte in ports.pj_per_byte.items():
         moved_pj = pj_per_byte * graph.moved_bytes(unit)
         if moved_pj:

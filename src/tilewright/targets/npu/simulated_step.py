@@ -66,7 +66,7 @@ class SimulatedStep:
 
     Where kernels are launched separately, `kernel` is the one that it belongs to, `lane` what of its cores
     runs the step if not all do, `binding` how its main result is distributed over cores. Where groups of
-    cores work side by side, `group` is what runs it.
+    cores work side by side, `group` is what runs it. `multiplied` are the values that its products read.
     """
 
     number: int
@@ -82,6 +82,7 @@ class SimulatedStep:
     binding: Binding = ()
     group: StepGroup | None = None
     lane: StepLane | None = None
+    multiplied: frozenset[str] = frozenset()
 
     @property
     def share(self) -> float:

@@ -26,7 +26,7 @@ from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Store, We
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tile_requests import Part, StepParts, TileRequests
 from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
-from tilewright.targets.npu.work import UnitWork, Works, is_read, is_table
+from tilewright.targets.npu.work import UnitWork, Works, has_products, is_read, is_table
 
 
 def lower(
@@ -91,6 +91,7 @@ class _Lowering:
         self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.known_requests: dict[tuple[object, ...], TileRequest] = {}
         self.requests_by_pools: dict[PoolSizes, dict[tuple[object, ...], TileRequest]] = {}
+        self.known_wholes: dict[tuple[object, ...], Tiling | None] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
         self.reused = reused_places(plan)
 
@@ -176,7 +177,7 @@ class _Lowering:
             number, step.operators[0].name, node.kind,
             (*self._works_of(step, regions, main), *self._conversions(step)), waiting, stores,
             weights, self.tilings[-1], self.reused[number], self.kernel,
-            self._own_binding(step, main, regions), self.group, self.lane,
+            self._own_binding(step, main, regions), self.group, self.lane, _multiplied(step.operators),
         )  # fmt: skip
 
     def _own_binding(self, step: InstanceStep, main: Value, regions: Mapping[Value, Region]) -> Binding:
@@ -226,8 +227,28 @@ class _Lowering:
         request = self.known_requests.get(key)
         if request is None:
             request = self.known_requests[key] = self.requests.plain(parts)
-        tiling = self.tiler.tile(request, lambda: self.requests.detailed(request, parts))
+        whole_key = (self.requests.local_bytes, self.requests.shared_bytes, self._cores_of_step, *key)
+        if whole_key not in self.known_wholes:
+            self.known_wholes[whole_key] = self._whole(step, request, parts)
+        tiling = self.known_wholes[whole_key] or self.tiler.tile(
+            request, lambda: self.requests.detailed(request, parts)
+        )
         return self._bringing(tiling, [weight for weight, _ in weights]) if held else tiling
+
+    def _whole(self, step: InstanceStep, request: TileRequest, parts: StepParts) -> Tiling | None:
+        """The tiling of a step that runs the whole mapping of its only products; None of others."""
+        multiplying = [node for node in step.operators if has_products(node)]
+        if len(multiplying) != 1 or self.group is not None or any(x.is_local for x in request.operands):
+            return None
+        (node,) = multiplying
+        value = next((v for v in node.results() if v in parts.regions), None)
+        if value is None:
+            return None
+        return self.tiler.mapped(
+            self.requests.detailed(request, parts),
+            self._cores_of_step,
+            lambda: self.works.products(node, parts.regions[value], is_whole=True),
+        )
 
     def _bringing(self, tiling: Tiling, weights: Sequence[Weight]) -> Tiling:
         """The tiling of the first step of a group that needs weights which it holds from then on."""
@@ -250,7 +271,8 @@ class _Lowering:
         own = self.bindings.bindings[step.node] if main in node.outputs else None
         shapes = tuple(extents(regions[v]) for n in step.operators for v in n.results() if v in regions)
         num_cores, most = self._cores_of_step, self.bindings.cores_of(step.node, step.layer)
-        key = (node.subgraph_id, step.layer, shapes, own, most, num_cores)
+        is_whole = self.tilings[-1].is_mapped
+        key = (node.subgraph_id, step.layer, shapes, own, most, num_cores, is_whole)
         found = self.known_works.get(key)
         if found is None:
             found = tuple(
@@ -292,9 +314,10 @@ class _Lowering:
         if value is None:
             return ()
         region = regions[value]
+        is_whole = self.tilings[-1].is_mapped and has_products(node)
         if self.cores is not None:
             distribution = self.cores.of(step, node, regions)
-            return self.works.of(node, region, distribution.binding, distribution.blocks)
+            return self.works.of(node, region, distribution.binding, distribution.blocks, is_whole=is_whole)
         is_own = own is not None and len(own) == len(region)
         return self.works.of(
             node,
@@ -302,6 +325,7 @@ class _Lowering:
             own
             if is_own and own is not None
             else plain_binding(extents(region), self.num_cores, self.works.axes_of(node)),
+            is_whole=is_whole,
         )
 
     def _load(self, number: int, step: InstanceStep, read: Read) -> Load:
@@ -436,3 +460,14 @@ class _Lowering:
             if need is not None:
                 found = need if found is None else hull(found, need)
         return found
+
+
+def _multiplied(operators: Sequence[Node]) -> frozenset[str]:
+    """Values that sums of products read."""
+    return frozenset(
+        operand.name
+        for node in operators
+        if has_products(node)
+        for operand in node.inputs
+        if operand is not None
+    )

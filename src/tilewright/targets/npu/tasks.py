@@ -135,16 +135,21 @@ class StepTasks(ClusterTasks):
         first = self.tasks.num_tasks
         TileTasks(self, step).add()
         is_passed_on = step.kind is not Kind.INSTANCE
-        read_bytes = 0 if is_passed_on else sum(load.size_bytes for load in step.loads)
-        arrived = (
-            0
-            if is_passed_on
-            else sum(
-                load.moved_bytes if load.scope is Scope.LOCAL else passage.moved_bytes
-                for load, passage in zip(step.loads, step.tiling.loads, strict=True)
-            )
-        )
-        self.account.local(read_bytes, arrived + sum(store.size_bytes for store in step.stores))
+        products = [work.products for work in step.works if work.products is not None]
+        # What products read and write of the cores' buffers is what their mappings count.
+        read = [load for load in step.loads if not products or load.value not in step.multiplied]
+        read_bytes = 0 if is_passed_on else sum(load.size_bytes for load in read)
+        arrived = counted = 0
+        for load, passage in zip(step.loads, step.tiling.loads, strict=True):
+            size_bytes = load.moved_bytes if load.scope is Scope.LOCAL else passage.moved_bytes
+            arrived += 0 if is_passed_on or passage.is_counted else size_bytes
+            counted += size_bytes if passage.is_counted else 0
+        made_bytes = 0 if products else sum(store.size_bytes for store in step.stores)
+        self.account.charges = True
+        self.account.local(read_bytes, arrived + made_bytes)
+        self.account.mapped(0, counted)
+        for x in products:
+            self.account.mapped(*x.local_bytes(self.ports.local.name))
         if self.policy.overlap != "layers":
             everything = range(first, self.tasks.num_tasks) if self.policy.overlap == "tiles" else self.before
             self.before = [self.tasks.add(NOWHERE, self.barrier_s, (step.number, 0, 0), "", everything)]

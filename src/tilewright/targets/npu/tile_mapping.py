@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, field, replace
-from math import ceil, prod
+from math import prod
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -28,15 +28,27 @@ from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
 from tilewright.mapping.checked import solved
 from tilewright.mapping.factors import divisors, smooth
 from tilewright.planning import UNLIMITED, Budget, Infeasible
+from tilewright.targets.npu.mapped_products import MappedProducts
+from tilewright.targets.npu.mapped_tiles import mapped_tiling
 from tilewright.targets.npu.ports import Ports, ports_of
-from tilewright.targets.npu.tiles import NOTHING, Moved, Passage, Tiler, TileRequest, Tiling, tiling_of
+from tilewright.targets.npu.tiles import (
+    NOTHING,
+    PIECES,
+    Moved,
+    Passage,
+    Tiler,
+    TileRequest,
+    Tiling,
+    passage_of,
+    passages_beside,
+    tiling_of,
+)
 
 Array = np.ndarray[Any, Any]
 
 _LOCAL, _SHARED, _HOME, _MAIN = "cores", "shared", "home", "main"
 _UNLIMITED_WORDS = 1 << 40
 _PS = 1e12
-_BESIDE = 8  # operands beside the products pass in pieces, each of one part in so many of what is free
 _MOST_TILES = 200_000  # of a problem, for which it is worth looking which of them capacities hold
 _SMALLER = (1.0, 0.5, 0.25, 0.125)  # shares of the levels to plan for, for mappers whose answers may not fit
 
@@ -63,7 +75,7 @@ def tiler_of(machine: Machine, mapper: MapperName = "exact") -> Tiler:
     # The exact search stands in where a heuristic finds nothing because only a few elements fit.
     names: tuple[MapperName, ...] = ("exact",) if mapper == "exact" else (mapper, "exact")
     mappers = tuple(MAPPERS.get(_SPECS[name]) for name in names)
-    return Tiler(machine.name, ports.local.name, MappedTiles(ports, mappers))
+    return Tiler(machine.name, ports.local.name, MappedTiles(ports, mappers, is_whole=mapper == "exact"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +83,18 @@ class MappedTiles:
     """Tiles of sums of products by the first of some mappers that finds any, on a machine with these ports.
 
     The exact search is asked once for all capacities that hold the same tiles, which it maps alike.
+    `is_whole`: steps whose operands all come from main memory run the whole mapping of their products.
     """
 
     ports: Ports
     mappers: tuple[Mapper, ...]
+    is_whole: bool = False
     _sizes: dict[Hashable, Array | None] = field(init=False, repr=False, default_factory=dict)
     _solutions: dict[Hashable, MappingSolution | None] = field(init=False, repr=False, default_factory=dict)
+
+    def mapped(self, request: TileRequest, part: MappedProducts, num_cores: int) -> Tiling | None:
+        """Tiles of a step that runs a whole mapping; None where that does not fit."""
+        return mapped_tiling(request, self.ports, part, num_cores)
 
     def tiling(self, request: TileRequest) -> Tiling | None:
         """Tiles of a sum of products; None where none moves, or too little is left."""
@@ -179,7 +197,7 @@ class _View:
         """The view of a request; None where what is free holds no tile."""
         assert request.problem is not None
         moved = {x.role: x for x in request.outside if x.role}
-        beside = _beside(request)
+        beside = passages_beside(request)
         word_bytes = min(x.element_bytes for x in moved.values()) if moved else 1
         beside_bytes = sum(p.held_bytes for p in beside.values())
         free = request.local_bytes - 2 * beside_bytes
@@ -260,34 +278,6 @@ class _View:
         )
 
 
-def _beside(request: TileRequest) -> dict[int, Passage]:
-    """How operands pass that are in no product: biases, what is added to the result. They are kept where
-    they are small, else they pass in pieces, beside the tile of the result that needs them."""
-    places = [n for n, x in enumerate(request.operands) if not x.role and not x.is_local and x.size_bytes]
-    each = request.local_bytes // (2 * _BESIDE * max(1, len(places)))
-    passages = {}
-    for place in places:
-        x = request.operands[place]
-        whole = x.size_bytes * x.num_copies
-        held = whole if whole <= each else max(each, x.element_bytes * x.num_copies)
-        outer = max(x.element_bytes, request.shared_bytes // _BESIDE // len(places))
-        passages[place] = _passage(x, 1.0, 1.0, held, is_kept=held == whole, outer=outer)
-    return passages
-
-
-def _passage(x: Moved, times: float, outer_times: float, held: int, *, is_kept: bool, outer: int) -> Passage:
-    moved = max(x.size_bytes, _whole(x.size_bytes * times))
-    # What is larger than a tile of the cores on its way may be read again more often than they ask for it.
-    outer_bytes = min(moved, max(x.size_bytes, _whole(x.size_bytes * outer_times))) if x.is_main else 0
-    outer_held = min(x.size_bytes, outer) if x.is_main else 0
-    return Passage(moved, outer_bytes, min(held, x.size_bytes * x.num_copies), is_kept, outer_held)
-
-
-def _whole(num_bytes: float) -> int:
-    """Bytes that are moved where so many would be: never fewer, so that bounds hold."""
-    return ceil(num_bytes * (1 - 1e-12))
-
-
 def _reduced(problem: Problem, moved: MappingOf[str, Moved], word_bytes: int) -> Problem:
     """The problem without operands that live in the cores, and without loops that move no other ones."""
     operands = []
@@ -325,7 +315,7 @@ def _tiling(request: TileRequest, view: _View, solution: MappingSolution, mapper
         elif place in view.beside:
             passages.append(view.beside[place])
         else:
-            passages.append(_mapped_passage(view, roles[x.role], x, cost, request.shared_bytes // _BESIDE))
+            passages.append(_mapped_passage(view, roles[x.role], x, cost, request.shared_bytes // PIECES))
     text = f"{_words(outside)} | {_words(inside)}"
     note = f" ({solution.quality.status})" if str(solution.quality.status) == "cut off" else ""
     return tiling_of(
@@ -354,7 +344,7 @@ def _mapped_passage(view: _View, operand: Operand, x: Moved, cost: Cost, passing
     whole = view.problem.num_words(operand)
     held = local.tile_words * view.word_bytes
     shared = by_level.get(_SHARED)
-    return _passage(
+    return passage_of(
         x,
         (serving.reads + serving.updates) / whole,
         (main.reads + main.updates) / whole,

@@ -10,11 +10,11 @@ from tilewright.ir.contraction import contraction_of
 from tilewright.ir.derive import nests_of
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
-from tilewright.ir.nest import Access, Affine, Nest
+from tilewright.ir.nest import Access
 from tilewright.ir.region import Region, volume
-from tilewright.loops.problem import Problem
 from tilewright.mapping.network import products_of
 from tilewright.schedule.binding import Binding, extents
+from tilewright.targets.npu.mapped_products import axes_of_dims, restricted_nest
 from tilewright.targets.npu.tiles import Moved, TileRequest
 
 
@@ -125,7 +125,7 @@ class TileRequests:
             return request  # an operand in several buffers is no box
         ((node, nest),) = sums
         region = parts.regions.get(node.output)
-        restricted = None if region is None else _restricted(nest, region)
+        restricted = None if region is None else restricted_nest(nest, region)
         products = None if restricted is None else products_of(node, restricted)
         if restricted is None or products is None or region is None:
             return request
@@ -146,7 +146,7 @@ class TileRequests:
             loads=named(request.loads, parts.loads),
             stores=named(request.stores, parts.stores),
             problem=replace(products.problem, name=""),
-            result_axes=_axes_of_dims(restricted, products.problem) if is_alike else (),
+            result_axes=axes_of_dims(restricted, products.problem) if is_alike else (),
         )
 
 
@@ -169,32 +169,6 @@ def _read(parts: StepParts, node: Node, access: Access) -> Part | None:
             return None
         (value,) = before
     return next((part for part in parts.loads if part.value is value), None)
-
-
-def _restricted(nest: Nest, region: Region) -> Nest | None:
-    """A nest that makes a region of its result alone; None where the result is laid out anew."""
-    if nest.write.view is not None or len(nest.write.index) != len(region):
-        return None
-    lengths: dict[str, int] = {}
-    for index, (start, stop) in zip(nest.write.index, region, strict=True):
-        if not isinstance(index, Affine):
-            return None
-        # Digits of the index: as many of each as the length of the region asks for.
-        for name, step in index.terms:
-            lengths[name] = min(nest.extents[name], max(1, -(-(stop - start) // abs(step))))
-    dims = tuple(replace(dim, extent=lengths.get(dim.name, dim.extent)) for dim in nest.dims)
-    return replace(nest, dims=dims)
-
-
-def _axes_of_dims(nest: Nest, problem: Problem) -> tuple[tuple[str, int], ...]:
-    """The axis of the result along which each dim of a problem moves."""
-    names = {dim.name: name for dim, (name, _) in zip(nest.dims, problem.dims, strict=True)}
-    return tuple(
-        (names[name], axis)
-        for axis, index in enumerate(nest.write.index)
-        if isinstance(index, Affine)
-        for name in index.dims()
-    )
 
 
 def _passes(operators: Sequence[Node], value: Value) -> int:

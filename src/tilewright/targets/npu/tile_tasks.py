@@ -224,6 +224,7 @@ class TileTasks:
 
     def _source(self, weight: Weight, passage: Passage) -> _Source:
         """Finds a weight in the shared buffer, or takes the place for one that is to stay there."""
+        self.account.charges = not passage.is_counted
         if weight.key in self.all.residents.scopes:
             return _Source([])
         if self.shared is None or not passage.outer_bytes:
@@ -254,6 +255,7 @@ class TileTasks:
 
     def _weight(self, place: int, weight: Weight, passage: Passage, tile: int) -> list[int]:
         """Brings a tile's part of a weight to the cores; all of it before the first tile."""
+        self.account.charges = not passage.is_counted
         free = self.local.take(passage.held_bytes)
         if passage.is_kept:
             self.kept_bytes += passage.held_bytes
@@ -393,6 +395,7 @@ class TileTasks:
 
     def _load(self, part: int, load: Load, passage: Passage, tile: int) -> list[int]:
         """What a tile of the step needs of an operand is there; all of it before the first tile."""
+        self.account.charges = not passage.is_counted
         made = self._made(load, tile)
         ready = [] if made is None else [made]
         at = (self.number, tile, _LOAD + 2)
@@ -421,6 +424,7 @@ class TileTasks:
 
     def _store(self, store: Store, passage: Passage, tile: int, end: int) -> int:
         """Takes a tile of a result away from the cores."""
+        self.account.charges = not passage.is_counted
         size_bytes = self._part(passage.moved_bytes, tile)
         at = (self.number, tile, _STORE)
         outer_bytes = self._part(passage.outer_bytes, tile)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.loops.problem import Problem
+from tilewright.targets.npu.mapped_products import MappedProducts, NodeProducts
 
 NUM_TILES = 4
 """Into how many tiles a step's work is cut, so that moving and computing overlap (spec: tiles = 4)."""
@@ -22,6 +23,7 @@ MAX_TILES = 64
 """Most tiles that are simulated one by one; where there are more, one of them stands for several."""
 
 _AHEAD = 2  # tiles that should fit at a time: the one in use, and the next
+PIECES = 8  # operands beside the products pass in pieces, each of one part in so many of what is free
 _SMALL = 8  # what passes beside a tile in pieces may take together one part in so many of a pool
 
 
@@ -33,7 +35,7 @@ class Passage:
     broadcast counts once. `outer_bytes` of them also pass between main memory and the shared buffer.
     `held_bytes` is what it takes of the cores' buffers at a time, in all cores together: the whole operand
     where it `is_kept` from before the first tile until after the last one, else one tile of it.
-    `outer_held_bytes` is the same in the shared buffer.
+    `outer_held_bytes` is the same in the shared buffer. What `is_counted` is charged by the step's mapping.
     """
 
     moved_bytes: int
@@ -41,6 +43,7 @@ class Passage:
     held_bytes: int
     is_kept: bool
     outer_held_bytes: int
+    is_counted: bool = False
 
 
 NOTHING = Passage(0, 0, 0, False, 0)
@@ -52,7 +55,8 @@ class Tiling:
     """The tiles of a step, along `axis` of its main result, and how each of its operands passes.
 
     Without an axis every tile may need all of an operand. `loops` is their order in words, `bound_s` what is
-    proven of the time that moving takes.
+    proven of the time that moving takes. A step that runs its whole mapping has `energy_pj`: what the mapping
+    charges, by level, for what passes.
     """
 
     axis: int | None
@@ -62,6 +66,12 @@ class Tiling:
     stores: tuple[Passage, ...]
     loops: str = ""
     bound_s: float = 0.0
+    energy_pj: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether the step runs its whole mapping."""
+        return bool(self.energy_pj)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +147,16 @@ class TileRequest:
 
 
 class Remapper(Protocol):
-    """Who decides where operands have to be read again."""
+    """What decides where operands have to be read again, and whether steps run whole mappings."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether steps whose operands all come from main memory run whole mappings."""
+        ...
+
+    def mapped(self, request: TileRequest, part: MappedProducts, num_cores: int) -> Tiling | None:
+        """Tiles of a step that runs a whole mapping; None where that does not fit."""
+        ...
 
     def tiling(self, request: TileRequest) -> Tiling | None:
         """Tiles of a sum of products; None where it cannot say."""
@@ -155,6 +174,25 @@ class Tiler:
         self.machine, self.level, self.remapper = machine, level, remapper
         self._known: dict[TileRequest, Tiling | None] = {}
         self._again: dict[TileRequest, Tiling] = {}
+        self._mapped: dict[tuple[TileRequest, int], Tiling | None] = {}
+
+    def mapped(
+        self, request: TileRequest, num_cores: int, products: Callable[[], NodeProducts | None]
+    ) -> Tiling | None:
+        """The tiles of a step on so many cores that runs the whole mapping of its products; None where
+        another mapper tiles steps, or they are more than one sum, or do not fit what is free."""
+        if self.remapper is None or request.problem is None or not self.remapper.is_whole:
+            return None
+        key = request, num_cores
+        if key not in self._mapped:
+            found = products()
+            is_one = found is not None and len(found.parts) == 1 and found.share == 1.0
+            self._mapped[key] = (
+                self.remapper.mapped(request, found.parts[0], num_cores)
+                if found is not None and is_one
+                else None
+            )
+        return self._mapped[key]
 
     def tile(self, request: TileRequest, detailed: Callable[[], TileRequest] | None = None) -> Tiling:
         """The tiles of a step. `detailed` gives the request with its sum of products, if that is wanted.
@@ -193,6 +231,37 @@ def tiled_axis(extents: Sequence[int]) -> int | None:
     """The axis that tiles cut: the outermost that has an element for each tile, or else more than one."""
     long = [axis for axis, extent in enumerate(extents) if extent >= NUM_TILES]
     return next(iter(long), next((axis for axis, extent in enumerate(extents) if extent > 1), None))
+
+
+def passages_beside(request: TileRequest) -> dict[int, Passage]:
+    """How operands pass that are in no product: biases, what is added to the result. They are kept where
+    they are small, else they pass in pieces, beside the tile of the result that needs them."""
+    places = [n for n, x in enumerate(request.operands) if not x.role and not x.is_local and x.size_bytes]
+    each = request.local_bytes // (2 * PIECES * max(1, len(places)))
+    passages = {}
+    for place in places:
+        x = request.operands[place]
+        whole = x.size_bytes * x.num_copies
+        held = whole if whole <= each else max(each, x.element_bytes * x.num_copies)
+        outer = max(x.element_bytes, request.shared_bytes // PIECES // len(places))
+        passages[place] = passage_of(x, 1.0, 1.0, held, is_kept=held == whole, outer=outer)
+    return passages
+
+
+def passage_of(
+    x: Moved, times: float, outer_times: float, held: int, *, is_kept: bool, outer: int
+) -> Passage:
+    """How an operand passes that moves so many times as a whole, `outer_times` of them from main memory."""
+    moved = max(x.size_bytes, whole_bytes(x.size_bytes * times))
+    # What is larger than a tile of the cores on its way may be read again more often than they ask for it.
+    outer_bytes = min(moved, max(x.size_bytes, whole_bytes(x.size_bytes * outer_times))) if x.is_main else 0
+    outer_held = min(x.size_bytes, outer) if x.is_main else 0
+    return Passage(moved, outer_bytes, min(held, x.size_bytes * x.num_copies), is_kept, outer_held)
+
+
+def whole_bytes(num_bytes: float) -> int:
+    """Bytes that are moved where so many would be: never fewer, so that bounds hold."""
+    return ceil(num_bytes * (1 - 1e-12))
 
 
 def _passed_on(request: TileRequest) -> Tiling:

@@ -1,4 +1,7 @@
-"""Bytes that levels of memory deliver and take in, and the energy of these accesses."""
+"""Bytes that levels of memory deliver and take in, and the energy of these accesses.
+
+What a mapping counts is charged there: of such accesses only the bytes are counted here.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +35,12 @@ class Account:
             "local": ports.local,
         }
         self._bytes = dict.fromkeys(Traffic.__slots__, 0)
+        self._charged = dict.fromkeys(Traffic.__slots__, 0)
+        self.charges = True  # whether the accesses that are counted are charged here
+        places = [level.name for level in machine.levels]
+        inside = places.index((ports.local if ports.shared is None else ports.shared).name)
+        # Levels that what comes from main memory or goes there passes, such as caches.
+        self._passed = machine.levels[inside + 1 : -1]
         self._counted = {name for name in self._bytes if self._levels.get(name.partition("_")[0]) is not None}
 
     @property
@@ -70,21 +79,35 @@ class Account:
         self._count(read_bytes, "local_read")
         self._count(written_bytes, "local_written")
 
+    def mapped(self, read_bytes: int, written_bytes: int) -> None:
+        """Units read the cores' buffers and write them, as a mapping counts and charges it."""
+        self._bytes["local_read"] += read_bytes
+        self._bytes["local_written"] += written_bytes
+
     def energy_pj(self) -> dict[str, float]:
         """Energy of the accesses, by level."""
         found: dict[str, float] = {}
-        for name, size_bytes in self._bytes.items():
+        for name, size_bytes in self._charged.items():
             where, _, way = name.partition("_")
             level = self._levels.get(where)
             if level is None or not size_bytes:
                 continue
-            access_pj = level.read_pj if way == "read" else level.write_pj
+            access_pj = level.read_access_pj if way == "read" else level.write_access_pj
             if access_pj:
-                access_bytes = level.word_bits * level.words_per_access / 8
-                found[level.name] = found.get(level.name, 0.0) + size_bytes / access_bytes * access_pj
+                found[level.name] = found.get(level.name, 0.0) + _accesses(size_bytes, level) * access_pj
+        passing_bytes = self._charged["main_read"] + self._charged["main_written"]
+        for level in self._passed:
+            both_pj = level.read_access_pj + level.write_access_pj
+            if both_pj and passing_bytes:
+                found[level.name] = found.get(level.name, 0.0) + _accesses(passing_bytes, level) * both_pj
         return found
 
     def _count(self, size_bytes: int, *names: str) -> None:
         for name in names:
             if name in self._counted:
                 self._bytes[name] += size_bytes
+                self._charged[name] += size_bytes if self.charges else 0
+
+
+def _accesses(size_bytes: int, level: Level) -> float:
+    return size_bytes * 8 / (level.word_bits * level.words_per_access)

@@ -26,6 +26,7 @@ from tilewright.ir.region import Region, full_region, volume
 from tilewright.records import dataclass
 from tilewright.schedule.binding import extents
 from tilewright.targets.npu.blocks import Blocks, blocks_of_elements, blocks_of_products
+from tilewright.targets.npu.mapped_products import NodeProducts, product_mapper
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
 from tilewright.targets.npu.rates import Rate, Rates
 
@@ -34,7 +35,10 @@ AS_IN_FILE = ElementTypes()
 
 @dataclass(frozen=True, slots=True)
 class UnitWork:
-    """Work of one node on one unit of every core: how long it takes, what it computes, and in which type."""
+    """Work of one node on one unit of every core: how long it takes, what it computes, and in which type.
+
+    `products` are its sums of products as they are mapped, if it has any.
+    """
 
     unit: str
     seconds: float
@@ -42,6 +46,7 @@ class UnitWork:
     ops: float
     energy_pj: float
     dtype: str
+    products: NodeProducts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +91,24 @@ class Works:
         self.rates = Rates(machine, types)
         # By description, which copies of a node share and which is kept here so that no other takes its name.
         self._tasks: dict[tuple[int, int, DType], tuple[_Task, Description]] = {}
+        self._mapper = product_mapper(machine)
+        self._products: dict[tuple[object, ...], NodeProducts | None] = {}
 
     def of(
-        self, node: Node, region: Region, binding: tuple[int, ...] | None, blocks: Blocks | None = None
+        self,
+        node: Node,
+        region: Region,
+        binding: tuple[int, ...] | None,
+        blocks: Blocks | None = None,
+        *,
+        is_whole: bool = False,
     ) -> tuple[UnitWork, ...]:
         """The work to make a region of a node's result, on cores as bound; none if nothing is computed.
 
         A node that multiplies matrices and does more, as attention does, has a share on each of two units.
         Without a binding: on all cores, with nothing left over in any tile. Blocks of threads take the place
-        of the binding.
+        of the binding. Sums of products on cores as bound keep no more of a core's units busy than their
+        mapping does; where `is_whole`, the mapping says which cores have which part, too.
         """
         task = self._task(node)
         if task.work is Work.MOVEMENT or not volume(region):
@@ -117,13 +131,38 @@ class Works:
             and blocks is None
         ):
             filled = _filled(rate.unit, task.shape, region, binding)
-        cycles = products / (rate.of_core * cores * filled)
+        mapped = None if binding is None else self.products(node, region, is_whole=is_whole)
+        if is_whole and mapped is not None and blocks is None:
+            cores = mapped.cores_used
+            if task.shape is not None and task.work is Work.CONTRACTION:
+                filled = _filled_by(rate.unit, task.shape, mapped.own_extents(len(region)))
         pj = products * (rate.unit.mac_pj or 0.0)
-        main = UnitWork(rate.unit.name, cycles / self.clock_hz, products, 0.0, pj, str(rate.dtype))
+        if mapped is not None:
+            filled = min(filled, mapped.utilization)
+            pj = mapped.mac_energy_pj
+        cycles = products / (rate.of_core * cores * filled)
+        main = UnitWork(rate.unit.name, cycles / self.clock_hz, products, 0.0, pj, str(rate.dtype), mapped)
         if task.rest is None:
             return (main,)
         rest = self.rates.of(task.rest.work, task.rest.dtypes, node)
         return main, self._plain(rest, task.rest.ops * share, cores)
+
+    def products(self, node: Node, region: Region, *, is_whole: bool) -> NodeProducts | None:
+        """The sums of products that make a region of a node's result, mapped onto all cores; None of a node
+        that has none, or that finds no mapping. `is_whole`: from main memory to main memory; else what the
+        cores do, wherever operands come from."""
+        task = self._task(node)
+        if task.work not in MULTIPLYING:
+            return None
+        key = (id(describe(node)), node.outputs.index(node.output), extents(region), is_whole)
+        if key not in self._products:
+            rate = self.rates.of(task.work, task.dtypes, node)
+            element_bytes = self.types.stored(task.dtypes[0]).size_bytes
+            num_cores = self.machine.num_cores_per_cluster
+            self._products[key] = self._mapper.of_node(
+                node, region, rate, element_bytes, num_cores, is_inner=not is_whole
+            )
+        return self._products[key]
 
     def require(self, node: Node) -> None:
         """Raise if no unit has a rate for what a node does.
@@ -335,6 +374,11 @@ def is_table(node: Node, position: int) -> bool:
     )
 
 
+def has_products(node: Node) -> bool:
+    """Whether a node sums products."""
+    return work_of(node) in MULTIPLYING
+
+
 def works_of(node: Node) -> Iterator[Work]:
     """The operation classes of a node that units take."""
     work = work_of(node)
@@ -439,9 +483,13 @@ def shape_of(node: Node) -> Shape | None:
 
 def _filled(unit: Unit, shape: Shape, region: Region, binding: tuple[int, ...]) -> float:
     """The share of a matrix unit's tile that the part of one core fills."""
+    return _filled_by(unit, shape, _part(region, binding))
+
+
+def _filled_by(unit: Unit, shape: Shape, own: Sequence[int]) -> float:
+    """The share of a matrix unit's tile that so many elements along each axis fill."""
     if len(unit.tile) < 2:
         return 1.0
-    own = _part(region, binding)
     rows = prod(own[axis] for axis in shape.rows)
     columns = prod(own[axis] for axis in shape.columns)
     full = _rounded(rows, unit.tile[0]) * _rounded(columns, unit.tile[1])

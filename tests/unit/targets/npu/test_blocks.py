@@ -126,7 +126,7 @@ def test_kernels_on_other_multiprocessors_run_at_the_same_time() -> None:
     alone = backend.costs.kernel(groups[0][0]).time_ns
     four, five = (backend.costs.stage(groups[:n]).time_ns for n in (4, 5))
     assert alone < four < 1.8 * alone
-    assert five > four + 0.4 * alone, "the fifth waits for multiprocessors"
+    assert five > max(four, 1.9 * alone), "the fifth waits for multiprocessors"
 
 
 def test_the_gain_falls_with_the_batch() -> None:
