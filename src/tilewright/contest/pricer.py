@@ -133,15 +133,34 @@ class ContestPricer:
     def _size(self, operator: int) -> int:
         return self.problem.size(self.problem.operators[operator].output)
 
-    def least(self, block: Block) -> float:
-        """Work of its operators and bytes that pass its border, whatever the granularity."""
-        basics = self._basics.get(block.layers)
+    def least_of(self, layers: Mask) -> float:
+        """The lower bound where whatever fits the memory is resident or retained."""
+        problem = self.problem
+        members = list(bits(layers))
+        sinks = sinks_of(problem, members)
+        if len({(problem.widths[t], problem.heights[t]) for t in sinks}) != 1:
+            return inf
+        compute, moved = self._least(layers)
+        reads = union(self._predecessors[i] for i in members) & ~layers
+        near = [size for i in bits(reads) if (size := self._size(i)) < problem.capacity]
+        near += [size for t in sinks if (size := problem.size(t)) < problem.capacity and t in problem.users]
+        saved = min(sum(near), problem.capacity)
+        return max(compute, (moved + sum(map(problem.size, sinks)) - saved) / problem.bandwidth)
+
+    def _least(self, layers: Mask) -> tuple[float, int]:
+        """Compute time, and elements that come in from outside."""
+        basics = self._basics.get(layers)
         if basics is None:
-            members = list(bits(block.layers))
+            members = list(bits(layers))
             outside = {t for i in members for t in self.problem.operators[i].inputs}
             outside -= {self.problem.operators[i].output for i in members}
             basics = (sum(map(self.floor, members)), sum(map(self.problem.size, outside)))
-            self._basics[block.layers] = basics
+            self._basics[layers] = basics
+        return basics
+
+    def least(self, block: Block) -> float:
+        """Work of its operators and elements that pass its border, whatever the granularity."""
+        basics = self._least(block.layers)
         moved = (
             basics[1] - sum(map(self._size, bits(block.resident))) + sum(map(self._size, bits(block.stores)))
         )

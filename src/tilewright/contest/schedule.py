@@ -103,13 +103,15 @@ def schedule_problem(
         problem = read_problem(problem)
     pricer = ContestPricer(problem, is_exhaustive=True)
     update = progress or (lambda *_: None)
+    coarse = ContestPricer(problem)
     answer = solve(
         pricer,
         budget,
         unit=UNIT,
-        coarse=ContestPricer(problem),
+        coarse=coarse,
         publish=lambda plan: update(f"{problem.name}: {plan.cost:,.0f}", 0, 0),
     )
+    pricer = coarse if answer.pricer is coarse else pricer
     for violation in check_plan(pricer, answer.plan):
         raise InternalError(f"{problem.name}: a plan that its checker refuses ({violation}).")
     return _result(problem, pricer, answer)

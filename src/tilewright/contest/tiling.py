@@ -25,7 +25,7 @@ Array = Any
 
 ROW_WISE, COLUMN_WISE = 0, 1
 
-NUM_WALKED = 6
+NUM_WALKED = 4
 """Granularities that are walked where the estimate is not exact and nothing has to be proven."""
 
 MAX_WALKED_STEPS = 1 << 16
@@ -106,7 +106,7 @@ def best_tiling(
         tensors = [x.tensor for x in subgraph.loads if x.tensor not in resident]
         case = _Case.of(problem, subgraph, resident, retained)
         has_twice = len(set(tensors)) < len(tensors)
-        choice = _Choice(problem, subgraph, resident, retained, has_twice, walker)
+        choice = _Choice(problem, subgraph, resident, retained, has_twice, walker, {})
         found = choice.best(case, is_exhaustive=is_exhaustive)
         if known is not None:
             known[key] = found
@@ -146,6 +146,7 @@ class _Case(NamedTuple):
     least_depth: int
     is_simple: bool  # sums are equally long
     meets: tuple[bool, bool]  # a slice of the sum may be a tile's columns, or its rows
+    lone: frozenset[int]  # tensors whose slices may be the same, or are needed in some steps only
     always: _Slices  # needed in every step
     at_end: _Slices  # needed in the last one
     compute_whole: float  # of all steps of a tile, for what is sliced along the sum
@@ -167,26 +168,34 @@ class _Case(NamedTuple):
         resident: frozenset[int],
         retained: frozenset[int],
         single: tuple[bool, bool, bool] = (False, False, False),
+        without: frozenset[int] = frozenset(),
     ) -> _Case:
-        """The case of granularities with one column, one row, one step of the sum, or more."""
+        """The case of granularities with one column, one row, one step of the sum, or more.
+
+        Tensors `without` are not counted.
+        """
         by_tensor: dict[int, set[Load]] = {}
         for load in subgraph.loads:
-            if load.tensor not in resident:
+            if load.tensor not in resident and load.tensor not in without:
                 by_tensor.setdefault(load.tensor, set()).add(_widened(load, single))
         is_simple = len(set(subgraph.root_depths)) <= 1
         meets = [False, False]
         always: list[Load] = []
         at_end: list[Load] = []
-        for same in by_tensor.values():
+        lone = []
+        for tensor, same in by_tensor.items():
             whole = [x for x in same if x.rows == FULL and x.columns == FULL]
             kinds = {(x.rows, x.columns): x for x in sorted(whole or same, key=lambda x: x.depth)}
-            is_simple &= max(x.depth for x in whole or same) == max(x.depth for x in same)
+            if max(x.depth for x in whole or same) < max(x.depth for x in same):
+                is_simple = False
+                lone.append(tensor)
             distinct = [
                 x._replace(depth=max(y.depth for y in whole or same if y[1:3] == x[1:3]))
                 for x in kinds.values()
             ]
             for first, second in combinations(distinct, 2):
                 if _may_meet(first.rows, second.rows) and _may_meet(first.columns, second.columns):
+                    lone.append(tensor)
                     meets[0] |= first.columns != second.columns
                     meets[1] |= first.rows != second.rows
             for x in distinct:
@@ -200,6 +209,7 @@ class _Case(NamedTuple):
             least_depth=subgraph.least_depth,
             is_simple=is_simple,
             meets=(meets[0], meets[1]),
+            lone=frozenset(lone),
             always=_slices(problem, always),
             at_end=_slices(problem, at_end),
             compute_whole=compute[3],
@@ -213,6 +223,9 @@ class _Case(NamedTuple):
             num_retained=num_retained,
             held=sum(map(problem.size, resident)) + sum(map(problem.size, retained)),
         )
+
+
+_NOTHING = _Slices(0, 0, 0, 0, 0, 0, 0)
 
 
 def _widened(load: Load, single: tuple[bool, bool, bool]) -> Load:
@@ -406,6 +419,7 @@ class _Choice(NamedTuple):
     retained: frozenset[int]
     has_twice: bool
     walker: Callable[..., tuple[float, int]]
+    computes: dict[int, list[float]]  # of every step, by k
 
     def best(self, case: _Case, *, is_exhaustive: bool) -> Tiling:
         best = NONE
@@ -413,14 +427,14 @@ class _Choice(NamedTuple):
             grid = _grid(
                 case.width, case.height, case.depth, case.least_depth, self.problem.native, only_powers
             )
-            for part, grouped in self._parts(case, grid):
-                best = self._best_of_grid(part, grouped, best, is_exhaustive=is_exhaustive)
+            for part, grouped, single in self._parts(case, grid):
+                best = self._best_of_grid(part, grouped, single, best, is_exhaustive=is_exhaustive)
         return best
 
-    def _parts(self, case: _Case, grid: _Grid) -> Iterator[tuple[_Grid, _Case]]:
+    def _parts(self, case: _Case, grid: _Grid) -> Iterator[tuple[_Grid, _Case, tuple[bool, bool, bool]]]:
         """Granularities in groups for which ranges are the whole axis or not."""
         if not self.has_twice or not case.is_simple:
-            yield grid, case
+            yield grid, case, (False, False, False)
             return
         counts = (grid.columns[:, 0, 0], grid.rows[0, :, 0], grid.steps[0, 0, :])
         for single in product((True, False), (True, False), (True, False)):
@@ -429,9 +443,18 @@ class _Choice(NamedTuple):
                 yield (
                     grid.part(w, h, k),
                     _Case.of(self.problem, self.subgraph, self.resident, self.retained, single),
+                    single,
                 )
 
-    def _best_of_grid(self, grid: _Grid, case: _Case, best: Tiling, *, is_exhaustive: bool) -> Tiling:
+    def _best_of_grid(
+        self,
+        grid: _Grid,
+        case: _Case,
+        single: tuple[bool, bool, bool],
+        best: Tiling,
+        *,
+        is_exhaustive: bool,
+    ) -> Tiling:
         times, fits, least = self._estimates(grid, case)
         exact = fits & case.is_simple
         for meets, side, last in zip(case.meets, (grid.w, grid.h), (grid.last_w, grid.last_h), strict=True):
@@ -445,8 +468,16 @@ class _Choice(NamedTuple):
                 best = self._tiling(grid, place, float(ranked.flat[place]))
         lowest = times.min(axis=0)
         unsure = ~exact
-        if case.is_simple and not any(case.meets):
+        if not unsure.any():
+            return best
+        if case.is_simple and not case.lone:
             unsure &= fits
+        else:
+            low = self._without_lone(case, single)
+            low_times, low_fits, low_least = self._estimates(grid, low)
+            unsure &= low_fits
+            if low.is_simple:
+                least = np.maximum(least, np.maximum(low_least, low_times.min(axis=0)))
         unsure = unsure & ((least if is_exhaustive else lowest) < best.time * (1 - _ROUNDING))
         places = np.flatnonzero(unsure.ravel())
         ranks = np.argsort(lowest.ravel()[places], kind="stable")
@@ -455,10 +486,16 @@ class _Choice(NamedTuple):
             if is_exhaustive and least.flat[place] >= best.time * (1 - _ROUNDING):
                 continue
             for direction in (ROW_WISE, COLUMN_WISE):
-                time = self._walked(_granularity(grid, place), direction, case)
+                most_steps = inf if is_exhaustive else MAX_WALKED_STEPS
+                time = self._walked(_granularity(grid, place), direction, case, most_steps)
                 if time < best.time * (1 - _ROUNDING):
                     best = Tiling(time, _granularity(grid, place), direction)
         return best
+
+    def _without_lone(self, case: _Case, single: tuple[bool, bool, bool]) -> _Case:
+        """A case that takes no longer and holds no more: without the tensors whose slices may be the same."""
+        low = _Case.of(self.problem, self.subgraph, self.resident, self.retained, single, case.lone)
+        return low if low.is_simple else low._replace(num_roots=0, at_end=_NOTHING)
 
     def _tiling(self, grid: _Grid, place: int, time: float) -> Tiling:
         size = int(np.prod(grid.shape))
@@ -494,7 +531,7 @@ class _Choice(NamedTuple):
         compute = num_tiles * (case.compute_whole + case.compute_step * fewest + case.compute_end)
         outside = {x.tensor for x in self.subgraph.loads} - self.resident
         moved: Array = float(sum(map(self.problem.size, outside)))
-        if case.is_simple and not any(case.meets):
+        if case.is_simple and not case.lone:
             moved = self._moved(grid, case)
         moved = moved + case.stored * case.width * case.height
         return times, fits, np.broadcast_to(np.maximum(compute, moved / self.problem.bandwidth), grid.shape)
@@ -518,12 +555,20 @@ class _Choice(NamedTuple):
             + np.where(one_step, always.kf * depth, in_parts + always.kf * depth * tiles)
         )
 
-    def _walked(self, granularity: tuple[int, int, int], direction: int, case: _Case) -> float:
+    def _compute(self, k: int, steps: int) -> list[float]:
+        known = self.computes.get(k)
+        if known is None:
+            known = self.computes[k] = step_compute(self.problem, self.subgraph, k, steps)
+        return known
+
+    def _walked(
+        self, granularity: tuple[int, int, int], direction: int, case: _Case, most_steps: float = inf
+    ) -> float:
         w, h, k = granularity
         subgraph = self.subgraph
         rows, columns = -(-case.height // h), -(-case.width // w)
         steps = max([1, *(num_steps(d, k) for d in subgraph.root_depths)])
-        if rows * columns * steps > MAX_WALKED_STEPS:
+        if rows * columns * steps > most_steps:
             return inf
         num_split = sum(num_steps(d, k) > 1 for d in subgraph.root_depths)
         time, _ = self.walker(
@@ -531,7 +576,7 @@ class _Choice(NamedTuple):
             columns,
             granularity,
             (case.width, case.height),
-            step_compute(self.problem, subgraph, k, steps),
+            self._compute(k, steps),
             walked_loads(self.problem, subgraph, k, self.resident),
             case.stored,
             max(case.num_sinks, num_split) - case.num_retained,

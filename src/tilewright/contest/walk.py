@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 
+import numpy as np
+
 from tilewright.contest.problem import ContestProblem
 from tilewright.contest.subgraph import FULL, SUM, Subgraph
 
-SMALL = 24
+SMALL = 8
 """Operators of a graph up to which the walk is interpreted: nothing has to be compiled or loaded."""
 
 
@@ -24,7 +26,8 @@ def step_compute(problem: ContestProblem, subgraph: Subgraph, k: int, steps: int
     are streamed, so they cost in proportion; a root pays its slice of the sum.
     """
     native_w, native_h, _ = problem.native
-    compute = [0.0] * steps
+    compute = np.zeros(steps)
+    first = np.arange(steps) * k
     for operator, rows, columns, is_root, depth in subgraph.works:
         made = problem.operators[operator]
         active = num_steps(depth, k)
@@ -42,9 +45,9 @@ def step_compute(problem: ContestProblem, subgraph: Subgraph, k: int, steps: int
         if not active:
             compute[-1] += fixed
             continue
-        for s in range(active):
-            compute[s] += fixed * (min(depth, (s + 1) * k) - s * k) if sliced else fixed
-    return compute
+        begin = first[:active]
+        compute[:active] += fixed * (np.minimum(depth, begin + k) - begin) if sliced else fixed
+    return [float(time) for time in compute]
 
 
 def walk(

@@ -116,7 +116,7 @@ def shortest(
     values: list[float] = []
     floor_sums: list[float] = []
     for number, layers in enumerate(sets):
-        if number % 256 == 0 and is_due():
+        if number % 64 == 0 and is_due():
             return Found(None, least_all, False, 0, len(blocks), 0)
         floor_sum = sum(floors[i] for i in bits(layers))
         for block in pricer.blocks(layers):
@@ -137,13 +137,15 @@ class Certificate:
     A state that was expanded has its least cost, any other the whole cost less what it still costs at least.
     """
 
-    def __init__(self, pricer: Pricer, part: Part, cost: float, costs: Mapping[State, float]) -> None:
-        self.part, self.cost, self._costs = part, cost, costs
-        self._ahead = Floors(pricer, part, [pricer.floor(i) for i in range(pricer.num_layers)])
+    def __init__(
+        self, pricer: Pricer, part: Part, floors: Sequence[float], cost: float, costs: Mapping[State, float]
+    ) -> None:
+        self.part, self.floors, self.cost, self.costs = part, floors, cost, costs
+        self._ahead = Floors(pricer, part, floors)
 
     def potential(self, state: State) -> float:
         """What a state has cost at least."""
-        known = self._costs.get(State(self._ahead.canonical(state.stored), state.kept))
+        known = self.costs.get(State(self._ahead.canonical(state.stored), state.kept))
         return self.cost - self._ahead.least(state.stored | state.kept) if known is None else known
 
 
@@ -209,7 +211,7 @@ class _Search:
             num_visits += 1
             if num_visits % 32 == 0:
                 checkpoint()
-            if num_visits % 32 == 0 and is_due():
+            if is_due():
                 return self._found(None, bound, best, closed, is_closed=False, keep_costs=keep_costs)
             if number >= 0:
                 assert before is not None

@@ -91,6 +91,14 @@ class Pricer(Protocol):
         ...
 
 
+class SetPricer(Pricer, Protocol):
+    """A pricer that bounds all blocks of a set of layers at once, without listing them."""
+
+    def least_of(self, layers: Mask) -> float:
+        """A lower bound of every block that runs exactly these layers; infinite if there is none."""
+        ...
+
+
 class Plan(NamedTuple):
     """Blocks in their order, and the sum of their costs."""
 

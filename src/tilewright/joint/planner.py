@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.errors import InternalError
 from tilewright.joint.additive import Certificate, Part, shortest
-from tilewright.joint.base import Plan, Pricer, plan_of
+from tilewright.joint.base import Plan, Pricer, SetPricer, plan_of
+from tilewright.joint.floors import strong_floors
 from tilewright.joint.repair import Repair, one_by_one
 from tilewright.joint.space import connected_sets
 from tilewright.planning import Bound, Budget, Meter, Quality
@@ -17,12 +17,16 @@ PROVABLE = 20
 
 MAX_SETS = 1 << 20
 
+COARSE_IDLE, IDLE = 60, 1000
+"""Windows in a row without success after which a search gives up."""
+
 
 @dataclass(frozen=True, slots=True)
 class JointAnswer:
     """A plan beside its bounds; a certificate where it is proven to be the best of the space."""
 
     plan: Plan
+    pricer: Pricer  # that its costs are of
     quality: Quality
     num_windows: int
     num_states: int
@@ -31,7 +35,7 @@ class JointAnswer:
 
 
 def solve(
-    pricer: Pricer,
+    pricer: SetPricer,
     budget: Budget,
     *,
     unit: str,
@@ -44,36 +48,81 @@ def solve(
     priced again.
     """
     meter = budget.start()
-    plan = one_by_one(pricer)
+    quick = coarse or pricer
+    plan = one_by_one(quick)
     publish(plan)
-    num_states = num_priced = 0
-    repair = Repair(coarse or pricer, plan_of(coarse or pricer, plan.blocks), meter, publish)
-    plan = plan_of(pricer, repair.run().blocks)
-    certificate = None
-    bounds = [pricer.bound]
-    if pricer.num_layers <= PROVABLE and not _is_spent(meter):
-        part = Part((1 << pricer.num_layers) - 1, 0, pricer.goal)
-        sets = connected_sets(pricer, [1 << i for i in range(pricer.num_layers)], MAX_SETS)
-        if sets is not None:
-            found = shortest(pricer, part, sets, plan.cost, is_due=lambda: _is_late(meter), keep_costs=True)
-            num_states, num_priced = found.num_states, found.num_priced
-            plan = found.plan or plan
-            if found.is_closed:
-                bounds.append(Bound(plan.cost, pricer.space, "shortest path over states"))
-                certificate = Certificate(pricer, part, plan.cost, found.costs)
-            elif found.bound > pricer.bound.value:
-                bounds.append(Bound(found.bound, pricer.space, "shortest path over states, not finished"))
-    if plan.cost == float("inf"):
-        raise InternalError("a plan that cannot run was chosen.")
-    publish(plan)
+    repair = Repair(quick, plan, meter, publish)
+    plan = repair.run(COARSE_IDLE)
+    fine = _priced_again(pricer, plan, meter)
+    if fine is None:
+        quality = Quality.of(plan.cost, pricer.bound, unit=unit, cut_off=True)
+        return JointAnswer(plan, quick, quality, repair.num_windows, 0, 0, None)
+    publish(fine)
+    again = Repair(pricer, fine, meter, publish, seed=1)
+    fine = again.run(IDLE if pricer.num_layers > PROVABLE else COARSE_IDLE)
+    proof = _proof(pricer, fine, meter)
+    publish(proof.plan)
     return JointAnswer(
-        plan=plan,
-        quality=Quality.of(plan.cost, *bounds, unit=unit, cut_off=meter.cut_off or _is_late(meter)),
-        num_windows=repair.num_windows,
-        num_states=num_states,
-        num_priced=num_priced,
-        certificate=certificate,
+        plan=proof.plan,
+        pricer=pricer,
+        quality=Quality.of(
+            proof.plan.cost, pricer.bound, *proof.bounds, unit=unit, cut_off=meter.cut_off or _is_late(meter)
+        ),
+        num_windows=repair.num_windows + again.num_windows,
+        num_states=proof.num_states,
+        num_priced=proof.num_priced,
+        certificate=proof.certificate,
     )
+
+
+def _priced_again(pricer: Pricer, plan: Plan, meter: Meter) -> Plan | None:
+    """A plan by its own pricer; None when the time is over."""
+    for block in plan.blocks:
+        if _is_late(meter):
+            return None
+        pricer.price(block)
+    return plan_of(pricer, plan.blocks)
+
+
+@dataclass(slots=True)
+class _Proof:
+    plan: Plan
+    bounds: list[Bound]
+    num_states: int = 0
+    num_priced: int = 0
+    certificate: Certificate | None = None
+
+
+def _proof(pricer: SetPricer, plan: Plan, meter: Meter) -> _Proof:
+    """The whole graph as one window, as far as the budget lasts."""
+    proof = _Proof(plan, [])
+    is_reached = pricer.bound.is_reached(plan.cost)
+    if pricer.num_layers > PROVABLE or is_reached or _is_spent(meter):
+        return proof
+
+    def is_due() -> bool:
+        return _is_late(meter)
+
+    sets = connected_sets(pricer, [1 << i for i in range(pricer.num_layers)], MAX_SETS)
+    strong = None if sets is None else strong_floors(pricer, sets, plan.cost, is_due)
+    if strong is None:
+        return proof
+    proof.num_priced = strong.num_priced
+    part = Part((1 << pricer.num_layers) - 1, 0, pricer.goal)
+    found = shortest(
+        pricer, part, strong.sets, plan.cost, floors=strong.floors, is_due=is_due, keep_costs=True
+    )
+    proof.num_states, proof.num_priced = found.num_states, found.num_priced + strong.num_priced
+    proof.plan = found.plan or plan
+    if found.is_closed:
+        proof.bounds.append(Bound(proof.plan.cost, pricer.space, "shortest path over states"))
+        proof.certificate = Certificate(pricer, part, strong.floors, proof.plan.cost, found.costs)
+    else:
+        bound = max(strong.bound, found.bound)
+        proof.bounds.append(
+            Bound(min(bound, plan.cost), pricer.space, "floors of layers by linear programming")
+        )
+    return proof
 
 
 def _is_late(meter: Meter) -> bool:

@@ -1,8 +1,8 @@
 """Large graphs: plans improved window by window, each window solved by the exact search.
 
 A window is a set of blocks of the plan that depend on each other or share layers' inputs, and that can run
-one after another without what lies outside between them. Its layers, alone or as the blocks that they are in,
-are the units of a shortest path; the rest of the plan stays.
+one after another without what lies outside between them. Its layers, alone, joined at random or as the blocks
+that they are in, are the units of a shortest path; the rest of the plan stays.
 """
 
 from __future__ import annotations
@@ -41,6 +41,9 @@ class Limits:
 LADDER = (Limits(5, 400), Limits(7, 1_000), Limits(9, 2_500), Limits(12, 6_000))
 """Windows grow when those of a size no longer find anything."""
 
+JOINED = (Limits(6, 800), Limits(8, 1_500), Limits(10, 3_000))
+"""Windows of layers that are joined at random."""
+
 
 @dataclass(slots=True)
 class Repair:
@@ -53,59 +56,81 @@ class Repair:
     seed: int = 0
     num_windows: int = field(init=False, default=0)
     _random: random.Random = field(init=False)
-    _tried: set[tuple[frozenset[Block], bool]] = field(init=False, default_factory=set)
+    _tried: set[tuple[frozenset[Block], str]] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
-    def run(self) -> Plan:
-        """The best plan when the effort ends, or when no window finds anything."""
+    def run(self, num_idle: int) -> Plan:
+        """The best plan when the effort ends, or when so many windows in a row found nothing.
+
+        Windows grow first, of single layers or whole blocks; then their layers are joined at random.
+        """
         for limits in LADDER:
             misses = 0
-            while misses < 3:
+            while misses < 2:
                 before = self.plan.cost
                 if not self._sweep(limits):
                     return self.plan
                 misses = 0 if self.plan.cost < before * (1 - _ROUNDING) else misses + 1
+        idle = 0
+        while idle < num_idle:
+            checkpoint()
+            if self._is_best() or not self.meter.spend():
+                break
+            before = self.plan.cost
+            self._improve_around(
+                self._random.randrange(self.pricer.num_layers), self._random.choice(JOINED), "joined"
+            )
+            idle = 0 if self.plan.cost < before * (1 - _ROUNDING) else idle + 1
         return self.plan
 
     def _is_late(self) -> bool:
         return self.meter.left_s is not None and self.meter.left_s <= 0
+
+    def _is_best(self) -> bool:
+        return self.pricer.bound.is_reached(self.plan.cost)
 
     def _sweep(self, limits: Limits) -> bool:
         """A window around every layer; False when the effort is spent."""
         layers = list(range(self.pricer.num_layers))
         self._random.shuffle(layers)
         for layer in layers:
-            for is_coarse in (False, True):
+            for kind in ("layers", "blocks"):
                 checkpoint()
-                if not self.meter.spend():
+                if self._is_late() or self._is_best():
                     return False
-                self._improve_around(layer, limits, is_coarse=is_coarse)
+                if self._improve_around(layer, limits, kind) and not self.meter.spend():
+                    return False
         return True
 
-    def _improve_around(self, layer: int, limits: Limits, *, is_coarse: bool) -> None:
+    def _improve_around(self, layer: int, limits: Limits, kind: str) -> bool:
+        """Solve a window around a layer; False if that was done before."""
         runs = _runs(self.plan.blocks)
         first = next(n for n, run in enumerate(runs) if any(b.layers >> layer & 1 for b in run))
-        chosen = self._grown(runs, first, limits, is_coarse=is_coarse)
+        chosen = self._grown(runs, first, limits, kind)
         inside = [block for n in chosen for block in runs[n]]
-        key = (frozenset(inside), is_coarse)
-        if len(inside) == 0 or key in self._tried:
-            return
-        self._tried.add(key)
+        key = (frozenset(inside), kind)
+        if kind != "joined":
+            if key in self._tried:
+                return False
+            self._tried.add(key)
         self.num_windows += 1
         before, after = _around(runs, chosen)
-        window = self._solved(before, inside, after, limits, is_coarse=is_coarse)
+        window = self._solved(before, inside, after, limits, kind)
         if window is None:
-            return
+            return True
         blocks = [*before, *window.blocks, *after]
         self.plan = Plan(sum(map(self.pricer.price, blocks)), tuple(blocks))
         self.publish(self.plan)
+        return True
 
-    def _units(self, blocks: Sequence[Block], *, is_coarse: bool) -> list[Mask]:
+    def _units(self, blocks: Sequence[Block], kind: str, limits: Limits) -> list[Mask]:
         layers = union(b.layers for b in blocks)
-        if not is_coarse:
+        if kind == "layers":
             return [1 << i for i in bits(layers)]
+        if kind == "joined":
+            return self._joined(layers, limits.num_units)
         units: list[Mask] = []
         taken = 0
         for block in blocks:
@@ -115,9 +140,25 @@ class Repair:
                 units.append(part)
         return units
 
-    def _grown(
-        self, runs: Sequence[Sequence[Block]], first: int, limits: Limits, *, is_coarse: bool
-    ) -> list[int]:
+    def _joined(self, layers: Mask, most: int) -> list[Mask]:
+        """Layers joined with neighbours at random until the units are few."""
+        units = [1 << i for i in bits(layers)]
+        for _ in range(4 * len(units)):
+            if len(units) <= most:
+                break
+            first = units.pop(self._random.randrange(len(units)))
+            near = union(self.pricer.neighbours(i) for i in bits(first))
+            # Small ones first, so that units stay about equal.
+            touching = [
+                (unit.bit_count(), self._random.random(), n) for n, unit in enumerate(units) if unit & near
+            ]
+            if touching:
+                units[min(touching)[2]] |= first
+            else:
+                units.append(first)
+        return sorted(units)
+
+    def _grown(self, runs: Sequence[Sequence[Block]], first: int, limits: Limits, kind: str) -> list[int]:
         """Runs around one: neighbours at random, as long as the units stay few."""
         links = _links(self.pricer, runs)
         chosen = {first}
@@ -126,11 +167,18 @@ class Repair:
             n = self._random.choice(sorted(frontier))
             frontier.discard(n)
             wider = _closed(runs, chosen | {n})
-            if len(self._units([b for m in wider for b in runs[m]], is_coarse=is_coarse)) > limits.num_units:
+            if self._size([b for m in wider for b in runs[m]], kind) > limits.num_units:
                 continue
             chosen = wider
             frontier = (frontier | {m for c in chosen for m in links[c]}) - chosen
         return sorted(chosen)
+
+    def _size(self, blocks: Sequence[Block], kind: str) -> float:
+        """Units of a window, or a third of the layers where they are joined."""
+        num_layers = union(b.layers for b in blocks).bit_count()
+        if kind == "blocks":
+            return len(blocks)
+        return num_layers if kind == "layers" else num_layers / 3
 
     def _solved(
         self,
@@ -138,15 +186,14 @@ class Repair:
         inside: Sequence[Block],
         after: Sequence[Block],
         limits: Limits,
-        *,
-        is_coarse: bool,
+        kind: str,
     ) -> Plan | None:
         pricer = self.pricer
         stored = union(b.stores for b in before)
         made = union(b.stores for b in inside) & ~stored
         needed = pricer.goal | union(b.reads for b in after)
         cost = sum(map(pricer.price, inside))
-        sets = connected_sets(pricer, self._units(inside, is_coarse=is_coarse), limits.max_sets)
+        sets = connected_sets(pricer, self._units(inside, kind, limits), limits.max_sets)
         if sets is None:
             return None
         layers = union(b.layers for b in inside)

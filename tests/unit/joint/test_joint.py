@@ -8,7 +8,7 @@ import pytest
 from tests.support.contest_problems import random_problem
 
 from tilewright.contest.pricer import ContestPricer
-from tilewright.joint.base import Block, Plan
+from tilewright.joint.base import Block, Plan, State
 from tilewright.joint.check import check_plan, check_potentials
 from tilewright.joint.planner import JointAnswer, solve
 from tilewright.joint.repair import one_by_one
@@ -50,8 +50,9 @@ def test_no_plan_costs_less(seed: int) -> None:
 def test_certificates_prove_the_cost(seed: int) -> None:
     pricer, answer = answer_of(seed)
     certificate = answer.certificate
-    assert certificate is not None
-    from tilewright.joint.base import State
+    if certificate is None:  # the bound of any plan is reached
+        assert answer.quality.optimal_among == pricer.bound.space
+        return
 
     def potential(stored: int, kept: int) -> float:
         return certificate.potential(State(stored, kept))
