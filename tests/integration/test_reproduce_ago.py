@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.support.cli import tilewright
@@ -14,7 +15,7 @@ from tilewright.frontend.onnx import load_onnx
 from tilewright.planning import Budget
 from tilewright.reproduce.ago.ablation import STACKS, Stack
 from tilewright.reproduce.ago.budgets import SUBGRAPHS, Subgraph, Tuned, figure_8, tuned
-from tilewright.reproduce.ago.latency import Job, Raced, seconds
+from tilewright.reproduce.ago.latency import Job, Raced, Variant, compiled, seconds
 from tilewright.reproduce.ago.measured import ablation_exhibit, latency_exhibit
 from tilewright.reproduce.ago.partitions import Weighed
 from tilewright.reproduce.ago.redundancy import figure_9, figures_6_and_7
@@ -135,6 +136,17 @@ def test_a_subgraph_is_tuned_until_its_measurements_are_spent() -> None:
     assert 0 < found.num_measured <= 6
     assert found.num_until_stable <= found.num_measured
     assert found.weight > 0
+
+
+def test_what_the_user_ends_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = SimpleNamespace(tuning=SimpleNamespace(is_interrupted=True))
+    monkeypatch.setattr("tilewright.reproduce.ago.budgets.compile_graph", lambda *_, **__: ended)
+    monkeypatch.setattr("tilewright.reproduce.ago.latency.compile_graph", lambda *_, **__: ended)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(SUBGRAPHS[0])
+    graph = load_onnx(STACKS[0].model())
+    with pytest.raises(KeyboardInterrupt):
+        compiled(graph, Variant("ago", "reformer"), Job("", {}, 1, Budget(1)), Path("unused"))
 
 
 @pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)

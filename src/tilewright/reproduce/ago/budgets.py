@@ -104,13 +104,19 @@ class Tuned:
 
 
 def tuned(subgraph: Subgraph, budget: Budget = _BUDGET) -> Tuned:
-    """Search the forms of a subgraph as a whole, on one thread of this processor."""
+    """Search the forms of a subgraph as a whole, on one thread of this processor.
+
+    Raises:
+        KeyboardInterrupt: the user ended the search, whose measurements are not all that there would be.
+    """
     graph = load_onnx(subgraph.model())
     weight = WeightRule().of_all(graph.nodes).total
     with tempfile.TemporaryDirectory(prefix="tilewright-ago-") as folder:
         cache = Path(folder)
         options = Options(threads=1, partition="ago{threshold=1e9}", cache_dir=cache, budget=budget)
-        compile_graph(graph, options, tuning=TuningSettings("afresh", "evolutionary"))
+        found = compile_graph(graph, options, tuning=TuningSettings("afresh", "evolutionary")).tuning
+        if found is not None and found.is_interrupted:
+            raise KeyboardInterrupt
         return Tuned(weight, tuple(_rounds(TuningDatabase.in_folder(cache))))
 
 
@@ -158,12 +164,12 @@ def figure_8(found: Mapping[Subgraph, Tuned]) -> Exhibit:
     return Exhibit(
         "Figure 8",
         "measurements until tuning a subgraph brings nothing more, by size and structure",
-        f"Measured on one thread of this processor: forms of each subgraph as a whole, up to "
+        "On one thread of this processor: forms of each subgraph as a whole, up to "
         f"{_BUDGET.max_evaluations} of them; those up to the round after which the best is within "
         f"{100 * (_STABLE - 1):.1f} % of the best of all. Weights are those of equation 1 as our partitioner "
         "has them. The paper's figure is an image of which the text gives no numbers but says that budgets "
-        "grow in proportion to weights: here the first forms by estimate are often the best already, so that "
-        "the budget depends on the subgraph less than its weight does.",
+        "grow in proportion to weights. Here they grow with the number of convolutions, as weights do, but "
+        "hardly with extents: a subgraph has about as many forms on a large image as on a small one.",
         tuple(figures),
         bar_chart("Measurements until stable", "measurements", sizes, bars)
         + scatter("Over the weight", "weight", "1 + measurements", points, _fit(weights, budgets)),

@@ -105,12 +105,19 @@ def race_model(
 
 
 def compiled(graph: Graph, variant: Variant, job: Job, cache: Path) -> Compilation:
-    """A network as a variant says; what is found is kept for nobody else."""
+    """A network as a variant says; what is found is kept for nobody else.
+
+    Raises:
+        KeyboardInterrupt: the user ended the search; what is best so far is no result of its budget.
+    """
     options = Options(threads=job.num_threads, partition=variant.partition, cache_dir=cache)
     if variant.search is None:
         return compile_graph(graph, options)
     options = replace(options, budget=job.budget)
-    return compile_graph(graph, options, tuning=TuningSettings("afresh", variant.search))
+    compilation = compile_graph(graph, options, tuning=TuningSettings("afresh", variant.search))
+    if compilation.tuning is not None and compilation.tuning.is_interrupted:
+        raise KeyboardInterrupt
+    return compilation
 
 
 def seconds(budget_s: float) -> Budget:
