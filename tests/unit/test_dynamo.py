@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 
 from tilewright import dynamo  # noqa: E402  # needs torch
+from tilewright.dynamo.weights import BoundWeights  # noqa: E402
 
 nn = torch.nn
 ROOT = Path(__file__).parents[2]
@@ -208,7 +209,16 @@ def _load(layer: Any) -> None:
     layer.load_state_dict({name: value + 1 for name, value in layer.state_dict().items()})
 
 
-@pytest.mark.parametrize("change", [_write, _exchange, _load])
+def _average(layer: Any) -> None:
+    for tensor in layer.parameters():
+        tensor.data.mul_(0.9).add_(tensor.data, alpha=0.2)
+
+
+def _write_by_numpy(layer: Any) -> None:
+    layer.weight.detach().numpy()[...] += 1
+
+
+@pytest.mark.parametrize("change", [_write, _exchange, _load, _average, _write_by_numpy])
 def test_changed_weights_are_noticed(change: Callable[[Any], None]) -> None:
     module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
     used = assert_equals_eager(module, x)
@@ -222,7 +232,7 @@ def _replace(layer: Any) -> None:
     layer.weight = nn.Parameter(layer.weight.detach() * 3)
 
 
-@pytest.mark.parametrize("change", [_write, _exchange, _load, _replace])
+@pytest.mark.parametrize("change", [_write, _exchange, _load, _replace, _average, _write_by_numpy])
 def test_changed_weights_are_noticed_where_the_graph_holds_them(change: Callable[[Any], None]) -> None:
     """With torch's option `freezing` weights are no arguments of the graph."""
     module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
@@ -237,6 +247,34 @@ def test_changed_weights_are_noticed_where_the_graph_holds_them(change: Callable
             expected = module(x)
         torch.testing.assert_close(used(x), expected, rtol=1e-4, atol=1e-5)
     assert used.remarks == []
+
+
+def test_writes_to_weights_of_inference_mode_are_noticed() -> None:
+    with torch.inference_mode():
+        module, x = nn.Linear(4, 3).eval(), torch.randn(2, 4)
+        used = assert_equals_eager(module, x)
+        module.weight.mul_(2)
+        torch.testing.assert_close(used(x), module(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.complex128]
+)
+def test_each_kind_of_weight_is_sampled(dtype: torch.dtype) -> None:
+    whole = torch.ones(40, 60).to(dtype)
+    tensors = (whole, whole.t(), whole[3:9, ::7], torch.ones((), dtype=dtype), torch.empty(0, dtype=dtype))
+    for tensor in tensors:
+        bound = _bound(tensor)
+        assert bound.are_those_of([tensor])
+        if tensor.numel():
+            tensor.data.add_(1)
+            assert not bound.are_those_of([tensor])
+
+
+def _bound(tensor: Any) -> BoundWeights:
+    graph = torch.fx.Graph()
+    graph.output(graph.placeholder("x"))
+    return BoundWeights.of(torch.fx.GraphModule({}, graph), [tensor], (0,))
 
 
 def test_weights_that_are_not_checked_stay_as_they_were() -> None:
