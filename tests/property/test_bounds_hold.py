@@ -104,18 +104,21 @@ def _of_images(rng: random.Random, b: GraphBuilder) -> Graph:
     for _ in range(rng.randint(2, 6)):
         x = rng.choice(values[-3:])
         if rng.random() < 0.7:
-            kernel, filters = rng.choice((1, 1, 3)), rng.choice((4, 16, 33))
-            pad = kernel // 2
-            values.append(
-                b.op(
-                    "Conv", x, b.constant(filters, x.shape[1], kernel, kernel),
-                    shape=(x.shape[0], filters, *x.shape[2:]), kernel_shape=(kernel, kernel), pads=(pad,) * 4,
-                )
-            )  # fmt: skip
+            values.append(_convolution(rng, b, x))
         else:
             like = [v for v in values if v.shape == x.shape]
             values.append(b.op("Add", x, rng.choice(like)) if rng.random() < 0.5 else b.op("Relu", x))
     return b.finish(*_unread(values))
+
+
+def _convolution(rng: random.Random, b: GraphBuilder, x: Value) -> Value:
+    """A window, at times with steps over elements that it does not read."""
+    kernel, stride, filters = rng.choice((1, 1, 3)), rng.choice((1, 1, 2)), rng.choice((4, 16, 33))
+    pad = kernel // 2
+    rows, columns = ((extent + 2 * pad - kernel) // stride + 1 for extent in x.shape[2:])
+    weight = b.constant(filters, x.shape[1], kernel, kernel)
+    windows = {"kernel_shape": (kernel, kernel), "pads": (pad,) * 4, "strides": (stride, stride)}
+    return b.op("Conv", x, weight, shape=(x.shape[0], filters, rows, columns), **windows)
 
 
 def _unread(values: Sequence[Value]) -> list[Value]:

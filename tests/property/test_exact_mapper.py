@@ -26,13 +26,13 @@ from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.presets import load_preset
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.loops.problem import Problem, convolution, layer
-from tilewright.mapping.base import MappingProblem, MappingSolution
+from tilewright.mapping.base import MAPPINGS, MappingProblem, MappingSolution
 from tilewright.mapping.exact import Exact, padding, search_states
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.padding import least_compute_cycles
 from tilewright.mapping.exact.search_pass import Question, search
 from tilewright.mapping.exact.space import Space
-from tilewright.planning import Budget, Status
+from tilewright.planning import Budget
 
 _MACHINE = """
 name: tiny
@@ -220,7 +220,7 @@ def test_no_padded_mapping_beats_the_bound(machine: Machine, extents: dict[str, 
         answer = Exact().solve(MappingProblem(problem, machine, objective), Budget())
         assert isinstance(answer, MappingSolution)
         assert answer.quality.bound <= value * (1 + 1e-9)
-        if answer.quality.status is Status.OPTIMAL:
+        if answer.quality.optimal_among == MAPPINGS:
             assert measure(objective, answer.cost.cycles, answer.cost.energy_pj) <= value * (1 + 1e-9)
 
 

@@ -115,6 +115,11 @@ def solve_blocks(
             return tried.answer(mapper, started)
         # What it answers does not fit in whole warps.
     views = _views(problem, machine, cost_options)
+    # Blocks of other sizes, and layers padded otherwise, are CoSA's to know.
+    asks_cosa = isinstance(mapper, Exact) and objective != "energy"
+    of_sizes = budget
+    if asks_cosa and budget.deadline_s is not None:
+        of_sizes = replace(budget, deadline_s=_SHARE_OF_SIZES * budget.deadline_s)
     for number, view in enumerate(views):
         searcher = mapper
         if num_trials is not None and isinstance(mapper, Sampler):
@@ -124,7 +129,7 @@ def solve_blocks(
             searcher = mapper.limited(of_view)
         if isinstance(mapper, Exact) and tried.is_hopeless(view):
             continue
-        left_s = _left_s(budget, started)
+        left_s = _left_s(of_sizes, started)
         if left_s is not None:
             if left_s <= 0 and tried.best is not None:
                 tried.is_cut_off = True
@@ -136,12 +141,15 @@ def solve_blocks(
         answer = searcher.solve(tried.task(view, problem), _within(budget, left_s))
         tried.prove(view, answer)
         tried.take(view, answer)
-    left_s = _left_s(budget, started)
-    has_time = left_s is None or left_s > 0
-    if isinstance(mapper, Exact) and objective != "energy" and has_time and not tried.is_near():
-        # Blocks of other sizes, and layers padded otherwise, are CoSA's to know.
+    for program in (Cosa("paper"), Cosa()) if asks_cosa else ():
+        left_s = _left_s(budget, started)
+        if tried.is_least():
+            break
+        if left_s is not None and left_s <= 0:
+            tried.is_cut_off = True
+            break
         with suppress(InfeasibleMapping):
-            _take_cosa(tried, Cosa("paper"), budget, started)
+            _take_cosa(tried, program, budget, started)
     return tried.answer(mapper, started)
 
 
@@ -194,7 +202,7 @@ def spread_evenly(problem: Problem, machine: Machine, count: int) -> Iterator[Pr
 WHOLE_BLOCKS = Rule("in blocks of the sizes that were tried, all warps busy")
 _MOST_PADDING = 1.25
 _CLEARLY = 0.98
-_NEARLY = 1.015
+_SHARE_OF_SIZES = 0.7  # of the time, if CoSA is asked, too
 _ROUNDING = 1e-9
 _MOST_PADDED = 6
 
@@ -270,9 +278,9 @@ class _Tried:
         cycles = max(roofline_cycles, int(least_port_cycles(task, view.num_at_once)))
         return cycles, energy_bound_pj(self.problem, view.machine, self.cost_options)
 
-    def is_near(self) -> bool:
-        """Whether no block of any size is better than the best answer by 1.5 %."""
-        return self.value <= measure(self.objective, *self.bounds_of_all) * _NEARLY
+    def is_least(self) -> bool:
+        """Whether no block of any size is better than the best answer."""
+        return self.value <= measure(self.objective, *self.bounds_of_all) * (1 + _ROUNDING)
 
     def is_hopeless(self, view: BlockView) -> bool:
         """Whether no block of a size is as good as the best answer."""

@@ -18,6 +18,7 @@ from tilewright.loops.problem import Problem, convolution, layer
 from tilewright.mapping import MAPPERS
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.check_launch import check_launch
+from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import Exact
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks, spread_evenly
 from tilewright.mapping.launch import block_axes, has_shape
@@ -404,3 +405,24 @@ def test_trials_are_counted_over_all_sizes_of_blocks(num_trials: int) -> None:
     found = solve_blocks(Random(), problem, machine, "latency", CostOptions(), budget, num_trials)
     assert isinstance(found, MappingSolution)
     assert found.provenance.num_evaluations == num_trials
+
+
+def test_extents_are_padded_to_what_feeds_the_multiprocessors_evenly() -> None:
+    found = solve_blocks(
+        Exact(), layer("3_14_256_256_1"), load_preset("h200"), "latency", CostOptions(), Budget()
+    )
+    assert isinstance(found, MappingSolution)
+    assert found.mapping.padding(layer("3_14_256_256_1")) > 0
+    assert found.quality.gap < 0.015
+
+
+def test_exact_is_no_worse_than_cosa_where_nothing_proves_its_answer() -> None:
+    problem = convolution({"P": 7, "K": 26, "C": 64})
+    found, *others = (
+        solve_blocks(mapper, problem, load_preset("k80"), "latency", CostOptions(), Budget())
+        for mapper in (Exact(), Cosa(), Cosa("paper"))
+    )
+    assert isinstance(found, MappingSolution)
+    for other in others:
+        assert isinstance(other, MappingSolution)
+        assert found.quality.cost <= other.quality.cost

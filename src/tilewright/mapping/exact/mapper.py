@@ -187,7 +187,7 @@ class Exact:
 
     def _padded(self, problem: MappingProblem, best: _Best, end_s: float | None) -> _Best:
         """The best mapping if padded extents are tried, too."""
-        for candidate in padded_problems(problem):
+        for candidate in padded_problems(problem, self._value(problem, best)):
             if best.is_cut_off or (end_s is not None and time.monotonic() > end_s):
                 return replace(best, is_cut_off=True)
             enough = self._value(problem, best) / _NEARLY

@@ -19,13 +19,14 @@ from tilewright.cost.bound import energy_bound_pj, latency_bound_cycles
 from tilewright.cost.objective import measure
 from tilewright.loops.problem import Problem
 from tilewright.mapping.base import MappingProblem
-from tilewright.mapping.exact.ports import least_port_cycles, spatial_factors
+from tilewright.mapping.exact.ports import PortBound, least_port_cycles, limited_ports, spatial_factors
 from tilewright.mapping.factors import smooth, useful_factors
 
 _MOST_FOLLOWED = 40  # of what levels may leave to the others, for the least cycles of computing
 _MOST_PADDING = 1.5
 _MOST_PADDED = 24
 _MOST_SPREAD = 8
+_MOST_FED = 8
 _WIDTH = 8  # ways that are followed, of those that leave equally many units
 _MOST_FACTORS = 64  # of one dim at one level
 
@@ -97,14 +98,28 @@ def _least_of_one_fan_out(task: MappingProblem) -> int:
     return int(left[-1])
 
 
-def padded_problems(task: MappingProblem) -> Iterator[MappingProblem]:
-    """The problem with extents that divide better: what computes fastest, then what is the least work."""
+def padded_problems(task: MappingProblem, enough: float = inf) -> Iterator[MappingProblem]:
+    """The problem with extents that divide better: what may move its words in less than `enough` cycles where
+    bandwidth limits them, what computes fastest, then what is the least work."""
     seen = {task.problem.dims}
-    for extents in (*_spread_evenly(task), *_rounded(task.problem)):
+    for extents in (*_fed_evenly(task, enough), *_spread_evenly(task), *_rounded(task.problem)):
         dims = tuple(zip(task.problem.extents, extents, strict=True))
         if dims not in seen:
             seen.add(dims)
             yield replace(task, problem=replace(task.problem, dims=dims))
+
+
+def _fed_evenly(task: MappingProblem, enough: float) -> list[tuple[int, ...]]:
+    """Extents that factors divide with which the port that takes longest may take less than `enough`."""
+    if task.objective != "latency" or enough == inf or task.cost_options.link_transfers:
+        return []
+    inside = [p for p in limited_ports(task.machine) if p.level < len(task.machine.levels) - 1]
+    bounds = [PortBound(task, port) for port in inside]
+    if not bounds:
+        return []
+    slowest = max(bounds, key=lambda bound: bound.least())
+    most = _MOST_PADDING * task.problem.num_macs
+    return [padded for _, padded in slowest.below(enough) if prod(padded) <= most][:_MOST_FED]
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,29 @@ class PortBound:
             best = min(best, float(self.cycles(outside[place], inside).min()))
         return float(np.ceil(best * (1 - _ROUNDING)))
 
+    def below(self, limit: float) -> list[tuple[float, tuple[int, ...]]]:
+        """The least cycles of spatial factors that may take less than a limit, ascending, with the extents
+        that they divide; none where factors are too many."""
+        outside = spatial_factors(self.task, self.levels_outside, self._extents)
+        if outside is None:
+            return []
+        floors = self.cycles(outside)
+        found: dict[tuple[int, ...], float] = {}
+        num_seen = 0
+        for place in np.argsort(floors, kind="stable"):
+            if floors[place] >= limit:
+                break
+            left = -(-self._extents // outside[place])
+            inside = None if num_seen > _MOST_SEEN else spatial_factors(self.task, self.levels_inside, left)
+            if inside is None:
+                break
+            num_seen += len(inside)
+            cycles = self.cycles(outside[place], inside)
+            for way in np.flatnonzero(cycles < limit):
+                extents = tuple((outside[place] * inside[way] * -(-left // inside[way])).tolist())
+                found[extents] = min(found.get(extents, inf), float(cycles[way]))
+        return sorted((least, extents) for extents, least in found.items())
+
     def of_choices(self, outside: Array, inside: Array) -> Array | None:
         """Least cycles `[outside, inside]` of factors that divide the extents; None for too many of them."""
         if len(outside) * len(inside) > _MOST_PAIRS:
