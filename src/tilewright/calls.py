@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.arguments import as_array, shown
 from tilewright.compiled_facts import TensorInfo
-from tilewright.errors import UsageError
+from tilewright.errors import InputError, UsageError
 
 Array = np.ndarray[Any, Any]
 
@@ -30,6 +30,25 @@ def bound_inputs(
     if twice is not None:
         raise UsageError(f"input {twice!r} was given twice, by its place and by its name.")
     return {**feed, **named}
+
+
+def own_feed(feed: Mapping[str, Any]) -> dict[str, Any]:
+    """What a feed holds when a run begins, which other threads cannot change.
+
+    Raises:
+        UsageError: it is no mapping.
+        InputError: another thread changes it meanwhile.
+    """
+    if type(feed) is dict:
+        return feed.copy()
+    if not isinstance(feed, Mapping):
+        raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
+    try:
+        return dict(feed)
+    except (RuntimeError, KeyError) as error:
+        raise InputError(
+            "feed: it was changed while it was read; give each run a dict that no other thread changes."
+        ) from error
 
 
 def checked_places(

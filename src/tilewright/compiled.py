@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.arguments import as_array, checked, shown
-from tilewright.calls import bound_inputs, checked_places
+from tilewright.calls import bound_inputs, checked_places, own_feed
 from tilewright.compiled_facts import Body, CompiledFacts, MeasuredError, TensorInfo, edge_info
 from tilewright.errors import ModelClosed, UsageError
 from tilewright.exchange import as_torch, is_torch_tensor
@@ -78,10 +78,11 @@ class CompiledModel:
             UsageError: an unknown output, or inputs that do not fit the model.
             ModelClosed: it was closed.
             BudgetExceeded: the system does not give the memory that the run needs.
+
+        Inputs are what the feed holds when the run begins, though another thread may change it.
         """
         names = self._output_names if output_names is None else self._checked_names(output_names)
-        if type(feed) is not dict and not isinstance(feed, Mapping):  # asking for an interface takes longer
-            raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
+        feed = own_feed(feed)
         edges = self._edges
         if edges is None:
             return self.run_numbers(names, feed)
@@ -106,7 +107,7 @@ class CompiledModel:
                 shares memory with another; or the model takes or gives texts or maps.
         """
         self._require_tensors()
-        given = {name: as_array(name, value) for name, value in feed.items()}
+        given = {name: as_array(name, value) for name, value in own_feed(feed).items()}
         places = checked_places(self.facts.outputs, into, given)
         results = (self._executable or self.load()).run(given, places)
         return [results[name] for name in self._output_names]
