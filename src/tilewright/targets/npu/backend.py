@@ -322,7 +322,7 @@ class NpuBackend(PlainBackend):
             levels[Scope.LOCAL].peak_bytes,
             levels[Scope.SHARED].peak_bytes,
             planned.scopes.spilled_bytes,
-            any(step.tiling.bound_s > 0 for step in planned.simulation.steps),
+            any(s.tiling.bound_s > 0 or s.tiling.is_mapped for s in planned.simulation.steps),
         )
         if cores is None and self._waits(planned, policy):
             self._waiting.add(recipe)
