@@ -134,6 +134,11 @@ def some_plan(draw: random.Random) -> tuple[MemoryProblem, MemoryPlan]:
         if new.fits_in_place_of(old) and draw.random() < 0.8:
             in_place[new.name] = old.name
             offsets[new.name], places[new.name] = offsets[old.name], places[old.name]
+    if draw.random() < 0.4 and len(buffers) > 1:  # mostly where it may not
+        new, old = draw.sample(buffers, 2)
+        in_place[new.name] = old.name
+        offsets[new.name] = offsets[old.name] + draw.choice((0, 0, 0, 2))
+        places[new.name] = places[old.name] if draw.random() < 0.8 else draw.randrange(num_levels)
     if draw.random() < 0.1:
         in_place[draw.choice(("b0", "b1", "z"))] = draw.choice(("b0", "b2", "z"))
     nothing = Quality(0, "bytes", Status.FEASIBLE, ())

@@ -77,15 +77,8 @@ def _most_live_bytes(buffers: Sequence[Buffer], alignment_bytes: int) -> int:
             break
         step = int(steps[number])
         is_live = (first <= step) & (last >= step)
-        lives_on = is_live & (last > step)
-        bound = max(
-            bound,
-            int(live[number])
-            - int(paddings[is_live].max())
-            - _most_saved_bytes(begin.get(step, ()), die.get(step, ()), alignment_bytes),
-            # Sharing a place ends with this step, so what lives on is not shared.
-            int(sizes[lives_on].sum() - paddings[lives_on].max(initial=0)),
-        )
+        saved_bytes = _most_saved_bytes(begin.get(step, ()), die.get(step, ()), alignment_bytes)
+        bound = max(bound, int(live[number]) - int(paddings[is_live].max()) - saved_bytes)
     return bound
 
 

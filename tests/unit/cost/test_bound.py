@@ -98,6 +98,15 @@ def test_energy_is_at_least_one_transfer_of_each_word_between_neighbours_and_one
     assert num_mac_units(machine) == 6
 
 
+def test_products_come_from_the_innermost_level_alone() -> None:
+    """240 products by threes are 80 accesses there of 12 weights; from memory each comes once."""
+    longer = convolution({"K": 4, "C": 3, "P": 20})
+    weights = (80 * 2 + 12 * 3) / 2 + 12 * 50
+    inputs = (80 * 2 + 60 * 3) / 2 + 60 * 50
+    sums = (80 + 80) * 3 / 2 + 80 * 80
+    assert energy_bound_pj(longer, two_levels()) == 240 * 0.5 + weights + inputs + sums
+
+
 def test_an_access_for_several_instances_costs_each_its_part() -> None:
     shared = two_levels("capacity_bytes: 64, num_instances_per_access: 2")
     alone = two_levels()

@@ -96,6 +96,17 @@ def test_what_crosses_a_subgraphs_border_is_stated_once(place: int, what: str) -
             assert [rule for rule in found if rule != "cost"] == ["externals"], (what, wrong)
 
 
+def test_what_is_read_inside_and_outside_crosses() -> None:
+    builder = GraphBuilder()
+    a = builder.op("Relu", builder.input(4, 4), name="a")
+    graph = builder.finish(builder.op("Neg", a, name="b"), builder.op("Sigmoid", a, name="c"))
+    problem = PartitionProblem(graph)
+    nodes = graph.nodes
+    partition = build_partition(problem, [nodes[:2], nodes[2:]], _reason, Provenance("test"))
+    assert a in partition.subgraphs[0].outputs
+    assert "externals" not in {violation.rule for violation in check_partition(problem, partition)}
+
+
 def test_every_edge_has_one_true_reason() -> None:
     decisions = GOOD.decisions
     assert len(decisions) == 5  # a-b, a-c, c-sum, b-d, sum-d: c reads a twice

@@ -402,4 +402,8 @@ def test_lanes_are_of_whole_subgraphs_that_do_not_merge_one_entry_an_instance() 
     one, two = (Group((half,), inside=(section,)) for half in halves)
     assert rules(one, two, split=cut) == ["lanes", "lanes"]
     assert rules(Group(halves[:1]), two, split=cut) == ["lanes"]
+    for first in (Group(halves[:1]), Group(halves[:1], inside=(section, section))):
+        stage = (Stage((first, two)),)
+        found = check_schedule(problem, replace(made, stages=stage, splits=(cut,)))
+        assert [v.rule for v in found if v.rule == "lanes"] == ["lanes"] * (1 + len(first.inside) // 2)
     assert rules(Group(halves[:1], inside=(section, section)), two, split=cut) == ["lanes", "lanes"]
