@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -14,6 +15,7 @@ from tests.support.models import feed_for, small_net
 import tilewright as tw
 from tilewright.api import cache, kept
 from tilewright.api.kept import compile_or_reuse
+from tilewright.artifact import StoredModel
 from tilewright.compiled import CompiledModel
 from tilewright.options import Options
 from tilewright.targets import TARGETS, find_target, runs_steps
@@ -59,6 +61,26 @@ def test_what_is_kept_is_the_users_alone_whatever_the_umask(surroundings: Path, 
     (file,) = surroundings.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
     assert cache.verify().ok
+
+
+def test_what_is_checked_is_what_is_read(surroundings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that takes the place of a file between a look at it and its use leads nowhere."""
+    compiled()
+    outside = surroundings.parent.parent / "outside"
+    outside.write_bytes(b"of another program")
+    os.utime(outside, (1, 1))
+    read = kept.read_kept
+
+    def swapped(path: Path, *arguments: Any) -> StoredModel:
+        path.unlink()
+        path.symlink_to(outside)
+        return read(path, *arguments)
+
+    monkeypatch.setattr(kept, "read_kept", swapped)
+    assert is_reused(compiled())
+    assert outside.stat().st_mtime == 1
+    assert not is_reused(compiled())  # now it is seen
+    assert outside.read_bytes() == b"of another program"
 
 
 REUSES_ALONE = """

@@ -105,9 +105,13 @@ class _Place:
         start_s = time.monotonic()
         path = self.folder.path(MODELS, self.name)
         try:
-            if not self.folder.check(MODELS, self.name, max_bytes=MAX_FILE_BYTES):
-                return None
-            kept = read_kept(path, options, functools.partial(_constants, model, options), pool)
+            with self.folder.opened_file(MODELS, self.name, max_bytes=MAX_FILE_BYTES) as opened:
+                constants = functools.partial(_constants, model, options)
+                kept = read_kept(path, opened, options, constants, pool)
+                with suppress(OSError):
+                    os.utime(opened)
+        except FileNotFoundError:
+            return None
         except NotPrivate as problem:
             warn_once(problem)
             return None
@@ -115,8 +119,6 @@ class _Place:
             logger.info("compiled again: %s", error)
             self.folder.remove(MODELS, self.name)
             return None
-        with suppress(OSError):
-            os.utime(path)
         phase_s = {"reuse": time.monotonic() - start_s}
         return CompiledModel(
             kept.facts, kept.body, remarks=kept.remarks, phase_s=phase_s, num_threads=kept.num_threads
@@ -152,8 +154,10 @@ def damaged_kept(folder: PrivateFolder) -> tuple[str, ...]:
     damaged = []
     for name, _ in folder.files(MODELS):
         try:
-            if folder.check(MODELS, name, max_bytes=MAX_FILE_BYTES):
-                verify_artifact(folder.path(MODELS, name))
+            with folder.opened_file(MODELS, name, max_bytes=MAX_FILE_BYTES) as opened:
+                verify_artifact(folder.path(MODELS, name), opened)
+        except FileNotFoundError:  # another process removed it
+            continue
         except NotPrivate:  # which is not used, whatever it holds
             continue
         except (TilewrightError, OSError) as error:

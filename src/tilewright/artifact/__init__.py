@@ -298,22 +298,25 @@ def require_asked(path: Path, options: Options, asked: Collection[str]) -> None:
     require_honoured(path, facts, options, asked)
 
 
-def verify_artifact(path: Path) -> None:
+def verify_artifact(path: Path, opened: int | None = None) -> None:
     """Read an artifact as a whole.
 
     Raises:
         ArtifactCorrupt: naming what is damaged.
     """
-    Archive(path).verify()
+    Archive(path, opened).verify()
 
 
 def read_kept(
     path: Path,
+    opened: int,
     options: Options,
     constants: Callable[[Mapping[str, str]], Mapping[str, Array | bytes]],
     pool: ContentPool | None = None,
 ) -> StoredModel:
     """Open what `kept_artifact` gave here, of a compilation with these very options.
+
+    `opened` is the file at the path, open for reading.
 
     `constants` gives those of the optimised graph by their digests, when they are called for; it is told
     which value of the graph has which. What a pool has of the arranged ones is not made again.
@@ -321,7 +324,7 @@ def read_kept(
     Raises:
         ArtifactCorrupt: it is damaged, of another version, or not by this user for this machine.
     """
-    archive = Archive(path)
+    archive = Archive(path, opened)
     if archive.format_version != FORMAT_VERSION:
         raise archive.corrupt(f"its format version is {archive.format_version}")
     with archive.decoding(MANIFEST):

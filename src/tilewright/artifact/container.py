@@ -154,15 +154,15 @@ class Archive:
     The file stays open until `close` or collection: replacing it on disk does not change what is read.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Check everything but the content of the members.
+    def __init__(self, path: Path, opened: int | None = None) -> None:
+        """Check everything but the content of the members. `opened` is the file where it is open already.
 
         Raises:
             UsageError: no such file, or it cannot be opened.
             ArtifactCorrupt: it is no artifact, or not in the one form it can have.
         """
         self.path = path
-        self._descriptor = _open_regular(path)
+        self._descriptor = _open_regular(path) if opened is None else os.dup(opened)
         self._close = weakref.finalize(self, os.close, self._descriptor)
         try:
             self._read_form()

@@ -106,6 +106,19 @@ class PrivateFolder:
                     os.utime(file)
             return read_all(file, status.st_size)
 
+    @contextlib.contextmanager
+    def opened_file(self, *parts: str, max_bytes: int) -> Iterator[int]:
+        """A descriptor of a file that may be used: what is looked at is what is read.
+
+        Raises:
+            NotPrivate: it, or a folder on the way, is not the user's alone, or it is no plain file.
+            OSError: it is missing or cannot be read.
+        """
+        path: Place = (self.root, *parts)
+        with self.opened(*parts[:-1]) as folder, opened_file(folder, parts[-1], path) as (file, status):
+            check_file(status, path, max_bytes)
+            yield file
+
     def write(self, data: Bytes | Iterable[Bytes], *parts: str, replace: bool = True) -> None:
         """Write a whole file, of bytes or of pieces in order. Its mode is 0600 whatever the umask.
 

@@ -148,6 +148,11 @@ class Store:
         connection.set_progress_handler(lambda: next(looks, None) is None, _STEPS_BETWEEN_LOOKS)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
+            connection.execute("PRAGMA schema_version")  # which opens the file
+            if (
+                self._folder is not None
+            ):  # SQLite follows links: one that came after `_is_usable` is still there
+                self._folder.check(path.name, max_bytes=MAX_FILE_BYTES)
             if is_writable and connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
                 with contextlib.suppress(sqlite3.OperationalError):  # another process is just doing it
                     connection.execute("PRAGMA journal_mode = WAL")

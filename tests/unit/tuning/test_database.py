@@ -25,6 +25,7 @@ from tilewright.tuning import (
     Trial,
     TunedPlan,
     TuningDatabase,
+    store,
 )
 from tilewright.tuning.observation import Source
 from tilewright.tuning.schema import OLDEST_TABLES
@@ -273,6 +274,32 @@ def test_a_file_that_is_no_database_is_set_aside_with_one_warning(
     assert same(database.plan(CONTEXT, "model"), PLAN)
     assert [r.message.count("damaged") > 0 for r in caplog.records] == [True]
     assert database.path.with_name("tuning.db.damaged").read_bytes().startswith(b"no database")
+
+
+def test_a_link_that_takes_the_place_of_the_file_is_not_written_through(
+    database: TuningDatabase,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert database.path is not None
+    database.store_plan(CONTEXT, "model", PLAN)
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as connection:
+        connection.execute("CREATE TABLE others (name)")
+    connection.close()
+    before = other.read_bytes()
+
+    def swapped(path: Path) -> sqlite3.Connection:
+        path.unlink(missing_ok=True)
+        path.symlink_to(other)
+        return sqlite3.connect(path, isolation_level=None)
+
+    monkeypatch.setattr(store, "_opened", swapped)
+    with caplog.at_level(logging.WARNING, logger="tilewright"):
+        database.record_trials(CONTEXT, [("site", TRIAL)])
+    assert [r.message.count("is a symbolic link") for r in caplog.records] == [1]
+    assert other.read_bytes() == before
 
 
 def test_a_truncated_or_scribbled_file_never_raises(database: TuningDatabase) -> None:
