@@ -11,13 +11,11 @@ from tilewright.report.figure import (
     Bars,
     Line,
     bar_chart,
-    colour,
     curves,
     drawn,
     folded,
     heading,
     html_table,
-    key,
     note,
     page,
 )
@@ -38,10 +36,9 @@ def latency_page(comparison: Comparison, tables: Sequence[Table], lines: Sequenc
     parts = [note(f"{threads}{streams}, {comparison.num_rounds} rounds in turns.")]
     parts += [html_table(table.heads, table.rows) for table in tables]
     if timed:
-        names = key([(colour(number), label) for number, (label, _) in enumerate(timed)])
-        parts += _distributions(timed, names)
+        parts += _distributions(timed)
         parts += [heading("Percentiles"), drawn(_percentiles(comparison.contestants))]
-        parts += [heading("Rounds"), note(_ROUNDS), names, drawn(_rounds(timed))]
+        parts += [heading("Rounds"), note(_ROUNDS), drawn(_rounds(timed))]
     failed = [(c.label, c.error) for c in comparison.contestants if c.error is not None]
     if failed:
         parts += [heading("Did not run"), html_table(("engine", "why"), failed, is_words=True)]
@@ -56,14 +53,13 @@ _ROUNDS = (
 )
 
 
-def _distributions(timed: Sequence[tuple[str, Timing]], names: str) -> list[str]:
+def _distributions(timed: Sequence[tuple[str, Timing]]) -> list[str]:
     counts = ", ".join(f"{len(timing.runs_ms):,} of {label}" for label, timing in timed)
     pooled = [ms for _, timing in timed for ms in timing.runs_ms]
     said = f"Latencies of all runs: {counts}. The histogram ends where {100 * _UNTIL:g} % of all runs do."
     return [
         heading("Distribution of latency"),
         note(said),
-        names,
         drawn(
             curves("runs that end in time", "latency, ms", "% of runs", [_cumulative(*one) for one in timed])
         ),

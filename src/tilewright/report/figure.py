@@ -172,7 +172,8 @@ def curves(
         mark("line", len(line.points), **_places(line.points), stroke=colour(n), strokeWidth=1.8)
         for n, line in enumerate(lines)
     ]
-    return _plotted(title, marks, xs.axis(x_name), ys.axis(y_name))
+    names = key([(colour(n), line.name) for n, line in enumerate(lines)]) if len(lines) > 1 else ""
+    return _plotted(title, marks, xs.axis(x_name), ys.axis(y_name), names)
 
 
 def page(title: str, parts: Sequence[str]) -> str:
@@ -246,10 +247,13 @@ def colour(number: int) -> str:
 _MARGIN_PX, _BOTTOM_PX = 70, 46  # for the numbers of an axis; for those and its name
 
 
-def _plotted(title: str, marks: Sequence[Drawn], x: dict[str, Any], y: dict[str, Any]) -> str:
+def _plotted(
+    title: str, marks: Sequence[Drawn], x: dict[str, Any], y: dict[str, Any], colours: str = ""
+) -> str:
     margins = {"marginLeft": _MARGIN_PX, "marginRight": 24, "marginTop": 26, "marginBottom": _BOTTOM_PX}
     x = {**x, "labelOffset": _BOTTOM_PX - 8}
-    return chart(title, marks, height_px=_HEIGHT_PX, heads=[_title(title)], x=x, y=y, **margins)
+    heads = [_title(title), colours]
+    return chart(title, marks, height_px=_HEIGHT_PX, heads=heads, x=x, y=y, **margins)
 
 
 def _title(title: str) -> str:

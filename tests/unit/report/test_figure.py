@@ -111,3 +111,11 @@ def test_curves_go_through_their_values(places: list[tuple[float, float]], is_lo
     assert list(zip(line["x"], line["y"], strict=True)) == sorted(places)
     assert drawn["y"]["domain"][0] == 0
     assert max(y for _, y in places) <= drawn["y"]["domain"][1]
+
+
+def test_several_curves_are_named_by_their_colours() -> None:
+    one, two = Line("one", ((0.0, 1.0), (1.0, 2.0))), Line("two & more", ((0.0, 2.0), (1.0, 1.0)))
+    both = curves("t", "x", "y", [one, two], is_logarithmic=False)
+    for name in ("one", "two &amp; more"):
+        assert f"</i>{name}</span>" in both
+    assert "</i>one" not in curves("t", "x", "y", [one], is_logarithmic=False)
