@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from tests.support.cli import tilewright
@@ -10,17 +11,21 @@ from tests.support.pictures import pictures
 from tests.support.reproductions import made
 
 from tilewright.cli.schemas import violations
+from tilewright.options import Options
 from tilewright.reproduce.ios.complexity import figure_5, figure_13
 from tilewright.reproduce.ios.drawing import stages_drawn
 from tilewright.reproduce.ios.example import Example, example, example_block, figure_2, figure_8, held
-from tilewright.reproduce.ios.frameworks import by_node_ns
+from tilewright.reproduce.ios.exhibits import figure_6_here
+from tilewright.reproduce.ios.frameworks import by_node_ns, frameworks_here
 from tilewright.reproduce.ios.paper import FIGURE_1
+from tilewright.reproduce.ios.processor import Measured, measured
 from tilewright.reproduce.ios.runs import (
     BOTH,
     GREEDY,
     MERGE,
     MOLDABLE,
     PARALLEL,
+    SCHEDULES,
     SEQUENTIAL,
     Job,
     Outcome,
@@ -171,6 +176,26 @@ def test_tuned_kernels_are_mapped_once_for_equal_layers() -> None:
 def test_kernels_of_single_operators_take_longer_than_units(squeezenet: Outcome) -> None:
     job = Job("ios_squeezenet", "v100", 1)
     assert by_node_ns(job) > squeezenet.schedules[SEQUENTIAL].time_ns
+
+
+def test_engines_on_this_processor_are_beside_our_schedules() -> None:
+    names = (*SCHEDULES, "onnxruntime")
+    found = {name: Measured(1e6 * n, 0.9e6 * n, 1.1e6 * n) for n, name in enumerate(names, 1)}
+    here = SimpleNamespace(processor={(2, "SqueezeNet"): found}, peers=("onnxruntime",))
+    exhibit = frameworks_here(here)  # type: ignore[arg-type]
+    (figure,) = exhibit.figures
+    assert figure.ours == found["onnxruntime"].median_ns / found[BOTH].median_ns
+    assert exhibit.rows == (("SqueezeNet", "2", "1.00", "5.00", "7.00"),)
+    (row,) = figure_6_here(here).rows  # type: ignore[arg-type]
+    assert len(row) == 2 + len(SCHEDULES)
+
+
+@pytest.mark.slow
+def test_peers_run_in_the_same_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.reproduce.ios.processor._SECONDS", 0.1)
+    found = measured("squeezenet1_1", 1, {"ours": Options()}, ("onnxruntime", "no such engine"))
+    assert set(found) == {"ours", "onnxruntime"}
+    assert all(0 < m.low_ns <= m.median_ns <= m.high_ns for m in found.values())
 
 
 def test_a_drawn_schedule_has_a_box_for_each_operator() -> None:

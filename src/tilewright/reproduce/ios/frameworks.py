@@ -50,8 +50,7 @@ def frameworks(measured: Measurements, device: str) -> Exhibit:
         "A kernel for every operator, one after another, stands for Tensorflow; the paper's units one after "
         "another, each with its activation in one kernel, for TVM-cuDNN and TensorRT; convolutions of one "
         "input merged for TASO. XLA, slower than Tensorflow there, has no stand-in. The paper's frameworks "
-        "have kernels and overheads of their own, which decide there more than what is fused: ours differ "
-        "less from IOS. "
+        "have kernels and overheads of their own, which weigh most on the small SqueezeNet. "
         + (
             "The paper's ratios are of milliseconds in the authors' repository, whose chart the figure is."
             if is_main
