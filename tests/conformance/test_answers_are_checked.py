@@ -351,7 +351,7 @@ ANSWERED_BY: dict[str, set[str]] = {
     "targets.npu.check_levels": {"targets.npu.check_run"},
     "targets.npu.check_order": {"targets.npu.check_run"},
     "targets.npu.check_plan": {"targets.npu.backend"},
-    "targets.npu.check_run": {"reproduce.graphturbo.runs", "targets.npu.check_plan"},
+    "targets.npu.check_run": {"targets.npu.check_plan"},
     "targets.npu.check_sections": {"targets.npu.check_levels", "targets.npu.check_run"},
 }
 NO_CHECKERS_OF_ANSWERS = {"cli.check_verb", "ir.ops.check_shape", "private_files.checks", "planning.checking"}

@@ -6,18 +6,16 @@ import pytest
 from tests.support.integer_networks import integer_network
 
 from tilewright.errors import InternalError
-from tilewright.ir.graph import Value
-from tilewright.ir.graph_regions import RegionMaps, value_regions
-from tilewright.ir.region import Region
-from tilewright.partition import PartitionProblem, Subgraph
+from tilewright.ir.graph_regions import RegionMaps
+from tilewright.partition import PartitionProblem
 from tilewright.partition.base import Partition
-from tilewright.partition.check_splits import _peaks
+from tilewright.partition.check_splits import _peaks, _regions
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.split import WHOLE
 from tilewright.planning import Budget
 from tilewright.schedule import ScheduleProblem
 from tilewright.schedule.instance_orders import ExactOrder, demand_of, peaks_of
-from tilewright.schedule.instances import InstanceNode, Kind, instance_graph
+from tilewright.schedule.instances import Kind, instance_graph
 from tilewright.schedule.orders import Demand
 
 SEEDS = range(24)
@@ -39,15 +37,11 @@ def test_peaks_are_those_of_the_instances_of_a_graph(seed: int) -> None:
         peaks = peaks_of(graph)
         for subgraph in partition.subgraphs:
             ranges = [
-                _peaks(partition, subgraph, tuple(n.outputs), needs_of(subgraph, n))
+                _peaks(partition, subgraph, tuple(n.outputs), *_regions(subgraph, n.outputs, RegionMaps()))
                 for n in graph.nodes
                 if n.kind is Kind.INSTANCE and n.subgraph_id == subgraph.id
             ]
             assert max(r[0] for r in ranges) <= peaks[subgraph.id] <= max(r[1] for r in ranges)
-
-
-def needs_of(subgraph: Subgraph, node: InstanceNode) -> dict[Value, Region]:
-    return value_regions(subgraph.nodes, node.outputs, RegionMaps())
 
 
 def test_a_peak_below_what_is_read_is_a_broken_invariant() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph_regions import RegionMaps
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.check_forms import check_forms
 from tilewright.partition.check_fusions import check_fusions
@@ -17,19 +18,19 @@ def check_partition(problem: PartitionProblem, partition: Partition) -> tuple[Vi
 
     Checked: all of `check_cut`, and the stated cost.
     """
-    found = check_cut(problem.graph, partition)
+    found = check_cut(problem.graph, partition, problem.analysis.maps)
     if any(violation.rule == "cover" for violation in found):
         return found  # whose cost is that of other work
     return (*found, *_check_quality(problem, partition))
 
 
-def check_cut(graph: Graph, partition: Partition) -> tuple[Violation, ...]:
+def check_cut(graph: Graph, partition: Partition, maps: RegionMaps | None = None) -> tuple[Violation, ...]:
     """Everything wrong with how a partition cuts a graph, whatever that costs.
 
     Checked: every node in exactly one subgraph; subgraphs numbered in order and none reads from a later
     one (so that the quotient has no cycle); inputs, constants and outputs complete and without excess; one
     decision per data edge that says what really happened; forms; the records of rules; of a cut that is
-    right so far, layers and splits.
+    right so far, layers and splits, for which `maps` are regions through the graph that are known.
     """
     found = (
         *_check_cover(graph, partition),
@@ -39,7 +40,7 @@ def check_cut(graph: Graph, partition: Partition) -> tuple[Violation, ...]:
         *check_forms(partition),
         *check_fusions(partition),
     )
-    return found or check_splits(partition)
+    return found or check_splits(partition, maps)
 
 
 def _homes(partition: Partition) -> dict[int, list[int]]:

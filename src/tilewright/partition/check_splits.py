@@ -8,7 +8,8 @@ from math import inf
 
 from tilewright.ir.derive import is_complex, macs
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.region import Region, hull, input_regions, volume
+from tilewright.ir.graph_regions import RegionMaps
+from tilewright.ir.region import Region, hull, volume
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.partition.check_rows import chain_links, link_peaks
 from tilewright.partition.split import Split, WeighedSplits
@@ -19,14 +20,18 @@ _TOLERANCE = 1e-9
 Layers = Sequence[Sequence[Node]]
 
 
-def check_splits(partition: Partition, *, recompute_limit: float = inf) -> tuple[Violation, ...]:
+def check_splits(
+    partition: Partition, maps: RegionMaps | None = None, *, recompute_limit: float = inf
+) -> tuple[Violation, ...]:
     """Everything wrong with the splits: nothing, if they are valid.
 
     Checked for every subgraph: layers hold its nodes once, in an order in which they can run, and nothing but
     a layer's end is read elsewhere; the split can be made; how much is computed twice. Where splits were
     weighed: one output, unless it is a single layer; the split is the best option; of every instance, that
-    it fits and that the stated peak is right, rows included that are kept for later instances.
+    it fits and that the stated peak is right, rows included that are kept for later instances. `maps` are
+    regions through the graph that are known.
     """
+    maps = maps or RegionMaps()
     if len(partition.splits) != len(partition.subgraphs):
         return (
             Violation("splits", f"{len(partition.splits)} splits for {len(partition.subgraphs)} subgraphs"),
@@ -37,7 +42,7 @@ def check_splits(partition: Partition, *, recompute_limit: float = inf) -> tuple
         found += _check_layers(subgraph, layers)
         if partition.weighed is not None:
             found += _check_choice(subgraph, split, layers, partition.weighed)
-        found += _check_instances(partition, subgraph, split, recompute_limit)
+        found += _check_instances(partition, subgraph, split, maps, recompute_limit)
     return tuple(found)
 
 
@@ -75,7 +80,7 @@ def _check_choice(
 
 
 def _check_instances(
-    partition: Partition, subgraph: Subgraph, split: Split, recompute_limit: float
+    partition: Partition, subgraph: Subgraph, split: Split, maps: RegionMaps, recompute_limit: float
 ) -> Iterator[Violation]:
     cuts = list(_cuts(split))
     outputs = subgraph.outputs or tuple(subgraph.nodes[-1].results())
@@ -91,14 +96,16 @@ def _check_instances(
     work = 0.0
     for indices in product(*factors[: -1 if split.chain_length > 1 else None]):
         if split.chain_length > 1:
-            low, high, done = _check_chain(partition, subgraph, outputs, cuts, indices)
+            low, high, made = _check_chain(partition, subgraph, outputs, cuts, indices)
         else:
-            regions = _regions(subgraph, _boxes(outputs, cuts, indices))
-            low, high = _peaks(partition, subgraph, outputs, regions)
-            done = sum(macs(n) * _share(n, regions) for n in subgraph.nodes)
-        least, most, work = max(least, low), max(most, high), work + done
+            regions, read = _regions(subgraph, _boxes(outputs, cuts, indices), maps)
+            low, high = _peaks(partition, subgraph, outputs, regions, read)
+            made = [regions]
+        least, most = max(least, low), max(most, high)
+        if recompute_limit < inf:
+            work += sum(n.remembered(macs) * _share(n, regions) for regions in made for n in subgraph.nodes)
     yield from _check_peak(partition, subgraph, least, most)
-    whole = sum(macs(n) for n in subgraph.nodes)
+    whole = sum(n.remembered(macs) for n in subgraph.nodes) if recompute_limit < inf else 0
     if cuts and whole and work > whole * recompute_limit * (1 + _TOLERANCE):
         yield Violation("recompute", f"{subgraph!r} does {work / whole:.3g} times its work")
 
@@ -134,8 +141,8 @@ def _check_chain(
     outputs: tuple[Value, ...],
     cuts: Sequence[tuple[int, int]],
     outer: tuple[int, ...],
-) -> tuple[int, int, float]:
-    """Bounds of the peak, and the work, of instances that keep rows for each other within outer slices."""
+) -> tuple[int, int, Sequence[Mapping[Value, Region]]]:
+    """Bounds of the peak, and what is made, of instances that keep rows for each other in outer slices."""
     layers = [layer.nodes for layer in partition.layers_of(subgraph)]
     slices = [_boxes(outputs, cuts, (*outer, i)) for i in range(cuts[-1][1])]
     links = chain_links(layers, slices)
@@ -150,8 +157,7 @@ def _check_chain(
         )
         for place in range(len(links))
     ]
-    work = sum(macs(n) * _share(n, link.made) for link in links for n in subgraph.nodes)
-    return max(low for low, _ in peaks), max(high for _, high in peaks), work
+    return max(low for low, _ in peaks), max(high for _, high in peaks), [link.made for link in links]
 
 
 def _boxes(
@@ -167,30 +173,27 @@ def _boxes(
     return regions
 
 
-def _regions(subgraph: Subgraph, made: Mapping[Value, Region]) -> dict[Value, Region]:
-    """Regions of all values that one instance touches, node by node."""
-    regions = dict(made)
+def _regions(
+    subgraph: Subgraph, made: Mapping[Value, Region], maps: RegionMaps
+) -> tuple[dict[Value, Region], dict[Node, set[Value]]]:
+    """Regions of all values that one instance touches, node by node, and what each node reads to make its
+    part of the results: a slice of a concatenation not all operands."""
+    regions, read = dict(made), {}
     for node in reversed(subgraph.nodes):
+        own: set[Value] = set()
         for number, value in enumerate(node.outputs):
             if value is None or value not in regions:
                 continue
-            for operand, need in zip(node.inputs, input_regions(node, regions[value], number), strict=True):
+            needs = maps.inputs_of(node, number, regions[value])
+            for operand, need in zip(node.inputs, needs, strict=True):
                 if operand is not None and need is not None and not operand.is_constant:
                     regions[operand] = hull(regions[operand], need) if operand in regions else need
+                    own.add(operand)
             for captured in node.captures:
                 regions[captured] = tuple((0, extent) for extent in captured.shape)
-    return regions
-
-
-def _read(node: Node, regions: Mapping[Value, Region]) -> Iterator[Value]:
-    """What a node reads to make its part of the results: a slice of a concatenation not all operands."""
-    for number, value in enumerate(node.outputs):
-        if value is None or value not in regions:
-            continue
-        for operand, need in zip(node.inputs, input_regions(node, regions[value], number), strict=True):
-            if operand is not None and operand in regions and need is not None:
-                yield operand
-        yield from (captured for captured in node.captures if captured in regions)
+                own.add(captured)
+        read[node] = own
+    return regions, read
 
 
 def _peaks(
@@ -198,11 +201,12 @@ def _peaks(
     subgraph: Subgraph,
     outputs: tuple[Value, ...],
     regions: Mapping[Value, Region],
+    read_by: Mapping[Node, set[Value]],
 ) -> tuple[int, int]:
     """The peak if every result that could be made in place of an operand is, and if none is."""
     layers = [layer.nodes for layer in partition.layers_of(subgraph)]
     needed = [[n for n in layer if any(v in regions for v in n.results())] for layer in layers]
-    reads = [{v for n in layer for v in _read(n, regions)} for layer in needed]
+    reads = [{v for n in layer for v in read_by[n]} for layer in needed]
     makes = [
         {
             v
@@ -213,8 +217,10 @@ def _peaks(
         for layer in needed
     ]
 
+    bytes_of = {v: partition.bytes_of(v, region) for v, region in regions.items()}
+
     def size(values: set[Value]) -> int:
-        return sum(partition.bytes_of(v, regions[v]) for v in values)
+        return sum(bytes_of[v] for v in values)
 
     needed_later = [set(outputs)]
     for read in reversed(reads[1:]):
@@ -228,8 +234,7 @@ def _peaks(
         later = needed_later[step]
         new = size(makes[step])
         is_reused = partition.in_place and any(
-            partition.bytes_of(v, regions[v]) >= new and _may_be_overwritten(layer, v)
-            for v in (live & reads[step]) - later
+            bytes_of[v] >= new and _may_be_overwritten(layer, v) for v in (live & reads[step]) - later
         )
         reused = new if is_reused else 0
         least, most = max(least, size(live) + new - reused), max(most, size(live) + new)
@@ -242,7 +247,7 @@ def _may_be_overwritten(layer: Sequence[Node], value: Value) -> bool:
     reached = {value}
     for node in layer:
         if any(v in reached for v in node.operands()):
-            if is_complex(node):
+            if node.remembered(is_complex):
                 return False
             reached.update(node.results())
     return True

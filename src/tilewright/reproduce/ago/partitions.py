@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from tilewright import zoo
 from tilewright.compiler import optimise
-from tilewright.errors import InternalError
 from tilewright.families import PARTITIONERS, PASSES
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.graph import Graph
@@ -17,7 +16,6 @@ from tilewright.options import Options
 from tilewright.partition import check_partition
 from tilewright.partition.ago.weights import WeightRule
 from tilewright.partition.base import Partition
-from tilewright.planning import Infeasible
 from tilewright.reproduce.ago.paper import TRIVIAL
 from tilewright.targets import find_target
 
@@ -102,10 +100,5 @@ def partitioned(
 def partition_of(graph: Graph, name: str, options: Options) -> Partition:
     """The partition of a graph as the partitioner says, checked; no target has refined it."""
     problem = find_target(options.target).backend(graph, options).partition_problem
-    partition: Partition | Infeasible = PARTITIONERS.get(name).solve(problem, options.search_budget)
-    if isinstance(partition, Infeasible):
-        raise InternalError(f"partitioner {name!r}: {partition}")
-    violations = check_partition(problem, partition)
-    if violations:
-        raise InternalError(f"partitioner {name!r}: {violations[0]}")
-    return partition
+    answer = PARTITIONERS.get(name).solve(problem, options.search_budget)
+    return PARTITIONERS.verified(name, answer, Partition, lambda p: check_partition(problem, p))

@@ -15,6 +15,7 @@ from tilewright.cost.base import Estimate
 from tilewright.cost.energy import EnergyTable
 from tilewright.errors import BudgetExceeded, Outclassed
 from tilewright.families import MEMORY_PLANNERS
+from tilewright.garbage import collected_rarely
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
@@ -264,7 +265,8 @@ class NpuBackend(PlainBackend):
             recipe.memory, scopes.memory, MemoryPlan, lambda plan: check_memory(scopes.timeline.problem, plan)
         )
         what = f"the plan {str(recipe)!r} of {self.graph.name!r} on {self.machine.name}"
-        require_right(what, lambda: check_plan(planned, self.machine))
+        with collected_rarely():  # a run has thousands of parts
+            require_right(what, lambda: check_plan(planned, self.machine))
 
     def _simulate(
         self, schedule: Schedule, recipe: Recipe, is_known: bool = False, most_s: float = inf

@@ -18,7 +18,7 @@ def check_plan(planned: SimulatedPlan, machine: Machine) -> tuple[Violation, ...
     """
     instances, bindings = planned.instances, planned.bindings
     return (
-        check_splits(planned.partition)
+        check_splits(planned.partition, instances.maps)
         or check_instances(instances)
         or check_order(instances, planned.order)
         or check_bindings(instances, bindings)

@@ -246,7 +246,7 @@ def _products(trace: Trace, step: InstanceStep) -> float:
             for output, region in regions.items()
             if (value := node.outputs[output]) is not None
         ]
-        num_products += macs(node) * max(shares)
+        num_products += node.remembered(macs) * max(shares)
     return num_products
 
 
