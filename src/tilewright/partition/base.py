@@ -303,11 +303,16 @@ class PartitionProblem:
     def quality_of(self, subgraphs: Iterable[Subgraph], *, cut_off: bool = False) -> Quality:
         """Cost of a partition into these subgraphs, beside a lower bound on that of all partitions."""
         whole = make_subgraph(0, self.graph.nodes, self.graph)
-        estimates = [self.cost.kernel(subgraph) for subgraph in subgraphs]
-        total = functools.reduce(Estimate.then, estimates) if estimates else self.cost.least(())
+        cost = self.cost_of(subgraphs)
         least = self.cost.least([whole] if whole.nodes else ()).bound(self.objective)
         bound = Bound(least, PARTITIONS, "work of one kernel", self.cost.proves_bounds)
-        return Quality.of(total.cost(self.objective), bound, unit=UNITS[self.objective], cut_off=cut_off)
+        return Quality.of(cost, bound, unit=UNITS[self.objective], cut_off=cut_off)
+
+    def cost_of(self, subgraphs: Iterable[Subgraph]) -> float:
+        """Cost of a partition into these subgraphs."""
+        estimates = [self.cost.kernel(subgraph) for subgraph in subgraphs]
+        total = functools.reduce(Estimate.then, estimates) if estimates else self.cost.least(())
+        return total.cost(self.objective)
 
 
 @runtime_checkable

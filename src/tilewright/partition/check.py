@@ -142,7 +142,7 @@ def _check_edge(
 
 
 def _check_quality(problem: PartitionProblem, partition: Partition) -> Iterator[Violation]:
-    cost = problem.quality_of(partition.subgraphs).cost
+    cost = problem.cost_of(partition.subgraphs)
     quality = partition.quality
     if abs(cost - quality.cost) > 1e-9 * max(1.0, abs(cost)):
         yield Violation("cost", f"stated {quality.cost:g} {quality.unit}, recomputed {cost:g}")

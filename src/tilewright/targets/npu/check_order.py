@@ -45,6 +45,7 @@ class _Walk:
         self.places = _Places(self.scopes.buffers)
         self.moved = self._moved()
         self.moved_at: dict[tuple[int, int], float] = {}  # by reader's node and buffer
+        self.main_extents: dict[int, tuple[int, ...]] = {}  # by step: of the largest that it writes
         self.fetched: dict[str, list[Run]] = {}  # what brought a weight to the shared buffer last
 
     def run(self) -> list[Violation]:
@@ -236,9 +237,13 @@ class _Walk:
     def _axis(self, number: int, buffer: PlacedBuffer) -> int | None:
         """The axis of a buffer that its step makes tile by tile; None if it is there with the last one."""
         axis = self.lowered[number].tiling.axis
-        written = [self.scopes.buffers[i] for i in self.scopes.steps[number].writes]
-        main = max(written, key=lambda b: volume(b.region))
-        return axis if axis is None or extents(main.region) == extents(buffer.region) else None
+        if axis is None:
+            return None
+        if number not in self.main_extents:
+            written = [self.scopes.buffers[i] for i in self.scopes.steps[number].writes]
+            main = max(written, key=lambda b: volume(b.region))
+            self.main_extents[number] = extents(main.region)
+        return axis if self.main_extents[number] == extents(buffer.region) else None
 
     def _needs(
         self, number: int, step: InstanceStep, written: Iterable[PlacedBuffer], tile: int
