@@ -201,9 +201,7 @@ def _table(places: np.ndarray[tuple[int], np.dtype[np.int64]]) -> _Table | None:
 def _places(index: Index, extents: Mapping[str, int], size: int) -> _Places | None:
     """The places that an index visits along an axis of `size`, None where it visits one of them twice."""
     match index:
-        case Affine((), offset):
-            return _Steps(offset, 1, 1)
-        case Affine(terms, offset):
+        case Affine(terms):
             low, _ = index.bounds(extents)
             steps = sorted((abs(c), extents[d]) for d, c in terms if extents[d] > 1)
             if not steps:
@@ -316,7 +314,7 @@ class _Proof:
         if least == 0 and any(d.extent == 0 for d in nest.parallel_dims):
             return
         for position, access in enumerate(nest.reads):
-            if least == 0 and not _is_read(nest, position):
+            if not _is_read(nest, position):
                 continue
             if not _stays_inside(access, nest, extents, may_leave=access.fill is not None):
                 yield f"{format_access(access)} leaves its tensor {list(access.shape)}"
@@ -337,7 +335,7 @@ class _Proof:
             return False
         if operand.kind in ("local", "table"):
             first = self._temporaries.setdefault(operand.key, operand)
-            same = first is operand or (first.shape == operand.shape and first.dtype is operand.dtype)
+            same = first.shape == operand.shape and first.dtype is operand.dtype
             return same and (operand.data is None or operand.data.shape == operand.shape)
         values = self._values[operand.kind]
         value = values[operand.position] if operand.position < len(values) else None

@@ -163,7 +163,7 @@ def _touched(subgraph: Subgraph, split: Split, index: int) -> dict[int, Region]:
     regions: dict[int, Region] = {id(v): _box(v, split, index) for v in subgraph.outputs}
     for node in reversed(subgraph.nodes):
         for position, value in enumerate(node.outputs):
-            if value is None or id(value) not in regions:
+            if id(value) not in regions:
                 continue
             needs = input_regions(node, regions[id(value)], position)
             for operand, need in zip(node.inputs, needs, strict=True):

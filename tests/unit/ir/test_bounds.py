@@ -10,11 +10,13 @@ from hypothesis import given
 from tests.property.checks import EXAMPLES
 from tests.property.mixed_graphs import mixed_graphs
 
-from tilewright.errors import InternalError
+from tilewright.errors import InternalError, ModelRejected
+from tilewright.ir import bounds
 from tilewright.ir.bounds import (
     LARGEST_INDEX,
     find_nest_problem,
     find_out_of_bounds,
+    require_bounded,
     require_bounded_graph,
     require_bounded_nests,
     require_bounded_part,
@@ -22,7 +24,19 @@ from tilewright.ir.bounds import (
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Const, Expr
 from tilewright.ir.graph import Graph, Value
-from tilewright.ir.nest import Access, Affine, Dim, Index, Indirect, Lookup, Nest, Operand, affine
+from tilewright.ir.nest import (
+    Access,
+    Affine,
+    Dim,
+    Index,
+    Indirect,
+    Lookup,
+    Nest,
+    Opaque,
+    Operand,
+    Stepwise,
+    affine,
+)
 from tilewright.ir.ops.build import read
 from tilewright.ir.restrict import RestrictedNests
 from tilewright.ir.text import parse_graph
@@ -150,6 +164,9 @@ def test_writes_that_cover_the_result_are_recognised(shape: tuple[int, ...], par
         ((3, 3), [((("i", 3),), [ROW, ROW]), ((("i", 3), ("j", 2)), [ROW, COLUMN])], "not every element"),
         # As many elements as there are, in parts that overlap.
         ((6,), [((("i", 4),), [ROW]), ((("i", 2),), [affine("i", 3)])], "not every element"),
+        # All of them, but in parts that overlap.
+        ((6,), [((("i", 4),), [ROW]), ((("i", 4),), [affine("i", 2)])], "not every element"),
+        ((2, 2), [((("j", 2),), [affine(0), COLUMN]), ((), [affine(1), affine(0)])], "not every element"),
         (
             (6,),
             [((("i", 2),), [ROW]), ((("i", 3),), [affine("i", 2)]), ((("i", 1),), [affine("i", 3)])],
@@ -332,6 +349,46 @@ def test_data_may_point_at_all_of_a_temporary() -> None:
         fill = Nest((Dim("i", extent),), (), Access(kept, (ROW,)), ONE)
         problem = find_nest_problem([fill, copy], [Value("i", DType.INT64, (4,))], [Value("y", F32, (4,))])
         assert (problem is None) is is_fine
+
+
+def test_padding_behind_what_was_written_is_not_waited_for() -> None:
+    kept, out = Operand("local", 0, F32, (4,)), Operand("output", 0, F32, (3,))
+    fill = Nest((Dim("i", 2),), (), Access(kept, (affine("i", 2),)), ONE)
+    for first, is_fine in ((2, True), (1, False)):
+        source = Access(kept, (affine("i", first),), fill=0.0)
+        copy = Nest((Dim("i", 3),), (source,), Access(out, (ROW,)), read(0, source))
+        assert (find_nest_problem([fill, copy], [], [Value("y", F32, (3,))]) is None) is is_fine
+
+
+def test_axes_behind_one_that_data_index_stay_inside_too() -> None:
+    for offset, is_fine in ((0, True), (1, False)):
+        access = Access(x(3, 4, position=1), (Indirect(0), affine("i", offset)))
+        assert (reads_problem(access, before=(INDICES,)) is None) is is_fine
+
+
+def test_what_a_nodes_nests_do_is_proved_and_what_it_does_on_the_host_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = parse_graph(f"{HEAD}%y: float32[4, 6] = Relu(%x)\n return %y\n}}")
+    wrong = Nest((Dim("i", 4),), (), Access(Operand("output", 0, F32, (4, 6)), (ROW, ROW)), ONE)
+    earlier = Access(Operand("output", 0, F32, (4, 6)), (affine("i", -1), COLUMN), fill=0.0)
+    dims = (Dim("i", 4), Dim("j", 6))
+    steps = Nest(dims, (earlier,), Access(Operand("output", 0, F32, (4, 6)), (ROW, COLUMN)), read(0, earlier))
+    for described, message in (
+        ((wrong,), "not every element of the result 'y'"),
+        (Stepwise("steps", (wrong,), "i"), "not every element of the result 'y'"),
+        (Stepwise("steps", (steps,), "i"), None),
+        ((steps,), "not written yet"),
+        (Opaque("on the host"), None),
+    ):
+        monkeypatch.setattr(bounds, "describe", lambda node, described=described: described)
+        found = find_out_of_bounds(graph)
+        assert found is None if message is None else found is not None and message in found, described
+        if message is None:
+            require_bounded(graph.nodes[0])
+        else:
+            with pytest.raises(ModelRejected, match=f"Relu 'y': .*{message}"):
+                require_bounded(graph.nodes[0])
 
 
 def test_a_temporary_keeps_its_shape_and_type() -> None:
