@@ -1,5 +1,5 @@
-"""PCGC (2022): its tables as ratios between planners on described machines, its rules, its examples.
+"""PCGC (2022): its tables in its units, what its gains consist of, its rules, its examples.
 
-Absolute times and powers of the paper are those of boards that we do not have: what is compared is by how
-much one planner is better than another.
+The paper's boards are not here: our times and powers are simulated, of machines that descriptions stand for,
+so that what one planner gains over another can be compared, not one board with another.
 """
