@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.contest.problem import ContestProblem
 from tilewright.contest.rules import Step
 from tilewright.contest.subgraph import Subgraph, analyse, is_connected, sinks_of
-from tilewright.contest.tiling import NONE, Tiling, best_tiling
+from tilewright.contest.tiling import NONE, Tiling, best_tiling, least_compute, least_time
 from tilewright.contest.walk import SMALL, walk
 from tilewright.joint.base import Block, Mask, bits, union
 from tilewright.planning import Bound, Rule, Space
@@ -33,6 +33,7 @@ class ContestPricer:
         self._subgraphs: dict[Mask, Subgraph | None] = {}
         self._tilings: dict[Block, Tiling] = {}
         self._cases: dict[Any, Tiling] = {}
+        self._least_times: dict[Any, float] = {}
         self._basics: dict[Mask, tuple[float, int]] = {}
         self._walk: Callable[..., tuple[float, int]] = walk
         if len(problem.operators) > SMALL:
@@ -140,7 +141,11 @@ class ContestPricer:
         sinks = sinks_of(problem, members)
         if len({(problem.widths[t], problem.heights[t]) for t in sinks}) != 1:
             return inf
-        compute, moved = self._least(layers)
+        subgraph = self.subgraph(layers)
+        if subgraph is None:
+            return inf
+        _, moved = self._least(layers)
+        compute = least_compute(problem, subgraph)
         reads = union(self._predecessors[i] for i in members) & ~layers
         near = [size for i in bits(reads) if (size := self._size(i)) < problem.capacity]
         near += [size for t in sinks if (size := problem.size(t)) < problem.capacity and t in problem.users]
@@ -165,6 +170,16 @@ class ContestPricer:
             basics[1] - sum(map(self._size, bits(block.resident))) + sum(map(self._size, bits(block.stores)))
         )
         return max(basics[0], moved / self.problem.bandwidth)
+
+    def tight_least(self, block: Block) -> float:
+        """The lower bound at the granularity for which it is lowest."""
+        subgraph = self.subgraph(block.layers)
+        if subgraph is None:
+            return inf
+        resident, retained = self._tensors(block.resident), self._tensors(block.keeps)
+        return least_time(
+            self.problem, subgraph, resident=resident, retained=retained, known=self._least_times
+        )
 
     def price(self, block: Block) -> float:
         """The time at the best granularity."""

@@ -113,6 +113,35 @@ def best_tiling(
     return found
 
 
+def least_compute(problem: ContestProblem, subgraph: Subgraph) -> float:
+    """Compute time with the fewest tiles and steps that there can be."""
+    native_w, native_h, native_k = problem.native
+    _, step, end, whole = _compute_rates(problem, subgraph)
+    num_tiles = -(-subgraph.width // native_w) * -(-subgraph.height // native_h)
+    shortest = min(subgraph.root_depths, default=0)
+    fewest = -(-shortest // min(native_k, subgraph.least_depth)) if shortest else 0
+    return num_tiles * (whole + step * fewest + end)
+
+
+def least_time(
+    problem: ContestProblem,
+    subgraph: Subgraph,
+    *,
+    resident: frozenset[int],
+    retained: frozenset[int],
+    known: dict[Any, float],
+) -> float:
+    """A lower bound of the time at any granularity, without a walk: exact where no walk is needed."""
+    key = _structure(problem, subgraph, resident, retained)
+    found = known.get(key)
+    if found is None:
+        tensors = [x.tensor for x in subgraph.loads if x.tensor not in resident]
+        case = _Case.of(problem, subgraph, resident, retained)
+        has_twice = len(set(tensors)) < len(tensors)
+        found = known[key] = _Choice(problem, subgraph, resident, retained, has_twice, walk, {}).least(case)
+    return found
+
+
 def _structure(
     problem: ContestProblem, subgraph: Subgraph, resident: frozenset[int], retained: frozenset[int]
 ) -> tuple[Any, ...]:
@@ -429,6 +458,18 @@ class _Choice(NamedTuple):
             )
             for part, grouped, single in self._parts(case, grid):
                 best = self._best_of_grid(part, grouped, single, best, is_exhaustive=is_exhaustive)
+        return best
+
+    def least(self, case: _Case) -> float:
+        """A lower bound of the time over all granularities that may fit."""
+        best = inf
+        grid = _grid(case.width, case.height, case.depth, case.least_depth, self.problem.native, False)
+        for part, grouped, single in self._parts(case, grid):
+            low = self._without_lone(grouped, single) if grouped.lone or not grouped.is_simple else grouped
+            times, fits, least = self._estimates(part, low)
+            if low.is_simple:
+                least = np.maximum(least, times.min(axis=0))
+            best = min(best, float(np.min(least, where=fits, initial=inf)))
         return best
 
     def _parts(self, case: _Case, grid: _Grid) -> Iterator[tuple[_Grid, _Case, tuple[bool, bool, bool]]]:

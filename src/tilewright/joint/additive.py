@@ -99,6 +99,7 @@ def shortest(
     below: float,
     *,
     floors: Sequence[float] | None = None,
+    tight_least: Callable[[Block], float] | None = None,
     is_due: Callable[[], bool] = lambda: False,
     keep_costs: bool = False,
     is_once: bool = False,
@@ -123,6 +124,8 @@ def shortest(
             if block.reads & ~part.layers & ~part.stored:
                 continue
             value = pricer.least(block)
+            if value - floor_sum < slack and tight_least is not None:
+                value = max(value, tight_least(block))
             if value - floor_sum < slack:
                 blocks.append(block)
                 values.append(value)

@@ -98,6 +98,10 @@ class SetPricer(Pricer, Protocol):
         """A lower bound of every block that runs exactly these layers; infinite if there is none."""
         ...
 
+    def tight_least(self, block: Block) -> float:
+        """A lower bound of a block's cost that is close to it, cheaper to ask than its price."""
+        ...
+
 
 class Plan(NamedTuple):
     """Blocks in their order, and the sum of their costs."""

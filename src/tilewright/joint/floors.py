@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.extras import imported
-from tilewright.joint.base import Mask, Pricer, SetPricer
+from tilewright.joint.base import Block, Mask, SetPricer
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 
@@ -36,58 +36,63 @@ class StrongFloors:
 def strong_floors(
     pricer: SetPricer, sets: Sequence[Mask], below: float, is_due: Callable[[], bool]
 ) -> StrongFloors | None:
-    """The floors with the greatest sum, or with one that reaches `below`; None when the time is over."""
+    """The floors with the greatest sum, or with one that reaches `below`.
+
+    When the time is over, those that are known; None if there are none.
+    """
     costs = np.array([pricer.least_of(layers) for layers in sets])
     possible = np.isfinite(costs)
     sets = [s for s, ok in zip(sets, possible, strict=True) if ok]
     costs = costs[possible]
     members = np.array([[s >> i & 1 for i in range(pricer.num_layers)] for s in sets], float)
-    is_exact = np.zeros(len(sets), bool)
+    known = np.zeros(len(sets), int)  # 0: a lower bound, 1: a closer one, 2: the price
     program = _Program(pricer.num_layers)
     active = np.flatnonzero(members.sum(axis=1) == 1)
     program.add(members[active], costs[active], active)
     num_priced = 0
-    while True:
+    best: np.ndarray | None = None
+    is_open = True
+    while is_open and not is_due():
         checkpoint()
-        if is_due():
-            return None
         floors, weights = program.solve()
         waste = costs - members @ floors
-        bound = float(floors.sum())
-        tolerance = _ROUNDING * max(bound, 1.0)
+        tolerance = _ROUNDING * max(float(floors.sum()), 1.0)
         violated = np.flatnonzero(waste < -tolerance)
         if len(violated):
             worst = violated[np.argsort(waste[violated], kind="stable")[:_ROWS_A_ROUND]]
             program.add(members[worst], costs[worst], worst)
             continue
-        loose = [n for n, weight in weights.items() if weight > 1e-9 and not is_exact[n]]
-        if not loose or bound >= below * (1 - _ROUNDING):
-            break
-        for n in loose:
+        best = floors
+        loose = [n for n, weight in weights.items() if weight > 1e-9 and known[n] < 2]
+        is_open = bool(loose) and float(floors.sum()) < below * (1 - _ROUNDING)
+        for n in loose if is_open else []:
             if is_due():
-                return None
-            costs[n] = max(costs[n], _least_price(pricer, sets[n], below))
-            is_exact[n] = True
+                break
+            known[n] += 1
+            ask = pricer.price if known[n] == 2 else pricer.tight_least
+            costs[n] = max(costs[n], _least_cost(pricer, sets[n], below, ask))
             num_priced += 1
             program.change(n, costs[n])
+    if best is None:
+        return None
     # Solvers are exact to a tolerance: floors are lowered until every set allows them.
-    sums = members @ floors
+    sums = members @ best
     share = float(np.min(np.where(sums > 0, costs / np.maximum(sums, 1e-300), inf), initial=1.0))
-    floors = np.maximum(floors * min(share, 1.0), 0.0)
+    floors = np.maximum(best * min(share, 1.0), 0.0)
     bound = float(floors.sum())
     kept = costs - members @ floors < below - bound + _ROUNDING * max(bound, 1.0)
     chosen = tuple(s for s, ok in zip(sets, kept, strict=True) if ok)
     return StrongFloors(tuple(map(float, floors)), bound, chosen, num_priced)
 
 
-def _least_price(pricer: Pricer, layers: Mask, below: float) -> float:
-    """The least cost of a block that runs these layers; at most `below`, above which it does not matter."""
+def _least_cost(pricer: SetPricer, layers: Mask, below: float, ask: Callable[[Block], float]) -> float:
+    """A lower bound of all blocks that run these layers; at most `below`, above which it does not matter."""
     values = sorted((pricer.least(block), n, block) for n, block in enumerate(pricer.blocks(layers)))
     best = below
     for least, _, block in values:
         if least >= best:
             break
-        best = min(best, pricer.price(block))
+        best = min(best, max(least, ask(block)))
     return best
 
 

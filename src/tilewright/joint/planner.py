@@ -13,11 +13,15 @@ from tilewright.planning import Bound, Budget, Meter, Quality
 from tilewright.records import dataclass
 
 PROVABLE = 20
-"""Layers up to which a proof is tried when no window finds anything."""
+"""Layers up to which a proof is tried after few windows that find nothing."""
 
-MAX_SETS = 1 << 20
+MAX_SETS, MAX_SETS_OF_MORE = 1 << 20, 30_000
+"""Connected sets of layers up to which a proof is tried, of that many layers and of more."""
 
-COARSE_IDLE, IDLE = 60, 1000
+STEPS_OF_PROOF = 50
+"""States expanded or blocks priced by a proof that count as one evaluation."""
+
+COARSE_IDLE, IDLE = 60, 200
 """Windows in a row without success after which a search gives up."""
 
 
@@ -42,7 +46,7 @@ def solve(
     coarse: Pricer | None = None,
     publish: Callable[[Plan], None] = lambda plan: None,
 ) -> JointAnswer:
-    """The cheapest plan that the budget finds; an evaluation is a window that is solved.
+    """The cheapest plan that the budget finds; an evaluation is a window, or a part of a proof.
 
     `coarse` prices blocks of fewer decisions, and faster: windows are solved with it, and what is found is
     priced again.
@@ -97,20 +101,32 @@ def _proof(pricer: SetPricer, plan: Plan, meter: Meter) -> _Proof:
     """The whole graph as one window, as far as the budget lasts."""
     proof = _Proof(plan, [])
     is_reached = pricer.bound.is_reached(plan.cost)
-    if pricer.num_layers > PROVABLE or is_reached or _is_spent(meter):
+    if is_reached or _is_spent(meter):
         return proof
 
-    def is_due() -> bool:
-        return _is_late(meter)
+    num_asked = 0
 
-    sets = connected_sets(pricer, [1 << i for i in range(pricer.num_layers)], MAX_SETS)
+    def is_due() -> bool:
+        nonlocal num_asked
+        num_asked += 1
+        return _is_late(meter) or (num_asked % STEPS_OF_PROOF == 0 and not meter.spend())
+
+    most = MAX_SETS if pricer.num_layers <= PROVABLE else MAX_SETS_OF_MORE
+    sets = connected_sets(pricer, [1 << i for i in range(pricer.num_layers)], most)
     strong = None if sets is None else strong_floors(pricer, sets, plan.cost, is_due)
     if strong is None:
         return proof
     proof.num_priced = strong.num_priced
     part = Part((1 << pricer.num_layers) - 1, 0, pricer.goal)
     found = shortest(
-        pricer, part, strong.sets, plan.cost, floors=strong.floors, is_due=is_due, keep_costs=True
+        pricer,
+        part,
+        strong.sets,
+        plan.cost,
+        floors=strong.floors,
+        tight_least=pricer.tight_least,
+        is_due=is_due,
+        keep_costs=True,
     )
     proof.num_states, proof.num_priced = found.num_states, found.num_priced + strong.num_priced
     proof.plan = found.plan or plan
@@ -118,10 +134,8 @@ def _proof(pricer: SetPricer, plan: Plan, meter: Meter) -> _Proof:
         proof.bounds.append(Bound(proof.plan.cost, pricer.space, "shortest path over states"))
         proof.certificate = Certificate(pricer, part, strong.floors, proof.plan.cost, found.costs)
     else:
-        bound = max(strong.bound, found.bound)
-        proof.bounds.append(
-            Bound(min(bound, plan.cost), pricer.space, "floors of layers by linear programming")
-        )
+        bound = min(max(strong.bound, found.bound), proof.plan.cost)
+        proof.bounds.append(Bound(bound, pricer.space, "floors of layers by linear programming"))
     return proof
 
 

@@ -74,7 +74,8 @@ class Repair:
                     return self.plan
                 misses = 0 if self.plan.cost < before * (1 - _ROUNDING) else misses + 1
         idle = 0
-        while idle < num_idle:
+        is_small = self.pricer.num_layers <= LADDER[-1].num_units  # single layers were windows of everything
+        while idle < num_idle and not is_small:
             checkpoint()
             if self._is_best() or not self.meter.spend():
                 break

@@ -68,7 +68,7 @@ def test_answers_repeat() -> None:
 
 
 def test_more_effort_costs_no_more() -> None:
-    pricer = ContestPricer(random_problem(3, 9))
+    pricer = ContestPricer(random_problem(6, 6))
     costs = [solve(pricer, Budget(trials), unit="").plan.cost for trials in (0, 1, 5, 50)]
     assert costs == sorted(costs, reverse=True)
     assert costs[0] <= one_by_one(pricer).cost
