@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from math import inf, isclose
+from math import inf
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.garbage import collected_rarely
@@ -34,7 +34,7 @@ from tilewright.records import dataclass
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
-from tilewright.schedule.space import bounds_before_merges
+from tilewright.schedule.space import bounds_with_merges
 from tilewright.steps import STORED_TUNING, StepInfo, TuningInfo, TuningSettings
 from tilewright.targets import find_target, runs_steps
 from tilewright.targets.base import Backend, Code, Target
@@ -426,10 +426,9 @@ class Planner:
         partition = self.backend.rewritten(asked, partition, progress=self.clock.report)
         problem = self.schedule_problem(partition, recipe)
         quality = problem.quality_of(schedule.stages, schedule.splits)
-        if isclose(quality.cost, planned.cost, rel_tol=1e-9):
-            bounds = (*quality.bounds, *bounds_before_merges(planned, above=quality.highest.value))
-            cut_off = planned.status is Status.CUT_OFF
-            quality = Quality.of(quality.cost, *bounds, unit=quality.unit, cut_off=cut_off)
+        bounds = bounds_with_merges(quality, planned)
+        cut_off = planned.status is Status.CUT_OFF
+        quality = Quality.of(quality.cost, *bounds, unit=quality.unit, cut_off=cut_off)
         schedule = replace(schedule, partition=partition, quality=quality)
         require_right(
             f"the graph merged as scheduler {recipe.schedule!r} asks",

@@ -173,7 +173,9 @@ class SimulatedCost:
     )
     bytes: Mapping[str, int] = field(metadata=about("By level and direction, of one cluster."))
     utilization: Mapping[str, float] = field(metadata=about("Share of the time that each unit runs."))
-    lower_bound_s: float
+    lower_bound_s: float = field(
+        metadata=about("Lower bound of all plans of the network that run the same way, of any partition.")
+    )
     bound_by: str = field(metadata=about("The unit that is busy for so long at least."))
 
     @property

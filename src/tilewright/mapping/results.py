@@ -17,7 +17,7 @@ from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.hardware.machine import Machine
 from tilewright.loops.mapping import LevelLoops
 from tilewright.loops.problem import Problem
-from tilewright.mapping.base import MappingSolution
+from tilewright.mapping.base import MAPPINGS, MappingSolution
 from tilewright.mapping.cases import Case
 from tilewright.mapping.comparison import MapComparison, compared
 from tilewright.mapping.drawing import DrawnMapping, drawn
@@ -380,7 +380,7 @@ class MapResult(WithEnergies):
         total = self.total
         if len(self.layers) == 1:
             lines += self.drawn()[0].lines()
-            lines += self._unpadded()
+            lines += self._proven()
             if self.layers[0].block is not None:
                 lines += self.layers[0].block.lines()
         else:
@@ -389,6 +389,7 @@ class MapResult(WithEnergies):
                 f"{energy_text(total.energy_pj, self.energy_source)}, "
                 f"at least {energy_text(total.bound_energy_pj, self.energy_source)}"
             )
+            lines.append(self._num_optimal())
         if self.streamed and len(self.layers) > 1:
             lines.append(
                 f"{len(self.streamed)} other operators, unfused and streamed once: at least "
@@ -405,14 +406,21 @@ class MapResult(WithEnergies):
             lines.append(f"mapped onto {self.mapped_onto}")
         return [*lines, energy_line(self.energy_source)]
 
-    def _unpadded(self) -> list[str]:
-        """What was proven of mappings that pad nothing, where all mappings are not proven to take as much."""
-        layer = self.layers[0]
-        quality, bound = layer.solution.quality, layer.bound_unpadded
-        if bound is None or bound <= quality.bound * (1 + 1e-9) or layer.padding > 0:
-            return []
-        above = 100 * max(0.0, quality.cost / bound - 1)
-        return [f"at most {above:.1f} % above the least of mappings that pad nothing"]
+    def _proven(self) -> list[str]:
+        """Of which mappings a single layer's is the best, or how far above their bound it is."""
+        quality = self.layers[0].solution.quality
+        if quality.optimal_among is not None:
+            return [f"optimal among {quality.optimal_among}"]
+        return [
+            f"at most {100 * quality.gap_to(bound):.1f} % above the least of {bound.space}"
+            for bound in quality.bounds
+            if bound.value > 0
+        ]
+
+    def _num_optimal(self) -> str:
+        """How many layers have the best of all mappings."""
+        spaces = [layer.solution.quality.optimal_among for layer in self.layers]
+        return f"optimal among {MAPPINGS}: {spaces.count(MAPPINGS)} of {len(spaces)}"
 
     def __repr__(self) -> str:
         total = self.total

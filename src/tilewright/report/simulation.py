@@ -38,7 +38,11 @@ def cost_rows(cost: SimulatedCost) -> list[tuple[str, str]]:
     busiest_first = sorted(cost.utilization.items(), key=lambda item: (-item[1], item[0]))
     return [
         ("time", f"{cost.time_s * 1e3:.3f} ms"),
-        ("at least", f"{cost.lower_bound_s * 1e3:.3f} ms ({cost.bound_by}): {100 * cost.gap:.0f} % above"),
+        (
+            "at least",
+            f"{cost.lower_bound_s * 1e3:.3f} ms for all plans of the network ({cost.bound_by}): "
+            f"{100 * cost.gap:.0f} % above",
+        ),
         *_energy_rows(cost),
         ("main memory", f"{read} read, {written} written"),
         ("busy", ", ".join(f"{unit} {100 * share:.0f} %" for unit, share in busiest_first)),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import isclose
 
 from tilewright.planning.quality import Bound, Quality, Rule, Space
 
 OF_PARTITION = Rule("of this partition")
+SAME_MERGES = Rule("that merge as this one")
 BEFORE_MERGES = Rule("of the partition before merges")
 WITHOUT_MERGES = Rule("without merges")
 WHOLE_SUBGRAPHS = Rule("of whole subgraphs")
@@ -26,9 +28,17 @@ SCHEDULES = Space("schedules")
 """All schedules of the network, whatever its partition; run as the target was asked to run it."""
 
 
-def bounds_before_merges(planned: Quality, above: float) -> Iterator[Bound]:
-    """What a scheduler proved of a partition whose merges have since been made, where that is higher."""
-    for bound in planned.bounds:
-        if bound.value > above:
-            rules = tuple(BEFORE_MERGES if rule == OF_PARTITION else rule for rule in bound.space.rules)
-            yield replace(bound, space=Space(bound.space.of, rules))
+def bounds_with_merges(merged: Quality, planned: Quality) -> Iterator[Bound]:
+    """Bounds of a schedule whose merges have been made: of schedules that make the same ones, then what its
+    scheduler proved of those of the partition before, where that is higher and costs are equal."""
+    for bound in merged.bounds:
+        yield _renamed(bound, WITHOUT_MERGES, SAME_MERGES)
+    if isclose(merged.cost, planned.cost, rel_tol=1e-9):
+        for bound in planned.bounds:
+            if bound.value > merged.highest.value:
+                yield _renamed(bound, OF_PARTITION, BEFORE_MERGES)
+
+
+def _renamed(bound: Bound, rule: Rule, new: Rule) -> Bound:
+    rules = tuple(new if kept == rule else kept for kept in bound.space.rules)
+    return replace(bound, space=Space(bound.space.of, rules))

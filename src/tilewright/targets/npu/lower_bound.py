@@ -1,4 +1,4 @@
-"""What no plan of a network goes below on a machine, however it is cut, ordered, bound and placed.
+"""Lower bound of all plans of a network on a machine, however it is cut, ordered, bound and placed.
 
 Each unit has work that nobody takes from it, and where steps overlap the busiest one decides; where nothing
 overlaps, they follow each other. Before any of that there is a launch. Counted is what every plan has:
