@@ -240,7 +240,7 @@ def test_a_mapping_of_a_step_is_checked(monkeypatch: pytest.MonkeyPatch) -> None
     solve = Exact.solve
     monkeypatch.setattr(Exact, "solve", lambda *arguments: cheaper_mapping(solve(*arguments)))
     with pytest.raises(InternalError, match=r"the mapping of .* by 'exact' is wrong: cost"):
-        compile_graph(chained(64, 16), Options(target="jetson-nano", partition="layerwise"))
+        compile_graph(chained(64, 16), Options(target="stcp920", partition="layerwise"))
     (run,) = runs_of(chained())
     with pytest.raises(InternalError, match=r"the mapping of .* by 'exact' is wrong: cost"):
         chains.ChainSolver(load_preset("eyeriss"), "energy").solve(run)
@@ -333,7 +333,8 @@ ANSWERED_BY: dict[str, set[str]] = {
     "mapping.chains.check": {"mapping.chains.solve"},
     "mapping.check": {"mapping.checked", "mapping.gpu", "mapping.solve"},
     "mapping.check_launch": {"mapping.solve"},
-    "mapping.checked": {"mapping.chains.price", "mapping.solve", "targets.npu.tile_mapping"},
+    "mapping.checked": {"mapping.chains.price", "mapping.solve"}
+    | {"targets.npu.mapped_products", "targets.npu.tile_mapping"},
     "memory.check": {"memory", "memory.check_scopes", "targets.base"}
     | {"targets.npu.backend", "targets.validate"},
     "memory.check_scopes": {"targets.npu.check_plan"},

@@ -30,6 +30,7 @@ from tilewright.loops.mapping import LevelLoops, Loop
 from tilewright.loops.mapping import Mapping as LoopMapping
 from tilewright.loops.problem import Problem
 from tilewright.mapping.base import MappingProblem
+from tilewright.mapping.checked import solved
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
 from tilewright.mapping.network import layers_in, products_of
 from tilewright.planning import UNLIMITED, Budget, Infeasible
@@ -254,7 +255,7 @@ class ProductMapper:
         budget = Budget(UNLIMITED)
         try:
             if part.threads is None:
-                answer = MAPPERS.get(SEARCH).solve(MappingProblem(problem, part), budget)
+                answer = solved(MAPPERS.get(SEARCH), MappingProblem(problem, part), budget)
             else:
                 mapper = MAPPERS.get(BLOCKS)
                 answer = solve_blocks(
