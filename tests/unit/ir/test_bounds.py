@@ -238,6 +238,13 @@ def test_reads_inside_are_accepted(access: Access, before: Sequence[Access]) -> 
         # Nothing is inside an axis without elements, so an index cannot be kept there.
         (Access(x(0, position=1), (Indirect(0),)), (INDICES,), "leaves its tensor"),
         (Access(x(3, position=1), (Indirect(7),)), (INDICES,), "leaves its tensor"),
+        (Access(x(3, position=1), (Indirect(2),)), (INDICES,), "leaves its tensor"),
+        (Access(x(3, position=1), (Indirect(-1),)), (INDICES,), "leaves its tensor"),
+        (
+            Access(x(3, position=2), (Indirect(1),)),
+            (INDICES, Access(x(4, 4, position=1, dtype=DType.INT64), (Indirect(0), ROW))),
+            "leaves its tensor",
+        ),
         (Access(x(3, position=1), (Indirect(1),)), (INDICES,), "leaves its tensor"),
         (Access(Operand("local", 0, F32, (4,)), (ROW,)), (), "not written yet"),
         (Access(Operand("output", 0, F32, (4,)), (ROW,)), (), "not written yet"),
@@ -292,6 +299,8 @@ def test_a_part_of_a_temporary_is_read_after_it_was_written() -> None:
         ((3, 1, 3), affine(2), "not written yet"),
         ((3, 1, 3), affine(0), "not written yet"),
         ((3, 1, 3), affine(8), "not written yet"),
+        ((1, 4, 1), affine(4), None),
+        ((1, 4, 1), affine(3), "not written yet"),
         # Places 2 to 5 of 9: not one before, not one behind.
         ((1, 2, 4), affine("i", 2), None),
         ((1, 2, 4), affine("i", 4), None),
@@ -349,6 +358,14 @@ def test_data_may_point_at_all_of_a_temporary() -> None:
         fill = Nest((Dim("i", extent),), (), Access(kept, (ROW,)), ONE)
         problem = find_nest_problem([fill, copy], [Value("i", DType.INT64, (4,))], [Value("y", F32, (4,))])
         assert (problem is None) is is_fine
+
+
+def test_an_input_is_not_written() -> None:
+    nests = [
+        Nest((Dim("i", 4),), (), Access(operand, (ROW,)), ONE)
+        for operand in (x(4), Operand("output", 0, F32, (4,)))
+    ]
+    assert "is no result" in str(find_nest_problem(nests, [Value("x", F32, (4,))], [Value("y", F32, (4,))]))
 
 
 def test_padding_behind_what_was_written_is_not_waited_for() -> None:
