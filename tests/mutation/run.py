@@ -374,18 +374,29 @@ def judged(module: str, args: argparse.Namespace) -> Score:
     return judge.score
 
 
+def _key(module: str, survivor: str) -> tuple[str, str, str, str]:
+    """How `equivalent.diff` names a mutant that was printed."""
+    where, was, now = survivor.split("\n")
+    return module, where.rpartition(":")[0], was[2:], now[2:]
+
+
 def table() -> Iterator[str]:
     """The scores kept in `build/mutation`, as a table in Markdown."""
     yield "| module | mutants | judged | killed | equivalent | survivors | score |"
     yield "|---|--:|--:|--:|--:|--:|--:|"
     scores = [Score(**json.loads(path.read_text())) for path in sorted(RESULTS.glob("*.json"))]
     scores.sort(key=lambda score: score.module)
+    known = equivalents()
+    for score in scores:  # what was argued since
+        argued = [text for text in score.survivors if _key(score.module, text) in known]
+        score.equivalent += len(argued)
+        score.survivors = [text for text in score.survivors if text not in argued]
     columns = ("of", "total", "killed", "equivalent")
     sums = Score("all", *(sum(getattr(score, column) for score in scores) for column in columns))
     sums.survivors = [mutant for score in scores for mutant in score.survivors]
     for score in (*scores, sums):
         counts = (score.of, score.total, score.killed, score.equivalent, len(score.survivors))
-        label = "all" if score is sums else f"`{score.module}`"
+        label = "these" if score is sums else f"`{score.module}`"
         yield f"| {label} | {' | '.join(f'{count:,}' for count in counts)} | {score.share:.1%} |"
 
 

@@ -258,6 +258,8 @@ def test_what_a_mapper_says_of_its_mapping_holds_to_the_last_unit() -> None:
     assert check_solution(task, at_the_bound) == ()
     rounded = saying(cycles=answer.bound_cycles, energy_pj=answer.bound_energy_pj * (1 - 1e-14))
     assert check_solution(task, rounded) == ()
+    wrong = replace(answer, mapping=mapping(memory="R3P4C2"))
+    assert {"cover", "work"} <= {violation.rule for violation in check_solution(task, wrong)}
     for changes, rule in (
         ({"cycles": answer.bound_cycles - 1}, "bound"),
         ({"energy_pj": answer.bound_energy_pj * (1 - 1e-9)}, "bound"),

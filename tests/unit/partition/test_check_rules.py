@@ -15,6 +15,7 @@ from tilewright.partition.check_forms import form_violations
 from tilewright.partition.check_fusions import check_fusions
 from tilewright.partition.form import MAX_BLOCKS, Blocking, Form, KernelForm
 from tilewright.partition.fusion_records import FusionRecord, Verdict
+from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Provenance
 
 
@@ -94,6 +95,11 @@ def test_what_crosses_a_subgraphs_border_is_stated_once(place: int, what: str) -
         if wrong != stated:
             found = rules(with_subgraph(place, **{what: wrong}))
             assert [rule for rule in found if rule != "cost"] == ["externals"], (what, wrong)
+
+
+def test_splits_are_looked_at_where_the_cut_is_right() -> None:
+    assert rules(replace(GOOD, splits=(WHOLE, Split(0, 4), WHOLE))) == []
+    assert rules(replace(GOOD, splits=(WHOLE, Split(0, 5), WHOLE))) == ["split"]
 
 
 def test_what_is_read_inside_and_outside_crosses() -> None:
