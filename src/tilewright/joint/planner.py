@@ -12,11 +12,11 @@ from tilewright.joint.space import connected_sets
 from tilewright.planning import Bound, Budget, Meter, Quality
 from tilewright.records import dataclass
 
-PROVABLE = 20
-"""Layers up to which a proof is tried after few windows that find nothing."""
+PROVABLE, MOST_PROVABLE = 20, 128
+"""Layers up to which a proof is tried, whatever their number of connected sets, and where these are few."""
 
 MAX_SETS, MAX_SETS_OF_MORE = 1 << 20, 30_000
-"""Connected sets of layers up to which a proof is tried, of that many layers and of more."""
+"""Connected sets of layers up to which a proof is tried, of so many layers."""
 
 STEPS_OF_PROOF = 50
 """States expanded or blocks priced by a proof that count as one evaluation."""
@@ -63,8 +63,13 @@ def solve(
         return JointAnswer(plan, quick, quality, repair.num_windows, 0, 0, None)
     publish(fine)
     again = Repair(pricer, fine, meter, publish, seed=1)
-    fine = again.run(IDLE if pricer.num_layers > PROVABLE else COARSE_IDLE)
-    proof = _proof(pricer, fine, meter)
+    if pricer.num_layers <= PROVABLE:
+        proof = _proof(pricer, again.run(COARSE_IDLE), meter, share=1.0)
+    else:
+        proof = _proof(pricer, fine, meter, share=0.5)
+    if proof.certificate is None:
+        again.plan = proof.plan
+        proof.plan = again.run(IDLE)
     publish(proof.plan)
     return JointAnswer(
         plan=proof.plan,
@@ -97,22 +102,28 @@ class _Proof:
     certificate: Certificate | None = None
 
 
-def _proof(pricer: SetPricer, plan: Plan, meter: Meter) -> _Proof:
-    """The whole graph as one window, as far as the budget lasts."""
+def _proof(pricer: SetPricer, plan: Plan, meter: Meter, share: float) -> _Proof:
+    """The whole graph as one window, as far as a share of what is left of the budget lasts."""
     proof = _Proof(plan, [])
     is_reached = pricer.bound.is_reached(plan.cost)
-    if is_reached or _is_spent(meter):
+    if is_reached or pricer.num_layers > MOST_PROVABLE or _is_spent(meter):
         return proof
 
     num_asked = 0
+    end_s = 0.0 if meter.left_s is None else meter.left_s * (1 - share)
+    most = meter.num_evaluations + int((meter.budget.max_evaluations - meter.num_evaluations) * share)
 
     def is_due() -> bool:
         nonlocal num_asked
         num_asked += 1
-        return _is_late(meter) or (num_asked % STEPS_OF_PROOF == 0 and not meter.spend())
+        if meter.left_s is not None and meter.left_s <= end_s:
+            return True
+        if meter.num_evaluations >= most:
+            return True
+        return num_asked % STEPS_OF_PROOF == 0 and not meter.spend()
 
-    most = MAX_SETS if pricer.num_layers <= PROVABLE else MAX_SETS_OF_MORE
-    sets = connected_sets(pricer, [1 << i for i in range(pricer.num_layers)], most)
+    max_sets = MAX_SETS if pricer.num_layers <= PROVABLE else MAX_SETS_OF_MORE
+    sets = connected_sets(pricer, [1 << i for i in range(pricer.num_layers)], max_sets)
     strong = None if sets is None else strong_floors(pricer, sets, plan.cost, is_due)
     if strong is None:
         return proof

@@ -25,6 +25,8 @@ def connected_sets(pricer: Pricer, units: Sequence[Mask], most: int) -> list[Mas
                 for j in range(first + 1, len(units)):
                     if not chosen >> j & 1 and units[j] & reach:
                         grown.add(chosen | 1 << j)
+                if len(found) + len(grown) > most:
+                    return None
             found.update(union(units[i] for i in bits(chosen)) for chosen in level)
             if len(found) > most:
                 return None
