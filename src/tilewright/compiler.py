@@ -10,16 +10,13 @@ import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from math import inf
+from typing import TYPE_CHECKING
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.garbage import collected_rarely
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
-from tilewright.joint.launched.content import Content, Numbered, assembled
-from tilewright.joint.launched.merging import merges_within_kernels
-from tilewright.joint.launched.pricer import LaunchedPricer, Machine
-from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
@@ -38,6 +35,10 @@ from tilewright.schedule.space import bounds_with_merges
 from tilewright.steps import STORED_TUNING, StepInfo, TuningInfo, TuningSettings
 from tilewright.targets import find_target, runs_steps
 from tilewright.targets.base import Backend, Code, Target
+
+if TYPE_CHECKING:
+    from tilewright.joint.launched.content import Content
+    from tilewright.joint.launched.pricer import Machine
 
 WHOLE_PORTFOLIO = Budget(UNLIMITED)
 """Tries every recipe."""
@@ -301,6 +302,8 @@ class Planner:
     def _merging(self, meter: Meter) -> list[Schedule]:
         """Schedules that merge siblings, each choice once: what pays within larger kernels, then what
         schedulers chose."""
+        from tilewright.joint.launched.merging import merges_within_kernels
+
         recipe = self.backend.default_recipe
         partition = self.partition(PLAIN_RECIPE.partition)
         problem = self.schedule_problem(partition, recipe)
@@ -315,6 +318,8 @@ class Planner:
 
     def _machine(self) -> Machine:
         """What blocks are priced by."""
+        from tilewright.joint.launched.pricer import Machine
+
         parts = self.backend.launched_parts
         assert parts is not None, "plans cost the sum of their blocks"
         return Machine(
@@ -330,6 +335,10 @@ class Planner:
 
     def _blocks(self, best: Best[Program], meter: Meter) -> Best[Program]:
         """The better of a plan and what the search over blocks finds from all plans of its graph on."""
+        from tilewright.joint.launched.content import Numbered, assembled
+        from tilewright.joint.launched.pricer import LaunchedPricer
+        from tilewright.joint.launched.search import LaunchedSearch
+
         numbered = Numbered(self.graph)
         recipe = replace(JOINT, memory=self.backend.default_recipe.memory)
         plans = [tuple(numbered.contents(s)) for s in self.seeds if s.partition.graph is self.graph]
