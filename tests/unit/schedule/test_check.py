@@ -88,6 +88,29 @@ def test_a_window_waits_for_the_rows_that_it_reads_and_for_no_others(height: int
                     assert found(problem, in_sequence(*order), splits) == ["order"] * meets, order
 
 
+def test_a_value_that_is_read_twice_is_waited_for_as_far_as_either_reads() -> None:
+    """One row, and that with its neighbours: whichever comes first."""
+    b = GraphBuilder()
+    x = b.op("Relu", b.input(1, 1, 4, 2))
+    alone = b.op("Neg", x)
+    around = b.op("MaxPool", x, shape=(1, 1, 4, 2), kernel_shape=(3, 1), pads=(1, 0, 1, 0))
+    graph = b.finish(b.op("Add", alone, around))
+    partition = build_partition(
+        PartitionProblem(graph),
+        [graph.nodes[:1], graph.nodes[1:]],
+        lambda *_: Reason.CLUSTER,
+        Provenance("test"),
+        quality=UNPRICED,
+    )
+    problem, splits = ScheduleProblem(partition, allows_slices=True), (Split(2, 4), Split(2, 4))
+    for late in range(4):
+        for early in range(4):
+            first = [Instance(0, i) for i in range(4) if i != late]
+            then = [Instance(1, i) for i in range(4) if i != early]
+            order = (*first, Instance(1, early), Instance(0, late), *then)
+            assert found(problem, in_sequence(*order), splits) == ["order"] * (abs(late - early) < 2)
+
+
 def test_slices_of_slices_are_found_by_both_axes() -> None:
     """Two images in three parts each: the digits of an index, the innermost last."""
     problem = ScheduleProblem(windows(1), allows_slices=True)
@@ -269,6 +292,10 @@ def test_a_stated_cost_is_right_to_a_billionth() -> None:
         (1 - 1e-8, ["cost"]),
     ):
         quality = replace(schedule.quality, cost=cost * factor)
+        assert [v.rule for v in check_schedule(problem, replace(schedule, quality=quality))] == wrong
+    (bound, *_) = schedule.quality.bounds
+    for is_proven, wrong in ((True, ["bound"]), (False, [])):
+        quality = replace(schedule.quality, bounds=(replace(bound, value=cost * 2, is_proven=is_proven),))
         assert [v.rule for v in check_schedule(problem, replace(schedule, quality=quality))] == wrong
 
 
