@@ -59,10 +59,12 @@ class ContestPricer:
     def space(self) -> Space:
         """Schedules of any connected subgraphs, with operators computed again at will."""
         sides = (
-            "the least sides for their numbers of tiles" if self.is_exhaustive else "halved sides of tiles"
+            "with the least sides for their numbers of tiles"
+            if self.is_exhaustive
+            else "with halved sides of tiles"
         )
         return Space(
-            SCHEDULES, (Rule(sides), Rule("tiles in snakes"), Rule("tensors retained at once", MAX_KEPT))
+            SCHEDULES, (Rule(sides), Rule("with tiles in snakes"), Rule("tensors retained at once", MAX_KEPT))
         )
 
     @cached_property

@@ -12,7 +12,6 @@ from tilewright.contest.problem import ContestProblem, read_problem
 from tilewright.contest.rules import Step, latencies_of
 from tilewright.errors import InternalError
 from tilewright.files import write_output
-from tilewright.formatting import format_count
 from tilewright.joint.check import check_plan
 from tilewright.joint.planner import JointAnswer, solve
 from tilewright.planning import Bound, Budget, Quality
@@ -75,7 +74,7 @@ class ContestSchedule(Result):
     def lines(self) -> Sequence[str]:
         """The sum, and how good it is."""
         return (
-            f"{self.problem}: {self.num_operators} operators in {format_count(len(self.steps))} steps, "
+            f"{self.problem}: {self.num_operators} operators in {len(self.steps)} steps, "
             f"{self.num_recomputed} computed again; latency {self.quality}",
         )
 
