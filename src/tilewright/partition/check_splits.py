@@ -206,7 +206,7 @@ def _peaks(
     """The peak if every result that could be made in place of an operand is, and if none is."""
     layers = [layer.nodes for layer in partition.layers_of(subgraph)]
     needed = [[n for n in layer if any(v in regions for v in n.results())] for layer in layers]
-    reads = [{v for n in layer for v in read_by[n]} for layer in needed]
+    reads = [{v for n in layer for v in read_by.get(n, ())} for layer in needed]
     makes = [
         {
             v
