@@ -210,15 +210,16 @@ class ProductMapper:
     def _slice(
         self, problem: Problem, whole: Problem, rate: Rate, part_key: tuple[object, ...]
     ) -> MappedProducts | None:
-        key = problem.dims, problem.operands, part_key
-        if key in self._known:
-            return self._known[key]
         is_inner = bool(part_key[-1])
         if is_inner:
             whole = of_one_sample(whole)
         layer = self._whole(whole, rate, part_key)
         if layer is None or problem.dims == whole.dims:
             return layer
+        # Slices alike of different layers have different mappings.
+        key = problem.dims, problem.operands, whole.dims, whole.operands, part_key
+        if key in self._known:
+            return self._known[key]
         found = None
         with suppress(InfeasibleMapping):
             found = self._counted(problem, fitted(layer.mapping, problem), layer.machine, layer.num_cores)

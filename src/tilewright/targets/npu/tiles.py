@@ -174,7 +174,7 @@ class Tiler:
         self.machine, self.level, self.remapper = machine, level, remapper
         self._known: dict[TileRequest, Tiling | None] = {}
         self._again: dict[TileRequest, Tiling] = {}
-        self._mapped: dict[tuple[TileRequest, int], Tiling | None] = {}
+        self._mapped: dict[tuple[TileRequest, MappedProducts, int], Tiling | None] = {}
 
     def mapped(
         self, request: TileRequest, num_cores: int, products: Callable[[], NodeProducts | None]
@@ -183,15 +183,12 @@ class Tiler:
         another mapper tiles steps, or they are more than one sum, or do not fit what is free."""
         if self.remapper is None or request.problem is None or not self.remapper.is_whole:
             return None
-        key = request, num_cores
+        found = products()
+        if found is None or len(found.parts) != 1 or found.share != 1.0:
+            return None
+        key = request, found.parts[0], num_cores
         if key not in self._mapped:
-            found = products()
-            is_one = found is not None and len(found.parts) == 1 and found.share == 1.0
-            self._mapped[key] = (
-                self.remapper.mapped(request, found.parts[0], num_cores)
-                if found is not None and is_one
-                else None
-            )
+            self._mapped[key] = self.remapper.mapped(*key)
         return self._mapped[key]
 
     def tile(self, request: TileRequest, detailed: Callable[[], TileRequest] | None = None) -> Tiling:

@@ -1,0 +1,42 @@
+"""Mappings of the slices of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from tilewright.frontend.onnx import load_onnx
+from tilewright.hardware.element_types import element_types
+from tilewright.hardware.presets import load_preset
+from tilewright.ir.graph import Node
+from tilewright.targets.npu.work import Works
+
+
+def _convolution(rows: int) -> Node:
+    weights = numpy_helper.from_array(np.full((64, 32, 3, 3), 0.5, np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], "layer")],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, (1, 32, rows + 2, 58))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 64, rows, 56))],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return load_onnx(model).nodes[0]
+
+
+def test_the_mapping_of_a_slice_does_not_depend_on_what_was_mapped_before() -> None:
+    def energies_pj(layers_rows: Sequence[int]) -> dict[int, float]:
+        machine = load_preset("stcp920").model_copy()  # of which no mapping is known
+        found = {}
+        for rows in layers_rows:
+            works = Works(machine, element_types(machine))
+            products = works.products(_convolution(rows), ((0, 1), (0, 64), (0, 14), (0, 56)), is_whole=False)
+            assert products is not None
+            found[rows] = sum(products.inner_energy_pj().values())
+        return found
+
+    # 14 rows of a layer of 19 and of one of 56, then all 14 of a layer.
+    assert energies_pj((19, 56, 14)) == energies_pj((14, 56, 19))
