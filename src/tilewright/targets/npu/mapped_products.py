@@ -36,9 +36,8 @@ from tilewright.mapping.network import layers_in, products_of
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 from tilewright.targets.npu.rates import Rate
 
-SEARCH = "exact{max_search_states=1000}"
-BLOCKS = "exact{max_search_states=1000, pads=false}"
-"""The mapper of steps, and that of blocks of threads: a plan asks for hundreds of mappings."""
+SEARCH = "exact{max_search_states=1000, pads=false}"
+"""The mapper of steps: a plan asks for hundreds of mappings, of which padded extents make few faster."""
 
 _IDLE = 1.1  # a cut mapping that takes so much longer than its share of the layer's is given up
 
@@ -258,7 +257,7 @@ class ProductMapper:
             if part.threads is None:
                 answer = solved(MAPPERS.get(SEARCH), MappingProblem(problem, part), budget)
             else:
-                mapper = MAPPERS.get(BLOCKS)
+                mapper = MAPPERS.get(SEARCH)
                 answer = solve_blocks(
                     mapper, problem, part, "latency", MappingProblem(problem, part).cost_options, budget
                 )

@@ -10,7 +10,7 @@ import tilewright as tw
 from tilewright.hardware.lacks import lacks_of
 from tilewright.hardware.presets import load_preset, preset_names
 from tilewright.loops.problem import layer
-from tilewright.targets.npu.mapped_products import BLOCKS, SEARCH, fitted
+from tilewright.targets.npu.mapped_products import SEARCH, fitted
 from tilewright.targets.simulated import MappedCosts
 
 MACHINES = [name for name in preset_names() if not lacks_of(load_preset(name))]
@@ -120,8 +120,7 @@ def test_a_mapping_fitted_to_fewer_and_more_iterations_covers_them() -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_mapping_the_layer_alone_says_the_same(name: str) -> None:
     _, costs = mapped_costs(name, LAYERS["3x3"])
-    mapper = SEARCH if load_preset(name).threads is None else BLOCKS
-    found = tw.map("K=64,C=32,P=14,Q=14,R=3,S=3", name, mapper=mapper)
+    found = tw.map("K=64,C=32,P=14,Q=14,R=3,S=3", name, mapper=SEARCH)
     cost = found.layers[0].solution.cost
     assert found.description.clock_hz is not None
     assert costs.mapped_j == pytest.approx(cost.energy_pj * 1e-12, rel=WITHIN)
