@@ -45,7 +45,7 @@ def cluster_part(
     if is_inner:
         assert machine.local is not None, "only of machines that run networks"
         around = max(place, [x.name for x in machine.levels].index(machine.local.name)) + 1
-        levels = [*levels[:around], _as_outermost(levels[around])]
+        levels = [*levels[:around], *map(_as_outermost, levels[around : around + 1])]
     part = {"levels": tuple(levels), "units": (own,), "sources": {}}
     source = machine.energy_source or "see the machine"
     return machine.model_copy(update={**part, "num_clusters": 1, "networks": (), "energy_source": source})

@@ -6,7 +6,7 @@ is left are differences that a mapping knows nothing of, which are listed with w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph_regions import value_regions
@@ -19,6 +19,7 @@ from tilewright.targets.npu.work import Works
 from tilewright.targets.simulated import MappedCosts, MappedDifference, MappedLevel
 
 _PJ = 1e-12
+_ROUNDING = 1e-9  # of sums of floats
 
 
 def mapped_costs(planned: SimulatedPlan, machine: Machine) -> MappedCosts:
@@ -66,15 +67,16 @@ def mapped_costs(planned: SimulatedPlan, machine: Machine) -> MappedCosts:
     ]
     is_whole = [step.tiling.is_mapped for step in multiplying]
     time_s = sum(share * part.cost.cycles / _clock(part) for part, share in parts)
+    simulated_j = (sum(simulation.energy_pj.values()) - simulation.energy_pj.get("static", 0.0)) * _PJ
     return MappedCosts(
         len(multiplying),
         sum(is_whole),
         time_s,
         simulation.time_s,
         sum(level.mapped_j for level in levels),
-        (sum(simulation.energy_pj.values()) - simulation.energy_pj.get("static", 0.0)) * _PJ,
+        simulated_j,
         tuple(levels),
-        tuple(_differences(planned, machine, multiplying, levels, units, time_s)),
+        tuple(_differences(planned, machine, levels, time_s, simulated_j)),
     )
 
 
@@ -127,12 +129,7 @@ def _covered_s(runs: Sequence[Run], unit: str) -> float:
 
 
 def _differences(
-    planned: SimulatedPlan,
-    machine: Machine,
-    multiplying: list[SimulatedStep],
-    levels: list[MappedLevel],
-    unit_names: Collection[str],
-    mapped_s: float,
+    planned: SimulatedPlan, machine: Machine, levels: list[MappedLevel], mapped_s: float, simulated_j: float
 ) -> Iterator[MappedDifference]:
     """What a simulation counts beyond mappings, or leaves out, with what that takes."""
     simulation = planned.simulation
@@ -145,14 +142,13 @@ def _differences(
     yield MappedDifference(busier, busiest_s - mapped_s, None)
     waiting_s = simulation.time_s - busiest_s - num_launches * launch_s
     yield MappedDifference("it waits, as for the first tile and the last", waiting_s, None)
-    num_on_chip = sum(not step.tiling.is_mapped for step in multiplying)
-    if num_on_chip:
-        kept_j = sum(x.simulated_j - x.mapped_j for x in levels if x.level not in unit_names)
-        yield MappedDifference(f"{num_on_chip} sums whose values stay on the chip, or share it", None, kept_j)
-    names = {level.level for level in levels}
-    others_pj = sum(pj for what, pj in simulation.energy_pj.items() if what not in names and what != "static")
-    if others_pj:
-        yield MappedDifference("other operators and engines", None, others_pj * _PJ)
+    levels_j = sum(level.simulated_j - level.mapped_j for level in levels)
+    if abs(levels_j) > _ROUNDING * simulated_j:
+        what = "levels: values that stay on the chip, accesses of other operators, padding that is not moved"
+        yield MappedDifference(what, None, levels_j)
+    others_j = simulated_j - sum(level.simulated_j for level in levels)
+    if others_j > _ROUNDING * simulated_j:
+        yield MappedDifference("other operators and engines", None, others_j)
     static_pj = simulation.energy_pj.get("static", 0.0)
     if static_pj:
         yield MappedDifference("static power", None, static_pj * _PJ)

@@ -32,7 +32,8 @@ _PASSING = 8  # what passes the shared buffer takes one part in so many of it
 
 
 def mapped_tiling(request: TileRequest, ports: Ports, part: MappedProducts, num_cores: int) -> Tiling | None:
-    """The tiles of a step on so many cores; None where an operand lives on the chip, or tiles find no place.
+    """The tiles of a step on so many cores; None where an operand lives on the chip, tiles find no place, or
+    units read main memory.
 
     Blocks of threads follow one another where there are fewer cores than blocks at a time in the mapping;
     cores that pass sums on have to be there.
@@ -41,7 +42,7 @@ def mapped_tiling(request: TileRequest, ports: Ports, part: MappedProducts, num_
     roles = {x.role: x for x in request.operands if x.role and x.size_bytes and not x.is_local}
     if any(o.name not in roles or not roles[o.name].is_main for o in part.problem.operands):
         return None
-    if part.cores_used > num_cores and part.machine.threads is None:
+    if not part.outer or (part.cores_used > num_cores and part.machine.threads is None):
         return None
     view = _View(request, ports, part, num_cores)
     others = passages_beside(request)
@@ -143,10 +144,9 @@ class _View:
         shares = {o.name: self._share(o, roles[o.name]) for o in self.part.problem.operands}
         for level in self.part.outer:
             yield level.level, sum(shares[name] * t.energy_pj for name, t in level.tensors.items())
-        if self.part.outer:
-            innermost = self.part.inner[0]
-            fills = (shares[name] * t.fill_energy_pj for name, t in innermost.tensors.items())
-            yield innermost.level, sum(fills)
+        innermost = self.part.inner[0]
+        fills = (shares[name] * t.fill_energy_pj for name, t in innermost.tensors.items())
+        yield innermost.level, sum(fills)
 
     def _share(self, operand: Operand, x: Moved) -> float:
         """Bytes of an operand beside its words, which count what windows are padded with."""

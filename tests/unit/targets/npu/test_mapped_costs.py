@@ -88,6 +88,19 @@ def test_a_layer_costs_the_same_mapped_and_simulated(name: str, kind: str) -> No
     assert told_s == pytest.approx(result.time_s - costs.mapped_s), "all is told"
 
 
+def test_differences_of_energy_make_up_what_is_simulated() -> None:
+    def told_j(model: ModelProto, name: str) -> tuple[float, float]:
+        costs = mapped_costs(name, model)[1]
+        told = [d for d in costs.differences if d.what != "static power"]
+        return sum(d.energy_j or 0.0 for d in told), costs.simulated_j - costs.mapped_j
+
+    padded = _model("Conv", {"x": (3, 16, 7, 7), "w": (24, 16, 5, 5)}, (3, 24, 7, 7), pads=[2, 2, 2, 2])
+    for name in ("stcp920", "jetson-nano"):
+        told, differs = told_j(padded, name)
+        assert differs < 0, "what windows are padded with is not moved"
+        assert told == pytest.approx(differs)
+
+
 @pytest.mark.parametrize("name", ["jetson-nano", "a310", "stcp920", "v100"])
 def test_a_longer_layer_takes_little_more_time_than_mapped(name: str) -> None:
     model = _model("Conv", {"x": (1, 128, 30, 30), "w": (256, 128, 3, 3)}, (1, 256, 28, 28))

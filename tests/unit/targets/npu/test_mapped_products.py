@@ -1,20 +1,23 @@
-"""Mappings of the slices of layers."""
+"""Mappings of layers and of their slices, whatever was mapped before and wherever units read."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+import tilewright as tw
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.element_types import element_types
-from tilewright.hardware.presets import load_preset
+from tilewright.hardware.presets import load_preset, preset_text
 from tilewright.ir.graph import Node
 from tilewright.targets.npu.work import Works
 
 
-def _convolution(rows: int) -> Node:
+def _convolution(rows: int) -> ModelProto:
     weights = numpy_helper.from_array(np.full((64, 32, 3, 3), 0.5, np.float32), "w")
     graph = helper.make_graph(
         [helper.make_node("Conv", ["x", "w"], ["y"], "layer")],
@@ -23,8 +26,11 @@ def _convolution(rows: int) -> Node:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, (1, 64, rows, 56))],
         [weights],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    return load_onnx(model).nodes[0]
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def _node(rows: int) -> Node:
+    return load_onnx(_convolution(rows)).nodes[0]
 
 
 def test_the_mapping_of_a_slice_does_not_depend_on_what_was_mapped_before() -> None:
@@ -33,10 +39,27 @@ def test_the_mapping_of_a_slice_does_not_depend_on_what_was_mapped_before() -> N
         found = {}
         for rows in layers_rows:
             works = Works(machine, element_types(machine))
-            products = works.products(_convolution(rows), ((0, 1), (0, 64), (0, 14), (0, 56)), is_whole=False)
+            products = works.products(_node(rows), ((0, 1), (0, 64), (0, 14), (0, 56)), is_whole=False)
             assert products is not None
             found[rows] = sum(products.inner_energy_pj().values())
         return found
 
     # 14 rows of a layer of 19 and of one of 56, then all 14 of a layer.
     assert energies_pj((19, 56, 14)) == energies_pj((14, 56, 19))
+
+
+@pytest.mark.parametrize(("level", "num_whole"), [("L1", 1), ("LLB", 1), ("DDR", 0)])
+def test_units_may_read_any_level(level: str, num_whole: int, tmp_path: Path) -> None:
+    path = tmp_path / "machine.yaml"
+    text = preset_text("stcp920")
+    assert text.count("    kind: matrix\n    level: L1\n") == 1
+    path.write_text(
+        text.replace("    kind: matrix\n    level: L1\n", f"    kind: matrix\n    level: {level}\n")
+    )
+    found = tw.simulate(
+        _convolution(14), path, dtype="float16", partition="layerwise", schedule="greedy", mappings=True
+    )
+    assert found.mappings is not None
+    assert found.mappings.num_whole == num_whole
+    energies_j = {x.level: x.simulated_j for x in found.mappings.levels}
+    assert max(energies_j, key=lambda name: energies_j[name]) == level
