@@ -8,13 +8,12 @@ from itertools import chain, combinations
 from math import inf
 from typing import Any
 
-import numpy as np
-
-from tilewright.contest.problem import ContestProblem
+from tilewright.contest.problem import MAX_STEPS, ContestProblem
 from tilewright.contest.rules import Step
 from tilewright.contest.subgraph import Subgraph, analyse, is_connected, sinks_of
-from tilewright.contest.tiling import NONE, Tiling, best_tiling, least_compute, least_time
-from tilewright.contest.walk import SMALL, walk
+from tilewright.contest.tiling import MAX_WALKED_STEPS, NONE, Tiling, best_tiling, least_compute, least_time
+from tilewright.contest.walk import SMALL
+from tilewright.contest.walker import compiled, fast_walk
 from tilewright.joint.base import Block, Mask, bits, union
 from tilewright.planning import Bound, Rule, Space
 
@@ -35,9 +34,8 @@ class ContestPricer:
         self._cases: dict[Any, Tiling] = {}
         self._least_times: dict[Any, float] = {}
         self._basics: dict[Mask, tuple[float, int]] = {}
-        self._walk: Callable[..., tuple[float, int]] = walk
-        if len(problem.operators) > SMALL:
-            self._walk = _compiled_walk
+        is_small = len(problem.operators) <= SMALL
+        self._walk: Callable[..., tuple[float, int]] = fast_walk if is_small else compiled
         count = range(len(problem.operators))
         self._predecessors = [
             union(1 << problem.maker[t] for t in problem.operators[i].inputs if t in problem.maker)
@@ -64,7 +62,14 @@ class ContestPricer:
             else "with halved sides of tiles"
         )
         return Space(
-            SCHEDULES, (Rule(sides), Rule("with tiles in snakes"), Rule("tensors retained at once", MAX_KEPT))
+            SCHEDULES,
+            (
+                Rule(sides),
+                Rule("with tiles in snakes"),
+                Rule("tensors retained at once", MAX_KEPT),
+                Rule("tiles and steps of a subgraph", MAX_STEPS),
+                Rule("of these where slices of a tensor may be the same", MAX_WALKED_STEPS),
+            ),
         )
 
     @cached_property
@@ -224,20 +229,3 @@ class ContestPricer:
 
 def _choices(members: list[int]) -> Iterator[tuple[int, ...]]:
     return chain.from_iterable(combinations(members, n) for n in range(min(MAX_KEPT, len(members)) + 1))
-
-
-def _compiled_walk(order: Any, num_columns: int, *rest: Any) -> tuple[float, int]:
-    """The walk in machine code."""
-    from tilewright.contest.compiled_walk import compiled_walk
-
-    tile, shape, compute, loads, *sizes = rest
-    time, peak = compiled_walk(
-        np.array(order, np.int64),
-        num_columns,
-        tile,
-        shape,
-        np.array(compute),
-        np.array(loads, np.int64).reshape(len(loads), 6),
-        *sizes,
-    )
-    return float(time), int(peak)

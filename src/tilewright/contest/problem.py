@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import field
+from math import isqrt, prod
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,19 @@ from tilewright.printable import printable
 from tilewright.records import dataclass
 
 MAX_FILE_BYTES = 4 << 20
-MAX_OPERATORS = 20_000
+MAX_OPERATORS = 1_000
+MAX_INPUTS = 64
 MAX_EXTENT = 1 << 24
 MAX_NUMBER = 1 << 50
+MIN_BANDWIDTH = 1e-9
+"""Elements per unit of time below which times of large tensors would no longer be numbers."""
+
+MAX_STEPS = 1 << 20
+"""Tiles times steps of a subgraph: each is visited when a schedule is checked."""
+
+MAX_GRANULARITIES = 1 << 21
+"""Granularities of an operator that are compared: all at once, in arrays of this size."""
+
 KEYS = (
     "widths",
     "heights",
@@ -127,6 +138,8 @@ def parse_problem(document: Any, name: str, where: str = "problem") -> ContestPr
             fields.refuse(f"inputs[{i}]", f"names {len(read)} tensors; MatMul reads two")
         if not read:
             fields.refuse(f"inputs[{i}]", "is empty; an operator reads at least one tensor")
+        if len(read) > MAX_INPUTS:
+            fields.refuse(f"inputs[{i}]", f"names {len(read)} tensors; expected at most {MAX_INPUTS}")
         number = fields.number(f"base_costs[{i}]", cost, least=0.0)
         operators.append(Operator(tuple(read), made[0], number, kind == "MatMul"))
     problem = ContestProblem(
@@ -135,13 +148,16 @@ def parse_problem(document: Any, name: str, where: str = "problem") -> ContestPr
         heights=heights,
         operators=tuple(operators),
         capacity=fields.integer("fast_memory_capacity", MAX_NUMBER),
-        bandwidth=fields.number("slow_memory_bandwidth", fields.value("slow_memory_bandwidth")),
+        bandwidth=fields.number(
+            "slow_memory_bandwidth", fields.value("slow_memory_bandwidth"), least=MIN_BANDWIDTH
+        ),
         native=(native[0], native[1], native[0]),
         maker=_makers(operators, fields),
         users=_users(operators),
     )
     _check_shapes(problem, fields)
     _check_order(problem, fields)
+    _check_work(problem, fields)
     return problem
 
 
@@ -187,11 +203,10 @@ class _Fields:
             found.append([self._integer(f"{key}[{i}]", x, 0, num_tensors - 1) for x in entry])
         return found
 
-    def number(self, key: str, found: Any, least: float | None = None) -> float:
+    def number(self, key: str, found: Any, least: float) -> float:
         is_number = isinstance(found, (int, float)) and not isinstance(found, bool)
-        if not is_number or not (found >= least if least is not None else found > 0) or found > MAX_NUMBER:
-            wanted = "a positive number" if least is None else "a number that is not negative"
-            self.refuse(key, f"is {_shown(found)}; expected {wanted}")
+        if not is_number or not least <= found <= MAX_NUMBER:
+            self.refuse(key, f"is {_shown(found)}; expected a number from {least:g} to {MAX_NUMBER}")
         return float(found)
 
     def _integer(self, key: str, found: Any, least: int, most: int) -> int:
@@ -259,3 +274,19 @@ def _check_order(problem: ContestProblem, fields: _Fields) -> None:
     if num_done < len(problem.operators):
         stuck = next(i for i, count in enumerate(missing) if count)
         fields.refuse(f"inputs[{stuck}]", "depends on the operator's own output: the graph has a circle")
+
+
+def _check_work(problem: ContestProblem, fields: _Fields) -> None:
+    """No operator is cut into more tiles and steps, or may be in more ways, than a search can compare."""
+    for i, operator in enumerate(problem.operators):
+        shape = (problem.widths[operator.output], problem.heights[operator.output])
+        extents = (*shape, problem.depth(i) if operator.is_product else 1)
+        axes = list(zip(extents, problem.native, strict=True))
+        num_steps = prod(-(-extent // native) for extent, native in axes)
+        num_granularities = prod(min(extent, native, 2 * isqrt(extent)) for extent, native in axes)
+        for count, most, what in (
+            (num_steps, MAX_STEPS, "tiles and steps of the native granularity"),
+            (num_granularities, MAX_GRANULARITIES, "granularities"),
+        ):
+            if count > most:
+                fields.refuse(f"outputs[{i}]", f"has {count} {what}; expected at most {most}")

@@ -12,7 +12,8 @@ from math import inf
 
 from tilewright.contest.problem import ContestProblem
 from tilewright.contest.subgraph import Subgraph, analyse, is_connected
-from tilewright.contest.walk import num_steps, step_compute, walk
+from tilewright.contest.walk import num_steps, step_compute
+from tilewright.contest.walker import fast_walk
 from tilewright.errors import UsageError
 from tilewright.records import dataclass
 
@@ -71,7 +72,7 @@ def time_of(problem: ContestProblem, subgraph: Subgraph, step: Step, resident: s
     loads = walked_loads(problem, subgraph, k, resident)
     num_split = sum(num_steps(d, k) > 1 for d in subgraph.root_depths)
     num_retained = sum(t in step.retained for t in subgraph.sinks)
-    return walk(
+    return fast_walk(
         range(rows * columns) if step.order is None else step.order,
         columns,
         step.granularity,

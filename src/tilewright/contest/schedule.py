@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import field
+from math import inf
 from pathlib import Path
 
 from tilewright.contest.pricer import ContestPricer
-from tilewright.contest.problem import ContestProblem, read_problem
+from tilewright.contest.problem import MAX_STEPS, ContestProblem, read_problem
 from tilewright.contest.rules import Step, latencies_of
-from tilewright.errors import InternalError
+from tilewright.errors import InfeasibleMapping, InternalError
 from tilewright.files import write_output
+from tilewright.joint.base import Plan, bits
 from tilewright.joint.check import check_plan
 from tilewright.joint.planner import JointAnswer, solve
 from tilewright.planning import Bound, Budget, Quality
+from tilewright.printable import printable
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.results import Result, Table, about, in_json
@@ -111,9 +114,21 @@ def schedule_problem(
         publish=lambda plan: update(f"{problem.name}: {plan.cost:,.0f}", 0, 0),
     )
     pricer = coarse if answer.pricer is coarse else pricer
+    if answer.plan.cost == inf:
+        raise _infeasible(problem, pricer, answer.plan)
     for violation in check_plan(pricer, answer.plan):
         raise InternalError(f"{problem.name}: a plan that its checker refuses ({violation}).")
     return _result(problem, pricer, answer)
+
+
+def _infeasible(problem: ContestProblem, pricer: ContestPricer, plan: Plan) -> InfeasibleMapping:
+    """The error for a graph of which no schedule was found."""
+    block = next(block for block in plan.blocks if pricer.price(block) == inf)
+    operators = ", ".join(map(str, bits(block.layers)))
+    return InfeasibleMapping(
+        f"{printable(problem.name)}: no schedule was found: no granularity of operator {operators} fits "
+        f"'fast_memory_capacity' = {problem.capacity} with at most {MAX_STEPS} tiles and steps. Give it more."
+    )
 
 
 def _result(problem: ContestProblem, pricer: ContestPricer, answer: JointAnswer) -> ContestSchedule:

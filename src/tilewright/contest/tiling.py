@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.contest.problem import ContestProblem
+from tilewright.contest.problem import MAX_STEPS, ContestProblem
 from tilewright.contest.rules import walked_loads
 from tilewright.contest.subgraph import FULL, SUM, TILE, Load, Subgraph
 from tilewright.contest.walk import column_snake, num_steps, row_snake, step_compute, walk
@@ -29,7 +29,7 @@ NUM_WALKED = 4
 """Granularities that are walked where the estimate is not exact and nothing has to be proven."""
 
 MAX_WALKED_STEPS = 1 << 16
-"""Tiles times steps of a subgraph above which a granularity that must be walked is left out."""
+"""Tiles times steps of a subgraph above which a granularity that has to be walked is left out."""
 
 
 class Tiling(NamedTuple):
@@ -508,7 +508,7 @@ class _Choice(NamedTuple):
             if ranked.flat[place] < best.time:
                 best = self._tiling(grid, place, float(ranked.flat[place]))
         lowest = times.min(axis=0)
-        unsure = ~exact
+        unsure = ~exact & (grid.rows * grid.columns * grid.steps <= MAX_WALKED_STEPS)
         if not unsure.any():
             return best
         if case.is_simple and not case.lone:
@@ -527,8 +527,7 @@ class _Choice(NamedTuple):
             if is_exhaustive and least.flat[place] >= best.time * (1 - _ROUNDING):
                 continue
             for direction in (ROW_WISE, COLUMN_WISE):
-                most_steps = inf if is_exhaustive else MAX_WALKED_STEPS
-                time = self._walked(_granularity(grid, place), direction, case, most_steps)
+                time = self._walked(_granularity(grid, place), direction, case)
                 if time < best.time * (1 - _ROUNDING):
                     best = Tiling(time, _granularity(grid, place), direction)
         return best
@@ -566,8 +565,9 @@ class _Choice(NamedTuple):
                 rows,
             )
         times = np.stack(np.broadcast_arrays(fresh + row_wise, fresh + column_wise))
-        fits = np.broadcast_to(case.held + tiles.held() <= self.problem.capacity, grid.shape)
         num_tiles = rows * columns
+        fits = (case.held + tiles.held() <= self.problem.capacity) & (num_tiles * grid.steps <= MAX_STEPS)
+        fits = np.broadcast_to(fits, grid.shape)
         fewest = np.ceil(case.least_root_depth / grid.k)
         compute = num_tiles * (case.compute_whole + case.compute_step * fewest + case.compute_end)
         outside = {x.tensor for x in self.subgraph.loads} - self.resident
@@ -602,15 +602,11 @@ class _Choice(NamedTuple):
             known = self.computes[k] = step_compute(self.problem, self.subgraph, k, steps)
         return known
 
-    def _walked(
-        self, granularity: tuple[int, int, int], direction: int, case: _Case, most_steps: float = inf
-    ) -> float:
+    def _walked(self, granularity: tuple[int, int, int], direction: int, case: _Case) -> float:
         w, h, k = granularity
         subgraph = self.subgraph
         rows, columns = -(-case.height // h), -(-case.width // w)
         steps = max([1, *(num_steps(d, k) for d in subgraph.root_depths)])
-        if rows * columns * steps > most_steps:
-            return inf
         num_split = sum(num_steps(d, k) > 1 for d in subgraph.root_depths)
         time, _ = self.walker(
             row_snake(rows, columns) if direction == ROW_WISE else column_snake(rows, columns),

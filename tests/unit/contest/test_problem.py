@@ -56,7 +56,9 @@ def test_all_shipped_graphs_are_read() -> None:
         ("base_costs", [100, -1], r"'base_costs\[1\]' is -1"),
         ("base_costs", [100, float("nan")], r"'base_costs\[1\]' is nan"),
         ("base_costs", [100, float("inf")], r"'base_costs\[1\]' is inf"),
-        ("slow_memory_bandwidth", 0, "'slow_memory_bandwidth' is 0; expected a positive number"),
+        ("inputs", [[0, 1], [2] * 65], r"'inputs\[1\]' names 65 tensors; expected at most 64"),
+        ("slow_memory_bandwidth", 0, "'slow_memory_bandwidth' is 0; expected a number from 1e-09"),
+        ("slow_memory_bandwidth", 1e-310, "'slow_memory_bandwidth' is 1e-310"),
         ("native_granularity", [128], r"'native_granularity' expected \[w, h\]"),
     ],
 )
@@ -64,6 +66,34 @@ def test_values_that_make_no_sense_are_named(key: str, value: Any, message: str)
     with pytest.raises(ModelRejected, match=message) as caught:
         parse_problem(valid() | {key: value}, "example")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("side", "native", "message"),
+    [
+        (1 << 24, 1, r"'outputs\[0\]' has 281474976710656 tiles and steps of the native granularity"),
+        (1 << 24, 1 << 24, r"'outputs\[0\]' has 67108864 granularities; expected at most 2097152"),
+    ],
+)
+def test_graphs_that_a_search_cannot_visit_are_refused(side: int, native: int, message: str) -> None:
+    large = {"widths": [side] * 3, "heights": [side] * 3, "inputs": [[0], [1]], "outputs": [[1], [2]]}
+    document = valid() | large | {"op_types": ["Pointwise"] * 2, "native_granularity": [native] * 2}
+    with pytest.raises(ModelRejected, match=message):
+        parse_problem(document, "example")
+
+
+def test_a_chain_of_too_many_operators_is_refused() -> None:
+    count = 1001
+    document = valid() | {
+        "widths": [8] * (count + 1),
+        "heights": [8] * (count + 1),
+        "inputs": [[i] for i in range(count)],
+        "outputs": [[i + 1] for i in range(count)],
+        "base_costs": [1] * count,
+        "op_types": ["Pointwise"] * count,
+    }
+    with pytest.raises(ModelRejected, match="describes 1001 operators; expected 1 to 1000"):
+        parse_problem(document, "example")
 
 
 def test_a_missing_key_says_what_a_problem_has() -> None:
