@@ -73,7 +73,7 @@ class SimulationRequest:
       for the power of two with the most samples per second, or several numbers, of each of which is said how
       to run it. With `auto` and several, the plan is the best batch's.
     * `max_latency_ms`, with those: no batch and no run that takes longer.
-    * `mapper` (`exact`, `cosa`, `paper`) says who tiles layers whose operands do not fit the cores' buffers
+    * `mapper` (`exact`, `cosa`, `paper`) tiles layers whose operands do not fit the cores' buffers
       and are read again; short for the target's option of that name.
     * `compare` also simulates every plan that has a name.
     * `check` computes the plan's values buffer by buffer and holds them against the network's.

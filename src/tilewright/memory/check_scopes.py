@@ -104,7 +104,7 @@ def _touched(
 
 
 def _escaping(plan: ScopePlan, layer: Sequence[Node]) -> list[Value]:
-    """What a layer makes for others; of one that nobody reads, the results of its last operator."""
+    """What a layer makes for others; of one without readers, the results of its last operator."""
     made = [v for n in layer for v in n.results()]
     found = [v for v in made if v in plan.graph.results or any(u not in layer for u in v.users)]
     return found or list(layer[-1].results())
@@ -132,7 +132,7 @@ def _check_reads(plan: ScopePlan, chains: _Chains) -> Iterator[Violation]:
 
 
 def _check_source(plan: ScopePlan, number: int, read: Read) -> Iterator[Violation]:
-    """Whether what a step reads lies where it reads it, and was made by whom it should have been."""
+    """Whether what a step reads lies where it reads it, and was made by the node that should have made it."""
     step = plan.steps[number]
     node = plan.graph.nodes[step.node]
     if read.buffer is None:

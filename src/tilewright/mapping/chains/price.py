@@ -38,7 +38,7 @@ from tilewright.planning import UNLIMITED, Budget
 
 _AMPLE_BYTES = 1 << 50
 _QUICK = Exact(max_points=3_000, max_search_states=20_000)
-"""Who maps what has no mapping when time is up: a search that ends soon, however busy the processor is."""
+"""Mapper of what has no mapping when time is up: a search that ends soon, however busy the processor is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ class _Walk:
         all_gone = sum(run.size_bytes for run in going)
         block_bytes = held_bytes if 0 < held_bytes < total_bytes else total_bytes
         if any(run.size_bytes > block_bytes for run in coming):
-            block_bytes = 1  # of a run that stands for several blocks nobody knows which is there
+            block_bytes = 1  # of a run that stands for several blocks: which of them is there is not known
         there_bytes, gone_bytes, place = 0, 0, 0
         for run in going:
             while place < len(come) and come[place][0] <= run.start_s + self.trace.tolerance_s:
@@ -280,7 +280,7 @@ class _Walk:
         self.places.use(buffer, end)
 
     def _write(self, number: int, buffer: PlacedBuffer) -> None:
-        """A buffer is written when nobody reads or writes any more what lay in its place."""
+        """A buffer is written after the last access to what lay in its place."""
         if buffer.scope is Scope.LOCAL:
             runs = self.trace.work(number)
         else:

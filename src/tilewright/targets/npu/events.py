@@ -99,7 +99,7 @@ class TaskGraph:
     def hold(self, num_cores: int, seconds: float, priority: Priority, after: Iterable[int]) -> int:
         """A task that starts when so many cores are free, and keeps them from others until `free`.
 
-        Who waits with the least priority gets cores first, whatever others could make of them meanwhile.
+        The task of the least priority gets cores first, whatever others could make of them meanwhile.
         """
         task = self.add(NOWHERE, seconds, priority, "", after)
         self.takes[task] = num_cores

@@ -1,6 +1,6 @@
 """Lower bound of all plans of a network on a machine, however it is cut, ordered, bound and placed.
 
-Each unit has work that nobody takes from it, and where steps overlap the busiest one decides; where nothing
+Each unit has work that no other unit takes, and where steps overlap the busiest one decides; where nothing
 overlaps, they follow each other. Before any of that there is a launch. Counted is what every plan has:
 
 * of units that compute, all nodes' work on all cores, products rounded up to whole tiles of the matrix unit;

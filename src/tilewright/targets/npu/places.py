@@ -1,4 +1,4 @@
-"""Places of buffers that are used again: whom a step waits for before it writes there."""
+"""Places of buffers that are used again: write-after-read dependencies of the steps that write there."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class NpuTarget:
     dtype: Lowered | None = option(
         None, "What floating-point numbers are lowered to; none: the widest type that the machine multiplies."
     )
-    mapper: MapperName = option("exact", "Who tiles sums of products whose operands are read again.")
+    mapper: MapperName = option("exact", "Mapper that tiles sums of products whose operands are read again.")
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = True

@@ -54,7 +54,7 @@ _SMALLER = (1.0, 0.5, 0.25, 0.125)  # shares of the levels to plan for, for mapp
 
 
 MapperName = Literal["exact", "cosa", "paper"]
-"""Who says how operands that have to be read again are tiled."""
+"""Mappers that tile operands which have to be read again."""
 MAPPER_NAMES: tuple[MapperName, ...] = get_args(MapperName)
 
 # Extents are rounded up before, and a search that grows beyond a moment's work ends with the best it has.
@@ -66,7 +66,7 @@ _SPECS: MappingOf[MapperName, str] = {
 
 
 def tiler_of(machine: Machine, mapper: MapperName = "exact") -> Tiler:
-    """Who tiles steps on a machine.
+    """Tiler of the steps on a machine.
 
     Raises:
         MachineError: the machine has no buffers of cores, or no rate for what it has to move.
