@@ -187,37 +187,11 @@ class _Walk:
             self._check_flow(number, name, inner, outer)
 
     def _check_flow(
-        self,
-        number: int,
-        what: str,
-        coming: Sequence[Run],
-        going: Sequence[Run],
-        held_bytes: int = 0,
+        self, number: int, what: str, coming: Sequence[Run], going: Sequence[Run], held_bytes: int = 0
     ) -> None:
-        """What has come may leave more than once: as much as is held, as often as all of it does, before the
-        next is wanted."""
-        come = sorted((run.end_s, run.size_bytes) for run in coming)
-        total_bytes = sum(size_bytes for _, size_bytes in come)
-        all_gone = sum(run.size_bytes for run in going)
-        block_bytes = held_bytes if 0 < held_bytes < total_bytes else total_bytes
-        if any(run.size_bytes > block_bytes for run in coming):
-            block_bytes = 1  # of a run that stands for several blocks: which of them is there is not known
-        there_bytes, gone_bytes, place = 0, 0, 0
-        for run in going:
-            while place < len(come) and come[place][0] <= run.start_s + self.trace.tolerance_s:
-                there_bytes += come[place][1]
-                place += 1
-            gone_bytes += run.size_bytes
-            wanted_bytes = min(gone_bytes, total_bytes)
-            if block_bytes == 1 < total_bytes < all_gone:
-                wanted_bytes = gone_bytes * total_bytes // all_gone  # what is begun belongs to the next part
-            elif block_bytes < total_bytes < all_gone:
-                block = (gone_bytes - 1) * total_bytes // (all_gone * block_bytes)
-                since = gone_bytes + -all_gone * block * block_bytes // total_bytes  # from a whole byte on
-                wanted_bytes = min(total_bytes, block * block_bytes + min(block_bytes, since))
-            if not come or wanted_bytes > there_bytes:
-                self._violate(number, f"{what} leaves the shared buffer at {_us(run.start_s)}, too early")
-                return
+        early = leaves_early(coming, going, held_bytes, self.trace.tolerance_s)
+        if early is not None:
+            self._violate(number, f"{what} leaves the shared buffer at {_us(early.start_s)}, too early")
 
     def _made(self, buffer: PlacedBuffer | None, region: Region | None) -> float:
         """When a region of a buffer lies where the buffer has its place."""
@@ -321,6 +295,38 @@ class _Places:
         if but is not None:
             meet[but] = False
         return float(self.last_use[meet].max(initial=0.0))
+
+
+def leaves_early(
+    coming: Sequence[Run], going: Sequence[Run], held_bytes: int, tolerance_s: float
+) -> Run | None:
+    """The first run that takes from a buffer what has not come.
+
+    What has come may leave more than once: as much as is held, as often as all of it does, before the next is
+    wanted. `going` are in the order of their starts; `held_bytes` of 0 are all.
+    """
+    come = sorted((run.end_s, run.size_bytes) for run in coming)
+    total_bytes = sum(size_bytes for _, size_bytes in come)
+    all_gone = sum(run.size_bytes for run in going)
+    block_bytes = held_bytes if 0 < held_bytes < total_bytes else total_bytes
+    if any(run.size_bytes > block_bytes for run in coming):
+        block_bytes = 1  # of a run that stands for several blocks: which of them is there is not known
+    there_bytes, gone_bytes, place = 0, 0, 0
+    for run in going:
+        while place < len(come) and come[place][0] <= run.start_s + tolerance_s:
+            there_bytes += come[place][1]
+            place += 1
+        gone_bytes += run.size_bytes
+        wanted_bytes = min(gone_bytes, total_bytes)
+        if block_bytes == 1 < total_bytes < all_gone:
+            wanted_bytes = gone_bytes * total_bytes // all_gone  # what is begun belongs to the next part
+        elif block_bytes < total_bytes < all_gone:
+            block = (gone_bytes - 1) * total_bytes // (all_gone * block_bytes)
+            since = gone_bytes + -all_gone * block * block_bytes // total_bytes  # from a whole byte on
+            wanted_bytes = min(total_bytes, block * block_bytes + min(block_bytes, since))
+        if not come or wanted_bytes > there_bytes:
+            return run
+    return None
 
 
 def _cuts(region: Region, axis: int, num_tiles: int) -> list[int]:
