@@ -25,6 +25,7 @@ def schedule_graph(
     are solved exactly (`200trials`), with which equal calls give equal answers everywhere; 10s if left out.
 
     Raises:
+        UsageError: there is no such file.
         ModelRejected: the file cannot be read, or is no problem of the contest.
     """
     from tilewright.contest.schedule import schedule_problem

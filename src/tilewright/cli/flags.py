@@ -257,7 +257,7 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
             verb(**values)
             return
         context = values.pop(_CONTEXT)
-        asked = frozenset(name for name in COMPILE_FLAGS if _is_given(context, name))
+        asked = frozenset(name for name in COMPILE_FLAGS if is_given(context, name))
         given = {name: values.pop(name) for name in COMPILE_FLAGS}
         with _keeping_nothing() if given["no_cache"] else contextlib.nullcontext():
             verb(flags=CompileFlags(given, asked), **values)
@@ -273,7 +273,7 @@ def _keeping_nothing() -> contextlib.AbstractContextManager[None]:
     return keeping_nothing()
 
 
-def _is_given(context: typer.Context, name: str) -> bool:
+def is_given(context: typer.Context, name: str) -> bool:
     """Whether a parameter's value is from the command line, or from its environment variable."""
     source = context.get_parameter_source(name)
     return source is not None and not source.name.startswith("DEFAULT")

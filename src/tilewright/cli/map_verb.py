@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import FILES, SHAPES, add_verb, flag
+from tilewright.cli.flags import FILES, SHAPES, add_verb, flag, is_given
 from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.families import MAPPERS
@@ -183,7 +183,7 @@ def map_(
 
     _check_flags(context)
     if fuse:
-        given = objective if _is_given(context, "objective") else "traffic"
+        given = objective if is_given(context, "objective") else "traffic"
         _print_chains(work or [], target, given, budget, shapes, verify=verify, as_json=as_json)
         return
     request = MapRequest(
@@ -300,16 +300,11 @@ def _check_flags(context: typer.Context) -> None:
         UsageError: two flags that do not go together; names both.
     """
     # A list that was not given is empty, not None.
-    given = {name for name, value in context.params.items() if value and _is_given(context, name)}
+    given = {name for name, value in context.params.items() if value and is_given(context, name)}
     for main, others in _WITHOUT_EFFECT.items():
         for other in others:
             if main in given and other in given:
                 raise UsageError(f"{_flag(other)} has no effect beside {_flag(main)}; leave one of them out.")
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name != "DEFAULT"
 
 
 def _flag(name: str) -> str:

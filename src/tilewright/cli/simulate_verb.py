@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import FILES, MODEL, SHAPES, add_verb, flag
+from tilewright.cli.flags import FILES, MANNER_FLAGS, MODEL, SHAPES, add_verb, flag, is_given
 from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
 from tilewright.errors import UsageError
 from tilewright.families import FAMILIES
@@ -24,6 +24,7 @@ def register(app: typer.Typer, panel: str) -> None:
 
 
 def simulate(
+    context: typer.Context,
     model: Path = MODEL,
     target: str = flag(
         "target", default="stcp920", about="A machine: a name from `tilewright targets`, or a YAML file."
@@ -148,6 +149,7 @@ def simulate(
     Example: `tilewright simulate resnet50.onnx -t stcp920 --compare`.
     """
     if model.suffix.lower() == ".json":
+        _check_flags(context)
         _schedule(model, recipe, budget, output, as_json=as_json)
         return
     from tilewright.api.simulation import SimulationRequest, answer
@@ -189,6 +191,21 @@ def simulate(
         say(f"buffers over time in {page}")
     if trace is not None:
         say(f"timeline in {trace}: open it in ui.perfetto.dev")
+
+
+_OF_CONTEST = ("model", "recipe", "budget", "output", "as_json", *MANNER_FLAGS)
+
+
+def _check_flags(context: typer.Context) -> None:
+    """Refuse flags that a graph of the contest would pass over.
+
+    Raises:
+        UsageError: there is one; names it.
+    """
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in _OF_CONTEST and is_given(context, name):
+            raise UsageError(f"{parameter.opts[0]} has no effect on a graph of the contest; leave it out.")
 
 
 def _schedule(

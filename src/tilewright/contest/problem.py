@@ -12,7 +12,7 @@ from math import isqrt, prod
 from pathlib import Path
 from typing import Any
 
-from tilewright.errors import ModelRejected
+from tilewright.errors import ModelRejected, UsageError
 from tilewright.files import read_at_most
 from tilewright.printable import printable
 from tilewright.records import dataclass
@@ -88,12 +88,15 @@ def read_problem(path: Path | str) -> ContestProblem:
     """Read a problem file.
 
     Raises:
+        UsageError: there is no such file.
         ModelRejected: it cannot be read, or is no problem of the contest.
     """
     path = Path(path)
     shown = printable(str(path))
     try:
         data = read_at_most(path, MAX_FILE_BYTES)
+    except FileNotFoundError:
+        raise UsageError(f"{shown}: no such file; check the path.") from None
     except OSError as error:
         raise ModelRejected(f"{shown}: cannot be read ({error.strerror or error}).") from error
     if len(data) > MAX_FILE_BYTES:

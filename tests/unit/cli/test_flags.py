@@ -202,3 +202,12 @@ def test_targets_complete_to_machines_and_their_files(
     assert {"cpu", "host", "eyeriss", "mine.yaml", "folder/"} <= set(complete(""))
     assert complete("st") == ["stcp920", "stcp920-paper"]
     assert "aarch64" in flags._completion("isa")("aa")
+
+
+@pytest.mark.parametrize("flags_given", [("--target", "v100"), ("--check",), ("--shapes", "x=1")])
+def test_a_graph_of_the_contest_takes_no_flags_of_networks(
+    flags_given: tuple[str, ...], tmp_path: Path
+) -> None:
+    result = tilewright("simulate", tmp_path / "graph.json", "-q", *flags_given)
+    assert result.code == UsageError.exit_code
+    assert f"{flags_given[0]} has no effect on a graph of the contest" in result.err

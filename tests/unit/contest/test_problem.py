@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tilewright.contest.problem import parse_problem, read_problem
-from tilewright.errors import ModelRejected
+from tilewright.errors import ModelRejected, UsageError
 
 DATA = Path(__file__).parents[2] / "data" / "graph-scheduling"
 
@@ -112,8 +112,10 @@ def test_files_that_are_no_problem_are_refused(tmp_path: Path, text: str) -> Non
 
 
 def test_a_file_that_is_missing_or_too_large_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelRejected, match="cannot be read"):
+    with pytest.raises(UsageError, match="no such file"):
         read_problem(tmp_path / "none.json")
+    with pytest.raises(ModelRejected, match="cannot be read"):
+        read_problem(tmp_path)
     (tmp_path / "large.json").write_text(" " * ((4 << 20) + 1) + json.dumps(valid()))
     with pytest.raises(ModelRejected, match="larger than MAX_FILE_BYTES"):
         read_problem(tmp_path / "large.json")
