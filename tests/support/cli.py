@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.cli.main import main
+from tilewright.cli.output import MANNER
 from tilewright.cli.schemas import parse_report
 
 
@@ -43,16 +44,18 @@ class Result:
 
 @contextlib.contextmanager
 def _as_it_was() -> Iterator[None]:
-    """The command line sets signals and logging, which other tests need as they were."""
+    """The command line sets signals, logging and its manner, which other tests need as they were."""
     logger = logging.getLogger("tilewright")
     handlers, propagate, level = list(logger.handlers), logger.propagate, logger.level
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     actions = [signal.getsignal(number) for number in numbers]
+    manner = MANNER.get()
     try:
         yield
     finally:
         logger.handlers[:], logger.propagate = handlers, propagate
         logger.setLevel(level)
+        MANNER.set(manner)
         for number, action in zip(numbers, actions, strict=True):
             signal.signal(number, action)
 

@@ -208,6 +208,6 @@ def test_targets_complete_to_machines_and_their_files(
 def test_a_graph_of_the_contest_takes_no_flags_of_networks(
     flags_given: tuple[str, ...], tmp_path: Path
 ) -> None:
-    result = tilewright("simulate", tmp_path / "graph.json", "-q", *flags_given)
+    result = tilewright("simulate", tmp_path / "graph.json", *flags_given)
     assert result.code == UsageError.exit_code
     assert f"{flags_given[0]} has no effect on a graph of the contest" in result.err
