@@ -281,6 +281,8 @@ class Planner:
         """The best path through the blocks of all plans, and on from there: on this graph and on those that
         merging made of it. Each better plan is judged as a whole."""
         best = self._blocks(best, meter)
+        if meter.left_s is not None and meter.left_s <= 0:
+            return best
         priced = [a for a in best.attempts if a.recipe is not None and a.recipe.partition != JOINT.partition]
         cheapest = [a.recipe for a in sorted(priced, key=_attempt_cost) if a.recipe is not None]
         for schedule in self._merging(meter):

@@ -78,7 +78,8 @@ class ContestSchedule(Result):
         """The sum, and how good it is."""
         return (
             f"{self.problem}: {self.num_operators} operators in {len(self.steps)} steps, "
-            f"{self.num_recomputed} computed again; latency {self.quality}",
+            f"{self.num_recomputed} computed again; latency {self.latency:,.1f}",
+            str(self.quality),
         )
 
     def solution(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.support.graphs import GraphBuilder
 
-from tilewright.compiler import Planner, plan_optimised
+from tilewright.compiler import LEFT_OPEN, Planner, plan_optimised
 from tilewright.ir.graph import Graph
 from tilewright.joint.base import bits
 from tilewright.joint.launched.content import Content, Numbered, assembled
@@ -210,3 +210,14 @@ def test_siblings_merge_where_the_kernel_around_them_gets_cheaper() -> None:
     assert merged < whole
     unmerged = merges_within_kernels(partition, machine, Budget(0).start())
     assert all(stage.strategy == "parallel" for stage in unmerged)
+
+
+def test_a_joint_search_whose_time_is_over_begins_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Planner, "_merging", lambda *_: pytest.fail("a partition of its own is made for it"))
+    options = Options(target="v100", plan="joint")
+    target = find_target("v100")
+    graph = siblings()
+    planner = Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
+    best = planner.best(LEFT_OPEN, Budget(deadline_s=1e-9))
+    assert best.plan.recipe == best.recipe
+    assert best.num_untried
