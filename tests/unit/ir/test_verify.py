@@ -95,6 +95,28 @@ def empty_a_name(graph: Graph) -> None:
     graph.nodes[0].output.name = ""
 
 
+def list_a_result_twice(graph: Graph) -> None:
+    graph.nodes[0].outputs = (graph.nodes[0].output,) * 2
+
+
+def forget_an_element_type(graph: Graph) -> None:
+    graph.nodes[0].output.dtype = "float32"  # type: ignore[assignment]  # the mistake under test
+
+
+def capture_without_a_body(graph: Graph) -> None:
+    graph.nodes[1].captures = (graph.inputs[0],)
+    graph.inputs[0]._uses.append(graph.nodes[1])
+
+
+def call_an_unread_result_as_another_value(graph: Graph) -> None:
+    unread = Value("w", DType.FLOAT32, (2,))
+    graph.append(Node("Relu", [graph.inputs[0]], [unread]))
+
+
+def call_an_output_that_nothing_reads_as_another_value(graph: Graph) -> None:
+    graph.outputs.append(Value("w", DType.FLOAT32, (2,), data=np.ones(2, np.float32)))
+
+
 BREAKERS: list[tuple[str, Callable[[Graph], None]]] = [
     ("unique-names", rename_to_a_taken_name),
     ("topological-order", reverse_nodes),
@@ -113,12 +135,32 @@ BREAKERS: list[tuple[str, Callable[[Graph], None]]] = [
     ("input-once", list_an_input_twice),
     ("input-free", produce_an_input),
     ("named", empty_a_name),
+    ("producer", list_a_result_twice),
+    ("type", forget_an_element_type),
+    ("captures", capture_without_a_body),
+    ("unique-names", call_an_unread_result_as_another_value),
+    ("unique-names", call_an_output_that_nothing_reads_as_another_value),
 ]
 
 
 def test_a_good_graph_has_no_violations() -> None:
     assert verify(sample()) == ()
     assert verify(Graph("empty")) == ()
+    require_valid(sample(), after="nothing")
+
+
+def test_a_value_may_have_no_elements() -> None:
+    graph = Graph("nothing")
+    graph.outputs = [graph.add_input(Value("x", DType.FLOAT32, (0, 2)))]
+    assert verify(graph) == ()
+
+
+def test_an_operand_is_made_later_or_nowhere() -> None:
+    late, lost = sample(), sample()
+    reverse_nodes(late)
+    drop_a_node_whose_result_is_read(lost)
+    assert "it runs before" in str(verify(late)[0])
+    assert "nothing in the graph produces" in " ".join(map(str, verify(lost)))
 
 
 @pytest.mark.parametrize(("rule", "spoil"), BREAKERS, ids=[f.__name__ for _, f in BREAKERS])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.accelerator import best_plan, compiled, plan, with_capacities
@@ -11,9 +13,18 @@ from tests.support.integer_networks import integer_network
 
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
+from tilewright.schedule.binding import Scope
+from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.bounds import steps_s, values_passing_s
+from tilewright.targets.npu.groups import StepGroup
+from tilewright.targets.npu.kernels import Kernel
+from tilewright.targets.npu.pools import PoolSizes
+from tilewright.targets.npu.ports import ports_of
 from tilewright.targets.npu.recipes import GRAPHTURBO, NAMED
+from tilewright.targets.npu.simulated_step import SimulatedStep, Weight
+from tilewright.targets.npu.tiles import Passage, Tiling
+from tilewright.targets.npu.work import UnitWork
 
 MACHINE = load_preset("stcp920")
 
@@ -35,8 +46,65 @@ def test_no_plan_runs_faster_than_what_is_known_of_it_before(which: str, seed: i
         planned = plan(graph, machine, NAMED[name])
         run, scopes = planned.simulation, planned.scopes
         values, steps = values_passing_s(scopes, machine), steps_s(run.steps, run.residents.scopes, machine)
+        passing = [part for step in run.steps for part in (*step.loads, *step.stores)]
+        main_bytes = sum(part.size_bytes for part in passing if part.scope is Scope.MAIN)
+        assert values == main_bytes / ports_of(machine).main_bytes_per_s
         assert 0 < values <= steps * (1 + 1e-9), "all values pass the port of main memory, and more"
         assert steps <= run.time_s * (1 + 1e-9)
+
+
+def passing(moved_bytes: int, outer_bytes: int = 0) -> Passage:
+    return Passage(moved_bytes, outer_bytes, moved_bytes, False, 0)
+
+
+def step(*, weights: Sequence[tuple[str | None, int, int]] = (), **fields: Any) -> SimulatedStep:
+    """A step of one tile; a weight is its name, its bytes, and how many go to the cores."""
+    parts = tuple(Weight(name, size_bytes) for name, size_bytes, _ in weights)
+    tiling = Tiling(
+        None,
+        1,
+        tuple(passing(moved_bytes) for _, _, moved_bytes in weights),
+        fields.pop("loads", ()),
+        fields.pop("stores", ()),
+    )
+    works = tuple(UnitWork(unit, s, 0.0, 0.0, 0.0, "float32") for unit, s in fields.pop("works", ()))
+    return SimulatedStep(0, "step", Kind.INSTANCE, works, (), (), parts, tiling, (), **fields)
+
+
+KERNEL = Kernel(0, 0, 0, 1, 0.25, PoolSizes(0, 0))
+GROUP = StepGroup(0, 1, 0.25, PoolSizes(0, 0), 0)
+MAIN_BYTES, LOCAL_BYTES = 27_000_000_000, 256_000_000_000
+"""Of MACHINE, per second."""
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected_s"),
+    [
+        ([step(works=[("MME", 2.0), ("VME", 1.5)]), step(works=[("VME", 1.0)])], 2.5),  # sums by unit
+        ([step(works=[("MME", 2.0)], group=GROUP), step(works=[("MME", 1.0)])], 1.5),
+        ([step(works=[("MME", 2.0)], kernel=KERNEL, loads=(passing(0, MAIN_BYTES),))], 1.0),
+        ([step(loads=(passing(LOCAL_BYTES),), kernel=KERNEL)], 0.0),  # kernels' cores have ports of their own
+        ([step(loads=(passing(LOCAL_BYTES),)), step(kernel=KERNEL)], 0.0),
+        ([step(loads=(passing(LOCAL_BYTES),), stores=(passing(LOCAL_BYTES),))] * 2, 4.0),
+        ([step(loads=(passing(0, MAIN_BYTES),), stores=(passing(0, MAIN_BYTES),))] * 2, 4.0),
+        ([step(weights=[("w", 8, LOCAL_BYTES)] * 2)] * 2, 4.0),
+        ([step(weights=[("w", MAIN_BYTES, 1)])] * 3, 1.0),  # each part once
+        ([step(weights=[("w", MAIN_BYTES, 1), ("v", MAIN_BYTES, 1)])], 2.0),
+        ([step(weights=[("w", MAIN_BYTES, 0)])], 0.0),  # is there
+        ([step(weights=[("stays", MAIN_BYTES, 1)])], 1 / LOCAL_BYTES),
+        ([step(weights=[(None, MAIN_BYTES, 1)])] * 3, 3.0),  # rows that data choose, each time
+    ],
+)
+def test_the_busiest_unit_takes_as_long_as_its_work(
+    steps: Sequence[SimulatedStep], expected_s: float
+) -> None:
+    assert steps_s(steps, {"stays ()": Scope.SHARED}, MACHINE) == expected_s
+
+
+def test_without_a_shared_buffer_one_engine_moves_all() -> None:
+    bare = load_preset("ipu-mk1")
+    rate = ports_of(bare).main_bytes_per_s
+    assert steps_s([step(loads=(passing(1 << 60, 1024),))], {}, bare) == 1024 / rate
 
 
 def test_what_is_left_out_is_slower_than_the_best() -> None:
