@@ -129,7 +129,11 @@ def test_where_one_image_of_several_does_not_fit_it_is_cut_again() -> None:
     assert str(split) == "axis 0 by 3"
     partition = partition_of(graph, image * 3 // 2)
     assert [str(split) for split in partition.splits] == ["axis 0 by 3, axis 2 by 2"]
-    assert 1 < weighed(partition).options[0][0].recompute <= 1.25
+    recompute = weighed(partition).options[0][0].recompute
+    assert 1 < recompute <= 1.25
+    assert check_splits(partition, recompute_limit=recompute) == ()
+    found = check_splits(partition, recompute_limit=recompute - 1e-6)
+    assert [violation.rule for violation in found] == ["recompute"]
     assert not weighed(partition_of(graph, image * 3 // 2, dims="batch")).is_feasible(0)
     b = GraphBuilder()
     graph = b.finish(convolution(b, b.input(3, 4, 16, 16), 4, 3))
