@@ -149,18 +149,19 @@ def solve_blocks(
             tried.is_cut_off = True
             break
         with suppress(InfeasibleMapping):
-            _take_cosa(tried, program, budget, started)
+            _take_cosa(tried, program, budget, started, pads=isinstance(mapper, Exact) and mapper.pads)
     return tried.answer(mapper, started)
 
 
-def _take_cosa(tried: _Tried, mapper: Cosa, budget: Budget, started: float) -> None:
-    """CoSA's answers to the layer as it is and padded, as far as time allows.
+def _take_cosa(tried: _Tried, mapper: Cosa, budget: Budget, started: float, *, pads: bool = True) -> None:
+    """CoSA's answers to the layer as it is, and padded, as far as time allows.
 
     Raises:
         InfeasibleMapping: there is no time for the first of them.
     """
     view = tried.whole_block()
-    for candidate in (tried.problem, *spread_evenly(tried.problem, tried.machine, _MOST_PADDED)):
+    padded = spread_evenly(tried.problem, tried.machine, _MOST_PADDED) if pads else ()
+    for candidate in (tried.problem, *padded):
         left_s = _left_s(budget, started)
         try:
             tried.take(view, mapper.solve(tried.task(view, candidate), _within(budget, left_s)))
