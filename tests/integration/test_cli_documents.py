@@ -14,7 +14,9 @@ from tests.support.models import F32, model, small_net
 import tilewright as tw
 from tilewright.cli.schemas import KINDS, report_schema, violations
 
-CASES = Path(__file__).parents[1] / "data" / "mapping" / "timeloop_examples.json"
+DATA = Path(__file__).parents[1] / "data"
+CASES = DATA / "mapping" / "timeloop_examples.json"
+CONTEST = DATA / "graph-scheduling" / "mlsys-2026-2.json"
 
 COMMANDS: dict[str, tuple[object, ...]] = {
     "doctor": ("doctor",),
@@ -50,6 +52,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "map-chains": ("map", "small.onnx", "--fuse"),
     "map-evaluate": ("map", "--evaluate", CASES, "--noc"),
     "map-sweep": ("map", "1_1_4_4_1", "--sweep", "levels.AccumulationBuffer.capacity_bytes=2,192"),
+    "schedule": ("simulate", CONTEST, "--recipe", "joint", "--budget", "3trials"),
     "compare": ("compare", "small.tw", "--layers"),
     "compare-schedules": ("compare-schedules", "small.onnx", "--schedule", "sequential", "--duration", "0"),
     "diff": ("diff", "small.onnx", "small.tw"),
