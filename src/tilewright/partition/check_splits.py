@@ -9,6 +9,8 @@ from math import inf
 from tilewright.ir.derive import is_complex, macs
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import RegionMaps
+from tilewright.ir.nest import Opaque
+from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, hull, volume
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.partition.check_rows import chain_links, link_peaks
@@ -247,7 +249,13 @@ def _may_be_overwritten(layer: Sequence[Node], value: Value) -> bool:
     reached = {value}
     for node in layer:
         if any(v in reached for v in node.operands()):
-            if node.remembered(is_complex):
+            if node.remembered(is_complex) and not _has_later_nests(node):
                 return False
             reached.update(node.results())
     return True
+
+
+def _has_later_nests(node: Node) -> bool:
+    """Whether a nest behind others makes the result, by when the contractions of the node have read all."""
+    nests = describe(node)
+    return not isinstance(nests, Opaque) and len(nests) > 1
