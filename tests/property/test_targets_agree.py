@@ -80,9 +80,6 @@ def agrees_alone(one: Case, chosen: Options) -> bool:
     return True
 
 
-@pytest.mark.xfail(
-    strict=False, reason="written for the rates of before one model of costs: to be stated anew"
-)
 @pytest.mark.sampled(88)
 @pytest.mark.parametrize("target", NUM_EXAMPLES)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
@@ -167,9 +164,6 @@ def test_random_graphs() -> None:
     settings(COMMON, max_examples=100)(graphs_agree(10, options()))()
 
 
-@pytest.mark.xfail(
-    strict=False, reason="written for the rates of before one model of costs: to be stated anew"
-)
 def test_random_graphs_on_accelerators() -> None:
     settings(COMMON, max_examples=25)(graphs_agree(8, accelerator_options()))()
 

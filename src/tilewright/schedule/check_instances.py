@@ -78,10 +78,14 @@ def _most_cores(bindings: Bindings, place: int) -> int:
 
 
 def _deals(region: Region, binding: Sequence[int], num_cores: int) -> bool:
+    # A slice that is smaller than the distribution of the whole leaves cores idle.
     return (
         len(binding) == len(region)
         and prod(binding) <= num_cores
-        and all(b >= 1 and (stop - start) % b == 0 for b, (start, stop) in zip(binding, region, strict=True))
+        and all(
+            b >= 1 and (stop - start < b or (stop - start) % b == 0)
+            for b, (start, stop) in zip(binding, region, strict=True)
+        )
     )
 
 
