@@ -87,7 +87,7 @@ def inception() -> Outcome:
 @pytest.mark.xfail(
     strict=False, reason="written for the rates of before one model of costs: to be stated anew"
 )
-@pytest.mark.sampled(0)
+@pytest.mark.slow
 def test_schedules_are_in_the_papers_order(squeezenet: Outcome, inception: Outcome) -> None:
     """Figure 6: greedy loses on SqueezeNet and gains on Inception, IOS-Both is the best of the paper's."""
     for found in (squeezenet, inception):

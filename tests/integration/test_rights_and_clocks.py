@@ -49,9 +49,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.xfail(
-    strict=False, reason="written for the rates of before one model of costs: to be stated anew"
-)
+@pytest.mark.xfail(strict=False, reason="needs a package that other users may read")
 @pytest.mark.parametrize("closed", ["files", "folder"])
 def test_what_may_not_be_read_is_a_typed_error(closed: str, tmp_path: Path) -> None:
     folder = tmp_path / "folder"

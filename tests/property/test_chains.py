@@ -84,9 +84,7 @@ def plans(chain: Chain) -> Iterator[ChainPlan]:
             yield ChainPlan(tiling, depths)
 
 
-@pytest.mark.xfail(
-    strict=False, reason="written for the rates of before one model of costs: to be stated anew"
-)
+@pytest.mark.xfail(strict=False, reason="a count that is wrong by one is missed by both walks in rare cases")
 @given(chain=chains(), data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_what_a_plan_says_it_moves_computes_and_holds_is_what_a_walk_over_its_steps_counts(
