@@ -79,13 +79,11 @@ def test_the_bound_of_a_plan_holds_for_all_of_many(graph: Graph, machine: Machin
     bounded(graph, machine, execution)
 
 
-@pytest.mark.xfail(
-    strict=False, reason="written for the rates of before one model of costs: to be stated anew"
-)
 @pytest.mark.parametrize(("rows", "columns", "tiles"), [(64, 32, 1), (65, 32, 2), (1, 40, 2), (130, 65, 9)])
 def test_products_fill_whole_tiles_of_the_matrix_unit(rows: int, columns: int, tiles: int) -> None:
     machine = load_preset("stcp920")
-    machine = machine.model_copy(update={"num_cores_per_cluster": 1, "num_clusters": 1})
+    levels = tuple(x.model_copy(update={"num_instances_per_parent": 1}) for x in machine.levels)
+    machine = machine.model_copy(update={"num_cores_per_cluster": 1, "num_clusters": 1, "levels": levels})
     b = GraphBuilder()
     x = b.input(rows, 256)
     graph = b.finish(b.op("MatMul", x, b.constant(256, columns), shape=(rows, columns)))

@@ -288,7 +288,9 @@ class Works:
             for kind, axes in (("row", task.shape.rows), ("column", task.shape.columns)):
                 for axis in axes:
                     kinds[axis] = kind
-        return _fewest(extents(region), tuple(kinds), tile, num_cores)
+        mapped = self.products(node, region, is_whole=False)
+        most = 1.0 if mapped is None else mapped.utilization
+        return _fewest(extents(region), tuple(kinds), tile, num_cores, most)
 
     def blocks(self, node: Node, region: Region, num_cores: int) -> Blocks | None:
         """How blocks of threads that make a region of a node's result fill cores; None where the machine does
@@ -503,17 +505,26 @@ def _part(region: Region, binding: tuple[int, ...]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _fewest(
-    extents: tuple[int, ...], kinds: tuple[str, ...], tile: tuple[int, ...], num_cores: int
+    extents: tuple[int, ...],
+    kinds: tuple[str, ...],
+    tile: tuple[int, ...],
+    num_cores: int,
+    most_utilization: float,
 ) -> tuple[int, ...]:
-    """Parts along each axis: of those with the least work in the largest part, the fewest; of these the most
-    along the first axis."""
-    best: tuple[tuple[int, int], tuple[int, ...]] | None = None
+    """Parts along each axis: of those whose largest part takes least time, the fewest; of these the most
+    along the first axis.
+
+    A core's units do no more than `most_utilization` of what they could, however full their tiles are: then
+    even parts count for more than full tiles.
+    """
+    best: tuple[tuple[float, int], tuple[int, ...]] | None = None
 
     def search(axis: int, counts: tuple[int, ...], left: int) -> None:
         nonlocal best
         if axis == len(extents):
-            work = _rounded_work(extents, counts, kinds, tile)
-            cost = work, prod(counts)
+            largest = prod(-(-extent // count) for extent, count in zip(extents, counts, strict=True))
+            work = max(_rounded_work(extents, counts, kinds, tile), largest / most_utilization)
+            cost = float(f"{work:.12g}"), prod(counts)  # floats that are equal but for rounding tie
             if best is None or cost < best[0] or (cost == best[0] and counts > best[1]):
                 best = cost, counts
             return
