@@ -249,13 +249,13 @@ def _may_be_overwritten(layer: Sequence[Node], value: Value) -> bool:
     reached = {value}
     for node in layer:
         if any(v in reached for v in node.operands()):
-            if node.remembered(is_complex) and not _has_later_nests(node):
+            if node.remembered(is_complex) and _sums_last(node):
                 return False
             reached.update(node.results())
     return True
 
 
-def _has_later_nests(node: Node) -> bool:
-    """Whether a nest behind others makes the result, by when the contractions of the node have read all."""
+def _sums_last(node: Node) -> bool:
+    """Whether the nest that writes a node's result sums: sums of earlier nests have read all by then."""
     nests = describe(node)
-    return not isinstance(nests, Opaque) and len(nests) > 1
+    return isinstance(nests, Opaque) or nests[-1].combine is not None

@@ -41,10 +41,10 @@ def check_order(graph: InstanceGraph, order: Sequence[int]) -> tuple[Violation, 
 def check_bindings(graph: InstanceGraph, bindings: Bindings) -> tuple[Violation, ...]:
     """Everything wrong with bindings and scopes: nothing, if they are valid.
 
-    Checked: one factor per axis, which divides the extent of what is made, all together no more than there
-    are cores, or cores of the group that runs it; the same of what readers want; a slice that two readers
-    want differently, or that another group of cores reads, is not local; results of the network and what
-    separate kernels leave lie in main memory, and nothing else does.
+    Checked: one factor per axis, which divides the extent of a result that is made, all together no more
+    than there are cores, or cores of the group that runs it; the same of what readers want; a slice that two
+    readers want differently, or that another group of cores reads, is not local; results of the network and
+    what separate kernels leave lie in main memory, and nothing else does.
     """
     return tuple(_binding_violations(graph, bindings))
 
@@ -52,7 +52,9 @@ def check_bindings(graph: InstanceGraph, bindings: Bindings) -> tuple[Violation,
 def _binding_violations(graph: InstanceGraph, bindings: Bindings) -> Iterator[Violation]:
     for node in graph.nodes:
         binding, scope = bindings.bindings[node.id], bindings.scopes[node.id]
-        if not _deals(node.region, binding, _most_cores(bindings, node.id)):
+        most = _most_cores(bindings, node.id)
+        # Of several results any may be the one whose readers say how it is distributed.
+        if not any(_deals(region, binding, most) for region in node.outputs.values()):
             yield Violation("binding", f"{node}: {binding} does not deal out {node.region}")
         leaves = bool(bindings.launches) or any(v in graph.results for v in node.outputs)
         if (scope is Scope.MAIN) != (node.kind is Kind.INSTANCE and leaves):
@@ -78,14 +80,10 @@ def _most_cores(bindings: Bindings, place: int) -> int:
 
 
 def _deals(region: Region, binding: Sequence[int], num_cores: int) -> bool:
-    # A slice that is smaller than the distribution of the whole leaves cores idle.
     return (
         len(binding) == len(region)
         and prod(binding) <= num_cores
-        and all(
-            b >= 1 and (stop - start < b or (stop - start) % b == 0)
-            for b, (start, stop) in zip(binding, region, strict=True)
-        )
+        and all(b >= 1 and (stop - start) % b == 0 for b, (start, stop) in zip(binding, region, strict=True))
     )
 
 
