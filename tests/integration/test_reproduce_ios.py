@@ -84,20 +84,27 @@ def inception() -> Outcome:
     return outcome(Job("ios_inception_v3", "v100", 1, (SEQUENTIAL, GREEDY, MERGE, PARALLEL, BOTH)))
 
 
-@pytest.mark.xfail(
-    strict=False, reason="written for the rates of before one model of costs: to be stated anew"
-)
-@pytest.mark.slow
+@pytest.mark.sampled(0)
 def test_schedules_are_in_the_papers_order(squeezenet: Outcome, inception: Outcome) -> None:
-    """Figure 6: greedy loses on SqueezeNet and gains on Inception, IOS-Both is the best of the paper's."""
+    """Figure 6: greedy gains on Inception, less than parallel stages; IOS-Both is the best of the paper's."""
     for found in (squeezenet, inception):
         times = {name: planned.time_ns for name, planned in found.schedules.items()}
         assert times[BOTH] <= min(times[MERGE], times[PARALLEL]) < times[SEQUENTIAL]
         assert found.gain() > 1.1
         assert found.schedules[BOTH].is_proven
-    assert squeezenet.gain(GREEDY) < 1 < squeezenet.gain(MERGE)
+    assert squeezenet.gain(GREEDY) < squeezenet.gain(MERGE)
+    assert squeezenet.gain(MERGE) > 1
     assert squeezenet.schedules[MOLDABLE].time_ns <= squeezenet.schedules[BOTH].time_ns
     assert inception.gain(PARALLEL) > inception.gain(GREEDY) > inception.gain(MERGE) > 1.1
+
+
+@pytest.mark.sampled(0)
+@pytest.mark.xfail(
+    strict=True, reason="a tie (1.003) where steps run whole mappings; the paper measured a loss"
+)
+def test_greedy_loses_on_squeezenet(squeezenet: Outcome) -> None:
+    """Figure 6, the paper's reason for not starting all that is ready."""
+    assert squeezenet.gain(GREEDY) < 1
 
 
 @pytest.mark.slow
