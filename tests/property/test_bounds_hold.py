@@ -17,7 +17,6 @@ import pytest
 from tests.property.test_random_machines import random_machine, random_problem
 from tests.support.graphs import GraphBuilder
 
-from tilewright.compiler import LEFT_OPEN, Planner
 from tilewright.cost.base import Objective
 from tilewright.errors import InfeasibleMapping, TilewrightError, UsageError
 from tilewright.families import MAPPERS, PARTITIONERS, SCHEDULERS
@@ -28,6 +27,7 @@ from tilewright.mapping.base import MAPPINGS, UNPADDED, MappingProblem, MappingS
 from tilewright.memory import MEMORY_PLANNERS, Buffer, MemoryLevel, MemoryPlan, MemoryProblem
 from tilewright.options import Options
 from tilewright.partition.base import Partition
+from tilewright.planner import LEFT_OPEN, Planner
 from tilewright.planning import Bound, Budget, Rule, Space
 from tilewright.planning.portfolio import Recipe
 from tilewright.program import Program

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from tests.support.integer_networks import integer_network
 
-from tilewright.compiler import Planner, plan_optimised
+from tilewright.compiler import plan_optimised
 from tilewright.garbage import collected_rarely
 from tilewright.options import Options
+from tilewright.planner import Planner
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.api.compilation import compilation_request
 from tilewright.api.models import Model, Shapes
 from tilewright.arguments import checked
-from tilewright.compiler import Planner, optimise
+from tilewright.compiler import optimise
 from tilewright.cost.base import UNITS, Objective
 from tilewright.errors import InternalError, TilewrightError, UsageError
 from tilewright.families import MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS, TARGETS
@@ -21,6 +21,7 @@ from tilewright.frontend.onnx import Source
 from tilewright.hardware.presets import preset_names
 from tilewright.ir.graph import Graph
 from tilewright.options import AUTO, Options
+from tilewright.planner import Planner
 from tilewright.planning import Bound
 from tilewright.planning.portfolio import Recipe
 from tilewright.planning.spec import split_items

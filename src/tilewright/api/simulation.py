@@ -21,13 +21,14 @@ from tilewright.api.batches import (
 )
 from tilewright.api.models import Model
 from tilewright.arguments import argument, checked
-from tilewright.compiler import WHOLE_PORTFOLIO, plan_optimised
+from tilewright.compiler import plan_optimised
 from tilewright.cost.base import UNITS, Objective
 from tilewright.errors import NumericMismatch, UsageError
 from tilewright.files import write_output
 from tilewright.formatting import format_bytes
 from tilewright.frontend.onnx import Source
 from tilewright.options import AUTO, Options, Shapes, parse_shapes
+from tilewright.planner import WHOLE_PORTFOLIO
 from tilewright.planning import Budget, Spec
 from tilewright.printable import json_text
 from tilewright.progress import PhaseClock, Progress

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 
-from tilewright.compiler import Planner, optimise
+from tilewright.compiler import optimise
 from tilewright.cost.features import WorkFacts
 from tilewright.ir.graph import Graph, Node
 from tilewright.learning.samples import Choice, Group, Sample, Samples, split_once
 from tilewright.options import Options
 from tilewright.partition.base import Partition, Reason, build_partition
+from tilewright.planner import Planner
 from tilewright.planning import Provenance
 from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.progress import PhaseClock

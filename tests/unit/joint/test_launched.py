@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from tests.support.graphs import GraphBuilder
 
-from tilewright.compiler import LEFT_OPEN, Planner, plan_optimised
+from tilewright import joint_plan
+from tilewright.compiler import plan_optimised
 from tilewright.ir.graph import Graph
 from tilewright.joint.base import bits
 from tilewright.joint.launched.content import Content, Numbered, assembled
@@ -17,6 +18,7 @@ from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer, Machine
 from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.options import Options
+from tilewright.planner import LEFT_OPEN, Planner
 from tilewright.planning import Budget, Provenance
 from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock
@@ -213,11 +215,13 @@ def test_siblings_merge_where_the_kernel_around_them_gets_cheaper() -> None:
 
 
 def test_a_joint_search_whose_time_is_over_begins_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Planner, "_merging", lambda *_: pytest.fail("a partition of its own is made for it"))
+    monkeypatch.setattr(
+        joint_plan, "_merging", lambda *_: pytest.fail("a partition of its own is made for it")
+    )
     options = Options(target="v100", plan="joint")
     target = find_target("v100")
     graph = siblings()
     planner = Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
-    best = planner.best(LEFT_OPEN, Budget(deadline_s=1e-9))
+    best, _ = joint_plan.joint_plan(planner, planner.best(LEFT_OPEN, Budget(deadline_s=1e-9)))
     assert best.plan.recipe == best.recipe
     assert best.num_untried

@@ -130,7 +130,8 @@ class Numbered:
         nodes = [node for i, node in enumerate(self.nodes) if content.mask >> i & 1]
         results = self.outputs(content.mask) or tuple(nodes[-1].results())
         graph, twins = extract(nodes, results)
-        return assembled(PartitionProblem(graph), [content], [twins.get(node) for node in self.nodes])
+        numbered = [twins.get(node) for node in self.nodes]
+        return assembled(PartitionProblem(graph), [content], numbered, quality=_UNPRICED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,9 +145,13 @@ class Assembled:
 
 
 def assembled(
-    problem: PartitionProblem, contents: Sequence[Content], nodes: Sequence[Node | None]
+    problem: PartitionProblem,
+    contents: Sequence[Content],
+    nodes: Sequence[Node | None],
+    quality: Quality | None = None,
 ) -> Assembled:
-    """Blocks that follow each other as one program; `nodes` are those of the numbers.
+    """Blocks that follow each other as one program; `nodes` are those of the numbers. `quality` is as of
+    `build_partition`.
 
     Raises:
         ValueError: the blocks do not hold every node once, or their kernels wait for each other.
@@ -164,7 +169,7 @@ def assembled(
         clusters,
         lambda producer, consumer, value, fused: Reason.CLUSTER if fused else Reason.COST,
         Provenance(NAME),
-        quality=_UNPRICED,
+        quality=quality,
     )
     ids = [partition.subgraph_of(cluster[0]).id for cluster in clusters]
     by_id = dict(zip(ids, kernels, strict=True))

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from math import inf
 
 from tilewright.errors import InfeasibleMapping
-from tilewright.ir.extract import extract
+from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.pricer import Machine
-from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
+from tilewright.partition.base import Partition, PartitionProblem, Reason, Subgraph, build_partition
 from tilewright.partition.merge_siblings import merge_sets, merge_siblings
 from tilewright.planning import UNLIMITED, Budget, Meter, Provenance
 from tilewright.progress import checkpoint
-from tilewright.schedule.base import ScheduleProblem, Stage, single
+from tilewright.schedule.base import Stage, single
 from tilewright.schedule.lane_search import LaneSearch
 from tilewright.schedule.merge import merge_stage
 
@@ -28,7 +29,7 @@ _MOST_SIBLINGS = 4
 def merges_within_kernels(partition: Partition, machine: Machine, meter: Meter) -> tuple[Stage, ...]:
     """Stages of a partition into layers, alone or merged where that makes the part around them cheaper."""
     chosen: list[tuple[int, ...]] = []
-    parts = list(_parts(partition))
+    numbered, parts = Numbered(partition.graph), list(_parts(partition))
     for siblings in merge_sets(partition, pads_kernels=machine.pads_kernels):
         part = next(part for part in parts if min(siblings) in part)
         if not siblings <= part or len(part) == len(partition.subgraphs):
@@ -39,7 +40,8 @@ def merges_within_kernels(partition: Partition, machine: Machine, meter: Meter) 
             checkpoint()
             if not meter.spend():
                 return _stages(partition, chosen)
-            costs.append(_cost(partition, sorted(part), option, machine, meter))
+            members = [partition.subgraphs[i] for i in sorted(part)]
+            costs.append(_cost(numbered, members, option, machine, meter))
         best = options[costs.index(min(costs))]
         if best:
             chosen.append(best)
@@ -74,53 +76,30 @@ def _subsets(siblings: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 
 def _cost(
-    partition: Partition,
-    part: Sequence[int],
-    option: Sequence[int],
-    machine: Machine,
-    meter: Meter,
+    numbered: Numbered, members: Sequence[Subgraph], option: Sequence[int], machine: Machine, meter: Meter
 ) -> float:
     """What a part costs as one kernel in which these subgraphs are one operator, in lanes where they pay."""
-    members = [partition.subgraphs[i] for i in part]
-    nodes = [node for subgraph in members for node in subgraph.nodes]
-    inside = set(nodes)
-    wanted = set(partition.graph.outputs)
-    results = [v for n in nodes for v in n.results() if v in wanted or any(u not in inside for u in v.users)]
-    graph, twins = extract(nodes, tuple(results))
-    problem = PartitionProblem(graph)
-    provenance = Provenance("merges within kernels")
-
-    def built(problem: PartitionProblem, clusters: Sequence[Sequence[object]]) -> Partition:
-        return build_partition(
-            problem,
-            clusters,  # type: ignore[arg-type]  # nodes
-            lambda producer, consumer, value, fused: Reason.CLUSTER if fused else Reason.COST,
-            provenance,
-            quality=partition.quality,
-        )
-
+    kernels = (Kernel((tuple(numbered.numbers[n] for n in s.nodes),)) for s in members)
+    part = numbered.part(Content(tuple(kernels), ()))
+    graph = part.partition.graph
     if option:
-        apart = built(problem, [[twins[n] for n in s.nodes] for s in members])
-        ids = [apart.subgraph_of(twins[partition.subgraphs[i].nodes[0]]).id for i in option]
-        merged = merge_siblings(apart, [ids], pads_kernels=machine.pads_kernels, is_priced_only=True)
-        problem = PartitionProblem(merged.partition.graph)
-    whole = built(problem, [list(problem.graph.nodes)])
-    priced = ScheduleProblem(
-        whole,
-        cost=machine.cost,
-        objective=machine.objective,
-        limits=machine.limits,
-        price=machine.price,
-        allows_lanes=machine.allows_lanes,
-        pads_kernels=machine.pads_kernels,
+        ids = [i for i, s in zip(part.ids, members, strict=True) if s.id in option]
+        merged = merge_siblings(part.partition, [ids], pads_kernels=machine.pads_kernels, is_priced_only=True)
+        graph = merged.partition.graph
+    whole = build_partition(
+        PartitionProblem(graph),
+        [list(graph.nodes)],
+        lambda producer, consumer, value, fused: Reason.CLUSTER,
+        Provenance("merges within kernels"),
+        quality=part.partition.quality,
     )
+    problem, stage = machine.problem(whole), single(0)
     try:
-        stage = single(0)
         if machine.allows_lanes:
-            stage = LaneSearch(priced, lane_meter(meter)).improved(stage)
-        return priced.estimate((stage,)).cost(machine.objective)
+            stage = LaneSearch(problem, lane_meter(meter)).improved(stage)
+        return problem.estimate((stage,)).cost(machine.objective)
     except InfeasibleMapping:
-        return float("inf")
+        return inf
 
 
 def lane_meter(meter: Meter) -> Meter:

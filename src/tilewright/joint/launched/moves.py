@@ -54,7 +54,7 @@ class Moves:
         if len(content.stages) != 1 or any(k.split != WHOLE for k in content.kernels):
             return None
         part = self.pricer.numbered.part(content)
-        search = LaneSearch(self.pricer.problem(part), lane_meter(meter))
+        search = LaneSearch(self.pricer.machine.problem(part.partition), lane_meter(meter))
         improved = tuple(map(search.improved, part.stages))
         return None if improved == part.stages else content.with_stages(improved, part.ids)
 

@@ -9,7 +9,8 @@ from tilewright.cost.base import CostModel, Objective
 from tilewright.errors import InfeasibleMapping
 from tilewright.ir.graph_regions import kernel_structure
 from tilewright.joint.base import Block, bits
-from tilewright.joint.launched.content import Assembled, Content, Numbered
+from tilewright.joint.launched.content import Content, Numbered
+from tilewright.partition.base import Partition
 from tilewright.planning import Bound, Limits, Rule, Space
 from tilewright.records import dataclass
 from tilewright.schedule.base import PriceSchedule, ScheduleProblem
@@ -31,6 +32,19 @@ class Machine:
     pads_kernels: bool
     launch_ns: float
     floors_ns: tuple[float, ...]
+
+    def problem(self, partition: Partition) -> ScheduleProblem:
+        """Of a part of a network that is a network of its own."""
+        return ScheduleProblem(
+            partition,
+            cost=self.cost,
+            objective=self.objective,
+            limits=self.limits,
+            price=self.price,
+            allows_slices=True,
+            allows_lanes=self.allows_lanes,
+            pads_kernels=self.pads_kernels,
+        )
 
 
 class LaunchedPricer:
@@ -149,24 +163,10 @@ class LaunchedPricer:
             self._known[key] = self._simulated(content)
         return self._known[key]
 
-    def problem(self, part: Assembled) -> ScheduleProblem:
-        """A block, as a network of its own, as a problem."""
-        machine = self.machine
-        return ScheduleProblem(
-            part.partition,
-            cost=machine.cost,
-            objective=machine.objective,
-            limits=machine.limits,
-            price=machine.price,
-            allows_slices=True,
-            allows_lanes=machine.allows_lanes,
-            pads_kernels=machine.pads_kernels,
-        )
-
     def _simulated(self, content: Content) -> float:
         try:
             part = self.numbered.part(content)
-            estimate = self.problem(part).estimate(part.stages, part.splits)
+            estimate = self.machine.problem(part.partition).estimate(part.stages, part.splits)
             return estimate.cost(self.machine.objective)
         except (InfeasibleMapping, ValueError):
             return inf

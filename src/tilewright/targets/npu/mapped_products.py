@@ -34,6 +34,7 @@ from tilewright.mapping.checked import solved
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
 from tilewright.mapping.network import layers_in, products_of
 from tilewright.planning import UNLIMITED, Budget, Infeasible
+from tilewright.targets.npu.ports import SameMachine
 from tilewright.targets.npu.rates import Rate
 
 SEARCH = "exact{max_search_states=1000, pads=false}"
@@ -344,26 +345,11 @@ def fitted(mapping: LoopMapping, problem: Problem) -> LoopMapping:
     return LoopMapping(tuple(reversed(levels)))
 
 
-class _Same:
-    """A machine that equals itself alone."""
-
-    __slots__ = ("machine",)
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.machine is self.machine
-
-    def __hash__(self) -> int:
-        return id(self.machine)
-
-
 def product_mapper(machine: Machine) -> ProductMapper:
     """What maps sums of products on a machine; the last machines' are kept."""
-    return _product_mapper(_Same(machine))
+    return _product_mapper(SameMachine(machine))
 
 
 @functools.lru_cache(maxsize=16)
-def _product_mapper(same: _Same) -> ProductMapper:
+def _product_mapper(same: SameMachine) -> ProductMapper:
     return ProductMapper(same.machine)

@@ -48,7 +48,7 @@ class Ports:
         return self.setup_s + size_bytes / (self.local_bytes_per_s * share) if size_bytes else 0.0
 
 
-class _Same:
+class SameMachine:
     """A machine that equals itself alone: to compare descriptions takes longer than what is known of them."""
 
     __slots__ = ("machine",)
@@ -57,7 +57,7 @@ class _Same:
         self.machine = machine
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.machine is self.machine
+        return isinstance(other, SameMachine) and other.machine is self.machine
 
     def __hash__(self) -> int:
         return id(self.machine)
@@ -69,11 +69,11 @@ def ports_of(machine: Machine) -> Ports:
     Raises:
         MachineError: the machine lacks buffers of cores, or a rate for what it has to move.
     """
-    return _ports_of(_Same(machine))
+    return _ports_of(SameMachine(machine))
 
 
 @functools.lru_cache(maxsize=16)
-def _ports_of(same: _Same) -> Ports:
+def _ports_of(same: SameMachine) -> Ports:
     machine = same.machine
     require_networks(machine, ())
     assert machine.local is not None, "that is required"

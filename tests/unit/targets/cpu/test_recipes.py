@@ -7,9 +7,9 @@ import onnx.parser
 import pytest
 
 from tilewright import zoo
-from tilewright.compiler import Planner
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
+from tilewright.planner import Planner
 from tilewright.planning import Budget
 from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.progress import PhaseClock

@@ -12,8 +12,9 @@ import onnx.parser
 import pytest
 
 import tilewright as tw
-from tilewright.compiler import Planner, optimise
+from tilewright.compiler import optimise
 from tilewright.options import Options
+from tilewright.planner import Planner
 from tilewright.planning import Bound, Provenance, Quality, Space
 from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.progress import PhaseClock

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.support.graphs import GraphBuilder
 
-from tilewright.compiler import Planner
 from tilewright.hardware.presets import load_preset
 from tilewright.options import Options
 from tilewright.partition import PARTITIONERS, Partition
+from tilewright.planner import Planner
 from tilewright.planning import Budget
 from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock

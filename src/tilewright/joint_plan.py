@@ -1,0 +1,128 @@
+"""Joint plans on machines that launch kernels one by one: the best path through the blocks of all plans.
+
+The search is `joint/launched/`; here it is given what was planned, on the graph as it is and on those that
+merging makes of it, and each better plan is judged as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+from tilewright.joint.launched.content import Content, Numbered, assembled
+from tilewright.joint.launched.merging import merges_within_kernels
+from tilewright.joint.launched.pricer import LaunchedPricer, Machine
+from tilewright.joint.launched.search import LaunchedSearch
+from tilewright.options import AUTO
+from tilewright.partition import check_partition
+from tilewright.planner import Planner, cost_of
+from tilewright.planning import Meter, Provenance
+from tilewright.planning.checking import require_right
+from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
+from tilewright.program import Program
+from tilewright.schedule import check_schedule
+from tilewright.schedule.base import Schedule, build_schedule
+from tilewright.schedule.merge import merge_remarks
+from tilewright.targets.base import Backend
+
+JOINT = Recipe("joint", "joint", AUTO)
+"""What a plan of blocks of several recipes is called."""
+_NUM_MERGED, _NUM_AGAIN = 3, 8
+"""Graphs that merging made of which joint plans are made, too, and recipes that are tried on each."""
+
+
+def joint_plan(planner: Planner, best: Best[Program]) -> tuple[Best[Program], Backend]:
+    """The best path through the blocks of all plans that a planner made, and on from there: on its graph and
+    on those that merging made of it. The best plan, and the backend of the graph that it is of."""
+    meter, backend = planner.portfolio, planner.backend
+    assert meter is not None, "the best of several recipes was asked for"
+    best = _best_of_blocks(planner, best, meter)
+    if meter.left_s is not None and meter.left_s <= 0:
+        return best, backend
+    priced = [a for a in best.attempts if a.recipe is not None and a.recipe.partition != JOINT.partition]
+    cheapest = [a.recipe for a in sorted(priced, key=_cost_of_attempt) if a.recipe is not None]
+    for schedule in _merging(planner, meter):
+        if not meter.spend():
+            break
+        graph = planner.merged(schedule, planner.backend.default_recipe).partition.graph
+        other = Planner(
+            graph,
+            planner.target,
+            planner.target.backend(graph, planner.options),
+            planner.options,
+            planner.clock,
+        )
+        again = best_of(
+            cheapest[:_NUM_AGAIN], other.program, cost_of, planner.clock.report, spend=meter.spend
+        )
+        again = _best_of_blocks(other, again, meter)
+        attempts = (*best.attempts, *again.attempts)
+        if cost_of(again.plan) < cost_of(best.plan):
+            program = replace(again.plan, remarks=(*again.plan.remarks, *merge_remarks(schedule)))
+            best, backend = replace(again, plan=program), other.backend
+        best = replace(best, attempts=attempts)
+    return best, backend
+
+
+def _best_of_blocks(planner: Planner, best: Best[Program], meter: Meter) -> Best[Program]:
+    """The better of a plan and what the search over blocks finds from all plans of its graph on."""
+    backend, numbered = planner.backend, Numbered(planner.graph)
+    recipe = replace(JOINT, memory=backend.default_recipe.memory)
+    plans = [tuple(numbered.contents(s)) for s in planner.seeds if s.partition.graph is planner.graph]
+    pricer = LaunchedPricer(numbered, _machine(planner))
+    search = LaunchedSearch.of(pricer, plans, meter, planner.clock.report)
+
+    def judge(contents: Sequence[Content]) -> None:
+        nonlocal best
+        asked = backend.partition_problem
+        found = assembled(asked, contents, numbered.nodes)
+        problem = planner.schedule_problem(found.partition, recipe)
+        schedule = build_schedule(problem, found.stages, Provenance(JOINT.schedule), found.splits)
+        require_right(
+            "a joint plan",
+            lambda: (*check_partition(asked, found.partition), *check_schedule(problem, schedule)),
+        )
+        program = planner.placed(schedule, recipe)
+        attempt = Attempt(f"joint, {len(contents)} blocks", cost_of(program), recipe=recipe)
+        best = replace(best, attempts=(*best.attempts, attempt))
+        if cost_of(program) < cost_of(best.plan):
+            best = replace(best, plan=program, recipe=recipe)
+
+    search.run(judge)
+    return best
+
+
+def _merging(planner: Planner, meter: Meter) -> list[Schedule]:
+    """Schedules that merge siblings, each choice once: what pays within larger kernels, then what schedulers
+    chose."""
+    partition = planner.partition(PLAIN_RECIPE.partition)
+    problem = planner.schedule_problem(partition, planner.backend.default_recipe)
+    stages = merges_within_kernels(partition, _machine(planner), meter)
+    within = build_schedule(problem, stages, Provenance(JOINT.schedule))
+    found: dict[frozenset[str], Schedule] = {}
+    for schedule in (within, *planner.seeds):
+        names = frozenset(merge_remarks(schedule))
+        if names and schedule.partition.graph is planner.graph:
+            found.setdefault(names, schedule)
+    return list(found.values())[:_NUM_MERGED]
+
+
+def _machine(planner: Planner) -> Machine:
+    """What blocks are priced by."""
+    backend, parts = planner.backend, planner.backend.launched_parts
+    assert parts is not None, "plans cost the sum of their blocks"
+    return Machine(
+        cost=backend.costs,
+        price=parts.price,
+        objective=planner.options.objective,
+        limits=backend.limits,
+        allows_lanes=backend.runs_lanes,
+        pads_kernels=planner.options.accuracy != "strict",
+        launch_ns=parts.launch_ns,
+        floors_ns=parts.floors_ns(),
+    )
+
+
+def _cost_of_attempt(attempt: Attempt) -> float:
+    return inf if attempt.cost is None else attempt.cost

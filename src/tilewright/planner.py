@@ -1,0 +1,253 @@
+"""Plans of one graph on one target: each recipe's, and the best of several.
+
+A recipe names planners; its steps lead from the optimised graph to a placed program.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright.errors import InfeasibleMapping
+from tilewright.ir.bounds import require_bounded_graph
+from tilewright.ir.graph import Graph
+from tilewright.ir.verify import require_valid
+from tilewright.options import AUTO, Options
+from tilewright.partition import PARTITIONERS, check_partition
+from tilewright.partition.base import Partition
+from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance, Quality, Status, Stopwatch
+from tilewright.planning.checking import require_right
+from tilewright.planning.grid import Grid, methods
+from tilewright.planning.portfolio import PLAIN_RECIPE, Best, Recipe, best_of
+from tilewright.program import Program
+from tilewright.progress import PhaseClock
+from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
+from tilewright.schedule.base import Schedule, Stage, build_schedule
+from tilewright.schedule.merge import apply_merges, merge_remarks
+from tilewright.schedule.space import bounds_with_merges
+from tilewright.targets.base import Backend, Target
+
+WHOLE_PORTFOLIO = Budget(UNLIMITED)
+"""Tries every recipe."""
+LEFT_OPEN = Recipe(AUTO, AUTO, AUTO)
+"""What asks for the best of what a target finds worth trying."""
+
+
+class Planner:
+    """Plans of one graph on one target. What recipes have in common is done once.
+
+    `only_better`: only the best plan is wanted, so what is seen to be worse need not be priced.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        backend: Backend,
+        options: Options,
+        clock: PhaseClock,
+        *,
+        only_better: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.target = target
+        self.backend = backend
+        self.options = options
+        self.clock = clock
+        self.only_better = only_better
+        self._partitions: dict[str, Partition] = {}
+        self.search_time = Stopwatch()
+        self.meter: Meter | None = None
+        self.portfolio: Meter | None = None
+        self.seeds: list[Schedule] = []  # of a joint plan: every schedule that was made
+
+    def best(self, asked: Recipe, portfolio: Budget = WHOLE_PORTFOLIO) -> Best[Program]:
+        """The plan of a recipe, the target's default in place of what it leaves open.
+
+        Where it leaves all open, the best that the target finds worth trying, or of the grid if the options
+        say so, as far as `portfolio` goes: a budget whose evaluations are recipes, of which the first is
+        always tried. With `options.budget` the best of the portfolio is improved, in the time that a deadline
+        of it leaves.
+
+        Raises:
+            InfeasibleMapping: a planner found no solution; says what is too small.
+            InternalError: a planner's answer failed its independent check.
+        """
+        self.meter = None if self.options.budget is None else self.options.budget.start(self.search_time)
+        if asked != LEFT_OPEN:
+            default = self.backend.default_recipe
+            recipe = Recipe(
+                default.partition if asked.partition == AUTO else asked.partition,
+                default.schedule if asked.schedule == AUTO else asked.schedule,
+                default.memory if asked.memory == AUTO else asked.memory,
+            )
+            return Best(self.program(recipe), recipe)
+        self.portfolio = meter = portfolio.start()
+        if self.options.plan == "grid":
+            return best_of(self._grid(), self.program, cost_of, self.clock.report, spend=meter.spend)
+        recipes = tuple(self.backend.recipes(self.partition))
+        best = best_of(recipes, self.program, cost_of, self.clock.report, spend=meter.spend)
+        best = self._varied(best, meter)
+        if self.options.plan == "joint":
+            grid = self._grid()
+            best = best_of(grid, self.program, cost_of, self.clock.report, incumbent=best, spend=meter.spend)
+            best = self._varied(best, meter)
+        if self.options.plan == "joint" and self.backend.launched_parts is not None:
+            return best  # the search over blocks goes on from here
+        budget, left_s = self.options.budget, meter.left_s
+        if budget is None or (left_s is not None and left_s <= 0):
+            return best
+        own_s = None if self.meter is None else self.meter.left_s
+        left_s = min((s for s in (left_s, own_s) if s is not None), default=None)
+        if left_s is not None:
+            budget = replace(budget, deadline_s=max(left_s, _LEAST_S))
+        with self.clock.phase("improve"), self.search_time.running():
+            make = functools.partial(self.ordered, share=_SHARE_BESIDE)
+            improved = self.backend.improve(best.plan, make, budget, progress=self.clock.report)
+        return replace(best, plan=improved.program, attempts=(*best.attempts, *improved.attempts))
+
+    def _varied(self, best: Best[Program], meter: Meter) -> Best[Program]:
+        """The best of a plan and variants of it, and of what is better then."""
+        for _ in range(_MAX_ROUNDS):
+            last, variants = best.recipe, tuple(self.backend.variants(best.recipe))
+            best = best_of(variants, self.program, cost_of, incumbent=best, spend=meter.spend)
+            if best.recipe == last:
+                break
+        return best
+
+    def _grid(self) -> Grid:
+        """Every registered partitioner and scheduler, the plain ones first."""
+        return Grid(
+            methods(PARTITIONERS.names(), PLAIN_RECIPE.partition),
+            methods(SCHEDULERS.names(), PLAIN_RECIPE.schedule),
+            self.backend.default_recipe.memory,
+            self.backend.placements,
+        )
+
+    def program(self, recipe: Recipe) -> Program:
+        """Every decision of a recipe."""
+        return self.ordered(self.partition(recipe.partition), recipe)
+
+    def ordered(self, partition: Partition, recipe: Recipe, *, share: float | None = None) -> Program:
+        """A partition, ordered and placed as a recipe says, within a share of the time that is left."""
+        with self.clock.phase("schedule"):
+            schedule = self.schedule(partition, recipe, share)
+        if self.options.plan == "joint":
+            self.seeds.append(schedule)
+        return self.placed(schedule, recipe)
+
+    def of_stages(self, partition: Partition, stages: Sequence[Stage], recipe: Recipe) -> Program:
+        """A partition in these stages, placed as a recipe says."""
+        problem = self.schedule_problem(partition, recipe)
+        schedule = build_schedule(problem, tuple(stages), Provenance("given"))
+        require_right("a schedule to measure", lambda: check_schedule(problem, schedule))
+        return self.placed(schedule, recipe)
+
+    def placed(self, schedule: Schedule, recipe: Recipe) -> Program:
+        """A schedule with its merges made, placed as a recipe says."""
+        with self.clock.phase("schedule"):
+            remarks = merge_remarks(schedule)
+            if remarks:
+                schedule = self.merged(schedule, recipe)
+        partition = schedule.partition
+        program = Program(partition.graph, partition, schedule, self.options, remarks=remarks, recipe=recipe)
+        with self.clock.phase("place"):
+            placement = self.backend.place(program, progress=self.clock.report)
+        if placement is None:
+            return program
+        return replace(program, memory=placement.plan, memory_problem=placement.problem)
+
+    def partition(self, name: str) -> Partition:
+        """What a partitioner makes of the graph, with what the target decides about it."""
+        if name not in self._partitions:
+            with self.clock.phase("partition"):
+                self._partitions[name] = self._new_partition(name)
+        return self._partitions[name]
+
+    def _new_partition(self, name: str) -> Partition:
+        problem = self.backend.partition_problem
+        solution = PARTITIONERS.get(name).solve(problem, self.options.search_budget)
+        if isinstance(solution, Infeasible):
+            raise InfeasibleMapping(str(solution))
+        solution = PARTITIONERS.verified(name, solution, Partition, lambda p: check_partition(problem, p))
+        refined = self.backend.refine(problem, solution, progress=self.clock.report)
+        if refined is not solution:
+            what = f"the partition that target {self.target.name!r} refined"
+            require_right(what, lambda: check_partition(problem, refined))
+        return refined
+
+    def merged(self, schedule: Schedule, recipe: Recipe) -> Schedule:
+        """The schedule of a graph in which the subgraphs of each stage that merges are one operator.
+
+        Its costs, and those of its partition, are stated anew: of what really runs. Where that costs what was
+        planned, what the scheduler proved of schedules of the partition before is about it, too.
+        """
+        planned = schedule.quality
+        graph, partition, schedule = apply_merges(self.schedule_problem(schedule.partition, recipe), schedule)
+        require_valid(graph, after="merging")
+        require_bounded_graph(graph, "merging")
+        asked = replace(self.backend.partition_problem, graph=graph, known=None)
+        partition = self.backend.rewritten(asked, partition, progress=self.clock.report)
+        problem = self.schedule_problem(partition, recipe)
+        quality = problem.quality_of(schedule.stages, schedule.splits)
+        bounds = bounds_with_merges(quality, planned)
+        cut_off = planned.status is Status.CUT_OFF
+        quality = Quality.of(quality.cost, *bounds, unit=quality.unit, cut_off=cut_off)
+        schedule = replace(schedule, partition=partition, quality=quality)
+        require_right(
+            f"the graph merged as scheduler {recipe.schedule!r} asks",
+            lambda: (*check_partition(asked, partition), *check_schedule(problem, schedule)),
+        )
+        return schedule
+
+    def schedule(self, partition: Partition, recipe: Recipe, share: float | None = None) -> Schedule:
+        """A partition in order, within a share of the time that is left."""
+        problem = self.schedule_problem(partition, recipe)
+        with self.search_time.running():
+            solution = SCHEDULERS.get(recipe.schedule).solve(problem, self._schedule_budget(share))
+        if isinstance(solution, Infeasible):
+            raise InfeasibleMapping(str(solution))
+        return SCHEDULERS.verified(recipe.schedule, solution, Schedule, lambda s: check_schedule(problem, s))
+
+    def schedule_problem(self, partition: Partition, recipe: Recipe) -> ScheduleProblem:
+        """What schedulers are asked about a partition."""
+        return ScheduleProblem(
+            partition,
+            machine=self.target.machine,
+            cost=self.backend.costs,
+            objective=self.options.objective,
+            limits=self.backend.limits,
+            seed=self.options.seed,
+            price=self.backend.price(recipe, only_better=self.only_better),
+            allows_slices=self.target.runs_slices,
+            allows_lanes=self.backend.runs_lanes,
+            maps=self.backend.partition_problem.analysis.maps,
+            pads_kernels=self.options.accuracy != "strict",
+            bench=self.backend.stage_bench(
+                partition, lambda stages: self.of_stages(partition, stages, recipe)
+            ),
+        )
+
+    def _schedule_budget(self, share: float | None) -> Budget:
+        """What one scheduler may spend: where measurements choose kernels, it leaves time for them."""
+        left_s = None if self.meter is None else self.meter.left_s
+        if left_s is None:
+            return self.options.search_budget
+        if share is None:
+            share = _SHARE_BEFORE if self.target.is_measurable else 1.0
+        return replace(self.options.search_budget, deadline_s=max(share * left_s, _LEAST_S))
+
+
+_SHARE_BEFORE = 0.4
+_SHARE_BESIDE = 0.15
+"""Of what is left of a budget, for a schedule that was asked for, and for one that is only compared."""
+_LEAST_S = 0.001
+"""Of a budget that is used up."""
+_MAX_ROUNDS = 3
+"""How often variants of the best recipe so far are tried: a better one may have better ones, too."""
+
+
+def cost_of(program: Program) -> float:
+    """What its schedule costs."""
+    return program.schedule.quality.cost
