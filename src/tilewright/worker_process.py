@@ -145,7 +145,7 @@ class WorkerProcess:
     def _cause_of_death(self) -> str:
         try:
             status = self._process.wait(_DEATH_S)
-        except subprocess.TimeoutExpired:  # it lives on with its pipes closed: nobody will hear of it again
+        except subprocess.TimeoutExpired:  # it lives on with its pipes closed
             self._process.kill()
             self._process.wait()
             return "it closed its pipes"
@@ -192,7 +192,7 @@ class WorkerProcess:
 def start_process(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """A process that is killed when this one ends in whatever way, where the system is Linux.
 
-    So is one that nobody has a reference to any more. `options` are those of `subprocess.Popen`.
+    So is one without references. `options` are those of `subprocess.Popen`.
 
     Raises:
         NoWorker: the system starts none.
@@ -225,7 +225,7 @@ def _started(command: Sequence[str], options: Mapping[str, Any]) -> subprocess.P
 
 
 def kill_at_hang_up(pipe: int, pid: int) -> None:
-    """Have a process killed when nobody holds the write end of a pipe any more, where the system is Linux.
+    """Have a process killed when the last write end of a pipe is closed, where the system is Linux.
 
     The process holds the read end, and nothing is written.
     """
@@ -263,9 +263,9 @@ def module_command(module: str) -> tuple[list[str], dict[str, str]]:
 
 
 def serve_texts(start: Callable[[], Callable[[list[bytes]], list[bytes]]]) -> None:
-    """In the process: answer until nobody asks any more, by what `start` makes once streams are set aside.
+    """In the process: answer until the caller closes its end, by what `start` makes with streams set aside.
 
-    The standard streams are the pipes of the one who asks; what the process prints goes nowhere.
+    The standard streams are the pipes of the caller; what the process prints goes nowhere.
     """
     requests, replies = os.dup(0), os.dup(1)
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -284,7 +284,7 @@ def serve_texts(start: Callable[[], Callable[[list[bytes]], list[bytes]]]) -> No
 
 
 def _end_with_parent(requests: int) -> None:
-    """Wait until nobody holds the other end, and end the process in the midst of whatever it does."""
+    """Wait until the other end is closed, and end the process in the midst of whatever it does."""
     poll = select.poll()
     poll.register(requests, 0)  # a hang-up is told without being asked for
     poll.poll()
@@ -292,7 +292,7 @@ def _end_with_parent(requests: int) -> None:
 
 
 def read_texts(descriptor: int) -> list[bytes] | None:
-    """In the process: the next request; None when nobody asks any more."""
+    """In the process: the next request; None when the caller has closed its end."""
     head = _read_all(descriptor, 4)
     if head is None:
         return None
@@ -341,7 +341,7 @@ _lifelines: weakref.WeakKeyDictionary[subprocess.Popen[Any], Callable[[], object
 
 
 def _forget_all() -> None:
-    """The parent's processes stay the parent's: two who ask one would get each other's answers."""
+    """The parent's processes stay the parent's: two callers of one would get each other's answers."""
     for let_go in list(_lifelines.values()):
         let_go()
     for process in list(_running):

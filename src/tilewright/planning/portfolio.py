@@ -1,7 +1,7 @@
 """Recipes, which say how to plan, and the one loop that takes the best of several.
 
-A recipe is a value of the options that choose planners. What serves one target serves all: who can make a
-plan of a recipe and price it can have the best of any number of them.
+A recipe is a value of the options that choose planners. What serves one target serves all: whatever makes
+plans of recipes and prices them has the best of any number of them.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def race_model(
 
 
 def compiled(graph: Graph, variant: Variant, job: Job, cache: Path) -> Compilation:
-    """A network as a variant says; what is found is kept for nobody else.
+    """A network as a variant says; its findings are not kept for other variants.
 
     Raises:
         KeyboardInterrupt: the user ended the search; what is best so far is no result of its budget.
