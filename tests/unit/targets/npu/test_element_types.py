@@ -9,6 +9,7 @@ import onnx
 import pytest
 from harness.quantize import quantize
 from onnx import TensorProto, helper, numpy_helper
+from tests.support.graphs import GraphBuilder
 from tests.support.models import model, small_net
 
 import tilewright as tw
@@ -19,6 +20,9 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.region import full_region
+from tilewright.options import Options
+from tilewright.targets.npu.target import NpuTarget
 from tilewright.targets.npu.work import Works
 
 NET = small_net(32, 28)
@@ -100,6 +104,20 @@ def test_a_machine_that_has_the_files_type_keeps_and_multiplies_it() -> None:
     half = simulated(NET, "ipu-mk2", "float16")
     times = found.utilization["AMP"] * found.time_s / (half.utilization["AMP"] * half.time_s)
     assert 1 < times <= 4, "64 products a cycle to 16, which small layers fill sooner"
+
+
+def test_a_product_that_fills_the_units_takes_four_times_in_float32() -> None:
+    b = GraphBuilder()
+    graph = b.finish(b.op("MatMul", b.input(1472, 512), b.constant(512, 512), shape=(1472, 512)))
+    (node,) = graph.nodes
+    region = full_region(node.output.shape)
+    seconds = []
+    for dtype in (None, "float16"):
+        target = NpuTarget(load_preset("ipu-mk2"), dtype=dtype)
+        works = target.backend(graph, Options()).works
+        binding = works.fewest_cores(node, region, target.machine.num_cores)
+        seconds.append(works.of(node, region, binding)[0].seconds)
+    assert seconds[0] == pytest.approx(4 * seconds[1], rel=1e-3), "64 products a cycle to 16"
 
 
 def test_inputs_and_results_of_another_type_are_read_so_and_converted_once() -> None:
