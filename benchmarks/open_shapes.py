@@ -33,7 +33,7 @@ from tests.support.open_models import OPEN_MODELS, OpenModel
 import tilewright as tw
 from tilewright.accuracy import relative_error
 from tilewright.errors import UnsupportedOp
-from tilewright.formatting import format_ms, format_shape
+from tilewright.text.formatting import format_ms, format_shape
 
 Array = np.ndarray[Any, Any]
 Feed = Mapping[str, Array]

@@ -16,8 +16,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 # At once, so that a fork is watched before any thread imports the rest.
-from tilewright import forks as _forks
-from tilewright.memory_errors import memory_errors_typed as _memory_errors_typed
+from tilewright.system import forks as _forks
+from tilewright.system.memory_errors import memory_errors_typed as _memory_errors_typed
 from tilewright.version import __version__ as __version__
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
 from tilewright.errors import UsageError
-from tilewright.memory_errors import memory_errors_typed
+from tilewright.system.memory_errors import memory_errors_typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -154,7 +154,7 @@ def as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
     Raises:
         UsageError: nothing that numpy makes one array of.
     """
-    from tilewright.exchange import as_numpy
+    from tilewright.dlpack import as_numpy
 
     try:
         return as_numpy(value)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 from tilewright.arguments import as_array, checked, shown
 from tilewright.calls import bound_inputs, checked_places, own_feed
 from tilewright.compiled_facts import Body, CompiledFacts, MeasuredError, TensorInfo, edge_info
+from tilewright.dlpack import as_torch, is_torch_tensor
 from tilewright.errors import ModelClosed, UsageError
-from tilewright.exchange import as_torch, is_torch_tensor
-from tilewright.forks import ForkSafeLock
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.steps import CostInfo, KernelInfo, MemoryInfo, StepInfo, TuningInfo
+from tilewright.system.forks import ForkSafeLock
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,10 +10,10 @@ from tilewright.edges import NO_EDGES, Edges
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.options import Options
-from tilewright.printable import printable
 from tilewright.records import dataclass
 from tilewright.results import about
 from tilewright.steps import CostInfo, MemoryInfo, NodeOrigin, StepInfo
+from tilewright.text.printable import printable
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine

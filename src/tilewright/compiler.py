@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, replace
 
-from tilewright.garbage import collected_rarely
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
@@ -21,6 +20,7 @@ from tilewright.program import Program
 from tilewright.progress import PhaseClock, Progress
 from tilewright.records import dataclass
 from tilewright.steps import STORED_TUNING, StepInfo, TuningInfo, TuningSettings
+from tilewright.system.gc_tuning import collected_rarely
 from tilewright.targets import find_target, runs_steps
 from tilewright.targets.base import Backend, Code, Target
 

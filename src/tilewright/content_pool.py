@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tilewright.forks import ForkSafeLock
+from tilewright.system.forks import ForkSafeLock
 
 T = TypeVar("T")
 

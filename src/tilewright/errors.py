@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
-from tilewright.printable import bounded
+from tilewright.text.printable import bounded
 
 
 class TilewrightError(Exception):

@@ -17,11 +17,11 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.partition.base import EdgeDecision, Partition, Reason
 from tilewright.passes import PassReport
 from tilewright.planning.portfolio import PLAIN_RECIPE
-from tilewright.printable import printable
 from tilewright.program import Program
 from tilewright.records import dataclass
 from tilewright.results import Result, Table
 from tilewright.steps import KernelInfo, NodeOrigin, StepInfo
+from tilewright.text.printable import printable
 
 
 @dataclass(frozen=True, slots=True)

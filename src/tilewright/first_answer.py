@@ -20,12 +20,12 @@ from tilewright.arguments import NOWHERE
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import Body, CompiledFacts
 from tilewright.errors import InternalError, ModelClosed
-from tilewright.forks import ForkSafeLock
 from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
-from tilewright.numpy_threads import one_thread
 from tilewright.progress import Progress
+from tilewright.system.forks import ForkSafeLock
+from tilewright.system.numpy_threads import one_thread
 from tilewright.targets.runs import written_into
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.errors import NoGeneratedCode
 from tilewright.extras import MissingPackage, is_importable
 from tilewright.hardware.probe import may_run_generated_code
-from tilewright.memory_errors import require_memory
+from tilewright.system.memory_errors import require_memory
 
 _NUMBA_BYTES = 300 << 20
 """Addresses that numba takes with the libraries behind it. scipy's OpenBLAS waits for ever for what it is not
@@ -29,7 +29,7 @@ def compiled(function: Any) -> Any:
         return _refusing(function)
     if "numba" not in sys.modules:
         require_memory(_NUMBA_BYTES)
-    from tilewright.kept_loops import kept
+    from tilewright.numba_cache import kept
 
     return kept(function)
 

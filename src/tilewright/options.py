@@ -514,7 +514,7 @@ def options_of(settings: Mapping[str, Any]) -> Options:
     Raises:
         UsageError: an unknown setting; the message says what it may mean.
     """
-    from tilewright.suggestions import likely
+    from tilewright.text.suggestions import likely
 
     known = [f.name for f in fields(Options)]
     for name in settings:

@@ -198,7 +198,7 @@ class Registry(Generic[T]):
 
     def _unknown(self, name: str) -> UsageError:
         from tilewright.planning.spec import shown
-        from tilewright.suggestions import likely
+        from tilewright.text.suggestions import likely
 
         guess = likely(name, self.names())
         hint = f"{guess[0].upper()}{guess[1:]}?" if guess else f"Known: {', '.join(self.names())}."

@@ -16,8 +16,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tilewright.printable import html_text, printable
 from tilewright.records import dataclass
+from tilewright.text.printable import html_text, printable
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Final, Literal
 
-from tilewright.formatting import format_ms
 from tilewright.planning.quality import Bound
 from tilewright.records import dataclass
 from tilewright.results import Result, Table, about, in_json
+from tilewright.text.formatting import format_ms
 
 if TYPE_CHECKING:
     from tilewright.memory.base import MemoryPlan, MemoryProblem

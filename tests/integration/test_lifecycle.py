@@ -15,8 +15,8 @@ from tests.hostile.lifecycle import live
 from tests.support.models import feed_for, host_net, small_net
 
 import tilewright as tw
-from tilewright import forks
 from tilewright.errors import BudgetExceeded, ModelClosed
+from tilewright.system import forks
 from tilewright.targets.cpu.pool import AlignedBuffer, WorkerPool
 from tilewright.targets.cpu.runtime import Lifecycle
 
@@ -153,7 +153,7 @@ FORKED_TOO_LATE = """
     import os, sys, threading, time
     import tilewright as tw
     from tests.support.models import feed_for, small_net
-    from tilewright import forks
+    from tilewright.system import forks
 
     forks.FORK_WAIT_S = 0.2
     tw.compile(small_net()).run(None, feed_for(small_net()))
@@ -345,7 +345,7 @@ ENDS_AFTER_A_CALL = """
     inside = threading.Event()
     # The handlers that are registered first run last.
     atexit.register(lambda: print("inside" if inside.is_set() else "outside"))
-    from tilewright.endings import finished_before_the_end
+    from tilewright.system.exit_calls import finished_before_the_end
 
     def go():
         while True:

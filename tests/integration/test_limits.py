@@ -17,7 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tilewright.errors import OutOfMemory
-from tilewright.memory_errors import is_out_of_memory, memory_errors_typed, require_memory
+from tilewright.system.memory_errors import is_out_of_memory, memory_errors_typed, require_memory
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits as Linux has them")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import tilewright as tw
-from tilewright.hardware.lacks import lacks_of
+from tilewright.hardware.missing_fields import missing_fields
 from tilewright.hardware.presets import load_preset, preset_names
 
 FOR_MAPPING = {
@@ -47,7 +47,7 @@ def simulated_or_refused(name: str, network: str, image: int) -> None:
 
 
 def test_those_for_mapping_are_those_that_lack_something() -> None:
-    assert {n for n in preset_names() if lacks_of(load_preset(n))} == FOR_MAPPING
+    assert {n for n in preset_names() if missing_fields(load_preset(n))} == FOR_MAPPING
 
 
 @pytest.mark.sampled(3)

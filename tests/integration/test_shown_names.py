@@ -19,7 +19,7 @@ from tests.support.cli import tilewright
 
 import tilewright as tw
 from tilewright.ir.text import parse_graph, print_graph
-from tilewright.printable import html_text, printable
+from tilewright.text.printable import html_text, printable
 
 EVIL = (
     *("\x1b]0;evil\x07", "\x1b[2J", "\x9b31m", "a\nfake line", "\r", "\b\b", "\x7f", "\u202eevil", "\u2066x"),

@@ -235,7 +235,7 @@ def test_sessions_take_it(gate: Gate) -> None:
 
 
 def test_products_of_the_reference_are_on_one_thread_and_of_others_as_before() -> None:
-    from tilewright import numpy_threads
+    from tilewright.system import numpy_threads
 
     functions = numpy_threads._functions()
     if functions is None:

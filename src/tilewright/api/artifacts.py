@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.arguments import checked
-from tilewright.artifact.honour import SERVED
+from tilewright.artifact.option_check import SERVED
 from tilewright.compiled import CompiledModel
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact

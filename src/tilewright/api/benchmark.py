@@ -28,7 +28,6 @@ from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.extras import extra_of
 from tilewright.files import is_artifact, write_output
-from tilewright.formatting import format_bytes, format_ms
 from tilewright.hardware.probe import num_threads_default
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
@@ -40,6 +39,7 @@ from tilewright.progress import Progress
 from tilewright.results import Table, about
 from tilewright.specialise.opened import open_compiled
 from tilewright.targets import is_cpu
+from tilewright.text.formatting import format_bytes, format_ms
 
 Array = np.ndarray[Any, Any]
 

@@ -9,10 +9,10 @@ from typing import Protocol, TypeVar
 
 from tilewright.api.kept import damaged_kept, kept_sizes, prune_kept
 from tilewright.errors import UsageError
-from tilewright.formatting import format_age, format_bytes, format_ms
 from tilewright.private_files import PrivateFolder, cache_place, hazards_of, verified_records
 from tilewright.results import Result, Table, about
 from tilewright.targets.cpu.cache import CacheEntry, ObjectCache
+from tilewright.text.formatting import format_age, format_bytes, format_ms
 from tilewright.tuning import TuningDatabase
 from tilewright.tuning.contents import TuningContents, Unwanted
 from tilewright.tuning.contents import contents as database_contents

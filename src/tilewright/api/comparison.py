@@ -14,13 +14,12 @@ from tilewright.api.compilation import compile_model
 from tilewright.api.inputs import Feed, feed_of
 from tilewright.api.models import Model, load
 from tilewright.arguments import checked
-from tilewright.artifact.honour import SERVED
+from tilewright.artifact.option_check import SERVED
 from tilewright.benchmark.engines import PEERS, make_engine
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
-from tilewright.formatting import format_shape
 from tilewright.hardware.presets import preset_names
 from tilewright.options import Options
 from tilewright.progress import Progress
@@ -34,6 +33,7 @@ from tilewright.report.comparison import (
 from tilewright.results import Result, Table, about, in_json
 from tilewright.specialise.opened import open_compiled
 from tilewright.targets import TARGETS, is_machine_known
+from tilewright.text.formatting import format_shape
 
 Array = np.ndarray[Any, Any]
 

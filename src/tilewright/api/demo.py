@@ -17,11 +17,11 @@ from tilewright.arguments import checked
 from tilewright.benchmark import BenchPlan, Comparison, Entrant, compare_engines
 from tilewright.benchmark.engines import is_installed
 from tilewright.errors import InternalError
-from tilewright.formatting import format_bytes, format_ms
 from tilewright.hardware.probe import num_threads_default
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.results import Result, Table, about
+from tilewright.text.formatting import format_bytes, format_ms
 
 
 @dataclass(frozen=True, slots=True)

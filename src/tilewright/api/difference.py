@@ -11,12 +11,12 @@ from typing import Any
 from tilewright.api.artifacts import asked_of_artifacts, for_models, open_or_compile
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
-from tilewright.formatting import format_bytes, format_ms
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, about, in_json
 from tilewright.steps import KernelInfo
+from tilewright.text.formatting import format_bytes, format_ms
 
 SHOWN_KERNELS = 30
 

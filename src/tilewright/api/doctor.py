@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from tilewright.api.host import Host
 from tilewright.arguments import checked
 from tilewright.extras import EXTRAS, extra_of
-from tilewright.formatting import format_bytes
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, in_json
+from tilewright.text.formatting import format_bytes
 from tilewright.version import __version__
 
 if TYPE_CHECKING:

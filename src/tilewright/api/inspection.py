@@ -15,11 +15,11 @@ from tilewright.compiled_facts import MeasuredError, OpenTensorInfo, TensorInfo
 from tilewright.compiler import plan
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
-from tilewright.formatting import format_bytes, format_count
 from tilewright.options import Options, shapes_text
 from tilewright.results import Result, Table, about
 from tilewright.specialise.opened import SavedShapes, open_compiled
 from tilewright.steps import LevelInfo, MemoryInfo
+from tilewright.text.formatting import format_bytes, format_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ from tilewright.frontend.torch import is_torch_source, onnx_of_torch
 from tilewright.ir.derive import flops, macs
 from tilewright.ir.graph import Graph
 from tilewright.parallel import beside
-from tilewright.printable import printable
 from tilewright.records import dataclass
 from tilewright.results import Result, Table, in_json
+from tilewright.text.printable import printable
 
 Shapes = Mapping[str, Sequence[Axis]]
 """Of inputs: a number for each axis, or what it may be, as `tilewright.extents` reads it."""

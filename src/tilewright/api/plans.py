@@ -16,7 +16,6 @@ from tilewright.compiler import optimise
 from tilewright.cost.base import UNITS, Objective
 from tilewright.errors import InternalError, TilewrightError, UsageError
 from tilewright.families import MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS, TARGETS
-from tilewright.formatting import format_bytes
 from tilewright.frontend.onnx import Source
 from tilewright.hardware.presets import preset_names
 from tilewright.ir.graph import Graph
@@ -30,6 +29,7 @@ from tilewright.progress import PhaseClock, Progress
 from tilewright.registry import Registry
 from tilewright.results import Result, Table, about
 from tilewright.targets import find_target
+from tilewright.text.formatting import format_bytes
 
 ALL = "all"
 """Stands for every registered member of a family, plugins included; of targets for every preset, too."""

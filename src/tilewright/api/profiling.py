@@ -18,7 +18,6 @@ from tilewright.benchmark.profile import KernelTime, Profile, profile_program
 from tilewright.compiled import CompiledModel
 from tilewright.errors import UsageError
 from tilewright.files import write_output
-from tilewright.formatting import format_bytes, format_ms
 from tilewright.hardware.probe import num_threads_default
 from tilewright.options import Options
 from tilewright.progress import Progress
@@ -26,6 +25,7 @@ from tilewright.results import Table, about
 from tilewright.specialise.model import OpenCompiledModel
 from tilewright.specialise.opened import SavedShapes
 from tilewright.targets import is_cpu
+from tilewright.text.formatting import format_bytes, format_ms
 
 Array = np.ndarray[Any, Any]
 

@@ -19,13 +19,13 @@ from tilewright.benchmark.session import Contestant
 from tilewright.compiled import CompiledModel
 from tilewright.errors import InternalError, TilewrightError, UsageError
 from tilewright.families import SCHEDULERS
-from tilewright.formatting import format_bytes, format_ms
 from tilewright.frontend.onnx import Source
 from tilewright.options import Options
 from tilewright.planning.spec import split_items
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, about
 from tilewright.targets import is_cpu
+from tilewright.text.formatting import format_bytes, format_ms
 
 Array = np.ndarray[Any, Any]
 

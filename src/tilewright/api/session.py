@@ -16,11 +16,11 @@ from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import ModelMetadata, TensorInfo
 from tilewright.errors import TilewrightError
-from tilewright.forks import ForkSafeLock
 from tilewright.frontend.onnx import Source
 from tilewright.hardware.probe import num_threads_default
 from tilewright.options import FirstAnswer, Options, parse_open_shapes
 from tilewright.specialise.opened import open_compiled
+from tilewright.system.forks import ForkSafeLock
 
 logger = logging.getLogger(__name__)
 

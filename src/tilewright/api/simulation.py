@@ -25,17 +25,17 @@ from tilewright.compiler import plan_optimised
 from tilewright.cost.base import UNITS, Objective
 from tilewright.errors import NumericMismatch, UsageError
 from tilewright.files import write_output
-from tilewright.formatting import format_bytes
 from tilewright.frontend.onnx import Source
 from tilewright.options import AUTO, Options, Shapes, parse_shapes
 from tilewright.planner import WHOLE_PORTFOLIO
 from tilewright.planning import Budget, Spec
-from tilewright.printable import json_text
 from tilewright.progress import PhaseClock, Progress
 from tilewright.results import Result, Table, about, in_json
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode, SimulatingTarget
 from tilewright.targets.simulated import JointTiling, MappedCosts, NetworkPlan, SimulatedNetwork
+from tilewright.text.formatting import format_bytes
+from tilewright.text.printable import json_text
 
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph

@@ -12,10 +12,10 @@ from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo
 from tilewright.compiler import Compilation, compile_graph
 from tilewright.content_pool import ContentPool
 from tilewright.explain import origins_of, with_loaded_nodes
-from tilewright.forks import ForkSafeLock
 from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.steps import CostInfo
+from tilewright.system.forks import ForkSafeLock
 from tilewright.targets import is_machine
 from tilewright.targets.base import Executable, ReleasingCode, SharingCode, SimulatedCode
 from tilewright.version import __version__

@@ -12,10 +12,10 @@ from tilewright.frontend.onnx import Source
 from tilewright.options import shapes_text
 from tilewright.passes.expand_recurrent import num_steps_of
 from tilewright.passes.loop_recurrent import loops_over
-from tilewright.printable import printable
 from tilewright.results import Result, Table, about, in_json
 from tilewright.targets import find_target
 from tilewright.targets.base import Support
+from tilewright.text.printable import printable
 
 Verdict = Literal["native", "host", "deferred", "unsupported", "refused", "unknown"]
 """In code of the target's, on the host, made when data have decided its shapes, not on this target, on none;

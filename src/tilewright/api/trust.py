@@ -10,9 +10,9 @@ from tilewright.artifact.container import Archive
 from tilewright.artifact.signature import user_key
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
-from tilewright.printable import printable
 from tilewright.private_files import distrust, is_public_key, trust, trusted_keys
 from tilewright.results import Result, Table, about
+from tilewright.text.printable import printable
 
 MIN_DIGITS = 8
 """Of a key, where a part of it names one that is trusted."""

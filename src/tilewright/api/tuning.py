@@ -20,9 +20,9 @@ from tilewright.frontend.onnx import Source
 from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
-from tilewright.ray_cluster import check_address
 from tilewright.results import Result, Table, about
 from tilewright.steps import SearchName, TuningInfo, TuningSettings
+from tilewright.system.ray_cluster import check_address
 from tilewright.targets import find_target
 
 DEFAULT_BUDGET = Budget(UNLIMITED, 60.0)

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.artifact.container import MANIFEST, Archive
 from tilewright.artifact.facts import decode_facts
-from tilewright.artifact.honour import require_honoured
 from tilewright.artifact.members import (
     FORMAT_VERSION,
     MACHINE,
@@ -38,6 +37,7 @@ from tilewright.artifact.members import (
     set_of_member,
     shapes_folder,
 )
+from tilewright.artifact.option_check import require_options_apply
 from tilewright.artifact.section import AnyArchive, ArchiveConstants, Section, Shared
 from tilewright.artifact.signature import SHOWN_DIGITS, user_key
 from tilewright.artifact.stored import Stored, loader
@@ -50,9 +50,9 @@ from tilewright.fields import FieldError, field_of, inside
 from tilewright.hardware.instruction_sets import HOST, instruction_set_by_name
 from tilewright.hardware.probe import num_threads_default
 from tilewright.options import Accuracy, Options, sets_text, shapes_text
-from tilewright.printable import printable
 from tilewright.progress import PhaseClock
 from tilewright.targets import cpu_code_store, find_target, is_machine, is_machine_known
+from tilewright.text.printable import printable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,7 +145,7 @@ def _read_program(
     archive.verify_signature()
     find, machine = _made_for(archive, facts.target)
     facts = replace(facts, machine=machine, options=_named_as_now(facts.options, archive.format_version))
-    require_honoured(path, facts, options, asked)
+    require_options_apply(path, facts, options, asked)
     store = _code_store(archive, facts.target, find, has_code=bool(codes))
     stored = Stored(archive, facts, find, options, store, codes)
     if shared is not None:
@@ -222,7 +222,7 @@ def _asked_set(archive: Archive, options: Options, asked: Collection[str]) -> in
         section = Section.of(archive, shapes_folder(number))
         with section.decoding(MANIFEST):
             of_set = decode_facts(section.manifest)
-        require_honoured(archive.path, of_set, options, others)
+        require_options_apply(archive.path, of_set, options, others)
     return None if is_of_all else fitting[0]
 
 
@@ -295,7 +295,7 @@ def require_asked(path: Path, options: Options, asked: Collection[str]) -> None:
     with archive.decoding(MANIFEST):
         facts = decode_facts(archive.manifest)
     facts = replace(facts, options=_named_as_now(facts.options, archive.format_version))
-    require_honoured(path, facts, options, asked)
+    require_options_apply(path, facts, options, asked)
 
 
 def verify_artifact(path: Path, opened: int | None = None) -> None:

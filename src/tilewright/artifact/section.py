@@ -17,7 +17,7 @@ from tilewright.content_pool import ContentPool
 from tilewright.errors import ArtifactCorrupt
 from tilewright.fields import field_of
 from tilewright.files import Bytes
-from tilewright.forks import ForkSafeLock
+from tilewright.system.forks import ForkSafeLock
 from tilewright.targets.named_constants import resolved_constants
 
 Array = np.ndarray[Any, Any]

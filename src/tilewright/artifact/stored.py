@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.artifact.container import Archive
-from tilewright.artifact.honour import require_memory
 from tilewright.artifact.members import FACTS, GRAPH, PLAN, code_folder
+from tilewright.artifact.option_check import require_memory
 from tilewright.artifact.section import AnyArchive, ArchiveConstants
 from tilewright.compiled_facts import CompiledFacts, TensorInfo
 from tilewright.content_pool import ContentPool
 from tilewright.errors import TilewrightError
 from tilewright.fields import FieldError
 from tilewright.files import Bytes
-from tilewright.forks import ForkSafeLock
 from tilewright.options import Options
+from tilewright.system.forks import ForkSafeLock
 from tilewright.targets.stored import StoredCode
 
 if TYPE_CHECKING:

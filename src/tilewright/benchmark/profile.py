@@ -23,7 +23,6 @@ from tilewright.benchmark.limits import MachineLimits
 from tilewright.benchmark.statistics import quantile
 from tilewright.benchmark.work import Work, total_constant_bytes
 from tilewright.cost.energy import Energy, RaplMeter, unavailable
-from tilewright.printable import json_text
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.report.workers import RecordedChunk, RecordedRun, trace_events
@@ -33,6 +32,7 @@ from tilewright.targets.cpu.code import CpuCode
 from tilewright.targets.cpu.lowered import HostOperator, LoweredStep
 from tilewright.targets.cpu.runtime import RunTrace, StepTime
 from tilewright.targets.cpu.target import CpuTarget
+from tilewright.text.printable import json_text
 
 Array = np.ndarray[Any, Any]
 Bound = Literal["compute", "memory", "overhead", "host"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tilewright.benchmark.profile import KernelTime, Profile
-from tilewright.formatting import format_ms
 from tilewright.report.limits import TimedKernel
 from tilewright.report.model_page import RunTimes
+from tilewright.text.formatting import format_ms
 
 _EXPLAINED = (
     "Roofs are what this machine did at best just before, with as many threads: operations of its units, and "

@@ -28,7 +28,7 @@ from tilewright.errors import UsageError
 from tilewright.files import npz_bytes, read_npz
 from tilewright.ir.dtype import DType
 from tilewright.results import Result, about, in_json
-from tilewright.worker_process import start_process
+from tilewright.system.worker_process import start_process
 
 Array = np.ndarray[Any, Any]
 Progress = Callable[[str, int, int], None]

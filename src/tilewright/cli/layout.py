@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from tilewright.printable import printable
 from tilewright.results import Table
+from tilewright.text.printable import printable
 
 EDGES, BETWEEN = 2, 3
 """What the frame takes: beside the table, and between two columns."""

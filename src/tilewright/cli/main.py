@@ -18,8 +18,8 @@ from tilewright.cli.output import MANNER, Manner, listen_to_warnings, note
 from tilewright.errors import OutOfMemory, TilewrightError
 from tilewright.families import FAMILIES
 from tilewright.files import system_advice
-from tilewright.memory_errors import is_out_of_memory
-from tilewright.printable import bounded
+from tilewright.system.memory_errors import is_out_of_memory
+from tilewright.text.printable import bounded
 from tilewright.version import __version__
 
 PROGRAM = "tilewright"

@@ -18,10 +18,10 @@ from typing import Any, Literal
 
 import typer
 
-from tilewright.formatting import format_bytes, format_count, format_ms, format_shape
-from tilewright.printable import bounded, json_text, printable, printable_lines
 from tilewright.progress import NOTICE
 from tilewright.results import Result, Table
+from tilewright.text.formatting import format_bytes, format_count, format_ms, format_shape
+from tilewright.text.printable import bounded, json_text, printable, printable_lines
 from tilewright.version import __version__
 
 __all__ = [

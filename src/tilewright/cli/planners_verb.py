@@ -11,7 +11,7 @@ from tilewright.cli.flags import add_verb
 from tilewright.cli.output import JSON_OPTION, note, print_document, print_table
 from tilewright.errors import UsageError
 from tilewright.families import FAMILIES
-from tilewright.suggestions import closest
+from tilewright.text.suggestions import closest
 
 if TYPE_CHECKING:
     from tilewright.planning import MemberInfo, MemberOption

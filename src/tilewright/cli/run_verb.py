@@ -13,9 +13,9 @@ from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact, require_other_file
-from tilewright.formatting import format_shape
 from tilewright.results import Result, Table
 from tilewright.specialise.facts import Specialisations
+from tilewright.text.formatting import format_shape
 
 
 def register(app: typer.Typer, panel: str) -> None:

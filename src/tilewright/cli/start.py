@@ -14,7 +14,7 @@ except ImportError:  # Windows
 
 from tilewright.cli import interrupts
 from tilewright.errors import OutOfMemory
-from tilewright.memory_errors import memory_errors_typed, require_memory
+from tilewright.system.memory_errors import memory_errors_typed, require_memory
 
 _MANY_THREADS = 4096
 """A limit on processes and threads that no machine's cores come near."""

@@ -90,10 +90,10 @@ def _about_machine(name: str) -> str:
 
 def _runs_networks(name: str) -> bool:
     """Whether a preset lacks nothing that networks take."""
-    from tilewright.hardware.lacks import lacks_of
+    from tilewright.hardware.missing_fields import missing_fields
     from tilewright.hardware.presets import load_preset
 
-    return not lacks_of(load_preset(name))
+    return not missing_fields(load_preset(name))
 
 
 def _print_described(name: str, as_table: bool, as_json: bool) -> None:
@@ -106,8 +106,8 @@ def _print_described(name: str, as_table: bool, as_json: bool) -> None:
     from tilewright.hardware.citation import DescribedMachine, cited_numbers
     from tilewright.hardware.machine_file import machine_text
     from tilewright.hardware.presets import HOST, find_machine, is_file, preset_names, preset_text
-    from tilewright.suggestions import closest
     from tilewright.targets import TARGETS
+    from tilewright.text.suggestions import closest
 
     if not is_file(name) and name not in preset_names():
         known = (*TARGETS.names(), HOST, *preset_names())

@@ -18,7 +18,7 @@ from tilewright.cli.output import (
     say,
 )
 from tilewright.errors import UsageError
-from tilewright.formatting import format_shapes
+from tilewright.text.formatting import format_shapes
 
 _IMAGE_SIZE = re.compile(r"(\d{1,6})(?:x(\d{1,6}))?", re.ASCII)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from tilewright.errors import ModelRejected, UsageError
 from tilewright.files import read_at_most
-from tilewright.printable import printable
 from tilewright.records import dataclass
+from tilewright.text.printable import printable
 
 MAX_FILE_BYTES = 4 << 20
 MAX_OPERATORS = 1_000

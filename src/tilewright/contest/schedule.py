@@ -17,10 +17,10 @@ from tilewright.joint.base import Plan, bits
 from tilewright.joint.check import check_plan
 from tilewright.joint.planner import JointAnswer, solve
 from tilewright.planning import Bound, Budget, Quality
-from tilewright.printable import printable
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.results import Result, Table, about, in_json
+from tilewright.text.printable import printable
 
 UNIT = "units of time"
 

@@ -16,10 +16,10 @@ from torch.fx.node import map_arg
 from tilewright.api.kept import compile_or_reuse
 from tilewright.api.models import load
 from tilewright.compiled import CompiledModel
+from tilewright.dlpack import as_numpy, as_torch
 from tilewright.dynamo.direct import DirectRun
 from tilewright.dynamo.weights import BoundWeights
 from tilewright.errors import TilewrightError
-from tilewright.exchange import as_numpy, as_torch
 from tilewright.frontend.onnx.protos import one_line
 from tilewright.options import Options
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
+from tilewright.dlpack import is_torch_tensor
 from tilewright.errors import UnsupportedOp, UsageError
-from tilewright.exchange import is_torch_tensor
 from tilewright.extras import extra_of
 from tilewright.frontend.onnx.protos import one_line
 from tilewright.records import dataclass

@@ -19,7 +19,7 @@ from tilewright.hardware.parts import (
     Threads,
     Unit,
 )
-from tilewright.suggestions import likely
+from tilewright.text.suggestions import likely
 
 PARTS: Mapping[str, type[MachinePart]] = {
     "machine": Machine,

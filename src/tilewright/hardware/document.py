@@ -11,8 +11,8 @@ from typing import Any
 
 from tilewright.hardware.citation import cited_numbers
 from tilewright.hardware.diagnostic import PARTS
-from tilewright.hardware.lacks import lacks_of
 from tilewright.hardware.machine_schema import machine_schema
+from tilewright.hardware.missing_fields import missing_fields
 from tilewright.hardware.presets import load_preset, preset_names
 from tilewright.hardware.quantity import QUANTITIES, UNITS
 
@@ -226,7 +226,7 @@ def _presets() -> Iterator[str]:
         machine = load_preset(name)
         counts = Counter((number.source or "").partition(":")[0] for number in cited_numbers(machine))
         columns = " | ".join(str(counts[word]) for word in ("public", "derived", "assumed"))
-        serves = "`map`" if lacks_of(machine) else "`simulate`, `map`"
+        serves = "`map`" if missing_fields(machine) else "`simulate`, `map`"
         yield f"| `{name}` | {serves} | {machine.description} | {columns} |"
 
 

@@ -34,7 +34,7 @@ from tilewright.hardware.parts import (
     Work,
 )
 from tilewright.hardware.quantity import MAX_COUNT, Count, Hertz, Watts
-from tilewright.suggestions import closest, likely
+from tilewright.text.suggestions import closest, likely
 
 __all__ = [
     "ALL_KINDS",

@@ -23,7 +23,7 @@ from tilewright.hardware.quantity import (
     Picojoules,
 )
 from tilewright.ir.dtype import DType
-from tilewright.suggestions import closest
+from tilewright.text.suggestions import closest
 
 Name = Annotated[str, Field(min_length=1, max_length=100)]
 

@@ -13,7 +13,7 @@ from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import machine_from
 from tilewright.hardware.parts import MachinePart
 from tilewright.records import dataclass
-from tilewright.suggestions import closest
+from tilewright.text.suggestions import closest
 
 MAX_VARIANTS = 1000
 

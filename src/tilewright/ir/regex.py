@@ -18,7 +18,7 @@ import numpy as np
 from tilewright.arguments import shown
 from tilewright.ir.work import MAX_REGEX_S
 from tilewright.progress import checkpoint
-from tilewright.worker_process import start_process
+from tilewright.system.worker_process import start_process
 
 # How long a compilation whose time is over waits for a pattern.
 _POLL_S = 0.25

@@ -31,8 +31,8 @@ import numpy as np
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attribute, Graph, Node, SubgraphAttribute, Value
-from tilewright.printable import json_text
 from tilewright.records import dataclass
+from tilewright.text.printable import json_text
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from tilewright.errors import UsageError
 from tilewright.hardware.machine import Machine, TensorKind
 from tilewright.loops.problem import Problem
-from tilewright.suggestions import closest
+from tilewright.text.suggestions import closest
 
 OTHERS = "*"
 """In an order of loops: the dims that it does not name."""

@@ -24,7 +24,6 @@ from tilewright.cost.bound import energy_bound_pj, latency_bound_cycles
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.objective import UNITS, measure
 from tilewright.cost.options import CostOptions
-from tilewright.endings import finished_before_the_end
 from tilewright.errors import InfeasibleMapping
 from tilewright.extras import imported
 from tilewright.hardware.machine import Level, TensorKind
@@ -33,6 +32,7 @@ from tilewright.loops.problem import Operand, Problem
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.factors import prime_factors
 from tilewright.planning import Budget, Infeasible, Provenance, Quality, option
+from tilewright.system.exit_calls import finished_before_the_end
 
 Variant = Literal["paper", "published"]
 _MIP_GAP = 1e-6

@@ -19,7 +19,7 @@ from tilewright.errors import TilewrightError, UsageError
 from tilewright.planning.spec import Spec, shown, split_items
 from tilewright.records import dataclass
 from tilewright.sizes import bytes_text, parse_bytes
-from tilewright.suggestions import likely
+from tilewright.text.suggestions import likely
 
 T = TypeVar("T")
 

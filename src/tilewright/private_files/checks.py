@@ -8,9 +8,9 @@ import os
 import stat
 from pathlib import Path
 
-from tilewright.forks import ForkSafeLock
-from tilewright.printable import printable
 from tilewright.private_files.places import CACHE_ENV
+from tilewright.system.forks import ForkSafeLock
+from tilewright.text.printable import printable
 
 logger = logging.getLogger(__name__)
 

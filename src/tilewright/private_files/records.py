@@ -8,7 +8,6 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from tilewright.printable import printable
 from tilewright.private_files.checks import NotPrivate, warn_once
 from tilewright.private_files.folder import TEMPORARY_PREFIX, PrivateFolder
 from tilewright.private_files.keys import (
@@ -22,6 +21,7 @@ from tilewright.private_files.keys import (
 )
 from tilewright.private_files.places import KEY_NAME, KINDS, OBJECTS, SIGNING_KEY_NAME
 from tilewright.records import dataclass
+from tilewright.text.printable import printable
 
 logger = logging.getLogger(__name__)
 

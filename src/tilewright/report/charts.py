@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tilewright.printable import printable_lines
+from tilewright.text.printable import printable_lines
 
 _FOLDER = Path(__file__).parent
 _PLOTS = ("libraries/d3.min.js", "libraries/plot.umd.min.js", "charts.js")

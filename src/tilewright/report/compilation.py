@@ -13,12 +13,12 @@ from tilewright.arguments import checked
 from tilewright.compiled_facts import CompiledFacts, MeasuredError, TensorInfo
 from tilewright.explain import Explanation
 from tilewright.files import write_output
-from tilewright.formatting import format_ms
 from tilewright.planning import Bound
-from tilewright.printable import json_text
 from tilewright.report.figure import heading, html_table, page
 from tilewright.results import Result, about
 from tilewright.steps import CostInfo, MemoryInfo, StepInfo, TuningInfo
+from tilewright.text.formatting import format_ms
+from tilewright.text.printable import json_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.printable import html_text, printable
 from tilewright.report.charts import Drawn, chart, mark, scripts
+from tilewright.text.printable import html_text, printable
 
 _HEIGHT_PX = 400
 _INSIDE_PX = (640, 320)

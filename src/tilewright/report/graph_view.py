@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.explain import EdgeStory
-from tilewright.formatting import format_ms, format_shape
 from tilewright.ir.graph import Graph, Node
-from tilewright.printable import html_text, printable
 from tilewright.program import Program
 from tilewright.report.charts import script_json
 from tilewright.steps import KernelInfo
+from tilewright.text.formatting import format_ms, format_shape
+from tilewright.text.printable import html_text, printable
 
 Arc = tuple[int, int]
 """From a box to another, by their numbers."""

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.formatting import format_bytes
-from tilewright.printable import html_text
 from tilewright.report.charts import Drawn, chart, mark
+from tilewright.text.formatting import format_bytes
+from tilewright.text.printable import html_text
 
 SPAN = 100_000
 """The width of a lane in its own units: integers, as places of pixels when zoomed in."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.formatting import format_ms
-from tilewright.printable import printable
 from tilewright.report.charts import chart, mark
 from tilewright.report.figure import Line, Point, colour, drawn, heading, key, note, scatter
+from tilewright.text.formatting import format_ms
+from tilewright.text.printable import printable
 
 _ROW_PX = 20
 _NAMES_PX, _TEXTS_PX = 300, 150

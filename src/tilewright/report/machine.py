@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.formatting import format_bytes, format_count
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
 from tilewright.results import Table
+from tilewright.text.formatting import format_bytes, format_count
 
 
 def machine_tables(machine: Machine) -> tuple[Table, ...]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.hardware.machine import TensorKind
-from tilewright.printable import html_text
 from tilewright.report.charts import chart, mark
 from tilewright.report.figure import colour, folded, html_table, key, note, page, preformatted
+from tilewright.text.printable import html_text
 
 if TYPE_CHECKING:
     from tilewright.mapping.drawing import DrawnLevel, DrawnMapping, DrawnTensor

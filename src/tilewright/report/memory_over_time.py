@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tilewright.formatting import format_bytes
-from tilewright.printable import html_text
 from tilewright.report.figure import colour, heading, note
 from tilewright.report.lanes import (
     STYLE,
@@ -23,6 +21,8 @@ from tilewright.report.lanes import (
 from tilewright.report.limits import bound_colour, bound_key, bound_name
 from tilewright.report.workers import RecordedRun, worker_rows
 from tilewright.steps import BufferInfo, MemoryInfo
+from tilewright.text.formatting import format_bytes
+from tilewright.text.printable import html_text
 
 _MAX_BUFFERS = 5_000
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.formatting import format_bytes
 from tilewright.ir.interpret import run_graph
 from tilewright.report.comparison import TensorDifference, Tolerance
+from tilewright.text.formatting import format_bytes
 
 if TYPE_CHECKING:
     from tilewright.steps import SimulatedCost

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tilewright.formatting import format_bytes
-from tilewright.printable import html_text
 from tilewright.report import figure
 from tilewright.report.lanes import (
     STYLE,
@@ -21,6 +19,8 @@ from tilewright.report.lanes import (
     picture,
     stack_lane,
 )
+from tilewright.text.formatting import format_bytes
+from tilewright.text.printable import html_text
 
 if TYPE_CHECKING:
     from tilewright.steps import SimulatedCost

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.formatting import format_ms
-from tilewright.printable import html_text
 from tilewright.report.lanes import Block
+from tilewright.text.formatting import format_ms
+from tilewright.text.printable import html_text
 
 
 @dataclass(frozen=True, slots=True)

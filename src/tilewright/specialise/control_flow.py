@@ -20,7 +20,6 @@ from tilewright.compiled_facts import Body, CompiledFacts, TensorInfo, tensor_in
 from tilewright.compiler import compile_graph
 from tilewright.content_pool import ContentPool
 from tilewright.errors import UnsupportedOp
-from tilewright.forks import ForkSafeLock
 from tilewright.frontend.onnx.body_models import BodyModel, body_model
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.ir.control_flow import CONTROL_FLOW, run_control_flow
@@ -32,6 +31,7 @@ from tilewright.specialise.binding import Binding
 from tilewright.specialise.model import OpenCompiledModel
 from tilewright.specialise.parts import interpreted_values, is_light
 from tilewright.specialise.tails import Tail
+from tilewright.system.forks import ForkSafeLock
 from tilewright.targets import compiled_control_flow, host_runner, is_cpu
 from tilewright.targets.base import Code, Executable, SharingCode
 from tilewright.targets.runs import HostRunner, RunsControlFlow

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.formatting import format_shape
 from tilewright.records import dataclass
 from tilewright.results import Result, Table
+from tilewright.text.formatting import format_shape
 
 
 @dataclass(frozen=True, slots=True)

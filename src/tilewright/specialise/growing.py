@@ -27,9 +27,9 @@ from tilewright.ir.graph import Graph, Node, Shape, Value
 from tilewright.options import Options
 from tilewright.records import dataclass
 from tilewright.specialise.binding import Binding, Key
+from tilewright.specialise.graph_pairing import NO_AXES, GraphPairing, follow, grown_axes, same_bits
 from tilewright.specialise.masked import PaddedBefore, real_axes
 from tilewright.specialise.tails import RepeatedStep
-from tilewright.specialise.twins import NO_AXES, Twins, follow, grown_axes, same_bits
 from tilewright.targets import host_runner
 from tilewright.targets.runs import RunsPast
 
@@ -510,28 +510,28 @@ def _caches(
     """
     if len(graph.nodes) != len(larger.nodes) or len(graph.inputs) != len(larger.inputs):
         return None
-    twins = Twins(growth, partial(real_axes, is_at_end=True))
+    pairing = GraphPairing(growth, partial(real_axes, is_at_end=True))
     for a, b in zip(graph.inputs, larger.inputs, strict=True):
-        if a.name != b.name or not twins.pair(a, b, inputs.get(a.name, NO_AXES)):
+        if a.name != b.name or not pairing.pair(a, b, inputs.get(a.name, NO_AXES)):
             return None
     caches: dict[str, int] = {}
     for node, twin in zip(graph.nodes, larger.nodes, strict=True):
         if node.op_type == "Attention" and node.input(4) is not None:
-            found = _cached_attention(node, twin, twins, larger)
+            found = _cached_attention(node, twin, pairing, larger)
             if found is None:
                 return None
             caches.update(found)
-        elif not _follows(node, twin, twins):
+        elif not _follows(node, twin, pairing):
             return None
     for a, b in zip(graph.outputs, larger.outputs, strict=True):
-        axes = twins.axes(a, b)
+        axes = pairing.axes(a, b)
         if axes is None or (axes and b.name not in caches):
             return None
     users = {v: len(v.users) for v in larger.inputs if v.name in caches}
     return caches if caches and all(count == 1 for count in users.values()) else None
 
 
-def _cached_attention(node: Node, twin: Node, twins: Twins, larger: Graph) -> dict[str, int] | None:
+def _cached_attention(node: Node, twin: Node, pairing: GraphPairing, larger: Graph) -> dict[str, int] | None:
     """The caches of an attention of both graphs; None where that is not all that grows."""
     if not _is_same_operator(node, twin) or node.input(6) is not None:
         return None
@@ -543,7 +543,7 @@ def _cached_attention(node: Node, twin: Node, twins: Twins, larger: Graph) -> di
             if a is not b:
                 return None
             continue
-        axes = twins.axes(a, b)
+        axes = pairing.axes(a, b)
         wanted = {4: {2}, 5: {2}}.get(position, set())
         if position == 3 and b.shape[-1] > 1:
             wanted = {len(b.shape) - 1}
@@ -562,7 +562,7 @@ def _cached_attention(node: Node, twin: Node, twins: Twins, larger: Graph) -> di
             if a is not b:
                 return None
             continue
-        if not twins.pair(a, b, frozenset({2}) if position in (1, 2) else NO_AXES):
+        if not pairing.pair(a, b, frozenset({2}) if position in (1, 2) else NO_AXES):
             return None
         if position in (1, 2):
             if b not in larger.outputs or b.users:
@@ -576,21 +576,21 @@ def _hides_none(mask: Value, num_past: int) -> bool:
     return mask.data is not None and mask.dtype.is_float and not np.any(mask.data[..., -num_past - 1 :])
 
 
-def _follows(node: Node, twin: Node, twins: Twins) -> bool:
+def _follows(node: Node, twin: Node, pairing: GraphPairing) -> bool:
     """Whether two nodes do the same; if values grow in them, place by place."""
     if not _is_same_operator(node, twin):
         return False
     pairs = list(zip(node.inputs, twin.inputs, strict=True))
     if any((a is None) != (b is None) for a, b in pairs):
         return False
-    known = [twins.axes(a, b) for a, b in pairs if a is not None and b is not None]
+    known = [pairing.axes(a, b) for a, b in pairs if a is not None and b is not None]
     if all(axes == NO_AXES for axes in known):
         results = zip(node.outputs, twin.outputs, strict=True)
         return all(
-            (a is None and b is None) or (a is not None and b is not None and twins.pair(a, b, NO_AXES))
+            (a is None and b is None) or (a is not None and b is not None and pairing.pair(a, b, NO_AXES))
             for a, b in results
         )
-    places = PaddedBefore(twins, node, twin)
+    places = PaddedBefore(pairing, node, twin)
     return follow(places) and not places.reduced
 
 

@@ -23,7 +23,7 @@ from tilewright.ir.graph import Graph, Node, Shape, Value
 from tilewright.ir.nest import Access, Affine, Nest, dim_of, index_dims
 from tilewright.records import dataclass
 from tilewright.specialise.divided import real_places
-from tilewright.specialise.twins import Axes, Key, Places, Twins, grown_axes, same_bits, walk
+from tilewright.specialise.graph_pairing import Axes, GraphPairing, Key, Places, grown_axes, same_bits, walk
 
 Array = np.ndarray[Any, Any]
 
@@ -67,8 +67,8 @@ def padding(
     if small < _LEAST_EXTENT:
         return None
     for kind in (_PaddedAfter, PaddedBefore):
-        twins = Twins(large - small, partial(real_axes, is_at_end=kind.is_at_end))
-        followed = walk(graph, larger, inputs, twins, kind)
+        pairing = GraphPairing(large - small, partial(real_axes, is_at_end=kind.is_at_end))
+        followed = walk(graph, larger, inputs, pairing, kind)
         if followed is not None:
             masks = sorted(m for position, places in enumerate(followed) for m in places.masks(position))
             return Padding(kind.is_at_end, tuple(masks), {value.name: value.shape for value in graph.outputs})
@@ -111,8 +111,8 @@ class _MaskedPlaces(Places):
     is_at_end: ClassVar[bool]
     """Whether real places are at the end of an axis."""
 
-    def __init__(self, twins: Twins, node: Node, twin: Node) -> None:
-        super().__init__(twins, node, twin)
+    def __init__(self, pairing: GraphPairing, node: Node, twin: Node) -> None:
+        super().__init__(pairing, node, twin)
         self.reduced: set[tuple[int, int]] = set()
         self.fill = 0.0
         # Nests of the larger graph, with the dim that each reduces.
@@ -124,7 +124,7 @@ class _MaskedPlaces(Places):
             return False
         grown = {a.name for a, b in zip(nest.dims, other.dims, strict=True) if a.extent != b.extent}
         longer = (b.extent - a.extent for a, b in zip(nest.dims, other.dims, strict=True) if a.name in grown)
-        if any(more != self.twins.growth for more in longer):
+        if any(more != self.pairing.growth for more in longer):
             return False
         if any(isinstance(part, Iter) and part.dim in grown for part in nest.parts()):
             return False
@@ -213,7 +213,7 @@ class _MaskedPlaces(Places):
             if low < 0 or high >= a.operand.shape[axis]:
                 return False
             if grown.isdisjoint(index_dims(index)):
-                if twin.offset != index.offset + (self.twins.growth if self.is_at_end else 0):
+                if twin.offset != index.offset + (self.pairing.growth if self.is_at_end else 0):
                     return False
                 continue
             if len(index.terms) != 1 or index.terms[0][1] != 1 or twin.offset != index.offset:

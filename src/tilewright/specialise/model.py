@@ -18,7 +18,6 @@ from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import Body, CompiledFacts
 from tilewright.errors import BudgetExceeded, InternalError, ModelClosed, UsageError
 from tilewright.extents import fixed_shape
-from tilewright.formatting import format_shape
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.dtype import DType
@@ -28,13 +27,14 @@ from tilewright.specialise.binding import Binding, Key
 from tilewright.specialise.divided import DividedRows, PaddedShapes, placed
 from tilewright.specialise.facts import Specialisation, Specialisations
 from tilewright.specialise.growing import GrowingCaches, GrownShapes
-from tilewright.specialise.others import Others, with_extent
 from tilewright.specialise.parts import Compile, Part, is_light
+from tilewright.specialise.shape_reuse import ShapeReuse, with_extent
 from tilewright.specialise.store import Entry, Store
 from tilewright.specialise.tails import Tail
 from tilewright.targets import host_runner
 from tilewright.targets.base import Executable
 from tilewright.targets.runs import HostRunner
+from tilewright.text.formatting import format_shape
 
 if TYPE_CHECKING:
     from tilewright.artifact.stored_rows import StoredRows
@@ -109,7 +109,7 @@ class OpenCompiledModel(CompiledModel):
         )
         # Shapes that data decide may differ in every run: they must not push out those of the inputs.
         self._following: Store[tuple[PreparedModel, Key], Part] = Store(limit, warns=False)
-        self._others = Others(
+        self._shape_reuse = ShapeReuse(
             prepared, binding, self._ahead, self._compile_masked, is_frozen=facts.options.frozen_shapes
         )
         self._growing = GrowingCaches(prepared, binding, facts.options, self._compile_masked)
@@ -196,9 +196,9 @@ class OpenCompiledModel(CompiledModel):
             self._obtained(key, "ahead")
             part = self._store.get((key, False))
             if self.options.frozen_shapes and isinstance(part, Part):
-                self._others.prepare(key, part)
+                self._shape_reuse.prepare(key, part)
         if self.options.frozen_shapes:
-            self._others.prove_ahead(keys)
+            self._shape_reuse.prove_ahead(keys)
 
     @checked
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -287,7 +287,7 @@ class OpenCompiledModel(CompiledModel):
         for part in (*self._store.close(), *self._following.close()):
             if isinstance(part, Part) and part.compiled is not None:
                 part.compiled.close()
-        self._others.close()
+        self._shape_reuse.close()
         self._growing.close()
         self._recent = None
         self._tails.clear()
@@ -365,12 +365,12 @@ class OpenCompiledModel(CompiledModel):
 
     def _made(self, key: Key, purpose: Purpose) -> Part | ByOthers:
         if purpose == "ahead" and self._binding.is_inside(key):
-            beside = self._growing.serving(key) or self._others.rows_of_larger(key)
+            beside = self._growing.serving(key) or self._shape_reuse.rows_of_larger(key)
             if beside is not None:
                 return beside
         if purpose == "run":
             may_compile = not self.options.frozen_shapes
-            found = self._growing.serving(key, may_compile=may_compile) or self._others.serving(key)
+            found = self._growing.serving(key, may_compile=may_compile) or self._shape_reuse.serving(key)
             if found is not None:
                 return found
             if self.options.frozen_shapes:

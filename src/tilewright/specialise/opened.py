@@ -15,10 +15,10 @@ from tilewright.artifact.stored_rows import most_rows
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import Body
 from tilewright.errors import ModelClosed, UsageError
-from tilewright.forks import ForkSafeLock
 from tilewright.ir.graph import Shape
 from tilewright.options import OpenShapes, Options, sets_text, shapes_text
 from tilewright.specialise.divided import DividedRows, placed
+from tilewright.system.forks import ForkSafeLock
 
 Array = np.ndarray[Any, Any]
 

@@ -18,8 +18,16 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.nest import Nest
 from tilewright.ir.rows import row_form
 from tilewright.specialise.divided import DividedRows
+from tilewright.specialise.graph_pairing import (
+    NO_AXES,
+    Axes,
+    GraphPairing,
+    Places,
+    grown_axes,
+    same_bits,
+    walk,
+)
 from tilewright.specialise.parts import Part
-from tilewright.specialise.twins import NO_AXES, Axes, Places, Twins, grown_axes, same_bits, walk
 from tilewright.targets.runs import RunsRows
 
 Array = np.ndarray[Any, Any]
@@ -33,12 +41,12 @@ def row_axes(graph: Graph, other: Graph, inputs: Mapping[str, int]) -> dict[str,
     num_rows, num_others = _extent(graph, inputs), _extent(other, inputs)
     if num_rows is None or num_others is None:
         return None
-    twins = Twins(num_others - num_rows, _constant_rows)
+    pairing = GraphPairing(num_others - num_rows, _constant_rows)
     axes = {name: frozenset({axis}) for name, axis in inputs.items()}
-    if walk(graph, other, axes, twins, _RowPlaces) is None:
+    if walk(graph, other, axes, pairing, _RowPlaces) is None:
         return None
     pairs = zip(graph.outputs, other.outputs, strict=True)
-    return {a.name: _only(twins.axes(a, b) or NO_AXES) for a, b in pairs}
+    return {a.name: _only(pairing.axes(a, b) or NO_AXES) for a, b in pairs}
 
 
 class _RowPlaces(Places):

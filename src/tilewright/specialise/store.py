@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
 from tilewright.errors import ModelClosed
-from tilewright.forks import ForkSafeLock
 from tilewright.records import dataclass
+from tilewright.system.forks import ForkSafeLock
 
 logger = logging.getLogger(__name__)
 

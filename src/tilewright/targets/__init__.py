@@ -112,7 +112,7 @@ def find_target(text: str, machine: Machine | None = None) -> Target:
     """
     from tilewright.planning.member_options import with_options
     from tilewright.planning.spec import Spec, shown
-    from tilewright.suggestions import likely
+    from tilewright.text.suggestions import likely
 
     spec = Spec.parse(families.canonical_target(text))
     # Built-in ones first: neither plugins nor what describes machines is loaded for them.

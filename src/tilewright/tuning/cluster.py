@@ -17,8 +17,8 @@ from dataclasses import field, replace
 from typing import Protocol
 
 from tilewright.records import dataclass
+from tilewright.system.worker_process import NoWorker
 from tilewright.tuning.workers import Effort, Failed, Measured, MeasureRequest, MeasureResult, MeasuringPool
-from tilewright.worker_process import NoWorker
 
 logger = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from tilewright.accuracy import relative_error
 from tilewright.errors import TilewrightError
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
+from tilewright.system.worker_process import serve_texts
 from tilewright.tuning.workers import Effort, Samples
-from tilewright.worker_process import serve_texts
 
 try:
     import resource

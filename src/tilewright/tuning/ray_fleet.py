@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.files import Bytes
-from tilewright.ray_cluster import NoCluster, check_address, connect, last_line
 from tilewright.records import dataclass
+from tilewright.system.ray_cluster import NoCluster, check_address, connect, last_line
 from tilewright.tuning.cluster import BatchResult, ClusterMeasuringPool, MachineDied, measured_batch
 from tilewright.tuning.workers import LocalMeasuringPool, MeasureRequest, PackedCode
 

@@ -22,6 +22,7 @@ from typing import Generic
 
 from tilewright.planning import Meter
 from tilewright.records import dataclass
+from tilewright.system.worker_process import NoWorker
 from tilewright.tuning.evolution import DEFAULT_EVOLUTION, Evolution, EvolutionOptions
 from tilewright.tuning.form_plan import (
     Failure,
@@ -39,7 +40,6 @@ from tilewright.tuning.incumbent import Incumbent
 from tilewright.tuning.search import typical
 from tilewright.tuning.similar import Sharing
 from tilewright.tuning.space import FormSpace, FormT, Part
-from tilewright.worker_process import NoWorker
 
 logger = logging.getLogger(__name__)
 

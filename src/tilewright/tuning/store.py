@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from tilewright.printable import printable
 from tilewright.private_files import (
     NotPrivate,
     PrivateFolder,
@@ -28,6 +27,7 @@ from tilewright.private_files import (
     record_key,
     warn_once,
 )
+from tilewright.text.printable import printable
 from tilewright.tuning.schema import INDEXES, OLDEST_TABLES, TABLES, VERSION, converted_trial
 
 logger = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from tilewright.errors import UsageError
 from tilewright.files import Bytes
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
+from tilewright.system.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command
 from tilewright.tuning.machine_lock import MachineLock
-from tilewright.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ import pytest
 from tests.support.fake_contestants import fake
 
 from tilewright.errors import UsageError
-from tilewright.ray_cluster import check_address
+from tilewright.system.ray_cluster import check_address
+from tilewright.system.worker_process import NoWorker
 from tilewright.tuning.cluster import (
     BatchResult,
     ClusterMeasuringPool,
@@ -19,7 +20,6 @@ from tilewright.tuning.cluster import (
     measured_batch,
 )
 from tilewright.tuning.workers import Failed, Measured, MeasureRequest, MeasureResult, Samples
-from tilewright.worker_process import NoWorker
 
 X = np.array([1.0], np.float32)
 PLAIN = fake(run_ns=500.0)

@@ -10,6 +10,7 @@ import pytest
 from tests.support.form_spaces import ChainForm, ChainSpace
 
 from tilewright.planning import UNLIMITED, Budget
+from tilewright.system.worker_process import NoWorker
 from tilewright.tuning.form_plan import (
     Failure,
     Findings,
@@ -22,7 +23,6 @@ from tilewright.tuning.form_plan import (
     TunedForms,
 )
 from tilewright.tuning.reformer import Reformer
-from tilewright.worker_process import NoWorker
 
 LONG, SHORT, TINY = ChainSpace((4, 4, 32, 16)), ChainSpace((16,)), ChainSpace((2,), "tiny")
 SITES = tuple(FormSite(space, (f"node of {space.key}",)) for space in (LONG, SHORT, TINY))

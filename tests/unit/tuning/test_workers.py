@@ -16,9 +16,9 @@ import pytest
 from tests.support.children import lines_of
 from tests.support.fake_contestants import MODULE, fake
 
+from tilewright.system.worker_process import NoWorker
 from tilewright.tuning.machine_lock import MachineLock
 from tilewright.tuning.workers import Effort, Failed, LocalMeasuringPool, Measured, MeasureRequest, PackedCode
-from tilewright.worker_process import NoWorker
 
 ROOT = str(Path(__file__).resolve().parents[3])
 X = np.array([1.0, 2.0], np.float32)

@@ -39,7 +39,7 @@ from tilewright.frontend.onnx.limits import (
     MAX_NATIVE_CALL_S,
     NATIVE_BYTES_PER_BYTE,
 )
-from tilewright.worker_process import NoWorker, WorkerDied, WorkerProcess, can_start
+from tilewright.system.worker_process import NoWorker, WorkerDied, WorkerProcess, can_start
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from tilewright.errors import MachineError
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import load_machine, parse_machine
-from tilewright.suggestions import closest, nearest
+from tilewright.text.suggestions import closest, nearest
 
 HOST = "host"
 """This machine, as far as it is known without measuring."""

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ModelRejected
-from tilewright.forks import ForkSafeLock
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Shape
 from tilewright.ir.nest import Description, Opaque, Walks
 from tilewright.ir.work import HostWork, find_excess, find_host_excess
 from tilewright.progress import checkpoint
+from tilewright.system.forks import ForkSafeLock
 
 Array = np.ndarray[Any, Any]
 Reference = Callable[[Node, Sequence[Array | None]], Sequence[Array]]

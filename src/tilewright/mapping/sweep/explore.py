@@ -153,7 +153,7 @@ def check_workers(workers: str) -> None:
     Raises:
         UsageError: it is none, or Ray is not installed.
     """
-    from tilewright.ray_cluster import EXAMPLE, check_address
+    from tilewright.system.ray_cluster import EXAMPLE, check_address
 
     if workers.startswith("ray"):
         check_address(workers)

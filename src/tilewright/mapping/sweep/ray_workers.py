@@ -8,9 +8,9 @@ import threading
 from typing import Any
 
 from tilewright.mapping.sweep.worker import answer
-from tilewright.ray_cluster import NoCluster, check_address, connect, last_line
+from tilewright.system.ray_cluster import NoCluster, check_address, connect, last_line
+from tilewright.system.worker_process import NoWorker, WorkerDied
 from tilewright.version import __version__
-from tilewright.worker_process import NoWorker, WorkerDied
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tilewright.mapping.sweep.tasks import solve_text
-from tilewright.worker_process import serve_texts
+from tilewright.system.worker_process import serve_texts
 
 
 def answer(task: str) -> str:

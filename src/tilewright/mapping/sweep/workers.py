@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tilewright.errors import InternalError
-from tilewright.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command
+from tilewright.system.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command
 
 logger = logging.getLogger(__name__)
 

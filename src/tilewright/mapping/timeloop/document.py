@@ -12,7 +12,7 @@ import yaml
 
 from tilewright.errors import MachineError
 from tilewright.hardware.machine_file import PlainLoader, parse_yaml, read_text
-from tilewright.suggestions import likely
+from tilewright.text.suggestions import likely
 
 TAG = "!"
 """The key under which a tagged mapping of version 0.4 keeps its tag."""

@@ -20,7 +20,7 @@ from tilewright.mapping.timeloop.document import (
     read_document,
     target_name,
 )
-from tilewright.suggestions import closest
+from tilewright.text.suggestions import closest
 
 _KEYS = ("target", "name", "type", "factors", "permutation", "split", "keep", "bypass")
 _REFUSED = (

@@ -12,7 +12,7 @@ from tilewright.errors import MachineError, UsageError
 from tilewright.hardware.machine_file import parse_yaml, read_text
 from tilewright.ir.derive import OperatorClass
 from tilewright.partition.fusion_records import Verdict
-from tilewright.suggestions import closest
+from tilewright.text.suggestions import closest
 
 _DEFAULT = "rules.yaml"
 _WEIGHTS = (

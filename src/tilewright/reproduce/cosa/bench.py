@@ -25,7 +25,7 @@ from tilewright.mapping.random import Random
 from tilewright.planning import Budget
 from tilewright.reproduce.base import Effort, Update
 from tilewright.reproduce.cosa.paper import NETWORKS
-from tilewright.worker_process import end_with_parent
+from tilewright.system.worker_process import end_with_parent
 
 T = TypeVar("T")
 MACHINE = "simba-cosa-repo"

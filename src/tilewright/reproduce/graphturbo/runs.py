@@ -10,7 +10,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, TypeVar
 
 from tilewright.reproduce.graphturbo.paper import MACHINE
-from tilewright.worker_process import end_with_parent
+from tilewright.system.worker_process import end_with_parent
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.printable import html_text
 from tilewright.reproduce.ios.runs import PlannedStage
+from tilewright.text.printable import html_text
 
 _STYLE = (
     ".stages{display:inline-block;vertical-align:top;margin:1em 2em 1em 0;font-size:12px}"

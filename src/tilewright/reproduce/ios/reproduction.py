@@ -41,7 +41,7 @@ from tilewright.reproduce.ios.runs import (
 )
 from tilewright.reproduce.ios.trends import convolutions
 from tilewright.reproduce.ios.tuned import tuned
-from tilewright.worker_process import end_with_parent
+from tilewright.system.worker_process import end_with_parent
 
 _OTHER_DEVICE = "k80"
 _PRUNED = ("ios_inception_v3", "ios_nasnet_a")

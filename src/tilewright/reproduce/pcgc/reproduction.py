@@ -18,7 +18,7 @@ from tilewright.reproduce.pcgc import exhibits, gains, learned, tables
 from tilewright.reproduce.pcgc.examples import Example, examples
 from tilewright.reproduce.pcgc.paper import BOARDS, PRINTED, Board, Row
 from tilewright.reproduce.pcgc.runs import Job, Outcome, Planned, outcome, speeds
-from tilewright.worker_process import end_with_parent
+from tilewright.system.worker_process import end_with_parent
 
 T = TypeVar("T")
 

@@ -25,8 +25,6 @@ from pathlib import Path
 
 from tilewright.errors import UsageError
 from tilewright.files import regular_file, replacing
-from tilewright.forks import ForkSafeLock
-from tilewright.printable import printable
 from tilewright.private_files import (
     HEADER_BYTES,
     MAX_RECORD_BYTES,
@@ -40,6 +38,8 @@ from tilewright.private_files import (
 )
 from tilewright.records import dataclass
 from tilewright.results import Result, about
+from tilewright.system.forks import ForkSafeLock
+from tilewright.text.printable import printable
 
 logger = logging.getLogger(__name__)
 

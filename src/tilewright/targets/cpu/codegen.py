@@ -26,10 +26,10 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from tilewright.errors import InternalError, NoGeneratedCode, UsageError
-from tilewright.forks import let_forks_pass, process_is_whole
 from tilewright.hardware.probe import may_run_generated_code
 from tilewright.records import dataclass
-from tilewright.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command, serve_texts
+from tilewright.system.forks import let_forks_pass, process_is_whole
+from tilewright.system.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command, serve_texts
 
 if TYPE_CHECKING:
     from tilewright.targets.cpu.cache import ObjectCache

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.errors import InputError, InternalError, ModelRejected
-from tilewright.forks import ForkSafeLock
 from tilewright.frontend.onnx.body_models import BodyModel, body_model
 from tilewright.ir.control_flow import CONTROL_FLOW
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Shape, Value
 from tilewright.ir.work import MAX_COMPILED_LOOP_STEPS, MAX_HOST_ELEMENTS
+from tilewright.system.forks import ForkSafeLock
 from tilewright.targets.base import Executable
 from tilewright.targets.cpu.executable import CpuExecutable, TensorSpec
 from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE

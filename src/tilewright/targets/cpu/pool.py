@@ -22,9 +22,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import BudgetExceeded, UsageError
-from tilewright.forks import ForkSafeLock
 from tilewright.hardware.probe import MAX_THREADS, processor_facts
 from tilewright.records import dataclass
+from tilewright.system.forks import ForkSafeLock
 from tilewright.targets.cpu import pool_ir
 from tilewright.targets.cpu.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
 from tilewright.targets.cpu.stage_ir import STAGE_EXPORT

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.forks import ForkSafeLock
 from tilewright.ir.graph import Value
 from tilewright.parallel import map_on_cores
 from tilewright.records import dataclass
+from tilewright.system.forks import ForkSafeLock
 from tilewright.targets.cpu.arrangements import Reversible
 from tilewright.targets.cpu.executable import ConstantPlaces, bytes_at
 from tilewright.targets.cpu.image import arena_of_constants

@@ -25,6 +25,7 @@ from tilewright.partition.base import Partition
 from tilewright.program import Program
 from tilewright.records import dataclass
 from tilewright.schedule.base import MeasuredStages, NotMeasured, Stage, merges, single
+from tilewright.system.worker_process import NoWorker
 from tilewright.targets.cpu.arrange import Barriers, staged_steps
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.image import CpuImage
@@ -50,7 +51,6 @@ from tilewright.tuning.workers import (
     PackedCode,
     Samples,
 )
-from tilewright.worker_process import NoWorker
 
 Array = np.ndarray[Any, Any]
 

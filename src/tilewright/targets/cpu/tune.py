@@ -17,9 +17,9 @@ from tilewright.errors import BudgetExceeded, InputError, ModelRejected, Unsuppo
 from tilewright.planning import UNLIMITED, Budget, Meter
 from tilewright.program import Program
 from tilewright.progress import Progress
-from tilewright.ray_cluster import NoCluster
 from tilewright.records import dataclass
 from tilewright.steps import KernelTuning, TuningInfo, TuningSettings
+from tilewright.system.ray_cluster import NoCluster
 from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.form_tuner import FormTuner
 from tilewright.targets.cpu.lowered import LoweredModel

@@ -15,7 +15,6 @@ from tilewright.cost.base import Estimate
 from tilewright.cost.energy import EnergyTable
 from tilewright.errors import BudgetExceeded, Outclassed
 from tilewright.families import MEMORY_PLANNERS
-from tilewright.garbage import collected_rarely
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
@@ -37,6 +36,7 @@ from tilewright.schedule.core_groups import core_groups_of
 from tilewright.schedule.instances import InstanceGraph, Kind
 from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
+from tilewright.system.gc_tuning import collected_rarely
 from tilewright.targets.base import Improved, LaunchedParts, MakeProgram, Placement, PlainBackend, Target
 from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from tilewright.hardware.lacks import require_networks
 from tilewright.hardware.machine import Level, Machine
+from tilewright.hardware.missing_fields import require_networks
 
 DMA, CORE_DMA = "DMA", "MTE"
 """The engines of a cluster: between main memory and what is on the chip, and around the cores' buffers."""

@@ -13,8 +13,8 @@ from tilewright.hardware.element_types import (
     product_rate_in_words,
     rate_in_lanes,
 )
-from tilewright.hardware.lacks import lacks_of, refusal
 from tilewright.hardware.machine import Machine, Unit, Work
+from tilewright.hardware.missing_fields import missing_fields, refusal
 from tilewright.hardware.parts import MULTIPLYING
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node
@@ -68,7 +68,7 @@ class Rates:
                 return found
             lacking = lacking or (number, _lacking(unit, work, stored))
         if lacking is None:
-            raise MachineError(refusal(self.machine, lacks_of(self.machine, (work,))))
+            raise MachineError(refusal(self.machine, missing_fields(self.machine, (work,))))
         raise self._no_rate(work, *lacking, node)
 
     def copying(self, dtype: DType) -> Rate | None:
@@ -90,7 +90,7 @@ class Rates:
             if unit.takes(Work.ELEMENTWISE) and unit.ops_per_cycle:
                 kinds = (dtype, self.types.stored(dtype))
                 return self._of_core(_slowest(_any_rate(unit, kind) for kind in kinds))
-        raise MachineError(refusal(self.machine, lacks_of(self.machine, (Work.ELEMENTWISE,))))
+        raise MachineError(refusal(self.machine, missing_fields(self.machine, (Work.ELEMENTWISE,))))
 
     def _of_core(self, rate: Rate) -> Rate:
         """The same with the units that a core has, beside it or as its part of those that cores share."""

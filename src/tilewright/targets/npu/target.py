@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 from tilewright.cost.energy import EnergyTable
 from tilewright.errors import MachineError, UsageError
 from tilewright.hardware.element_types import ElementTypes, Lowered, element_types
-from tilewright.hardware.lacks import lacks_of, refusal, require_networks
 from tilewright.hardware.machine import Machine
+from tilewright.hardware.missing_fields import missing_fields, refusal, require_networks
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
@@ -64,9 +64,9 @@ class NpuTarget:
 
     def supports(self, node: Node) -> Support:
         """Whatever the interpreter computes, if some unit of the machine has a rate for it."""
-        lacks = lacks_of(self.machine, tuple(works_of(node)))
-        if lacks:
-            return Support.no(refusal(self.machine, lacks).rstrip("."))
+        missing = missing_fields(self.machine, tuple(works_of(node)))
+        if missing:
+            return Support.no(refusal(self.machine, missing).rstrip("."))
         try:
             Works(self.machine, self.types).require(node)
         except MachineError as error:

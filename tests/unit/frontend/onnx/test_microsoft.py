@@ -20,7 +20,7 @@ from tilewright.frontend.onnx import load_onnx
 from tilewright.frontend.onnx.microsoft.catalog import REFUSED, supported_names
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.verify import verify
-from tilewright.suggestions import misspelt
+from tilewright.text.suggestions import misspelt
 
 Array = np.ndarray[Any, Any]
 _RNG = np.random.default_rng(0)

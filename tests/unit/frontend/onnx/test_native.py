@@ -17,7 +17,7 @@ from onnx.parser import parse_model
 
 from tilewright.errors import ModelRejected
 from tilewright.frontend.onnx import load_onnx, native
-from tilewright.worker_process import WorkerProcess
+from tilewright.system.worker_process import WorkerProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes as Linux has them")
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tilewright.mapping.sweep.ray_workers import Answering, RayWorker
+from tilewright.system.worker_process import NoWorker, WorkerDied
 from tilewright.version import __version__
-from tilewright.worker_process import NoWorker, WorkerDied
 
 
 class RayError(Exception):

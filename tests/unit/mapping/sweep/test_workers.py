@@ -11,7 +11,7 @@ import pytest
 
 from tilewright.errors import InternalError
 from tilewright.mapping.sweep.workers import MAX_DEATHS, answers
-from tilewright.worker_process import NoWorker, WorkerDied
+from tilewright.system.worker_process import NoWorker, WorkerDied
 
 TASKS = {f"key {n}": f"task {n}" for n in range(40)}
 ANSWERS = {key: text.replace("task", "answer") for key, text in TASKS.items()}

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.errors import InternalError
+from tilewright.system.worker_process import WorkerProcess
 from tilewright.targets.cpu import codegen
 from tilewright.targets.cpu.cache import ObjectCache
 from tilewright.targets.cpu.codegen import (
@@ -26,7 +27,6 @@ from tilewright.targets.cpu.codegen import (
     object_key,
 )
 from tilewright.targets.cpu.isa import host_isa, isa_by_name
-from tilewright.worker_process import WorkerProcess
 
 UNARY = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float)
 BINARY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)

@@ -7,13 +7,13 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import tilewright as tw
-from tilewright.hardware.lacks import lacks_of
+from tilewright.hardware.missing_fields import missing_fields
 from tilewright.hardware.presets import load_preset, preset_names
 from tilewright.loops.problem import layer
 from tilewright.targets.npu.mapped_products import SEARCH, fitted
 from tilewright.targets.simulated import MappedCosts
 
-MACHINES = [name for name in preset_names() if not lacks_of(load_preset(name))]
+MACHINES = [name for name in preset_names() if not missing_fields(load_preset(name))]
 DTYPES = {"goya": "int8", "zcu102": "int8", "tpu-v4i": "bfloat16", "k80": "float32"}
 WITHIN = 0.02
 

@@ -10,9 +10,9 @@ import yaml
 from tests.support.models import small_net
 
 import tilewright as tw
-from tilewright.hardware.lacks import Lack, lacks_of
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import parse_machine
+from tilewright.hardware.missing_fields import MissingField, missing_fields
 from tilewright.hardware.presets import load_preset, preset_names, preset_text
 from tilewright.targets.npu.target import NpuTarget
 
@@ -39,7 +39,7 @@ def test_a_machine_runs_what_it_says_it_runs(machine: str) -> None:
     assert "serves mapping alone (`tilewright map`)" in message
 
 
-def described(text: str, lacks: Sequence[Lack]) -> Machine:
+def described(text: str, lacks: Sequence[MissingField]) -> Machine:
     """A machine's text with the lines of some lacks, and 8 for each N."""
     document = yaml.safe_load(text)
     for lack in lacks:
@@ -63,15 +63,15 @@ MISSING = {
 }
 
 
-@pytest.mark.parametrize("name", [*(n for n in preset_names() if lacks_of(load_preset(n))), *MISSING])
+@pytest.mark.parametrize("name", [*(n for n in preset_names() if missing_fields(load_preset(n))), *MISSING])
 def test_with_the_lines_that_it_says_a_machine_runs_networks(name: str) -> None:
     line = MISSING.get(name, "")
     assert line in preset_text(name)
     text = preset_text(name).replace(line, "", 1)
-    lacks = lacks_of(parse_machine(text))
+    lacks = missing_fields(parse_machine(text))
     assert lacks
     machine = described(text, lacks)
-    assert lacks_of(machine) == ()
+    assert missing_fields(machine) == ()
     multiplied = [dtype for unit in machine.units for dtype in unit.macs_per_cycle]
     dtype = None if any(dtype.startswith(("float", "bfloat")) for dtype in multiplied) else multiplied[0]
     target = NpuTarget(machine, dtype=dtype)  # type: ignore[arg-type]

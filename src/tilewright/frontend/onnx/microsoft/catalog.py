@@ -20,7 +20,7 @@ from tilewright.frontend.onnx.microsoft.positions import POSITIONS
 from tilewright.frontend.onnx.microsoft.quantized import QUANTIZED
 from tilewright.frontend.onnx.protos import node_label
 from tilewright.ir.graph import Value
-from tilewright.suggestions import misspelt
+from tilewright.text.suggestions import misspelt
 
 _LAYOUT_DOMAIN = "com.microsoft.nchwc"
 _DEFINITIONS = {**FUSED, **ATTENTION, **GROUPED, **PACKED, **POSITIONS, **QUANTIZED}

@@ -17,7 +17,7 @@ from tilewright.frontend.onnx.ml.texts import NUM_KEYS
 from tilewright.frontend.onnx.ml.trees import TREES
 from tilewright.frontend.onnx.protos import node_label, one_line
 from tilewright.ir.graph import Value
-from tilewright.suggestions import likely
+from tilewright.text.suggestions import likely
 
 _DEFINITIONS = {**FEATURES, **LABELS, **LINEAR, **SUPPORT_VECTORS, **TREES}
 _MAPS = frozenset({"CastMap", "DictVectorizer", "ZipMap"})

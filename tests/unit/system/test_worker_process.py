@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import tilewright
-from tilewright import worker_process
-from tilewright.worker_process import WorkerDied, WorkerProcess
+from tilewright.system import worker_process
+from tilewright.system.worker_process import WorkerDied, WorkerProcess
 
 ANSWERS = """
 import os, sys, time
-from tilewright.worker_process import READY, read_texts, write_texts
+from tilewright.system.worker_process import READY, read_texts, write_texts
 write_texts(1, [READY])
 texts = read_texts(0)
 """
@@ -76,12 +76,12 @@ BUSY = "re.fullmatch('(a+)+b', 'a' * 64)"
 
 PARENTS = {
     "worker": f"""
-from tilewright.worker_process import *
+from tilewright.system.worker_process import *
 process = WorkerProcess(["-c", "import re; {BUSY}"], start_s=60.0)
 process.is_ready()
 """,
     "thread that ended": f"""
-from tilewright.worker_process import *
+from tilewright.system.worker_process import *
 def begin():
     global process
     process = start_process([sys.executable, "-c", "import re; {BUSY}"])
@@ -97,7 +97,7 @@ full_matches("(a+)+b", ["a" * 64])
     "pool": """
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
-from tilewright.worker_process import end_with_parent
+from tilewright.system.worker_process import end_with_parent
 with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as pool:
     pool.submit(re.fullmatch, "(a+)+b", "a" * 64).result()
 """,

@@ -14,7 +14,7 @@ COMPUTED = tuple(work for work in Work if work is not Work.MOVEMENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Lack:
+class MissingField:
     """Something that is not described: where, what, and the line to add there, with N for a number."""
 
     where: str
@@ -25,12 +25,14 @@ class Lack:
         return f"{self.where} `{self.line}` ({self.what})"
 
 
-def lacks_of(machine: Machine, works: Collection[Work] = COMPUTED) -> tuple[Lack, ...]:
+def missing_fields(machine: Machine, works: Collection[Work] = COMPUTED) -> tuple[MissingField, ...]:
     """What is missing to run networks of some operation classes; without a word on these, of any.
 
     >>> from tilewright.hardware.presets import load_preset
-    >>> lacks_of(load_preset("stcp920")), [lack.line for lack in lacks_of(load_preset("tpu-v1"), ())]
-    ((), ['per: core', 'read_bytes_per_s: N GB/s'])
+    >>> missing_fields(load_preset("stcp920"))
+    ()
+    >>> [field.line for field in missing_fields(load_preset("tpu-v1"), ())]
+    ['per: core', 'read_bytes_per_s: N GB/s']
     """
     return (*_of_levels(machine), *_of_units(machine, works))
 
@@ -41,32 +43,32 @@ def require_networks(machine: Machine, works: Collection[Work], network: str = "
     Raises:
         MachineError: says everything that is, on one line.
     """
-    if lacks := lacks_of(machine, works):
-        raise MachineError(refusal(machine, lacks, network))
+    if missing := missing_fields(machine, works):
+        raise MachineError(refusal(machine, missing, network))
 
 
-def refusal(machine: Machine, lacks: Collection[Lack], network: str = "") -> str:
+def refusal(machine: Machine, missing: Collection[MissingField], network: str = "") -> str:
     """One line that says what is missing and what the machine serves without."""
-    is_for_mapping = not set(_of_levels(machine)).isdisjoint(lacks)
+    is_for_mapping = not set(_of_levels(machine)).isdisjoint(missing)
     serves = " serves mapping alone (`tilewright map`)" if is_for_mapping else ""
     whole = f"network {network!r}" if network else "networks"
-    numbers = ", with your numbers for N" if any(" N" in lack.line for lack in lacks) else ""
-    add = "; ".join(map(str, lacks))
+    numbers = ", with your numbers for N" if any(" N" in field.line for field in missing) else ""
+    add = "; ".join(map(str, missing))
     return f"machine {machine.name!r}{serves}: to run {whole}, add to its file{numbers}: {add}."
 
 
-def _of_levels(machine: Machine) -> Iterator[Lack]:
+def _of_levels(machine: Machine) -> Iterator[MissingField]:
     if machine.clock_hz is None:
-        yield Lack("clock_hz", "is missing, and rates are per cycle", "clock_hz: N GHz")
+        yield MissingField("clock_hz", "is missing, and rates are per cycle", "clock_hz: N GHz")
     local = machine.local
     if local is None:
         local = _likely_local(machine)
         where = "levels" if local is None else _place(machine, local)
         line = "per: core" if local is not None else "- {name: Local, per: core, capacity_bytes: N KiB, ...}"
-        yield Lack(where, "no level is a scratchpad of each core", line)
+        yield MissingField(where, "no level is a scratchpad of each core", line)
     for level in dict.fromkeys((local, machine.shared, machine.outermost)):
         if level is not None and not _has_rate(level):
-            yield Lack(_place(machine, level), "no bandwidth", "read_bytes_per_s: N GB/s")
+            yield MissingField(_place(machine, level), "no bandwidth", "read_bytes_per_s: N GB/s")
 
 
 def _likely_local(machine: Machine) -> Level | None:
@@ -98,7 +100,7 @@ def _place(machine: Machine, level: Level) -> str:
     return f"levels[{machine.levels.index(level)}] {level.name}"
 
 
-def _of_units(machine: Machine, works: Collection[Work]) -> Iterator[Lack]:
+def _of_units(machine: Machine, works: Collection[Work]) -> Iterator[MissingField]:
     """Operation classes that no unit has a rate for, those that one line adds together."""
     for rates in ("macs_per_cycle", "ops_per_cycle"):
         missing = [
@@ -113,22 +115,22 @@ def _of_units(machine: Machine, works: Collection[Work]) -> Iterator[Lack]:
             yield _added_to_unit(machine, missing, rates, what)
 
 
-def _added_to_unit(machine: Machine, missing: Sequence[Work], rates: str, what: str) -> Lack:
+def _added_to_unit(machine: Machine, missing: Sequence[Work], rates: str, what: str) -> MissingField:
     """The line that lets a unit take classes of work: one with such rates, one that runs them without, a
     new one."""
     dtype = next((name for unit in machine.units for name in unit.macs_per_cycle), "float32")
     for number, unit in enumerate(machine.units):
         if getattr(unit, rates):
             runs = ", ".join(work for work in Work if unit.takes(work) or work in missing)
-            return Lack(_place_of_unit(number, unit), what, f"runs: [{runs}]")
+            return MissingField(_place_of_unit(number, unit), what, f"runs: [{runs}]")
     for number, unit in enumerate(machine.units):
         if all(unit.takes(work) for work in missing):
-            return Lack(_place_of_unit(number, unit), what, f"{rates}: {{{dtype}: N}}")
+            return MissingField(_place_of_unit(number, unit), what, f"{rates}: {{{dtype}: N}}")
     kind = "matrix" if rates == "macs_per_cycle" else "vector"
     level = (machine.local or _likely_local(machine) or machine.innermost).name
     runs = ", ".join(missing)
     line = f"- {{name: Added, kind: {kind}, level: {level}, runs: [{runs}], {rates}: {{{dtype}: N}}}}"
-    return Lack("units", what, line)
+    return MissingField("units", what, line)
 
 
 def _place_of_unit(number: int, unit: Unit) -> str:

@@ -34,7 +34,7 @@ _LEAST_PADDED = 3
 """Extents of two and one are not compared: nests of one are written in another way."""
 
 
-class Others:
+class ShapeReuse:
     """Looks among what was prepared, `ahead`, for what serves a set of shapes that was not.
 
     Where compilations are not allowed (`is_frozen`), code that hides what pads must have been prepared, too.

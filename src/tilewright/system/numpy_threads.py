@@ -11,7 +11,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Iterator
 
-from tilewright.forks import ForkSafeLock
+from tilewright.system.forks import ForkSafeLock
 
 _SPELLINGS = ("scipy_openblas_{}64_", "openblas_{}64_", "openblas_{}")
 """Names of OpenBLAS's functions in numpy's wheels and in distributions."""

@@ -10,9 +10,9 @@ import pytest
 from tests.support.integer_networks import integer_network
 
 from tilewright.compiler import plan_optimised
-from tilewright.garbage import collected_rarely
 from tilewright.options import Options
 from tilewright.planner import Planner
+from tilewright.system.gc_tuning import collected_rarely
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tilewright.compiled_facts import CompiledFacts
 from tilewright.errors import BudgetExceeded, UsageError
-from tilewright.formatting import format_bytes
 from tilewright.options import Options, shapes_text
-from tilewright.printable import printable
+from tilewright.text.formatting import format_bytes
+from tilewright.text.printable import printable
 
 SERVED = frozenset(
     {
@@ -29,7 +29,7 @@ SERVED = frozenset(
 """Settings that are not compiled in: what runs, by how many threads, and how code is made if it must be."""
 
 
-def require_honoured(path: Path, facts: CompiledFacts, options: Options, asked: Collection[str]) -> None:
+def require_options_apply(path: Path, facts: CompiledFacts, options: Options, asked: Collection[str]) -> None:
     """That each setting in `asked` is served, or is what the artifact was compiled with.
 
     Raises:

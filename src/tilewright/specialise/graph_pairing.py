@@ -24,7 +24,7 @@ Key = tuple[str, int]
 NO_AXES: Axes = frozenset()
 
 
-class Twins:
+class GraphPairing:
     """Values of both graphs that are the same but for axes, which are longer by `growth` in the second graph.
 
     `constant_axes` says which axes these are of two constants, None where the constants are not the same.
@@ -33,7 +33,7 @@ class Twins:
     def __init__(self, growth: int, constant_axes: Callable[[Array, Array], Axes | None]) -> None:
         self.growth = growth
         self._constant_axes = constant_axes
-        self._twins: dict[Value, Value] = {}
+        self._pairs: dict[Value, Value] = {}
         self._axes: dict[Value, Axes] = {}
 
     def pair(self, a: Value, b: Value, axes: Axes) -> bool:
@@ -42,23 +42,23 @@ class Twins:
             return False
         if any(b.shape[axis] - a.shape[axis] != self.growth for axis in axes):
             return False
-        self._twins[a], self._axes[a] = b, axes
+        self._pairs[a], self._axes[a] = b, axes
         return True
 
     def axes(self, a: Value, b: Value) -> Axes | None:
         """In which axes two values differ that are the same else; None where they are not."""
-        if a not in self._twins and a.data is not None and b.data is not None:
+        if a not in self._pairs and a.data is not None and b.data is not None:
             axes = self._constant_axes(a.data, b.data)
             if axes is None or not self.pair(a, b, axes):
                 return None
-        return self._axes[a] if self._twins.get(a) is b else None
+        return self._axes[a] if self._pairs.get(a) is b else None
 
 
 class Places(ABC):
     """The operands of two nodes while their nests are compared, with the axes in which each differs."""
 
-    def __init__(self, twins: Twins, node: Node, twin: Node) -> None:
-        self.twins = twins
+    def __init__(self, pairing: GraphPairing, node: Node, twin: Node) -> None:
+        self.pairing = pairing
         self.node = node
         self.twin = twin
         self.axes: dict[Key, Axes] = {}
@@ -81,7 +81,7 @@ class Places(ABC):
             self.axes[a.key] = NO_AXES
         elif a.key not in self.axes:
             value, twin = self._input(self.node, a), self._input(self.twin, a)
-            axes = None if value is None or twin is None else self.twins.axes(value, twin)
+            axes = None if value is None or twin is None else self.pairing.axes(value, twin)
             if axes is None:
                 return False
             self.axes[a.key] = axes
@@ -103,21 +103,21 @@ Kind = TypeVar("Kind", bound=Places)
 
 
 def walk(
-    graph: Graph, other: Graph, inputs: Mapping[str, Axes], twins: Twins, kind: type[Kind]
+    graph: Graph, other: Graph, inputs: Mapping[str, Axes], pairing: GraphPairing, kind: type[Kind]
 ) -> list[Kind] | None:
     """The places of each node; None where the graphs are not the same. `inputs` are the axes by name."""
     if len(graph.nodes) != len(other.nodes) or len(graph.inputs) != len(other.inputs):
         return None
     for a, b in zip(graph.inputs, other.inputs, strict=True):
-        if a.name != b.name or not twins.pair(a, b, inputs.get(a.name, NO_AXES)):
+        if a.name != b.name or not pairing.pair(a, b, inputs.get(a.name, NO_AXES)):
             return None
     followed = []
     for node, twin in zip(graph.nodes, other.nodes, strict=True):
-        places = kind(twins, node, twin)
+        places = kind(pairing, node, twin)
         if not follow(places):
             return None
         followed.append(places)
-    is_same = all(twins.axes(a, b) is not None for a, b in zip(graph.outputs, other.outputs, strict=True))
+    is_same = all(pairing.axes(a, b) is not None for a, b in zip(graph.outputs, other.outputs, strict=True))
     return followed if is_same else None
 
 
@@ -136,7 +136,7 @@ def follow(places: Places) -> bool:
                 return False
             continue
         axes = places.axes.get(("output", position))
-        if axes is None or not places.twins.pair(a, b, axes):
+        if axes is None or not places.pairing.pair(a, b, axes):
             return False
     return places.is_complete()
 

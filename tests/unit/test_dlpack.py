@@ -10,7 +10,7 @@ import pytest
 from tests.support.models import feed_for, small_net
 
 import tilewright as tw
-from tilewright.exchange import as_numpy, as_torch, is_torch_tensor
+from tilewright.dlpack import as_numpy, as_torch, is_torch_tensor
 
 
 class OnlyDlpack:

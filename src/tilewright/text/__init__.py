@@ -1,0 +1,1 @@
+"""Text for people: tables, names from files made safe to show, close matches."""
