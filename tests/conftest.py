@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import datetime
 import gc
 import os
 import signal
 
 import pytest
 from harness.other_processor import PROCESSORS, run_as
+from tests.support.sampling import drawn
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """An option that hides features of the processor from all tests, or adds the emulated matrix unit."""
+    """Options that choose the cases of tests that are sampled, and what of the processor tests see."""
     parser.addoption(
         "--processor",
         choices=sorted(PROCESSORS),
         help="run tests as on a processor with these features and no more; the matrix unit (amx) is emulated",
+    )
+    parser.addoption(
+        "--sample-seed",
+        metavar="TEXT",
+        default=os.environ.get("TILEWRIGHT_SAMPLE_SEED"),
+        help="what draws the cases of sampled tests; default: TILEWRIGHT_SAMPLE_SEED or the day (2026-11-28)",
+    )
+    parser.addoption(
+        "--sample-share",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="run this share of the cases of sampled tests, if that is more than the tests ask for",
     )
 
 
@@ -25,6 +40,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Commands that tests start inherit that, and rightly ignore them then. Some shells export their width.
     """
     os.environ.pop("COLUMNS", None)
+    if config.option.sample_seed is None:  # set before workers begin, so that all have the same at midnight
+        config.option.sample_seed = datetime.date.today().isoformat()
     processor = config.getoption("--processor")
     if processor is not None:
         run_as(processor)
@@ -35,19 +52,37 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked `sampled(n)` n cases, spread evenly, are in the default run; the others are slow."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test marked `sampled(n)` n cases, drawn by the seed, are in the default run; the others are slow.
+
+    All cases of a test that the command line names are in it.
+    """
     cases: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sampled") is not None:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for alike in cases.values():
+    named = tuple(argument for argument in config.args if "::" in argument)
+    for test, alike in cases.items():
+        if any(argument.partition("[")[0].endswith(test) for argument in named):
+            continue
         marker = alike[0].get_closest_marker("sampled")
         assert marker is not None
-        kept = {place * len(alike) // marker.args[0] for place in range(marker.args[0])}
-        for place, item in enumerate(alike):
-            if place not in kept:
+        kept = drawn(
+            (i.nodeid for i in alike), marker.args[0], config.option.sample_seed, config.option.sample_share
+        )
+        for item in alike:
+            if item.nodeid not in kept:
                 item.add_marker(pytest.mark.slow)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """What repeats the choice of cases."""
+    return f"cases of sampled tests: --sample-seed {config.option.sample_seed}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """The same at the end, where `-q` prints no header."""
+    terminalreporter.write_line(pytest_report_header(config))
 
 
 def pytest_collection_finish() -> None:

@@ -362,8 +362,16 @@ def judged(module: str, args: argparse.Namespace) -> Score:
         places = sorted(random.Random(args.seed).sample(range(len(chosen)), args.sample))
         chosen = [chosen[place] for place in places]
     judge = Judge(module, chosen, args.seconds)
-    arguments = ["-o", "addopts=--import-mode=importlib", "-m", "not slow", "-o", "faulthandler_timeout=0"]
-    arguments += ["-p", "no:cacheprovider", "-p", "no:terminal", *(args.tests or tests_of(module))]
+    arguments = ["-o", "addopts=--import-mode=importlib", "-m", "not slow or sampled"]
+    arguments += [
+        "-o",
+        "faulthandler_timeout=0",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:terminal",
+        *(args.tests or tests_of(module)),
+    ]
     with contextlib.chdir(ROOT):
         code = pytest.main(arguments, plugins=[judge])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED):

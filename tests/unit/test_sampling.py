@@ -1,0 +1,37 @@
+"""Cases of sampled tests that a run has: as many as asked, the same for a seed, all of them in time."""
+
+from __future__ import annotations
+
+from tests.support.sampling import drawn
+
+CASES = [f"tests/test_one.py::test_it[{number}]" for number in range(200)]
+DAYS = [f"2026-11-{day:02}" for day in range(1, 31)]
+
+
+def test_a_draw_has_as_many_cases_as_asked_and_depends_on_its_seed_alone() -> None:
+    for day in DAYS:
+        assert len(drawn(CASES, 7, day)) == 7
+        assert drawn(CASES, 7, day) == drawn(reversed(CASES), 7, day)
+    assert len({frozenset(drawn(CASES, 7, day)) for day in DAYS}) == len(DAYS)
+
+
+def test_every_case_has_its_turn() -> None:
+    assert set().union(*(drawn(CASES, 50, day) for day in DAYS)) == set(CASES)
+
+
+def test_a_larger_share_adds_to_a_smaller_draw() -> None:
+    few, third, all_ = (drawn(CASES, 5, "a day", share) for share in (0.0, 1 / 3, 1.0))
+    assert few < third < all_ == set(CASES)
+    assert 40 < len(third) < 95
+
+
+def test_a_new_case_takes_the_turn_of_no_more_than_one() -> None:
+    before, after = drawn(CASES[1:], 5, "a day"), drawn(CASES, 5, "a day")
+    assert len(before - after) <= 1
+
+
+def test_a_test_of_one_case_has_its_turn_where_a_share_is_asked() -> None:
+    days = [bool(drawn(CASES[:1], 0, day, 0.5)) for day in DAYS]
+    assert any(days)
+    assert not all(days)
+    assert not any(drawn(CASES[:1], 0, day) for day in DAYS)
