@@ -270,7 +270,7 @@ def table(rows: list[dict[str, Any]], peers: list[str], goal: float | None) -> s
     heads = ["network", "threads", "tilewright ms", "error", "MB"]
     for peer in peers:
         heads += [f"{peer} ms", "error", "MB", f"{peer} / tilewright"]
-    heads += ["faster peer / tilewright", "goal", "compile s", "of the limits", "the rest is lost to"]
+    heads += ["faster peer / tilewright", "goal", "compile s", "% of roofline", "bottlenecks"]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for row in rows:
         ours, *others = row["contestants"]

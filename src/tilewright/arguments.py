@@ -158,7 +158,7 @@ def as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
 
     try:
         return as_numpy(value)
-    except Exception as error:  # whatever `__array__` of somebody's class raises
+    except Exception as error:  # whatever `__array__` of a caller's class raises
         reason = " ".join(str(error).split())[:_SHOWN_CHARS]
         raise UsageError(f"input {name!r}: {shown(value)} is no array ({reason}).") from error
 

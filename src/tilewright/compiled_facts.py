@@ -67,7 +67,7 @@ class TensorInfo:
 class OpenTensorInfo(TensorInfo):
     """An input or output whose shape is open: symbols and None stand for its dimensions, as onnxruntime's."""
 
-    shape: tuple[int | str | None, ...]  # type: ignore[assignment]  # whoever computes with it needs numbers
+    shape: tuple[int | str | None, ...]  # type: ignore[assignment]  # computing with it needs numbers
 
     @property
     def size_bytes(self) -> int:

@@ -1,4 +1,4 @@
-"""What is made of large arrays, once for equal contents, and kept for as long as somebody uses it."""
+"""What is made of large arrays, once for equal contents, and kept for as long as it is used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ContentPool:
         self._lock = ForkSafeLock()
 
     def obtain(self, kind: str, data: np.ndarray[Any, Any], make: Callable[[], T]) -> T:
-        """What was made of equal bytes in this kind of use, made now if nobody has it."""
+        """What was made of equal bytes in this kind of use, made now if there is none."""
         content = np.ascontiguousarray(data)
         digest = hashlib.sha256(f"{content.dtype}{content.shape}".encode())
         digest.update(content.reshape(-1).view(np.uint8).data)
@@ -44,7 +44,7 @@ class ContentPool:
             return found
 
     def array(self, data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """An array equal to this one, the same for all who ask; a small one, or one of objects, itself."""
+        """An array equal to this one, the same for all callers; a small one, or one of objects, itself."""
         if data.nbytes < MIN_SHARED_BYTES or data.dtype.hasobject:
             return data
         return self.obtain("array", data, lambda: data)

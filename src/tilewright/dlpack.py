@@ -1,6 +1,6 @@
 """Arrays of other libraries, in and out without a copy: DLPack, numpy's protocols, tensors of torch.
 
-torch is never imported here: who has a tensor of it has imported it.
+torch is never imported here: a caller with a tensor of it has imported it.
 """
 
 from __future__ import annotations

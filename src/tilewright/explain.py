@@ -173,7 +173,7 @@ def explain_program(
 
 
 class _Links:
-    """Who belongs to whom."""
+    """What belongs together."""
 
     def __init__(self, program: Program, steps: Sequence[StepInfo], origins: Sequence[NodeOrigin]) -> None:
         self.program = program

@@ -210,7 +210,7 @@ def append_line(path: Path | str, line: bytes) -> None:
 def appended_lines(data: bytes, begin: bytes) -> list[bytes]:
     """Lines of a file that `append_line` makes, all of which begin alike, without one that was cut off.
 
-    What is at the end and begins otherwise is no such line, but somebody else's: it is among the lines.
+    What is at the end and begins otherwise is no such line, but another writer's: it is among the lines.
 
     >>> appended_lines(b'{"a":1}\\n{"a":', b'{"a"'), appended_lines(b"nonsense", b'{"a"')
     ([b'{"a":1}'], [b'nonsense'])

@@ -1,4 +1,4 @@
-"""How long each step takes, who is told, and when to stop."""
+"""Progress and timeouts: how long each step takes, reports of it, when to stop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def checkpoint() -> None:
 
 
 class PhaseClock:
-    """Times the steps, tells who watches, and ends a compilation that takes longer than it may."""
+    """A clock of the steps, which reports them and ends a compilation that takes longer than it may."""
 
     def __init__(self, timeout_s: float | None, progress: Progress | None) -> None:
         self.phase_s: dict[str, float] = {}

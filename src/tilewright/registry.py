@@ -56,7 +56,7 @@ class Registry(Generic[T]):
         self._plugins: dict[str, list[EntryPoint]] | None = None if entry_point_group else {}
 
     def add(self, name: str, load: Callable[[], T]) -> None:
-        """Register a member under a name that nobody has yet; `load` runs at its first use.
+        """Register a member under a name that is free; `load` runs at its first use.
 
         Raises:
             UsageError: the name is taken.

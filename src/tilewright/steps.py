@@ -357,9 +357,7 @@ class TuningInfo(Result):
     )
     num_candidates: int = field(
         default=0,
-        metadata=about(
-            "Ways to make a kernel or a subgraph, beside the estimates' own; 0 if nobody knows any more."
-        ),
+        metadata=about("Ways to make a kernel or a subgraph, beside the estimates' own; 0 if unknown."),
     )
     num_measured: int = field(default=0, metadata=about("How many of them were, now or before."))
 

@@ -150,7 +150,7 @@ def _row(contestant: Contestant, first: Contestant, has_streams: bool) -> tuple[
     against = verdict = ""
     if ratio is not None:
         against = f"{ratio.median:.2f} x ({ratio.low:.2f} to {ratio.high:.2f})"
-        is_open = ratio.verdict in ("tie", "can't tell")
+        is_open = ratio.verdict in ("tie", "inconclusive")
         verdict = str(ratio.verdict) if is_open else f"{first.label} is {ratio.verdict}"
     return (name, contestant.accuracy, *times, error, format_bytes(contestant.peak_bytes), against, verdict)
 
@@ -326,7 +326,7 @@ class _Workshop:
     def entrants(
         self, everyone: Sequence[CompiledModel | str | Path]
     ) -> tuple[tuple[Entrant, ...], _Subject]:
-        """All who take part, and what the first of them is."""
+        """All contestants, and what the first of them is."""
         models = [model for model in everyone if not _is_peer(model)]
         files = [Path(model) for model in models if not isinstance(model, CompiledModel)]
         self._asked = asked_of_artifacts(self._options, files)

@@ -97,7 +97,7 @@ def diff_models(
 ) -> DiffResult:
     """Compare what was decided in two compiled models: artifacts, or models that are compiled for it.
 
-    Nothing runs: `compare` says whether results agree, `bench` who is faster.
+    Nothing runs: `compare` says whether results agree, `bench` which is faster.
 
     Raises:
         UsageError: no such file, or options that an artifact cannot honour.

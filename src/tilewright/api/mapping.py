@@ -164,7 +164,7 @@ def map_operators(
     progress: Progress | None = None,
     **settings: Any,
 ) -> MapResult | MapSweep | MapEvaluation:
-    """Find the loops of operators for each level of a machine's memory, their cost, and what none can beat.
+    """Find the loops of operators for each level of a machine's memory, their cost, and its lower bound.
 
     `work` is a layer, a model, or several of them; `settings` are fields of `MapRequest`. Of a model every
     sum of products is mapped, equal ones once; its other operators are counted as streams.

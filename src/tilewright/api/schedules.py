@@ -148,7 +148,7 @@ def _times(row: ScheduledModel, first: ScheduledModel) -> tuple[str, str, str]:
     time = "failed" if row.median_ms is None else format_ms(row.median_ms)
     if row.ratio is None:
         return time, "", ""
-    is_open = row.verdict in ("tie", "can't tell")
+    is_open = row.verdict in ("tie", "inconclusive")
     verdict = str(row.verdict) if is_open else f"{first.schedule} is {row.verdict}"
     return time, f"{row.ratio:.2f} x ({row.ratio_low:.2f} to {row.ratio_high:.2f})", verdict
 

@@ -88,7 +88,7 @@ class InferenceSession:
                 outputs, error = [], str(reason)
             try:
                 callback(outputs, user_data, error)
-            except Exception:  # whatever a caller's function raises: nobody waits for it here
+            except Exception:  # whatever a caller's function raises: no run waits for it here
                 logger.exception("the callback of run_async failed")
 
         self._queue.submit(run_and_tell)
@@ -142,7 +142,7 @@ class InferenceSession:
 
 
 class _RunQueue:
-    """Threads for runs that nobody waits for, made when the first of them comes."""
+    """Threads for runs that no caller waits for, made when the first of them comes."""
 
     def __init__(self, compiled: CompiledModel) -> None:
         self._compiled = compiled

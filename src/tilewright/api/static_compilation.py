@@ -35,7 +35,7 @@ def compile_static(
 ) -> CompiledModel:
     """What `tw.compile` gives of a model of given shapes; with a pool, others share its constants.
 
-    `releases`: nobody else has the model's constants, so those that the loaded code has need not be kept.
+    `releases`: no other object has the model's constants, so those that the loaded code has need not be kept.
     """
     compilation = compile_graph(model.graph, options, progress)
     if pool is not None:
@@ -94,7 +94,7 @@ def compiled_model(
 
 
 class _HeldOnce:
-    """A body whose large constants are in memory once: with the loaded code, until somebody asks for the
+    """A body whose large constants are in memory once: with the loaded code, until a caller asks for the
     program."""
 
     def __init__(self, whole: Body, code: ReleasingCode) -> None:

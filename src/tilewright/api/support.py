@@ -59,7 +59,7 @@ class CheckReport(Result):
 
     @property
     def unsupported(self) -> tuple[OperatorSupport, ...]:
-        """Operators that do not run, those first that nobody would run, and last those behind them."""
+        """Operators that do not run, those first that no target would run, and last those behind them."""
         order = {verdict: place for place, verdict in enumerate(("refused", "unsupported", "unknown"))}
         return tuple(
             sorted((o for o in self.operators if o.verdict in order), key=lambda o: order[o.verdict])

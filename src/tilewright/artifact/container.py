@@ -294,7 +294,7 @@ class Archive:
         return text, digest
 
     def _stated_signature(self) -> Signature | None:
-        """What stands before the digest in the comment. Whose it is, nobody has looked at yet."""
+        """What stands before the digest in the comment. It is not checked yet."""
         start = self.size_bytes - _COMMENT_BYTES - _SIGNATURE_BYTES
         match = _SIGNATURE.fullmatch(self._read(max(0, start), _SIGNATURE_BYTES))
         return None if match is None else Signature(match[1].decode(), match[2].decode())

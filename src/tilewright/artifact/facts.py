@@ -101,8 +101,8 @@ def _tensors(infos: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
 def decode_options(document: Mapping[str, Any]) -> Options:
     """Options from their canonical JSON; fields that this version does not know are left out.
 
-    So are those that cannot change an artifact: where a cache lies, or how long to wait, is for whoever opens
-    the file to say.
+    So are those that cannot change an artifact: where a cache lies, or how long to wait, is said where the
+    file is opened.
     """
     hints = option_types()
     settings: dict[str, Any] = {}

@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 
 
 class ArchiveConstants:
-    """The constants of an archive by their digests: read when they are asked for, and again when nobody held
+    """The constants of an archive by their digests: read when they are asked for, and again when nothing held
     them in between."""
 
     def __init__(self, archive: Archive) -> None:

@@ -196,7 +196,7 @@ def compare_engines(
     """Measure entrants side by side on the same inputs. `expected` are the outputs in float64.
 
     Raises:
-        UsageError: nobody takes part, or two have one name.
+        UsageError: no contestants, or two have one name.
     """
     labels = [e.label for e in entrants]
     if not labels or len(set(labels)) != len(labels):

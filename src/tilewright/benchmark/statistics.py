@@ -23,7 +23,7 @@ class Verdict(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     TIE = "tie"
-    UNKNOWN = "can't tell"
+    INCONCLUSIVE = "inconclusive"
 
 
 def quantile(values: Sequence[float], share: float) -> float:
@@ -102,4 +102,4 @@ class Ratio:
             return Verdict.SLOWER
         if self.low > 1 / TIE_RATIO and self.high < TIE_RATIO:
             return Verdict.TIE
-        return Verdict.UNKNOWN
+        return Verdict.INCONCLUSIVE

@@ -1,7 +1,7 @@
 """The process of one contestant: loads a model, then runs bursts when told to.
 
 Speaks JSON lines on standard input and output. Between bursts it waits for input, so it takes no time
-from whoever is measured then.
+from what is measured then.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def burst(engine: Engine, feed: Feed, seconds: float, threads: ThreadPoolExecuto
         try:
             run(feed)  # wakes the engine's threads; the bursts of the others have put them to sleep
         except BaseException:
-            begin_together.abort()  # nobody waits for it
+            begin_together.abort()  # nothing waits for it
             raise
         begin_together.wait()
         samples: list[int] = []

@@ -1,4 +1,4 @@
-"""`tilewright bench`: how fast, beside whom."""
+"""`tilewright bench`: speed beside other engines."""
 
 from __future__ import annotations
 

@@ -280,7 +280,7 @@ class Pace:
         self._share = self._first_share = self._start_s = 0.0
 
     def after(self, done: int, total: int | None) -> str:
-        """What is said when so much is done; nothing where nobody knows how much there is."""
+        """What is said when so much is done; nothing where the total is unknown."""
         if total is None:
             self._total = None
             return ""

@@ -1,4 +1,4 @@
-"""`tilewright schema`: JSON Schemas, for editors and for those who read our JSON."""
+"""`tilewright schema`: JSON Schemas, for editors and readers of our JSON."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Roofline:
 
 
 NOMINAL = Roofline(1.0, 1.0, 1.0, "nominal rates: an operation and a byte per ns, 1 ns for a launch")
-"""What planners ask where nobody says what work costs: no machine's rates, but units that hold."""
+"""The costs of planners where none are given: no machine's rates, but units that hold."""
 
 
 def external_bytes(work: KernelWork) -> int:

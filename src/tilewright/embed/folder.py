@@ -152,7 +152,7 @@ def _hidden_name() -> str:
 def _alone(directory: int, folder: Path) -> Iterator[None]:
     """Wait for another export that is giving its files their names here: it takes milliseconds.
 
-    Anybody who can open the folder can hold its lock for as long as he likes, so the wait is bounded.
+    Any process that can open the folder can hold its lock for ever, so the wait is bounded.
     """
     end_s = time.monotonic() + LOCK_WAIT_S
     while True:

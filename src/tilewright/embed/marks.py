@@ -1,4 +1,4 @@
-"""How export knows a file that it wrote, so that it never replaces one that somebody else did.
+"""How export knows a file that it wrote, so that it never replaces another's.
 
 People edit headers and examples: those start with the SHA-256 of their text, and one that was changed is
 theirs. Objects carry a mark in the section for the compiler's name, weights are known by their header.
@@ -26,7 +26,7 @@ def marked(text: str) -> bytes:
 
 
 def is_our_text(descriptor: int) -> bool:
-    """Whether an open C file has its mark, and nobody changed it since."""
+    """Whether an open C file has its mark, and is unchanged since."""
     if os.fstat(descriptor).st_size > _MAX_TEXT_BYTES:
         return False
     data = _read(descriptor, 0, _MAX_TEXT_BYTES)

@@ -210,7 +210,7 @@ def may_run_generated_code() -> bool:
     """Whether memory of this process that was written may become executable.
 
     Not so under prctl's PR_SET_MDWE, systemd's MemoryDenyWriteExecute= and some policies of SELinux. Asks
-    Linux by doing it to a page; elsewhere nobody is known to refuse.
+    Linux by doing it to a page; elsewhere no system is known to refuse.
     """
     if not sys.platform.startswith("linux"):
         return True

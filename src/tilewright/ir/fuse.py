@@ -83,7 +83,7 @@ def steps_group(node: Node) -> NestGroup:
 
 
 class FusedNodes:
-    """`fuse_nodes`, which remembers: those who price, join and lower a graph's nodes ask for the same groups.
+    """`fuse_nodes`, which remembers: pricing, joining and lowering a graph's nodes ask for the same groups.
 
     The graph must not change meanwhile.
     """
@@ -206,7 +206,7 @@ def _compose(nests: Sequence[Nest]) -> list[Nest]:
 
 
 class _Table:
-    """Nests by position, and who writes and reads each operand."""
+    """Nests by position, and the writers and readers of each operand."""
 
     def __init__(self, nests: Sequence[Nest]) -> None:
         self.nests = dict(enumerate(nests))
@@ -548,7 +548,7 @@ def _substitute_access(access: Access, substitution: Mapping[str, Index]) -> Acc
 
 
 def _drop_dead(nests: Sequence[Nest]) -> list[Nest]:
-    """Nests whose local result nobody reads are not computed (optional outputs that are not wanted)."""
+    """Nests whose local result is never read are not computed (optional outputs that are not wanted)."""
     read: set[OperandKey] = set()
     kept: list[Nest] = []
     for nest in reversed(nests):
@@ -559,7 +559,7 @@ def _drop_dead(nests: Sequence[Nest]) -> list[Nest]:
 
 
 def _renumber_locals(group: NestGroup) -> NestGroup:
-    """Number the remaining locals and tables from 0 and drop inputs nobody reads."""
+    """Number the remaining locals and tables from 0 and drop inputs that are never read."""
     fresh: dict[OperandKey, Operand] = {}
     lists: dict[str, list[Operand]] = {"local": [], "table": []}
     inputs: list[Value] = []

@@ -115,7 +115,7 @@ class Node:
         self.captures: tuple[Value, ...] = tuple(captures)
         # Loop nests, filled in by `ops.describe`; they depend on attributes and constant inputs.
         self._description: Description | None = None
-        # What follows from these, by who says it.
+        # What follows from these, by its author.
         self._facts: dict[Callable[[Node], Any], Any] = {}
 
     def described(self, build: Callable[[Node], Description]) -> Description:

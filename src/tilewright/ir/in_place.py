@@ -5,7 +5,7 @@ where it writes it; then no order of elements, and no number of workers, meets a
 before the last one may read all of the operand: a softmax has its maximum and its sum before it writes.
 
 The rule speaks of elements. Whether the operand dies there, and whether an element of the result is as large
-as one of the operand, is for those to say who know lifetimes and sizes.
+as one of the operand, is for planners that know lifetimes and sizes.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def constant_digest(data: Array) -> str:
 
 
 class ConstantDigests:
-    """Digests of constants that nobody changes meanwhile, each made once."""
+    """Digests of constants that do not change meanwhile, each made once."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Array, str]] = {}  # the array, so that its number stays its own

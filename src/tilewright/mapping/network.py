@@ -21,7 +21,7 @@ from tilewright.ir.graph import Graph, Node
 from tilewright.ir.nest import Access, Affine, Lookup, Nest
 from tilewright.loops.problem import Operand, Problem
 
-# How loops of a convolution are called in `ir/` and by those who map them.
+# Names of a convolution's loops in `ir/` and in mapping.
 _LETTERS = {"n": "N", "g": "G", "m": "K", "oh": "P", "ow": "Q", "c": "C", "kh": "R", "kw": "S"}
 
 

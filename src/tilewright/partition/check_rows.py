@@ -48,7 +48,7 @@ def chain_links(layers: Layers, slices: Sequence[Mapping[Value, Region]]) -> lis
 
 
 def leaving(layer: Sequence[Node], results: Mapping[Value, Region]) -> list[Value]:
-    """What a layer makes for others; of one that nobody reads, the results of its last operator."""
+    """What a layer makes for others; of one that is never read, the results of its last operator."""
     made = [v for n in layer for v in n.results()]
     found = [v for v in made if v in results or any(u not in layer for u in v.users)]
     return found or list(layer[-1].results())
@@ -147,7 +147,7 @@ def link_peaks(
 ) -> tuple[int, int]:
     """The peak of an instance if every result that can be made in place of an operand is, and if none is."""
     link = links[place]
-    held: dict[tuple[int, Value], int] = {}  # by who made it, -1 outside
+    held: dict[tuple[int, Value], int] = {}  # by its maker, -1 outside
     ends: dict[tuple[int, Value], int] = {}  # after which of its layers it is given up
     last = {v: number for number, read in enumerate(link.read) for v in read}
     made_before = {v for n in layers for node in n for v in node.results()}

@@ -34,7 +34,7 @@ class Chain:
 
 
 def quotient_of(partition: Partition) -> QuotientGraph:
-    """Who of the subgraphs reads whom, by number."""
+    """Which subgraph reads which, by number."""
     edges = (
         (p.id, subgraph.id) for subgraph in partition.subgraphs for p in partition.predecessors(subgraph)
     )
@@ -85,7 +85,7 @@ def _in_order(partition: Partition, ending: Mapping[int, Chain]) -> list[Subgrap
     """The last subgraph of each chain and all that are in none, in an order in which they can run."""
     absorbed = {i for chain in ending.values() for i in chain.subgraph_ids[:-1]}
     last = {i: chain.subgraph_ids[-1] for chain in ending.values() for i in chain.subgraph_ids}
-    # Where only the chain reads what it makes, nobody waits for its last subgraph.
+    # Where only the chain reads what it makes, nothing waits for its last subgraph.
     if all(
         last.get(reader.id, reader.id) >= last[i]
         for i in absorbed

@@ -1,4 +1,4 @@
-"""Nodes that no output needs, and results that nobody reads."""
+"""Nodes that no output needs, and results that are never read."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Editor:
         return value in self.graph.outputs
 
     def sole_user(self, value: Value) -> Node | None:
-        """The one node that reads a value nobody else sees."""
+        """The one node that reads a value which no other node and no output has."""
         users = value.users
         return users[0] if len(users) == 1 and not self.is_output(value) else None
 
@@ -115,7 +115,7 @@ class Editor:
         return True
 
     def discard(self, nodes: Iterable[Node | None]) -> None:
-        """Remove nodes whose results nobody reads, and then what only they needed."""
+        """Remove nodes whose results are never read, and then what only they needed."""
         pending = [node for node in nodes if node is not None]
         while pending:
             node = pending.pop()

@@ -63,7 +63,7 @@ def _build(editor: Editor, node: Node, found: _Gelu) -> str:
 
 
 def _factors(editor: Editor, value: Value, depth: int) -> tuple[float, tuple[Value, ...]]:
-    """`value` as a number times at most two tensors; inner products only where nobody else reads them."""
+    """`value` as a number times at most two tensors; inner products only where nothing else reads them."""
     scaled = product_with_scalar(editor, value)
     if scaled is not None:
         factor, parts = _inner_factors(editor, scaled.value, depth)

@@ -35,7 +35,7 @@ class NotPrivate(OSError):
         return printable(f"{self.path} {self.reason}; {self.advice}")
 
     def told(self) -> NotPrivate:
-        """The same without the frames of whom it was raised to, which would stay alive with it."""
+        """The same without the frames of its callers, which would stay alive with it."""
         return NotPrivate(self.path, self.reason, self.advice)
 
 

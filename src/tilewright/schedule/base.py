@@ -157,7 +157,7 @@ class StageBench(Protocol):
 
     def remembered(self, stage: Stage) -> float | NotMeasured | None:
         """What a stage took in an earlier search, over its subgraphs alone, or how it failed; None where
-        nobody measured it."""
+        it was not measured."""
         ...
 
     def measure(self, stages: Sequence[Stage], most_s: float | None) -> MeasuredStages | NotMeasured:
@@ -169,7 +169,7 @@ class StageBench(Protocol):
         ...
 
     def race(self, stages: Sequence[Stage], most_s: float | None) -> bool | None:
-        """Whether a whole schedule is clearly faster than the sequential one; None where nobody can tell."""
+        """Whether a whole schedule is clearly faster than the sequential one; None where that is unknown."""
         ...
 
     def close(self) -> None:

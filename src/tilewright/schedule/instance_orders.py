@@ -110,7 +110,7 @@ def _ordered(
 
 
 def _splits(name: str, problem: ScheduleProblem, split: bool | None) -> tuple[Split, ...]:
-    """How subgraphs run: split as the partition says where the problem allows it and nobody wants otherwise.
+    """How subgraphs run: split as the partition says where the problem allows it and nothing asks otherwise.
 
     Raises:
         UsageError: slices are wanted where the problem does not allow them.

@@ -1,4 +1,4 @@
-"""The graph of a partition's instances: who reads which part of what, with exact edges.
+"""The graph of a partition's instances: which reads which part of what, with exact edges.
 
 A subgraph that is split into F slices has F instances. An instance depends on those of a producer whose
 slices meet the region it reads, and on no others. Where it takes several slices of one value, a concatenation

@@ -1,4 +1,4 @@
-"""Virtual computing units of a machine, one of each kind in each core that has it, and who needs which."""
+"""Virtual computing units of a machine, one of each kind in each core that has it, and what needs which."""
 
 from __future__ import annotations
 

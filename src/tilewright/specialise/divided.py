@@ -34,8 +34,8 @@ MAX_SMALLER_PIECES = 3
 class _Staging:
     """Memory for inputs of all rows of some code, each for one run at a time.
 
-    Behind the rows of a run lies what earlier ones had, or zeros: both are valid, though nobody asks for what
-    is computed from them.
+    Behind the rows of a run lies what earlier ones had, or zeros: both are valid, and what is computed from
+    them is not read.
     """
 
     def __init__(self) -> None:

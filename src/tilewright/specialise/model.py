@@ -44,7 +44,7 @@ ByOthers = DividedRows | PaddedShapes | GrownShapes
 """What runs by the code for other shapes."""
 Shapes = Mapping[str, Shape]
 Purpose = Literal["ahead", "run", "at"]
-"""Why something is made: before any run, for one, or because somebody asked for the model at these shapes."""
+"""Why something is made: before any run, for one, or because a caller asked for the model at these shapes."""
 CompilePart = Callable[[Graph, Shapes, float | None, bool], CompiledModel]
 """A graph at shapes of its inputs, within so many seconds; and whether it is the whole model."""
 

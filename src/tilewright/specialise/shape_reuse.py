@@ -28,7 +28,7 @@ code for 2, and up to 1.1 times for 5 of 8."""
 MAX_PROVEN_AHEAD = 256
 """Sets of shapes between prepared ones for which it is known ahead what serves them, if no run may wait."""
 MAX_PROVING_S = 5.0
-"""For all of these together."""
+"""Total time limit, s."""
 
 _LEAST_PADDED = 3
 """Extents of two and one are not compared: nests of one are written in another way."""

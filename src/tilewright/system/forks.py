@@ -7,7 +7,7 @@ in the middle of importing this package, and the child gets new locks in place o
 
 from __future__ import annotations
 
-import _imp  # its lock is the one that CPython itself takes for a fork: nobody begins an import meanwhile
+import _imp  # its lock is the one that CPython itself takes for a fork: no import begins meanwhile
 
 # Both of these lock something before a fork. Handlers run latest first: as these are registered before ours,
 # other threads can still take such a lock while a fork waits for them.
@@ -105,7 +105,7 @@ def require_whole_process() -> None:
 
 
 def _before() -> None:
-    """Wait, for a bounded time, until this thread is the only one in LLVM and nobody imports this package."""
+    """Wait, for a bounded time, until no other thread is in LLVM or imports this package."""
     if _state.is_torn:
         return
     deadline = time.monotonic() + FORK_WAIT_S
@@ -125,7 +125,7 @@ def _reach_quiet(deadline: float) -> bool:
         _held.imports = True
         if imports_itself or not _others_import():
             return True
-        _release_locks()  # who imports may need them
+        _release_locks()  # imports may need them
         if time.monotonic() >= deadline:
             return False
         time.sleep(_POLL_S)

@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"ray(://[^\s/]+)?")
 
 
 class NoCluster(UsageError):
-    """No cluster, or none with machines that can work, is where somebody says."""
+    """No cluster, or none with machines that can work, is at the address that was given."""
 
 
 def check_address(workers: str) -> str:

@@ -152,7 +152,7 @@ class SimulatedCode(Code, Protocol):
         ...
 
     def plan(self) -> NetworkPlan:
-        """All that one cluster does, for whoever generates code from it."""
+        """All that one cluster does, for generators of code."""
         ...
 
     def timeline(self) -> Timeline:

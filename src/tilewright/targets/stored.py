@@ -52,7 +52,7 @@ class TensorFacts(Protocol):
 class StoredParts(Protocol):
     """What an artifact gives back: each part is read, and verified, when it is asked for.
 
-    A file can say anything: facts are checked by whoever reads them, against the model's inputs and outputs.
+    A file can say anything: facts are checked where they are read, against the model's inputs and outputs.
     """
 
     @property

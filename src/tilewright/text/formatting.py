@@ -44,7 +44,7 @@ def format_ms(milliseconds: float) -> str:
 
 
 def format_age(seconds: float | None) -> str:
-    """How long ago something was, for people; nothing where nobody knows.
+    """How long ago something was, for people; nothing where that is unknown.
 
     >>> format_age(90), format_age(7200), format_age(3 * 86400), format_age(None)
     ('2 min', '2 h', '3 d', '')

@@ -1,4 +1,4 @@
-"""Candidates handed to several machines alike, in batches: who measures what, and what becomes of a lost one.
+"""Candidates handed to several machines alike, in batches, of which lost ones are given to others.
 
 Requests are cut into batches in their order, whoever measures them, and results are given out in their order.
 Each batch is measured between two runs of the same code, its calibration: where these differ, the machine
@@ -189,7 +189,7 @@ class ClusterMeasuringPool:
 
 @dataclass(slots=True)
 class _Waiting:
-    """Batches that nobody measures: those to be measured again, and the rest of the requests."""
+    """Batches that no machine measures: those to be measured again, and the rest of the requests."""
 
     requests: Iterator[tuple[int, MeasureRequest]]
     batch_requests: int

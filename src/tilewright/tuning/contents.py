@@ -1,4 +1,4 @@
-"""What a tuning database holds, by model, site and machine; and what of it is removed when somebody asks."""
+"""What a tuning database holds, by model, site and machine; and what of it is removed on request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TunedMachine:
     num_observations: int
     num_failures: int
     size_bytes: int
-    age_s: float | None = field(metadata=about("Since the last measurement; null where nobody knows."))
+    age_s: float | None = field(metadata=about("Since the last measurement; null where unknown."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class TuningContents:
 class Unwanted:
     """What to remove: all that any of these name.
 
-    `older_than_s`: findings that were measured longer ago, or nobody knows when. `usable`: those of contexts
+    `older_than_s`: findings that were measured longer ago, or at an unknown time. `usable`: those of contexts
     with other fingerprints than these, of other machines, compilers or versions. `imported`: hints. `model`:
     the plans of a model, by its name or the start of its key. `site`: what is known of sites whose keys begin
     so.

@@ -1,6 +1,6 @@
 """Evolutionary search in a space of forms: estimates say which offspring are measured, measurements whose.
 
-A search proposes and is told; who measures, in which order and on which machine, is not its business. What it
+A search proposes and is told; in which order and on which machine forms are measured does not matter. What it
 proposes depends on the seed, on how often it was asked, and on the set of what it was told before.
 """
 
@@ -19,7 +19,7 @@ from tilewright.tuning.space import FormSpace, FormT, text_of
 class EvolutionOptions:
     """How a population is kept and renewed.
 
-    `num_parents` of the best measured forms have offspring; of `num_offspring` estimates choose whom to
+    `num_parents` of the best measured forms have offspring; of `num_offspring` estimates choose which to
     measure, but for a share of `epsilon`, which chance chooses. `cross_share` of them have two parents.
     Kinds of which `num_hopeless` forms were measured, none of them in less than `hopeless_ratio` of the
     initial form's time, are left to chance. A search has settled when its last `window` forms made the best

@@ -1,4 +1,4 @@
-"""The words of a search over the forms of a model's subgraphs: what is tuned, who measures, what it found."""
+"""Requests and results of a search over the forms of a model's subgraphs."""
 
 from __future__ import annotations
 
@@ -142,9 +142,9 @@ class SiteReport(Generic[FormT]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FormOutcome(Generic[FormT]):
-    """What a search came to; it `is_lost` where nobody was left to measure before its end.
+    """What a search came to; it `is_lost` where no machine was left to measure before its end.
 
-    Of `num_candidates` forms, 0 where nobody knows, `num_measured` were measured, now or before; `num_trials`
+    Of `num_candidates` forms, 0 where unknown, `num_measured` were measured, now or before; `num_trials`
     is of now.
     """
 

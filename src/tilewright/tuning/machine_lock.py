@@ -20,11 +20,11 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _NAME = "measuring.lock"
-# Whoever waits for the lock holds this one, so that who measures without a pause lets others in between.
+# A process that waits for the lock holds this one, so that one that measures without a pause lets others in.
 _TURN_NAME = "measuring.turn"
 _POLL_S = 0.01
 _MAX_WAIT_S = 120.0
-"""A measurement takes a few seconds: who holds the lock for longer was stopped."""
+"""A measurement takes a few seconds: a process that holds the lock for longer was stopped."""
 
 
 class MachineLock:

@@ -128,7 +128,7 @@ class Rounds:
         return RunTime(best.whole_ns, steps_ns), disturbed
 
     def _kept(self) -> list[int]:
-        """Rounds in which nothing was interrupted and nobody took much longer than usual."""
+        """Rounds in which nothing was interrupted and nothing took much longer than usual."""
         usual_ns = [
             statistics.median(times[place].whole_ns for times in self._times)
             for place in range(len(self.contestants))
@@ -218,7 +218,7 @@ def _one_line(error: Exception) -> str:
 
 
 def serve(load: Load) -> None:
-    """Answer until nobody asks any more. The standard streams are the pipes of the one who asks."""
+    """Answer until the requests end. The standard streams are the pipes of the process that asks."""
 
     def answering() -> Callable[[list[bytes]], list[bytes]]:
         server = _Server(load)

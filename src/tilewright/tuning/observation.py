@@ -3,9 +3,9 @@
 A *candidate* is a JSON object: choices of products, or the form of a subgraph. Whoever made it reads it back;
 here it is only compared. Times are of the same run as the baseline's, so that their ratio outlives the load
 of the machine. *Features* are numbers by name which describe the candidate's loop nests; `feature_set` names
-and versions the list, so that who learns from them mixes no two.
+and versions the list, so that learning from them mixes no two.
 
-What is read here may come from a file of somebody else: `from_json` takes what it can check, nothing else.
+What is read here may come from another user's file: `from_json` takes what it can check, nothing else.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Observation:
     """A candidate that ran and gave the right values: how long it took, and the baseline beside it.
 
     `baseline_ns` is the lower quartile of the plain plan's samples, `measured_at_s` seconds since 1970, 0
-    where nobody knows.
+    where unknown.
     """
 
     site: str

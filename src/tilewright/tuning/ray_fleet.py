@@ -31,7 +31,7 @@ _MAX_RESTARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """What machines run: the module of the measuring process, and who tells a machine's fingerprints.
+    """What machines run: the module of the measuring process, and what tells a machine's fingerprints.
 
     `fingerprints` is a function of a module, as `module:function`. `wanted` is the fingerprint of the code.
     """

@@ -133,7 +133,7 @@ class Reformer(Generic[FormT]):
     def run(self) -> FormOutcome[FormT]:
         """The whole search; an interrupt ends it with the plan that was stored last.
 
-        So does the loss of all who measure, with a warning.
+        So does the loss of all machines that measure, with a warning.
         """
         is_interrupted = is_lost = False
         try:
@@ -452,7 +452,7 @@ class Reformer(Generic[FormT]):
         left_s = self.meter.left_s
         if left_s is None:
             return self.bench.max_plans
-        # The median, as somebody else may have been measuring; before the first comparison nobody knows.
+        # The median, as another process may have been measuring; unknown before the first comparison.
         plan_s = sorted(self._plan_s)[len(self._plan_s) // 2] if self._plan_s else left_s / 4
         return max(0, int((left_s - kept_s) / plan_s)) if plan_s > 0 else self.bench.max_plans
 

@@ -126,7 +126,7 @@ class _Search:
         return Outcome(plan, best, self.plain_ns, self.num_trials, interrupted, num_measured)
 
     def _todo(self) -> dict[str, list[Candidate]]:
-        """Candidates of each site that nobody measured yet; what is known already is a trial."""
+        """Candidates of each site that were not measured yet; what is known already is a trial."""
         total = sum(self.plain_ns.values())
         todo: dict[str, list[Candidate]] = {}
         for site in self.sites:

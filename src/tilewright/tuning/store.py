@@ -119,7 +119,7 @@ class Store:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def sealed(self, table: str, *columns: str) -> Row:
-        """A row of a table with its keyed digest; without a key that is empty, and nobody reads the row."""
+        """A row of a table with its keyed digest; without a key that is empty, and the row is never read."""
         return *columns, self._digest(table, *columns)
 
     def is_intact(self, table: str, row: Row) -> bool:
@@ -242,7 +242,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 def _opened_read_only(path: Path) -> sqlite3.Connection:
-    """SQLite wants to write beside a file even to read it, unless it is told that nobody changes it."""
+    """SQLite wants to write beside a file even to read it, unless told that the file does not change."""
     log = _beside(path, "-wal")
     is_settled = not log.exists() or log.stat().st_size == 0
     how = "immutable=1" if is_settled else "mode=ro"

@@ -1,4 +1,4 @@
-"""Measurements of compiled code, made in a process that may crash or hang: what is asked, and who answers.
+"""Measurements of compiled code, made in a process that may crash or hang: requests and answers.
 
 A *measuring pool* is given candidates in the form in which they travel, plain facts and bytes, and says of
 each what it took beside its baseline, or why it has no time. `LocalMeasuringPool` asks a process on this

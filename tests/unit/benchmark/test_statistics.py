@@ -26,7 +26,7 @@ def test_a_difference_below_the_margin_is_a_tie() -> None:
 
 def test_scattered_samples_decide_nothing() -> None:
     ratio = Ratio.of(timing([1.0] * 8), timing([0.6, 1.9, 0.7, 1.6, 0.8, 1.4, 1.2, 0.5]))
-    assert ratio.verdict is Verdict.UNKNOWN
+    assert ratio.verdict is Verdict.INCONCLUSIVE
 
 
 def test_a_drift_common_to_both_cancels() -> None:

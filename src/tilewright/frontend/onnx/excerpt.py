@@ -39,7 +39,7 @@ class Excerpts:
         the model stay such.
 
         Raises:
-            UsageError: nobody knows the shape of what they read.
+            UsageError: the shape of what they read is unknown.
         """
         nodes = [self.nodes[number] for number in numbers]
         made = {name for node in nodes for name in node.output if name}

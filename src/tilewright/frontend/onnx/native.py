@@ -257,7 +257,7 @@ def _end_idle() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """The parent's workers stay the parent's, who are forgotten where processes are started."""
+    """The parent's workers stay the parent's: a child forgets them."""
     _IDLE.__init__()  # type: ignore[misc]  # another thread may hold the lock, and is not here
     _CURRENT.set(None)
 

@@ -133,7 +133,7 @@ def _write_texts(texts: list[bytes]) -> None:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer until the requests end."""
     global onnx
     # Ctrl-C goes to the whole group of processes: the one that asks decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,7 +1,7 @@
-"""What a node's attributes may say, where somebody relies on it: asked before anything else is of the node.
+"""What a node's attributes may say, where later code relies on it: asked before anything else is of the node.
 
 Each rule is one that the operator's definition states. For attributes, its breach makes onnx's inference
-crash or loop for ever: found by trying every operator at its extremes; what nobody found yet ends in the
+crash or loop for ever: found by trying every operator at its extremes; what was not found yet ends in the
 worker process of `native.py`. For bodies of control flow, the import takes it for granted.
 """
 

@@ -44,7 +44,7 @@ class Opened:
 
     Large initializers of its graph have their data in `data`, by their number, and not in the message.
     `edges` are those of a model that was imported: its message has numbers for texts from then on.
-    The bytes are needed for nothing but their digest, and kept until somebody asks for it.
+    The bytes are needed for nothing but their digest, and kept until that is asked for.
     """
 
     model: onnx.ModelProto
@@ -57,7 +57,7 @@ class Opened:
     edges: Edges = NO_EDGES
 
     def embed(self) -> None:
-        """Put all data into the message, for those who take it as a whole."""
+        """Put all data into the message, for readers that take it as a whole."""
         for number, array in self.data.items():
             self.model.graph.initializer[number].raw_data = array.tobytes()
         self.data = {}

@@ -57,7 +57,7 @@ def split_model(file: BufferedIOBase, size_bytes: int) -> Split:
 
 
 class _IrregularError(Exception):
-    """Bytes that are no message, or one as nobody writes it."""
+    """Bytes that are no message, or one that no encoder writes."""
 
 
 class _Stream:

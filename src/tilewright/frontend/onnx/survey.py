@@ -29,7 +29,7 @@ _USUAL_EXTENTS = (64, 224, 16, 480, 128, 8, 1, 16_000)
 
 Kind = Literal["refused", "unknown", "host", "deferred"]
 """Of a node that no graph of static shapes holds: it is not supported; it reads what such a node gives, so
-that nobody knows its shapes; data decide the shape of its result, so that it runs by itself; or it is made
+that its shapes are unknown; data decide the shape of its result, so that it runs by itself; or it is made
 when such a shape has arrived."""
 
 

@@ -96,7 +96,7 @@ def checked_raw_data(tensor: TensorProto, apart: Array | None = None) -> bytes |
     what = f"tensor {tensor.name!r}"
     dtype, count = tensor_dtype(tensor), math.prod(tensor_shape(tensor))
     if tensor.HasField("segment"):
-        raise UnsupportedOp(f"{what} is stored in segments, which nobody writes; save the model again.")
+        raise UnsupportedOp(f"{what} is stored in segments, which no exporter writes; save the model again.")
     field, words = _WORDS.get(tensor.data_type, ("int32_data", 1))
     is_raw = apart is not None or tensor.HasField("raw_data")
     raw: bytes | Array | None = None

@@ -98,7 +98,9 @@ class Operator:
     describe: DescribeFunction
     reference: Reference | None
     sizing: Sizing | None = None
-    has_effect: bool = False  # it raises where its input is wrong, so it runs even if nobody reads its result
+    has_effect: bool = (
+        False  # it raises where its input is wrong, so it runs even if its result is never read
+    )
     shapes: ShapesFunction | None = None
     host_work: HostWorkFunction | None = None
 
@@ -162,7 +164,7 @@ def sizing_by_data(node: Node) -> Sizing | None:
 
 
 def has_effect(node: Node) -> bool:
-    """Whether a node must run even if nobody reads its results."""
+    """Whether a node must run even if its results are never read."""
     operator = find_operator(node) if node.domain else None
     return operator is not None and operator.has_effect
 

@@ -1,1 +1,1 @@
-"""Chains of operators whose intermediate values stay on chip: joint tilings, and what none can beat."""
+"""Chains of operators whose intermediate values stay on chip: joint tilings and lower bounds."""

@@ -124,7 +124,7 @@ class ChainSolution:
 
 
 class _Answer(NamedTuple):
-    """The best segment of some stages, if there is one, and what none takes less than; whether all joint
+    """The best segment of some stages, if there is one, and its lower bound; whether all joint
     tilings were looked at, or time ended the search."""
 
     segment: Segment | None
@@ -245,7 +245,7 @@ class ChainSolver:
         require_right(f"the joint tiling of {names} on {self.view.name}", check)
 
     def alone(self, stage: Stage, results: frozenset[Value] = frozenset()) -> tuple[Segment, float]:
-        """(A stage on its own: the best mapping, or a stream; what none takes less than).
+        """(A stage on its own: the best mapping, or a stream; its lower bound).
 
         Raises:
             InfeasibleMapping: it does not fit the machine.

@@ -1,4 +1,4 @@
-"""Padded extents: those that fan-outs divide, those without a large prime, and what none of them can beat.
+"""Padded extents: those that fan-outs divide, those without a large prime, and their lower bound.
 
 Spatial factors need not divide an extent if the rest is padding: a dim of which `s` iterations run at the
 same time takes the extent over `s`, rounded up, one after another. So the least cycles of computing over all

@@ -22,7 +22,7 @@ cycles of reading and of writing for each word that it serves, and of reading fo
 added to; the same of the next level's port for each word that enters, and how many instances of the next
 level one of this level feeds. At last whether what comes further in counts at all.
 
-A call works for a while only and then says where it stopped, so that whoever calls can look at the clock.
+A call works for a while only and then says where it stopped, so that its caller can look at the clock.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class _Task:
 
 @dataclass(slots=True)
 class _Queue:
-    """Tasks that nobody works on, and what became of the others, under one lock."""
+    """Tasks that no worker has, and what became of the others, under one lock."""
 
     waiting: deque[_Task]
     num_open: int
@@ -147,7 +147,7 @@ class _Queue:
             return None if self.is_over or not self.num_open else self.waiting.popleft()
 
     def put_back(self, task: _Task) -> None:
-        """For another worker, before what nobody began."""
+        """For another worker, before what was not begun."""
         with self.changed:
             self.waiting.appendleft(task)
             self.changed.notify_all()

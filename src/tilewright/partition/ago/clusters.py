@@ -84,7 +84,7 @@ class Clustering:
         while turns:
             checkpoint()
             weight, cluster = heapq.heappop(turns)
-            # A merged cluster grows until it can no more, so who still waits is a node or was taken.
+            # A merged cluster grows until it can no more, so what still waits is a node or was taken.
             if cluster in self.weights and self.weights[cluster].total == -weight:
                 self._grow(cluster)
 
@@ -121,7 +121,7 @@ class Clustering:
         return merged
 
     def _meet(self, cluster: int, waiting: list[tuple[float, int]], met: set[int]) -> None:
-        """Let neighbours wait that were not met yet; nobody but `cluster` changes meanwhile."""
+        """Let neighbours wait that were not met yet; only `cluster` changes meanwhile."""
         quotient = self.quotient
         for neighbours in (quotient.each_predecessor(cluster), quotient.each_successor(cluster)):
             for other in neighbours:

@@ -12,7 +12,7 @@ class Stages:
 
     Clusters stand on levels, which are linked in order and vanish with their last cluster. Where the longest
     path becomes shorter, as in any network where all paths meet, a level vanishes and all behind it keep
-    theirs: only what stands beside others on a level has to move. It moves when somebody asks for a stage
+    theirs: only what stands beside others on a level has to move. It moves when a caller asks for a stage
     behind it, so that many merges in one place make one change to the rest.
     """
 

@@ -260,7 +260,7 @@ class StaticFusion:
         return joined
 
     def _is_stable(self, producer: int, consumer: int) -> bool:
-        """Whether every edge between two clusters is stable and nobody else reads what passes."""
+        """Whether every edge between two clusters is stable and nothing else reads what passes."""
         edges = list(self._edges_between(producer, consumer))
         inside = {*self.quotient.members(producer), *self.quotient.members(consumer)}
         return all(

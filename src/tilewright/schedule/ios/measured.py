@@ -23,7 +23,7 @@ from tilewright.schedule.ios.stages import StageChoice
 
 logger = logging.getLogger(__name__)
 
-# Stages that nobody measured are believed to take less than their estimates, so that what promises most has
+# Stages that were not measured are believed to take less than their estimates, so that what promises most has
 # its turn: as much less as the lower quartile of those that were measured did, within these limits.
 _LEAST_CORRECTION, _MOST_CORRECTION = 0.7, 0.95
 # What a stage must save of the time of its operators: less is no more than noise.

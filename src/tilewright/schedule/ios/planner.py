@@ -100,7 +100,7 @@ class Ios:
         return replace(schedule, provenance=provenance)
 
     def _is_measured(self, problem: ScheduleProblem, budget: Budget) -> bool:
-        """Whether stages are measured, which needs someone who does and, without being asked for, time."""
+        """Whether stages are measured, which needs a bench and, without being asked for, time."""
         if self.costs == "auto":
             has_time = budget.deadline_s is not None and budget.deadline_s >= _MIN_MEASURING_S
             return has_time and problem.bench is not None and problem.objective == "latency"

@@ -61,7 +61,7 @@ _T = TypeVar("_T")
 
 
 class NpuBackend(PlainBackend):
-    """A plan is simulated once, whoever asks for it first, and under whatever names."""
+    """A plan is simulated once, under whatever names it is asked for."""
 
     default_recipe = GRAPHTURBO
     types: ElementTypes

@@ -91,7 +91,7 @@ def simulated_order(
     keeps: Keeps = "runs",
 ) -> SimulatedPlan:
     """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network,
-    `launches` the kernels in that order of a policy that launches each subgraph, `tiler` whoever tiles steps;
+    `launches` the kernels in that order of a policy that launches each subgraph, `tiler` what tiles steps;
     None: `tiler_of` the machine. A plan that is seen to take more than `most_s` is not simulated. `cores` are
     the groups of cores that run the nodes of one program, `works` what is known of the work of nodes on this
     machine. `keeps` is what the simulation does.

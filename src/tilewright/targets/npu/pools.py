@@ -79,7 +79,7 @@ class Pool:
         self._gate: int | None = tasks.join(after) if after else None
 
     def take(self, size_bytes: int, pinned: Collection[str] = ()) -> list[int]:
-        """Hand out bytes; the tasks that whoever takes them has to wait for.
+        """Hand out bytes; the tasks that their taker has to wait for.
 
         Weights that are kept leave for it, the one read longest ago first, those of `pinned` last of all.
 

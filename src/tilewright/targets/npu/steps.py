@@ -42,7 +42,7 @@ def lower(
     """The steps of a plan on a machine that keeps elements as `types` say.
 
     `residents` are weights that stay on the chip, and what they leave free; None: there are none. `tiler`
-    says how steps are tiled; None: whoever `tiler_of` the machine is. `groups` are those of the bindings'
+    says how steps are tiled; None: `tiler_of` the machine. `groups` are those of the bindings'
     groups of cores, `works` what is known of the work of nodes on this machine.
     O(operators of the layers of all instances).
 
