@@ -1,0 +1,141 @@
+"""Names of the kernels of the zoo's networks on each instruction set, at each accuracy: has text changed?
+
+    python benchmarks/kernel_symbols.py before.json --networks resnet50,bert_tiny
+    python benchmarks/kernel_symbols.py after.json --networks resnet50,bert_tiny --against before.json
+
+A kernel's symbol is a digest of its text, so equal lists are equal code. Models are planned and their kernels
+generated as text, nothing is compiled or run; `NAME:int8` is a network quantised to bytes. `--candidates`
+also makes the kernels of every choice that tuning may measure. With `--against`, prints what differs and ends
+with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import onnx
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from harness.processors import on_machine
+from harness.quantize import quantize
+
+from tilewright import zoo
+from tilewright.compiler import plan
+from tilewright.frontend.onnx import load_onnx
+from tilewright.hardware.instruction_sets import instruction_set_by_name
+from tilewright.hardware.machine import Level, Machine
+from tilewright.hardware.processor import promised_machine
+from tilewright.options import Accuracy, Options
+from tilewright.targets.cpu.isa import isa_of
+from tilewright.targets.cpu.kernel import Declined, Kernel, Packed
+from tilewright.targets.cpu.lower import lower_partition
+from tilewright.targets.cpu.lowered import KernelLaunch, LoweredPartition
+from tilewright.targets.cpu.products import Product
+from tilewright.targets.cpu.select import lower_product, product_candidates, product_variations
+
+ISAS = ("avx512+amx", "avx512", "avx2", "neon")
+CACHES = (("L1", 48 << 10), ("L2", 2 << 20), ("L3", 64 << 20))
+
+
+def machine_with(instruction_set: str) -> Machine:
+    """A machine of usual caches with an instruction set, wherever this runs."""
+    machine = promised_machine(instruction_set_by_name(instruction_set))
+    caches = (Level(name=n, capacity_bytes=size, managed_by="hardware", line_bytes=64) for n, size in CACHES)
+    return machine.model_copy(update={"levels": (*caches, *machine.levels)})
+
+
+def built(name: str) -> onnx.ModelProto:
+    """A network of the zoo, quantised if its name ends so."""
+    network, _, form = name.partition(":")
+    model = zoo.build(network)
+    return quantize(model, zoo.example_inputs(model, 0)) if form == "int8" else model
+
+
+def facts(kernel: Kernel) -> str:
+    """What is known of a kernel beside its text, which its symbol stands for."""
+    args = [
+        f"{a.arrangement} {a.size_bytes}" if isinstance(a, Packed) else f"{a.kind} {a.dtype} {a.shape}"
+        for a in kernel.args
+    ]
+    others = (kernel.template, kernel.num_chunks, kernel.scratch_bytes, kernel.estimate_cycles, kernel.notes)
+    digest = hashlib.sha256(f"{others} {args} {kernel.macs} {kernel.signature}".encode()).hexdigest()[:8]
+    return f"{kernel.symbol} {digest}"
+
+
+def lines(lowered: LoweredPartition) -> Iterator[str]:
+    """The kernels of a model in order, and those that they call."""
+    for step in (step for steps in lowered.work for step in steps):
+        if isinstance(step, KernelLaunch):
+            yield from map(facts, step.kernel.all_kernels())
+        else:
+            yield f"host {step.node.op_type}"
+
+
+def candidates(signature: str, product: Product, isa_name: str, accuracy: Accuracy) -> Iterator[str]:
+    """A product's kernels by every choice that may be measured."""
+    context = product.context(isa_of(machine_with(isa_name)), accuracy)
+    for choice in (*product_candidates(product.nest, context), *product_variations(product.nest, context)):
+        kernels = lower_product(product.nest, context, {signature: choice})
+        made = kernels.reason if isinstance(kernels, Declined) else kernels[-1].symbol
+        yield f"{signature[:8]} {choice} {made}"
+
+
+def record(
+    names: list[str], accuracies: list[Accuracy], isas: list[str], with_candidates: bool
+) -> dict[str, list[str]]:
+    """Lines of each network, instruction set and accuracy."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        model = built(name)
+        for isa_name in isas:
+            machine = machine_with(isa_name)
+            for accuracy in accuracies:
+                options = Options(no_cache=True, threads=2, accuracy=accuracy)
+                with on_machine(machine):
+                    program = plan(load_onnx(model), options).program
+                lowered = lower_partition(program.partition, isa_of(machine), accuracy=accuracy)
+                key = f"{name} {isa_name} {accuracy}"
+                found[key] = list(lines(lowered))
+                if with_candidates:
+                    for signature, product in lowered.products.items():
+                        found[key] += candidates(signature, product, isa_name, accuracy)
+                print(f"{key}: {len(found[key])}", file=sys.stderr, flush=True)
+    return found
+
+
+def main() -> int:
+    """Record, and compare if asked to."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--networks", default=",".join(zoo.NETWORKS))
+    parser.add_argument("--isas", default=",".join(ISAS))
+    parser.add_argument("--accuracies", default=",".join(get_args(Accuracy)))
+    parser.add_argument("--candidates", action="store_true")
+    parser.add_argument("--against", type=Path)
+    asked = parser.parse_args()
+    found = record(
+        asked.networks.split(","), asked.accuracies.split(","), asked.isas.split(","), asked.candidates
+    )
+    asked.output.write_text(json.dumps(found, indent=0))
+    if asked.against is None:
+        return 0
+    before = json.loads(asked.against.read_text())
+    changed = [key for key, listed in found.items() if before.get(key) != listed]
+    for key in changed:
+        old, new = before.get(key, []), found[key]
+        differs = [f"  - {o}\n  + {n}" for o, n in zip(old, new, strict=False) if o != n]
+        print(f"{key}: {len(old)} before, {len(new)} now, {len(differs)} differ\n" + "\n".join(differs[:3]))
+    print(f"{len(changed)} of {len(found)} lists differ, {sum(map(len, found.values()))} kernels compared")
+    return bool(changed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
