@@ -34,10 +34,10 @@ from tilewright.hardware.processor import promised_machine
 from tilewright.options import Accuracy, Options
 from tilewright.targets.cpu.isa import isa_of
 from tilewright.targets.cpu.kernel import Declined, Kernel, Packed
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredPartition
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredPartition
+from tilewright.targets.cpu.product.select import lower_product, product_candidates, product_variations
 from tilewright.targets.cpu.products import Product
-from tilewright.targets.cpu.select import lower_product, product_candidates, product_variations
 
 ISAS = ("avx512+amx", "avx512", "avx2", "neon")
 CACHES = (("L1", 48 << 10), ("L2", 2 << 20), ("L3", 64 << 20))

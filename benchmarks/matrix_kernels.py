@@ -27,8 +27,8 @@ from tilewright.hardware.machine import Level, Machine
 from tilewright.hardware.processor import promised_machine
 from tilewright.options import Accuracy, Options
 from tilewright.targets.cpu.kernel import Kernel
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import KernelLaunch
 from tilewright.targets.cpu.target import CpuTarget
 
 NETWORKS = (

@@ -23,14 +23,14 @@ from harness.kernel_runner import KernelRunner
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.registry import describe
-from tilewright.targets.cpu.codegen import JitLibrary, compile_object
-from tilewright.targets.cpu.contraction import CONTRACTION
-from tilewright.targets.cpu.emitter import Emitter
+from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
+from tilewright.targets.cpu.emit.emitter import Emitter
+from tilewright.targets.cpu.emit.values import vec
 from tilewright.targets.cpu.isa import Isa, host_isa
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.template import Context, lower_with
-from tilewright.targets.cpu.values import vec
 
 Array = np.ndarray[Any, Any]
 

@@ -23,10 +23,10 @@ from harness.kernel_runner import KernelRunner
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.registry import describe
-from tilewright.targets.cpu.integer import INTEGER
 from tilewright.targets.cpu.isa import Isa, host_isa
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.product.integer import INTEGER
 from tilewright.targets.cpu.template import Context, lower_with
 
 Array = np.ndarray[Any, Any]

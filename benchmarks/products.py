@@ -28,9 +28,9 @@ from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.nest import Nest
 from tilewright.options import Options
-from tilewright.targets.cpu.lowered import HostOperator, LoweredStep
+from tilewright.targets.cpu.lower.lowered import HostOperator, LoweredStep
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.topology import probe_fma_peak
+from tilewright.targets.cpu.tune.probes import probe_fma_peak
 
 NETWORKS = (
     "bert_base", "vit_b_16", "gpt2_small", "mlp_mixer_b16", "swin_t", "resnet50", "resnext50_32x4d",

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.guarded import guarded
 from tilewright.ir.nest import Operand
-from tilewright.targets.cpu.codegen import JitLibrary, compile_object
+from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import ROWS, Kernel, Layouts, OperandKey, Packed
 

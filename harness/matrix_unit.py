@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from harness.other_processor import MATRIX_FEATURES
 from harness.processors import machine_as
-from tilewright.targets.cpu import codegen
+from tilewright.targets.cpu.emit import codegen
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_of
 
 _INSTRUCTIONS = "ldtilecfg|tilerelease|tilezero|tileloadd64|tilestored64|tdpbf16ps|tdpbssd|tdpbusd"

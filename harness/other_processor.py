@@ -55,7 +55,7 @@ def change_registers() -> None:
 
 def change_code() -> None:
     """What is generated; a process that generates nothing imports nothing more."""
-    from tilewright.targets.cpu import codegen
+    from tilewright.targets.cpu.emit import codegen
 
     prepared = codegen.prepared_module
 

@@ -28,23 +28,30 @@ from tilewright.passes import run_passes
 from tilewright.planning import Budget, Limits
 from tilewright.program import Program
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
-from tilewright.targets.cpu.arrange import Barriers, numbered
-from tilewright.targets.cpu.code import CpuCode, main_steps
-from tilewright.targets.cpu.codegen import JitLibrary
-from tilewright.targets.cpu.control_flow_step import host_callback
-from tilewright.targets.cpu.executable import bytes_at
+from tilewright.targets.cpu.emit.codegen import JitLibrary
+from tilewright.targets.cpu.image.code import CpuCode, main_steps
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.kernel import REPORT_BYTES
-from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE, HostCall, Launch, Stage, build_main, link_main
-from tilewright.targets.cpu.pool import AlignedBuffer
-from tilewright.targets.cpu.runtime import Executor
-from tilewright.targets.cpu.storage import (
+from tilewright.targets.cpu.lower.arrange import Barriers, numbered
+from tilewright.targets.cpu.lower.storage import (
     Placement,
     Weights,
     caller_homes,
     memory_problem,
     place_reports,
 )
+from tilewright.targets.cpu.runtime.control_flow_step import host_callback
+from tilewright.targets.cpu.runtime.executable import bytes_at
+from tilewright.targets.cpu.runtime.executor import Executor
+from tilewright.targets.cpu.runtime.main_code import (
+    FIRST_CALLER_BASE,
+    HostCall,
+    Launch,
+    Stage,
+    build_main,
+    link_main,
+)
+from tilewright.targets.cpu.runtime.pool import AlignedBuffer
 from tilewright.targets.cpu.target import CpuTarget
 
 Array = np.ndarray[Any, Any]

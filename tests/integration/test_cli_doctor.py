@@ -13,8 +13,8 @@ from tests.support.models import small_net
 
 import tilewright as tw
 from tilewright.api import doctor as checks
-from tilewright.targets.cpu.cache import ObjectCache
-from tilewright.targets.cpu.executable import CpuExecutable
+from tilewright.targets.cpu.emit.cache import ObjectCache
+from tilewright.targets.cpu.runtime.executable import CpuExecutable
 
 
 def broken(result: Result) -> list[dict[str, Any]]:

@@ -34,10 +34,10 @@ from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.partition.form import Form, KernelForm
 from tilewright.planning.choice import Choice
-from tilewright.targets.cpu.executable import TensorSpec
 from tilewright.targets.cpu.isa import isa_by_name, isa_for_export
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.select import product_candidates
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.product.select import product_candidates
+from tilewright.targets.cpu.runtime.executable import TensorSpec
 from tilewright.targets.cpu.template import Context
 
 CC = shutil.which("gcc") or shutil.which("cc")

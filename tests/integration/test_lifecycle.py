@@ -17,8 +17,8 @@ from tests.support.models import feed_for, host_net, small_net
 import tilewright as tw
 from tilewright.errors import BudgetExceeded, ModelClosed
 from tilewright.system import forks
-from tilewright.targets.cpu.pool import AlignedBuffer, WorkerPool
-from tilewright.targets.cpu.runtime import Lifecycle
+from tilewright.targets.cpu.runtime.executor import Lifecycle
+from tilewright.targets.cpu.runtime.pool import AlignedBuffer, WorkerPool
 
 ROOT = Path(__file__).parents[2]
 HANG_S = 60.0

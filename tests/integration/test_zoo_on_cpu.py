@@ -23,7 +23,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
-from tilewright.targets.cpu.matrix import plan as matrix_plan
+from tilewright.targets.cpu.product.matrix import plan as matrix_plan
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.zoo.catalog import NETWORKS
 

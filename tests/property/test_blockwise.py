@@ -28,10 +28,10 @@ from tilewright.planning import Budget, Infeasible, Limits
 from tilewright.program import Program
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.random import RandomScheduler
-from tilewright.targets.cpu.code import CpuCode
+from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredPartition
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredPartition
 from tilewright.targets.cpu.target import CpuTarget
 
 OPTIONS = Options(no_cache=True, threads=2)

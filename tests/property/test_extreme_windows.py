@@ -20,8 +20,8 @@ from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.targets.cpu.isa import host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Kernel
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import KernelLaunch
 from tilewright.targets.cpu.target import CpuTarget
 
 # Bytes of a kernel's text: LLVM takes about a second. A convolution of a classifier has up to 200 kB.

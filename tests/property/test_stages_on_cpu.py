@@ -27,13 +27,13 @@ from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.greedy import Greedy
 from tilewright.schedule.random import RandomScheduler
 from tilewright.schedule.sequential import Sequential
-from tilewright.targets.cpu.arrange import Barriers, arrange
-from tilewright.targets.cpu.check_places import check_places
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.layouts import Tensor
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import LoweredModel, LoweredStage
-from tilewright.targets.cpu.storage import memory_problem
+from tilewright.targets.cpu.lower.arrange import Barriers, arrange
+from tilewright.targets.cpu.lower.check_places import check_places
+from tilewright.targets.cpu.lower.layouts import Tensor
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import LoweredModel, LoweredStage
+from tilewright.targets.cpu.lower.storage import memory_problem
 from tilewright.targets.cpu.target import CpuTarget
 
 BARRIERS: tuple[Barriers, ...] = ("stages", "strict")

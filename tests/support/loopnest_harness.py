@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.ir.nest import Nest, Operand, operands_of
 from tilewright.ir.nest_interpreter import run_nests
-from tilewright.targets.cpu.codegen import JitLibrary, compile_object
+from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     REPORT_BYTES,

@@ -22,9 +22,9 @@ from tilewright.compiler import compile_graph
 from tilewright.ir.graph import Graph, Value
 from tilewright.options import Options
 from tilewright.targets.base import ReleasingCode
-from tilewright.targets.cpu.code import CpuCode
-from tilewright.targets.cpu.image import CpuImage
-from tilewright.targets.cpu.released_constants import MIN_RELEASED_BYTES, ReleasedConstants
+from tilewright.targets.cpu.image.code import CpuCode
+from tilewright.targets.cpu.image.image import CpuImage
+from tilewright.targets.cpu.image.released_constants import MIN_RELEASED_BYTES, ReleasedConstants
 
 F32 = TensorProto.FLOAT
 

@@ -179,7 +179,7 @@ def _cache(folder: Path | None) -> list[Check]:
     import os
 
     from tilewright.private_files import cache_place
-    from tilewright.targets.cpu.cache import DEFAULT_MAX_BYTES, ObjectCache
+    from tilewright.targets.cpu.emit.cache import DEFAULT_MAX_BYTES, ObjectCache
 
     directory = folder or cache_place()
     if directory is None:
@@ -248,7 +248,7 @@ def _code() -> list[Check]:
 
 def _measured() -> list[Check]:
     from tilewright.hardware.probe import num_threads_default
-    from tilewright.targets.cpu.topology import probe_bandwidth, probe_fma_peak, probe_latency
+    from tilewright.targets.cpu.tune.probes import probe_bandwidth, probe_fma_peak, probe_latency
 
     threads = num_threads_default()
     checks = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.results import about
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.kernel import Kernel
-from tilewright.targets.cpu.topology import probe_bandwidth, probe_fma_peak, probe_tile_peak
+from tilewright.targets.cpu.tune.probes import probe_bandwidth, probe_fma_peak, probe_tile_peak
 
 _LOOKS = 3
 _MEMORY_BYTES = 256 << 20

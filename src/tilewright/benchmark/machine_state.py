@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tilewright.hardware.probe import load_average_1min, probe_host
 from tilewright.results import about
-from tilewright.targets.cpu.topology import probe_latency
+from tilewright.targets.cpu.tune.probes import probe_latency
 
 BUSY_SHARE = 0.1
 STEAL_SHARE = 0.02

@@ -28,9 +28,9 @@ from tilewright.progress import Progress
 from tilewright.report.workers import RecordedChunk, RecordedRun, trace_events
 from tilewright.results import Result, about, in_json
 from tilewright.steps import KernelInfo, StepInfo
-from tilewright.targets.cpu.code import CpuCode
-from tilewright.targets.cpu.lowered import HostOperator, LoweredStep
-from tilewright.targets.cpu.runtime import RunTrace, StepTime
+from tilewright.targets.cpu.image.code import CpuCode
+from tilewright.targets.cpu.lower.lowered import HostOperator, LoweredStep
+from tilewright.targets.cpu.runtime.executor import RunTrace, StepTime
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.text.printable import json_text
 

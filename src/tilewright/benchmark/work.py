@@ -19,7 +19,7 @@ from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Iter, Read, fold
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Nest, access_dims
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
-from tilewright.targets.cpu.lowered import (
+from tilewright.targets.cpu.lower.lowered import (
     KernelLaunch,
     LoweredModel,
     NumRows,

@@ -11,8 +11,8 @@ from string import Template
 from tilewright.embed.names import CText, comment, joined, macro
 from tilewright.embed.weights import HEADER_BYTES, MAGIC, VERSION
 from tilewright.ir.dtype import DType
-from tilewright.targets.cpu.executable import TensorSpec
 from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.runtime.executable import TensorSpec
 from tilewright.version import __version__
 
 _C_TYPES = {

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 from tilewright.embed.marks import OBJECT_MARK
 from tilewright.errors import InternalError
-from tilewright.targets.cpu.codegen import prepared_module
-from tilewright.targets.cpu.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.codegen import prepared_module
+from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.values import I64, PTR, Int, Type, Val, vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import REPORT_BYTES, Kernel
-from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE, MainCode
-from tilewright.targets.cpu.stage_ir import (
+from tilewright.targets.cpu.runtime.main_code import FIRST_CALLER_BASE, MainCode
+from tilewright.targets.cpu.runtime.stage_ir import (
     GROUP_WORDS,
     HEAD_WORDS,
     LAUNCH_WORDS,
     NUM_LAUNCHES_WORD,
     STAGE_EXPORT,
 )
-from tilewright.targets.cpu.values import I64, PTR, Int, Type, Val, vec
 
 ALIGNMENT_BYTES = 64
 # What the function returns.

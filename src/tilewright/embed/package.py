@@ -21,10 +21,10 @@ from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.results import Result, about
-from tilewright.targets.cpu.executable import TensorSpec
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.main_code import build_main
-from tilewright.targets.cpu.storage import Weights
+from tilewright.targets.cpu.lower.storage import Weights
+from tilewright.targets.cpu.runtime.executable import TensorSpec
+from tilewright.targets.cpu.runtime.main_code import build_main
 from tilewright.targets.cpu.target import CpuTarget
 
 

@@ -13,13 +13,13 @@ from tilewright.families import TARGETS
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.graph import Graph
+from tilewright.learning.kernel_times import KernelBench
 from tilewright.learning.measured import NetworkBench
 from tilewright.learning.samples import PARTITIONS, SampleFile, Samples
 from tilewright.learning.simulated import simulated
 from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.targets import find_target
-from tilewright.targets.cpu.kernel_times import KernelBench
 from tilewright.targets.cpu.target import CpuTarget
 
 

@@ -10,6 +10,7 @@ from statistics import median, quantiles
 from tilewright.compiler import optimise
 from tilewright.cost.features import WorkFacts
 from tilewright.ir.graph import Graph, Node
+from tilewright.learning.kernel_times import KernelBench, KernelTimes
 from tilewright.learning.samples import Choice, Group, Sample, Samples, split_once
 from tilewright.options import Options
 from tilewright.partition.base import Partition, Reason, build_partition
@@ -17,8 +18,7 @@ from tilewright.planner import Planner
 from tilewright.planning import Provenance
 from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.progress import PhaseClock
-from tilewright.targets.cpu.costs import CpuCosts
-from tilewright.targets.cpu.kernel_times import KernelBench, KernelTimes
+from tilewright.targets.cpu.costs.model import CpuCosts
 from tilewright.targets.cpu.target import CpuBackend
 
 

@@ -43,7 +43,7 @@ def is_cpu(text: str) -> bool:
 
 def cpu_code_store() -> CodeStore:
     """How code of this processor is loaded again; nothing of what generates it is loaded."""
-    from tilewright.targets.cpu.stored import CpuStore
+    from tilewright.targets.cpu.image.stored import CpuStore
 
     return CpuStore()
 
@@ -51,7 +51,7 @@ def cpu_code_store() -> CodeStore:
 def host_runner() -> HostRunner:
     """What runs an operator whole on the host, as `ir.interpret.run_node` does, but by machine code where
     there is some for it."""
-    from tilewright.targets.cpu.host_operators import run_on_host
+    from tilewright.targets.cpu.runtime.host_operators import run_on_host
 
     return run_on_host
 
@@ -68,7 +68,7 @@ def compiled_control_flow(
     Raises:
         UnsupportedOp, ModelRejected: a body that cannot be built.
     """
-    from tilewright.targets.cpu.control_flow_arrays import on_arrays
+    from tilewright.targets.cpu.runtime.control_flow_arrays import on_arrays
 
     return on_arrays(node, inputs, captures, compile_body)
 

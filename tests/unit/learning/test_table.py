@@ -18,6 +18,7 @@ from tilewright.cost.learned.training import Effort
 from tilewright.errors import UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import load_preset
+from tilewright.learning.kernel_times import KernelBench
 from tilewright.learning.measured import NetworkBench
 from tilewright.learning.samples import Choice, Sample, SampleFile, Samples, split_once
 from tilewright.learning.simulated import simulated
@@ -34,7 +35,6 @@ from tilewright.learning.table import (
 from tilewright.partition import PARTITIONERS
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.planning import Budget
-from tilewright.targets.cpu.kernel_times import KernelBench
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.tuning.workers import Effort as Rounds
 

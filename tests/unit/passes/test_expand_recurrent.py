@@ -21,8 +21,8 @@ from tilewright.ir.ops import describe
 from tilewright.options import Options
 from tilewright.passes.expand_recurrent import ExpandRecurrent, num_steps_of
 from tilewright.targets.cpu.isa import CacheSizes, isa_by_name
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import KernelLaunch
 
 Array = np.ndarray[Any, Any]
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}

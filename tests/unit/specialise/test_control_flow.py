@@ -18,8 +18,8 @@ from tilewright.errors import InputError, ModelClosed, ModelRejected
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, SubgraphAttribute, Value
 from tilewright.specialise import control_flow as specialised
-from tilewright.targets.cpu import control_flow
-from tilewright.targets.cpu.runtime import Executor
+from tilewright.targets.cpu.runtime import control_flow
+from tilewright.targets.cpu.runtime.executor import Executor
 
 Array = np.ndarray[Any, Any]
 

@@ -21,7 +21,7 @@ from typing import Final
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Nest, Operand
 from tilewright.targets.cpu.arrangements import Arrangement
-from tilewright.targets.cpu.main_code import REPORT_BYTES as REPORT_BYTES
+from tilewright.targets.cpu.runtime.main_code import REPORT_BYTES as REPORT_BYTES
 from tilewright.tuning import Choice
 
 OperandKey = tuple[str, int]  # Operand.key: (kind, position)

@@ -43,24 +43,20 @@ from tilewright.schedule.base import Schedule, ScheduleProblem, StageBench
 from tilewright.steps import STORED_TUNING, TuningInfo, TuningSettings
 from tilewright.targets import base
 from tilewright.targets.base import Improved, MakeProgram, PlainBackend, Support, require_supported
-from tilewright.targets.cpu.arrange import Barriers, arrange
-from tilewright.targets.cpu.cache import ObjectCache
-from tilewright.targets.cpu.check_places import check_places
-from tilewright.targets.cpu.code import CpuCode, PlacedModel, main_steps, passthrough
-from tilewright.targets.cpu.codegen import CompileJob, compile_objects
-from tilewright.targets.cpu.costs import CpuCosts
-from tilewright.targets.cpu.energies import CpuEnergyCosts
-from tilewright.targets.cpu.executable import TensorSpec
+from tilewright.targets.cpu.costs.energies import CpuEnergyCosts
+from tilewright.targets.cpu.costs.model import CpuCosts
+from tilewright.targets.cpu.emit.cache import ObjectCache
+from tilewright.targets.cpu.emit.codegen import CompileJob, compile_objects
 from tilewright.targets.cpu.forms import choose_forms
-from tilewright.targets.cpu.image import CpuImage
+from tilewright.targets.cpu.image.code import CpuCode, PlacedModel, main_steps, passthrough
+from tilewright.targets.cpu.image.image import CpuImage
+from tilewright.targets.cpu.image.stored import CpuStore
 from tilewright.targets.cpu.isa import Isa, isa_by_name, isa_of
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import LoweredPartition
-from tilewright.targets.cpu.main_code import FIRST_CALLER_BASE, build_main
-from tilewright.targets.cpu.pool import runtime_object
-from tilewright.targets.cpu.race import race
-from tilewright.targets.cpu.stage_costs import CpuStageBench
-from tilewright.targets.cpu.storage import (
+from tilewright.targets.cpu.lower.arrange import Barriers, arrange
+from tilewright.targets.cpu.lower.check_places import check_places
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import LoweredPartition
+from tilewright.targets.cpu.lower.storage import (
     Arrangements,
     Placement,
     Weights,
@@ -69,10 +65,14 @@ from tilewright.targets.cpu.storage import (
     memory_problem,
     place_reports,
 )
-from tilewright.targets.cpu.stored import CpuStore
-from tilewright.targets.cpu.tune import tune
-from tilewright.targets.cpu.tune_base import MAX_WEIGHT_BYTES, TOLERANCES, random_feed
-from tilewright.targets.cpu.tuning_context import context_on
+from tilewright.targets.cpu.runtime.executable import TensorSpec
+from tilewright.targets.cpu.runtime.main_code import FIRST_CALLER_BASE, build_main
+from tilewright.targets.cpu.runtime.pool import runtime_object
+from tilewright.targets.cpu.tune.base import MAX_WEIGHT_BYTES, TOLERANCES, random_feed
+from tilewright.targets.cpu.tune.context import context_on
+from tilewright.targets.cpu.tune.race import race
+from tilewright.targets.cpu.tune.stage_costs import CpuStageBench
+from tilewright.targets.cpu.tune.tune import tune
 from tilewright.targets.validate import require_valid_program
 from tilewright.tuning.search import is_faster
 

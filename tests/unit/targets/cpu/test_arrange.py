@@ -19,10 +19,10 @@ from tilewright.planning import Limits, Provenance
 from tilewright.program import Program
 from tilewright.schedule import ScheduleProblem
 from tilewright.schedule.base import Group, Instance, Schedule, Stage, build_schedule
-from tilewright.targets.cpu.arrange import Barriers, arrange, numbered
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import HostOperator, LoweredModel, LoweredStage
+from tilewright.targets.cpu.lower.arrange import Barriers, arrange, numbered
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import HostOperator, LoweredModel, LoweredStage
 from tilewright.targets.cpu.target import CpuTarget
 
 BARRIERS: tuple[Barriers, ...] = ("stages", "strict")

@@ -12,7 +12,6 @@ import pytest
 
 from tilewright.fields import FieldError, Signed
 from tilewright.ir.dtype import DType
-from tilewright.targets.cpu import pool_ir
 from tilewright.targets.cpu.arrangements import (
     ColumnSums,
     IntegerWords,
@@ -29,7 +28,8 @@ from tilewright.targets.cpu.arrangements import (
     encode_arrangement,
     window,
 )
-from tilewright.targets.cpu.winograd.transform import winograd_transform
+from tilewright.targets.cpu.product.winograd.transform import winograd_transform
+from tilewright.targets.cpu.runtime import pool_ir
 
 RNG = np.random.default_rng(0)
 FILTER = RNG.standard_normal((10, 5, 3, 3), dtype=np.float32)

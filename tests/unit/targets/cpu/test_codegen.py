@@ -15,9 +15,9 @@ import pytest
 
 from tilewright.errors import InternalError
 from tilewright.system.worker_process import WorkerProcess
-from tilewright.targets.cpu import codegen
-from tilewright.targets.cpu.cache import ObjectCache
-from tilewright.targets.cpu.codegen import (
+from tilewright.targets.cpu.emit import codegen
+from tilewright.targets.cpu.emit.cache import ObjectCache
+from tilewright.targets.cpu.emit.codegen import (
     CodeTarget,
     CompileJob,
     JitLibrary,

@@ -16,10 +16,10 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.targets.cpu.arrangements import compact
-from tilewright.targets.cpu.contraction import CONTRACTION, generate
-from tilewright.targets.cpu.contraction.tiling import Rows, choose_tile, rank_tiles
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
+from tilewright.targets.cpu.product.contraction import CONTRACTION, generate
+from tilewright.targets.cpu.product.contraction.tiling import Rows, choose_tile, rank_tiles
 from tilewright.targets.cpu.template import Context, lower_with
 
 F32 = DType.FLOAT32

@@ -21,7 +21,7 @@ from tilewright.ir.graph_regions import kernel_structure
 from tilewright.options import Options
 from tilewright.partition.base import Subgraph, make_subgraph
 from tilewright.program import Program
-from tilewright.targets.cpu.costs import CpuCosts, LaunchCost
+from tilewright.targets.cpu.costs.model import CpuCosts, LaunchCost
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.loopnest.estimate import LoopCycles, loop_cycles
 from tilewright.targets.cpu.target import CpuBackend

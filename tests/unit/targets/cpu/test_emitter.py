@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.targets.cpu.codegen import JitLibrary, compile_object
-from tilewright.targets.cpu.emitter import Emitter, Param
-from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.values import (
+from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
+from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.values import (
     DOUBLE,
     FLOAT,
     I1,
@@ -30,6 +29,7 @@ from tilewright.targets.cpu.values import (
     vec,
     vector_literal,
 )
+from tilewright.targets.cpu.isa import host_isa
 
 Array = np.ndarray[Any, Any]
 NUMPY = {

@@ -11,7 +11,7 @@ from tests.support.loopnest_harness import run_kernels
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Const, Expr, Read, call, cast, evaluate
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
-from tilewright.targets.cpu.exprgen import COMPUTE_ELEMENTS, unsupported_function
+from tilewright.targets.cpu.emit.exprgen import COMPUTE_ELEMENTS, unsupported_function
 from tilewright.targets.cpu.isa import Isa, isa_by_name
 
 ISAS = [isa_by_name(name) for name in ("avx512", "avx2") if isa_by_name(name).runs_on_host]

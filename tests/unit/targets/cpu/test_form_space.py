@@ -21,7 +21,7 @@ from tilewright.program import Program
 from tilewright.targets.cpu.forms.space import SubgraphForms
 from tilewright.targets.cpu.forms.spaces import form_spaces
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.layouts import LAYOUT, ROW_MAJOR
+from tilewright.targets.cpu.lower.layouts import LAYOUT, ROW_MAJOR
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.tuning.space import text_of
 

@@ -19,13 +19,13 @@ from tilewright.partition.form import Form
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.reproduce.ago.ablation import Stack
 from tilewright.steps import SearchName
-from tilewright.targets.cpu.code import CpuCode
-from tilewright.targets.cpu.form_bench import FormModelBench
-from tilewright.targets.cpu.form_sites import FormSites
-from tilewright.targets.cpu.form_tuner import FormTuner
-from tilewright.targets.cpu.sites import Sites
+from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.tune_base import random_feed
+from tilewright.targets.cpu.tune.base import random_feed
+from tilewright.targets.cpu.tune.form_bench import FormModelBench
+from tilewright.targets.cpu.tune.form_sites import FormSites
+from tilewright.targets.cpu.tune.form_tuner import FormTuner
+from tilewright.targets.cpu.tune.sites import Sites
 from tilewright.tuning import TunedPlan
 from tilewright.tuning.form_plan import Failure, FormSite, FormTrial, Paired, TunedForms
 from tilewright.tuning.workers import Failed, Measured, MeasureRequest, MeasureResult, Samples

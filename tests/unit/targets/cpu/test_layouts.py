@@ -7,7 +7,7 @@ from tests.support.graphs import GraphBuilder
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Value
 from tilewright.targets.cpu.kernel import Layout
-from tilewright.targets.cpu.layouts import Tensor, assign_layouts
+from tilewright.targets.cpu.lower.layouts import Tensor, assign_layouts
 
 
 def layouts_of(graph: Graph, *sizes: int) -> dict[Tensor, Layout]:

@@ -523,7 +523,7 @@ def test_an_affine_index_may_name_two_loops(isa: Isa) -> None:
 
 @pytest.mark.parametrize("dtype", [F, DType.FLOAT16, DType.INT8, DType.BOOL], ids=str)
 def test_the_same_nests_compile_for_a_machine_with_short_vectors(dtype: DType) -> None:
-    from tilewright.targets.cpu.codegen import compile_object
+    from tilewright.targets.cpu.emit.codegen import compile_object
 
     neon = isa_by_name("neon")
     source, out = operand("input", 0, 9, 35, dtype=dtype), operand("output", 0, 35, 9, dtype=dtype)

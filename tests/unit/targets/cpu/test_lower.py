@@ -28,12 +28,12 @@ from tilewright.schedule import ScheduleProblem
 from tilewright.schedule.greedy import Greedy
 from tilewright.schedule.random import RandomScheduler
 from tilewright.schedule.sequential import Sequential
-from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.kernel import Declined
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStage
-from tilewright.targets.cpu.storage import Weights, caller_homes, memory_problem
+from tilewright.targets.cpu.lower.arrange import arrange
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredModel, LoweredStage
+from tilewright.targets.cpu.lower.storage import Weights, caller_homes, memory_problem
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.tuning import Choice
 
@@ -165,7 +165,9 @@ def test_a_form_that_was_made_stays_in_the_account() -> None:
 def test_a_form_that_cannot_be_made_is_no_longer_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values are what they were; the account says which edges kernels of their own end at."""
     net, one = blockwise(12)
-    monkeypatch.setattr("tilewright.targets.cpu.lower.lower_fused", lambda *a, **k: Declined("today not"))
+    monkeypatch.setattr(
+        "tilewright.targets.cpu.lower.lower.lower_fused", lambda *a, **k: Declined("today not")
+    )
     code = CpuTarget().generate(one)
     (subgraph,) = code.program.partition.subgraphs
     assert subgraph.form is None

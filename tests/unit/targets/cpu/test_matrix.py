@@ -21,17 +21,24 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.rows import with_row_loops
 from tilewright.targets.cpu.arrangements import split_bfloat16
-from tilewright.targets.cpu.codegen import JitLibrary, compile_object
-from tilewright.targets.cpu.contraction import CONTRACTION
-from tilewright.targets.cpu.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
+from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.values import PTR, Val, vec
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
-from tilewright.targets.cpu.matrix import MATRIX, match_matrix
-from tilewright.targets.cpu.matrix.generate import generate_matrix
-from tilewright.targets.cpu.matrix.plan import MatrixPlan, choose_plan, chosen_plan
-from tilewright.targets.cpu.matrix.tiles import NUM_TILES, PRODUCTS, Block, multiply, num_pieces, split
+from tilewright.targets.cpu.product.contraction import CONTRACTION
+from tilewright.targets.cpu.product.matrix import MATRIX, match_matrix
+from tilewright.targets.cpu.product.matrix.generate import generate_matrix
+from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, choose_plan, chosen_plan
+from tilewright.targets.cpu.product.matrix.tiles import (
+    NUM_TILES,
+    PRODUCTS,
+    Block,
+    multiply,
+    num_pieces,
+    split,
+)
 from tilewright.targets.cpu.template import Context, lower_with
-from tilewright.targets.cpu.values import PTR, Val, vec
 from tilewright.tuning import Choice
 
 F32 = DType.FLOAT32

@@ -17,7 +17,7 @@ from tests.support.graphs import GraphBuilder
 from tests.support.pool_kernels import in_threads
 
 import tilewright as tw
-from tilewright.targets.cpu.output_memory import LARGE_BYTES, OutputMemory
+from tilewright.targets.cpu.runtime.output_memory import LARGE_BYTES, OutputMemory
 
 SHAPE = (4, LARGE_BYTES // 16)
 FLOAT = np.dtype(np.float32)

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 from tests.support.pool_kernels import executor, in_threads
 
-from tilewright.targets.cpu import main_code, pool, pool_ir, runtime
-from tilewright.targets.cpu.codegen import emit_assembly
+from tilewright.targets.cpu.emit.codegen import emit_assembly
 from tilewright.targets.cpu.isa import isa_by_name
-from tilewright.targets.cpu.main_code import ArgRef, Launch
+from tilewright.targets.cpu.runtime import executor as runtime
+from tilewright.targets.cpu.runtime import main_code, pool, pool_ir
+from tilewright.targets.cpu.runtime.main_code import ArgRef, Launch
 
 ROOT = Path(__file__).parents[4]
 
@@ -165,7 +166,7 @@ PRELUDE = """
 import os, signal, sys, threading, time
 import numpy as np
 from tests.support.pool_kernels import executor
-from tilewright.targets.cpu.main_code import ArgRef, Launch
+from tilewright.targets.cpu.runtime.main_code import ArgRef, Launch
 counts = np.zeros(64, np.int64)
 run = executor([Launch("count", 64, (ArgRef(1),))] * 20, 3, max_contexts=2)
 run.run([counts.ctypes.data])

@@ -15,7 +15,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.progress import PhaseClock
 from tilewright.schedule.ios import planner as ios
 from tilewright.targets.cpu import target as cpu
-from tilewright.targets.cpu.executable import CpuExecutable
+from tilewright.targets.cpu.runtime.executable import CpuExecutable
 from tilewright.targets.cpu.target import CpuBackend, CpuTarget
 
 

@@ -9,7 +9,7 @@ from onnx.parser import parse_model
 
 import tilewright as tw
 from tilewright.errors import UsageError
-from tilewright.targets.cpu.executable import CpuExecutable
+from tilewright.targets.cpu.runtime.executable import CpuExecutable
 from tilewright.targets.runs import RunsRows
 
 HEADER = '<ir_version: 8, opset_import: ["": 17]> '

@@ -20,7 +20,8 @@ from tilewright.errors import InternalError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.main_code import (
+from tilewright.targets.cpu.runtime.executor import ChunkTime, RunTrace
+from tilewright.targets.cpu.runtime.main_code import (
     ArgRef,
     HostCall,
     Launch,
@@ -29,7 +30,6 @@ from tilewright.targets.cpu.main_code import (
     Stage,
     build_main,
 )
-from tilewright.targets.cpu.runtime import ChunkTime, RunTrace
 from tilewright.targets.cpu.target import CpuTarget
 
 LIMITS = MachineLimits(2, 100e9, None, 10e9, 100e9, 200e9, 32_000, 50e9)

@@ -15,11 +15,13 @@ import pytest
 from tests.support.pool_kernels import COUNT, executor, in_threads
 
 from tilewright.errors import InternalError, UsageError
-from tilewright.targets.cpu import pool_ir, runtime
-from tilewright.targets.cpu.cache import ObjectCache
-from tilewright.targets.cpu.codegen import CompileJob
+from tilewright.targets.cpu.emit.cache import ObjectCache
+from tilewright.targets.cpu.emit.codegen import CompileJob
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.main_code import (
+from tilewright.targets.cpu.runtime import executor as runtime
+from tilewright.targets.cpu.runtime import pool_ir
+from tilewright.targets.cpu.runtime.executor import Executor
+from tilewright.targets.cpu.runtime.main_code import (
     ArgRef,
     HostCall,
     Launch,
@@ -28,7 +30,6 @@ from tilewright.targets.cpu.main_code import (
     build_main,
     compile_main,
 )
-from tilewright.targets.cpu.runtime import Executor
 
 
 @pytest.mark.sampled(1)

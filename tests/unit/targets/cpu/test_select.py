@@ -10,7 +10,7 @@ from tilewright.ir.graph import Graph
 from tilewright.options import Accuracy
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Layout
-from tilewright.targets.cpu.select import lower_product
+from tilewright.targets.cpu.product.select import lower_product
 from tilewright.targets.cpu.template import Context
 
 LARGE = conv_graph(64, 64, (56, 56), (3, 3), pads=(1, 1, 1, 1))

@@ -20,10 +20,10 @@ from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.progress import PhaseClock
 from tilewright.schedule.base import Group, Instance, MeasuredStages, NotMeasured, Schedule, Stage, single
 from tilewright.schedule.merge import merge_stage
-from tilewright.targets.cpu import stage_costs
-from tilewright.targets.cpu.arrange import staged_steps
-from tilewright.targets.cpu.stage_costs import CpuStageBench
+from tilewright.targets.cpu.lower.arrange import staged_steps
 from tilewright.targets.cpu.target import CpuBackend, CpuTarget
+from tilewright.targets.cpu.tune import stage_costs
+from tilewright.targets.cpu.tune.stage_costs import CpuStageBench
 from tilewright.tuning.workers import Failed, Measured, MeasureRequest, MeasureResult, Samples
 
 TEXT = """<ir_version: 8, opset_import: ["": 17]>

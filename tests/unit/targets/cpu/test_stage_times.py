@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tilewright.targets.cpu.stage_times import Launched, stage_ns
+from tilewright.targets.cpu.costs.stage_times import Launched, stage_ns
 
 Groups = Sequence[Sequence[Launched]]
 

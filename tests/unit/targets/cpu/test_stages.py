@@ -12,9 +12,17 @@ import pytest
 from tests.support.pool_kernels import executor, in_threads
 
 from tilewright.errors import InternalError
-from tilewright.targets.cpu import main_code, pool, pool_ir, runtime
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.main_code import ARENA_BASE, ArgRef, Launch, LaunchGroup, Stage, build_main
+from tilewright.targets.cpu.runtime import executor as runtime
+from tilewright.targets.cpu.runtime import main_code, pool, pool_ir
+from tilewright.targets.cpu.runtime.main_code import (
+    ARENA_BASE,
+    ArgRef,
+    Launch,
+    LaunchGroup,
+    Stage,
+    build_main,
+)
 
 WIDTH = 24
 

@@ -15,7 +15,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.interpret import run_node
 from tilewright.targets import host_runner
-from tilewright.targets.cpu import suppression
+from tilewright.targets.cpu.runtime import suppression
 
 Array = np.ndarray[Any, Any]
 

@@ -17,19 +17,19 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph
 from tilewright.ir.nest import Nest
 from tilewright.options import Accuracy, Options
-from tilewright.targets.cpu import select
-from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.fused import FUSED
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.loopnest import LOOP_NEST
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch
-from tilewright.targets.cpu.matrix import MATRIX
-from tilewright.targets.cpu.matrix import plan as matrix_plan
-from tilewright.targets.cpu.select import MIN_LEAD, PRODUCTS, lower_product, nest_cycles
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import KernelLaunch
+from tilewright.targets.cpu.product import select
+from tilewright.targets.cpu.product.contraction import CONTRACTION
+from tilewright.targets.cpu.product.matrix import MATRIX
+from tilewright.targets.cpu.product.matrix import plan as matrix_plan
+from tilewright.targets.cpu.product.select import MIN_LEAD, PRODUCTS, lower_product, nest_cycles
+from tilewright.targets.cpu.product.winograd import WINOGRAD
 from tilewright.targets.cpu.template import MIN_GAIN, Context, Estimate, lower_with
-from tilewright.targets.cpu.winograd import WINOGRAD
 from tilewright.tuning import Choice
 
 AVX512, AMX = isa_by_name("avx512"), isa_by_name("avx512+amx")

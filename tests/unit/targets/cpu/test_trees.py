@@ -18,8 +18,8 @@ from tilewright.ir.ops import describe
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 from tilewright.ir.ops.trees import MAX_DEPTH, ensemble_of
 from tilewright.options import Options
-from tilewright.targets.cpu.executable import CpuExecutable
 from tilewright.targets.cpu.isa import isa_by_name
+from tilewright.targets.cpu.runtime.executable import CpuExecutable
 from tilewright.targets.cpu.trees.pack import keys_of, tables_of
 
 Array = np.ndarray[Any, Any]

@@ -20,14 +20,14 @@ from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
 from tilewright.program import Program
 from tilewright.steps import SearchName
-from tilewright.targets.cpu.arrange import arrange
 from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredModel, LoweredStage, LoweredStep
-from tilewright.targets.cpu.select import product_candidates, product_variations
+from tilewright.targets.cpu.lower.arrange import arrange
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredModel, LoweredStage, LoweredStep
+from tilewright.targets.cpu.product.select import product_candidates, product_variations
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
-from tilewright.targets.cpu.tune import Tuner
+from tilewright.targets.cpu.tune.tune import Tuner
 from tilewright.tuning import Candidate, Choice, Choices, Trial, TunedPlan, TuningDatabase
 
 MODEL = tw.load(small_net(channels=40, size=20))
@@ -291,7 +291,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning_and_no_more(
 def test_a_model_that_refuses_random_inputs_is_compiled_by_estimate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tilewright.targets.cpu.form_tuner.random_feed", lambda program: {})
+    monkeypatch.setattr("tilewright.targets.cpu.tune.form_tuner.random_feed", lambda program: {})
     with caplog.at_level(logging.WARNING, logger="tilewright"):
         assert tw.compile(MODEL, threads=2, budget="9trials").tuning is None
     assert [r.message for r in caplog.records] == [

@@ -15,15 +15,15 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
-from tilewright.targets.cpu.codegen import compile_object
-from tilewright.targets.cpu.contraction import CONTRACTION
+from tilewright.targets.cpu.emit.codegen import compile_object
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
+from tilewright.targets.cpu.product.contraction import CONTRACTION
+from tilewright.targets.cpu.product.winograd import WINOGRAD, WinogradProblem, match_winograd, winograd_gain
+from tilewright.targets.cpu.product.winograd.generate import MAX_CHAIN_STEPS
+from tilewright.targets.cpu.product.winograd.plan import Shape, WinogradPlan, plan_with
+from tilewright.targets.cpu.product.winograd.transform import PAIRS, Transform, winograd_transform
 from tilewright.targets.cpu.template import Context, lower_with
-from tilewright.targets.cpu.winograd import WINOGRAD, WinogradProblem, match_winograd, winograd_gain
-from tilewright.targets.cpu.winograd.generate import MAX_CHAIN_STEPS
-from tilewright.targets.cpu.winograd.plan import Shape, WinogradPlan, plan_with
-from tilewright.targets.cpu.winograd.transform import PAIRS, Transform, winograd_transform
 from tilewright.tuning import Choice
 
 F32 = DType.FLOAT32
@@ -292,7 +292,7 @@ def test_bits_do_not_depend_on_the_cut(
             assert plan.panels.num_panels >= cut[1]
             return plan
 
-        monkeypatch.setattr("tilewright.targets.cpu.winograd.plan.choose_plan", forced)
+        monkeypatch.setattr("tilewright.targets.cpu.product.winograd.plan.choose_plan", forced)
         results.append(run(graph, NARROW, tile)[0])
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)

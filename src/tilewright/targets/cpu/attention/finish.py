@@ -7,10 +7,10 @@ from dataclasses import field
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.attention.match import AttentionProblem
-from tilewright.targets.cpu.contraction.lanes import load_lanes
-from tilewright.targets.cpu.emitter import Emitter
-from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, emit_expr
-from tilewright.targets.cpu.values import Int, Val, vector_literal
+from tilewright.targets.cpu.emit.emitter import Emitter
+from tilewright.targets.cpu.emit.exprgen import STORAGE_ELEMENTS, emit_expr
+from tilewright.targets.cpu.emit.values import Int, Val, vector_literal
+from tilewright.targets.cpu.product.contraction.lanes import load_lanes
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,10 +17,10 @@ from tilewright.targets.cpu.attention.finish import Finish
 from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, mask_name, part_name
 from tilewright.targets.cpu.attention.pack import Packer
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
-from tilewright.targets.cpu.contraction.lanes import store_lanes
-from tilewright.targets.cpu.contraction.tiling import Panels
-from tilewright.targets.cpu.emitter import Emitter, Param
-from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, emit_expr
+from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.exprgen import STORAGE_ELEMENTS, emit_expr
+from tilewright.targets.cpu.emit.values import FLOAT, I64, PTR, Int, Type, Val, vec
+from tilewright.targets.cpu.emit.vecmath32 import exp_nonpositive
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     MAX_CHAIN_STEPS,
@@ -30,8 +30,8 @@ from tilewright.targets.cpu.kernel import (
     rows_operand,
 )
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
-from tilewright.targets.cpu.values import FLOAT, I64, PTR, Int, Type, Val, vec
-from tilewright.targets.cpu.vecmath32 import exp_nonpositive
+from tilewright.targets.cpu.product.contraction.lanes import store_lanes
+from tilewright.targets.cpu.product.contraction.tiling import Panels
 
 TEMPLATE = "attention"
 # Vectors of a row that are straight code; longer rows are loops of a few at a time.

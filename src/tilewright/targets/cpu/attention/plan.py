@@ -12,7 +12,9 @@ from math import prod
 
 from tilewright.memory.base import aligned
 from tilewright.targets.cpu.attention.match import CHANNEL, DEPTH, AttentionProblem
-from tilewright.targets.cpu.contraction.tiling import (
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, MIN_CHUNK_OPERATIONS, TARGET_CHUNKS, Declined
+from tilewright.targets.cpu.product.contraction.tiling import (
     MAX_TILE_SIZE,
     MAX_TILE_VECTORS,
     Panels,
@@ -24,8 +26,6 @@ from tilewright.targets.cpu.contraction.tiling import (
     split_rows,
     tile_cycles,
 )
-from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, MIN_CHUNK_OPERATIONS, TARGET_CHUNKS, Declined
 
 ELEMENT_BYTES = 4
 _ALIGNMENT_BYTES = 64

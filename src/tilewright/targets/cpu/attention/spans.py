@@ -24,13 +24,13 @@ from tilewright.targets.cpu.attention.generate import (
 )
 from tilewright.targets.cpu.attention.match import CHANNEL, AttentionProblem, Walked
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
-from tilewright.targets.cpu.contraction.lanes import store_lanes
-from tilewright.targets.cpu.emitter import Emitter, Param
-from tilewright.targets.cpu.exprgen import emit_expr
+from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.exprgen import emit_expr
+from tilewright.targets.cpu.emit.values import FLOAT, I64, PTR, Int, Val, vec
+from tilewright.targets.cpu.emit.vecmath32 import exp_nonpositive
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import SYMBOL_PLACEHOLDER, Kernel, name_by_content
-from tilewright.targets.cpu.values import FLOAT, I64, PTR, Int, Val, vec
-from tilewright.targets.cpu.vecmath32 import exp_nonpositive
+from tilewright.targets.cpu.product.contraction.lanes import store_lanes
 
 # Elements before the weighted sums of a query and span: its largest score, the sum of its weights, and what
 # keeps vectors whole.

@@ -19,10 +19,10 @@ from tilewright.targets.cpu.attention.plan import (
     reads_in_place,
 )
 from tilewright.targets.cpu.attention.spans import generate_spans
-from tilewright.targets.cpu.contraction import CONTRACTION
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout
-from tilewright.targets.cpu.select import product_way
+from tilewright.targets.cpu.product.contraction import CONTRACTION
+from tilewright.targets.cpu.product.select import product_way
 from tilewright.targets.cpu.template import (
     Context,
     Estimate,

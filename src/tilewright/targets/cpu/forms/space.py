@@ -18,11 +18,11 @@ from tilewright.partition.form import Blocking, Form, KernelForm
 from tilewright.partition.quotient import QuotientGraph
 from tilewright.planning.choice import Choice
 from tilewright.records import dataclass
-from tilewright.targets.cpu.costs import CpuCosts
+from tilewright.targets.cpu.costs.model import CpuCosts
 from tilewright.targets.cpu.forms.makings import Making, Work, distance
 from tilewright.targets.cpu.fused.estimate import Estimate
 from tilewright.targets.cpu.fused.generate import inner_loops, inner_product
-from tilewright.targets.cpu.layouts import BY_WISH, LAYOUT, ROW_MAJOR
+from tilewright.targets.cpu.lower.layouts import BY_WISH, LAYOUT, ROW_MAJOR
 from tilewright.tuning.space import Part
 
 # Elements of one kernel.

@@ -17,17 +17,17 @@ from tilewright.partition.layerwise import layerwise_clusters
 from tilewright.planning.choice import Choice
 from tilewright.program import Program
 from tilewright.records import dataclass
-from tilewright.targets.cpu.costs import CpuCosts
+from tilewright.targets.cpu.costs.model import CpuCosts
 from tilewright.targets.cpu.forms.makings import Work
 from tilewright.targets.cpu.forms.space import SubgraphForms
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Loops
 from tilewright.targets.cpu.loopnest import LOOP_NEST, loop_choices
-from tilewright.targets.cpu.lower import lower_partition
-from tilewright.targets.cpu.lowered import KernelLaunch, LoweredPartition
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredPartition
+from tilewright.targets.cpu.product.select import product_candidates, product_variations
 from tilewright.targets.cpu.products import loops_signature
 from tilewright.targets.cpu.repeats import Repeats
-from tilewright.targets.cpu.select import product_candidates, product_variations
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from tilewright.partition.form import Blocking
 from tilewright.records import dataclass
 from tilewright.targets.cpu.fused.generate import FusedProblem, generate_fused, match_fused
 from tilewright.targets.cpu.kernel import Declined, Kernel
-from tilewright.targets.cpu.select import nest_cycles
+from tilewright.targets.cpu.product.select import nest_cycles
 from tilewright.targets.cpu.template import Context, Estimate, Kernels, lower_with
 from tilewright.tuning import NO_CHOICES, Choice, Choices
 

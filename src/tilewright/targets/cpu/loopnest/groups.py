@@ -13,7 +13,7 @@ from dataclasses import replace
 from tilewright.ir.nest import Access, Affine, Lookup, Nest
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
-from tilewright.targets.cpu.exprgen import storage_type
+from tilewright.targets.cpu.emit.exprgen import storage_type
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey, choose_num_chunks
 from tilewright.targets.cpu.loopnest.plan import NOTHING_CHOSEN, Chosen, lanes_for

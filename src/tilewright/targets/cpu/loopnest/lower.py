@@ -8,7 +8,7 @@ from dataclasses import replace
 from tilewright.ir.contraction import contractions
 from tilewright.ir.nest import Access, Index, Indirect, Nest
 from tilewright.progress import checkpoint
-from tilewright.targets.cpu.exprgen import STORAGE_ELEMENTS, unsupported_function
+from tilewright.targets.cpu.emit.exprgen import STORAGE_ELEMENTS, unsupported_function
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, Loops
 from tilewright.targets.cpu.loopnest.choose import TEMPLATE, chosen_of

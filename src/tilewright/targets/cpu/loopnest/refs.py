@@ -363,7 +363,7 @@ def fill_is_neutral(nest: LinearNest, read: int) -> bool:
     if nest.combine in ("max", "min") and body.dtype.is_float:
         return value == (float("-inf") if nest.combine == "max" else float("inf"))
     if nest.combine in ("max", "min") and body.dtype.is_integer:
-        from tilewright.targets.cpu.exprgen import neutral_value
+        from tilewright.targets.cpu.emit.exprgen import neutral_value
 
         return value == neutral_value(nest.combine, body.dtype)
     return False

@@ -12,8 +12,9 @@ from tilewright.arrays import distinct
 from tilewright.ir.expr import FUNCTIONS, Call, Expr, Read, reads_of, substitute
 from tilewright.ir.nest import Dim, Nest, Operand, RowsOf
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emitter import Emitter, Param
-from tilewright.targets.cpu.exprgen import storage_type
+from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.exprgen import storage_type
+from tilewright.targets.cpu.emit.values import I64, PTR, Int, Val
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     REPORTS,
@@ -32,7 +33,6 @@ from tilewright.targets.cpu.loopnest.loads import load_read
 from tilewright.targets.cpu.loopnest.plan import NOTHING_CHOSEN, Chosen, LoopNestPlan, plan_nest, slides
 from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref, block_name, split_dim
 from tilewright.targets.cpu.loopnest.tiles import NestEmitter
-from tilewright.targets.cpu.values import I64, PTR, Int, Val
 
 # Items per chunk at which chunks are balanced well enough, and loops may stay inside an item.
 _ITEMS_PER_CHUNK = 4

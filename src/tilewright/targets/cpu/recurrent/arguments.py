@@ -13,11 +13,11 @@ from tilewright.targets.cpu.arrangements import (
     SignedBytes,
     window,
 )
-from tilewright.targets.cpu.emitter import Emitter
+from tilewright.targets.cpu.emit.emitter import Emitter
+from tilewright.targets.cpu.emit.values import PTR, Val
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
 from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem
 from tilewright.targets.cpu.recurrent.tiling import Tiling
-from tilewright.targets.cpu.values import PTR, Val
 
 
 def arguments_of(problem: StepsProblem, tiling: Tiling) -> list[KernelArg]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from string import Template
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.pool_ir import pause_ir
+from tilewright.targets.cpu.runtime.pool_ir import pause_ir
 
 MAX_SHARES = 32
 """Of a direction at most: those that one participant has are bits of a word."""

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.arrangements import COMPACT_BYTES
-from tilewright.targets.cpu.contraction.generate import MAX_COMPACT_ROWS
-from tilewright.targets.cpu.integer.dot import Dot, dot_of
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS
+from tilewright.targets.cpu.product.contraction.generate import MAX_COMPACT_ROWS
+from tilewright.targets.cpu.product.integer.dot import Dot, dot_of
 from tilewright.targets.cpu.recurrent.match import StepsProblem
 from tilewright.targets.cpu.recurrent.share import MAX_SHARES
-from tilewright.targets.cpu.tensors import CACHED_SHARE
+from tilewright.targets.cpu.template import CACHED_SHARE
 
 # Less than this of a phase is not worth a thread that waits for the others at its end. To take a share is to
 # wait for all that the core has begun.

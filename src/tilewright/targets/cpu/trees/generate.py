@@ -14,7 +14,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Operand
 from tilewright.ir.ops.trees import START
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.values import I32, I64, PTR, Int, Type, Val, vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     SYMBOL_PLACEHOLDER,
@@ -24,7 +25,6 @@ from tilewright.targets.cpu.kernel import (
     rows_operand,
 )
 from tilewright.targets.cpu.trees.pack import TREES_AT_ONCE, Tables
-from tilewright.targets.cpu.values import I32, I64, PTR, Int, Type, Val, vec
 
 TEMPLATE = "trees"
 ROWS_AT_ONCE = 8

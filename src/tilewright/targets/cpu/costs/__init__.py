@@ -1,0 +1,1 @@
+"""Costs of kernels on the processor, as estimated."""

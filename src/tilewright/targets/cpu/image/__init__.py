@@ -1,0 +1,1 @@
+"""Programs with addresses, as they are loaded, stored and sent."""

@@ -1,6 +1,0 @@
-"""Contractions of bytes with int32 sums: quantised convolutions and matrix products."""
-
-from tilewright.targets.cpu.integer.match import product_of
-from tilewright.targets.cpu.integer.template import INTEGER
-
-__all__ = ["INTEGER", "product_of"]

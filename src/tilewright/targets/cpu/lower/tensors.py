@@ -1,0 +1,185 @@
+"""The tensors of a model while it is lowered: where each lies, in whose memory, and what groups call them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from tilewright.ir.fuse import NestGroup
+from tilewright.ir.graph import Graph, Value
+from tilewright.ir.nest import Access, Nest, Operand
+from tilewright.targets.cpu.kernel import Kernel, Layout, OperandKey, Packed
+from tilewright.targets.cpu.loopnest.constant_layouts import arrange_constants, transposed
+from tilewright.targets.cpu.lower.layouts import Tensor
+from tilewright.targets.cpu.lower.lowered import PackedTensor, Storage, Table, root_of, root_offset_of
+from tilewright.targets.cpu.lower.views import View
+from tilewright.targets.cpu.template import CACHED_SHARE
+
+# A constant that so many nodes read is one that steps of time share; what runs between them is small.
+_MIN_REPEATED_READS = 4
+
+
+class ModelTensors:
+    """Layouts, aliases and temporaries, filled in by `lower.py`.
+
+    `alias` maps a tensor to the one whose memory it shares, `offsets` to where in it it starts. `relayouts`
+    are the relayout copies that kernels use of inputs and outputs which the caller wants in another layout.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.layouts: dict[Tensor, Layout] = {}
+        self.alias: dict[Tensor, Tensor] = {}
+        self.offsets: dict[Tensor, int] = {}
+        self.locals: dict[Tensor, Operand] = {}
+        self.relayouts: dict[Value, Tensor] = {}
+        self._num_users: dict[Value, int] = {}
+
+    @cached_property
+    def run_bytes(self) -> int:
+        """Bytes of constants, inputs and outputs, which each run touches."""
+        return sum(v.size_bytes for v in {*self.graph.initializers, *self.graph.inputs, *self.graph.outputs})
+
+    def root(self, tensor: Tensor) -> Tensor:
+        """The tensor that owns the memory."""
+        return root_of(self.alias, tensor)
+
+    def root_offset(self, tensor: Tensor) -> int:
+        """Elements from the start of the root's memory to the tensor."""
+        return root_offset_of(self.alias, self.offsets, tensor)
+
+    def layout(self, tensor: Tensor, rank: int) -> Layout:
+        """How it lies in memory."""
+        return self.layouts.get(tensor, Layout.row_major(rank))
+
+    def is_dense(self, tensor: Tensor) -> bool:
+        """Whether it fills its memory: it is no window of another."""
+        layout = self.layouts.get(tensor)
+        return layout is None or layout.steps is None
+
+    def is_given(self, root: Tensor) -> bool:
+        """Whether its memory is the caller's already, as an input or an output."""
+        given = set(self.graph.outputs) | set(self.graph.inputs)
+        return root in given or any(t in given for t in self.alias if self.root(t) == root)
+
+    def place(self, views: Mapping[Tensor, View]) -> None:
+        """From now on these tensors lie in the memory of others."""
+        for tensor, view in views.items():
+            self.alias[tensor] = view.parent
+            self.offsets[tensor] = view.offset
+            self.layouts[tensor] = Layout(self.layout(tensor, len(view.steps)).order, view.steps)
+
+    def new_local(self, operand: Operand) -> Tensor:
+        """A temporary of no group."""
+        tensor = (-1 - len(self.locals), 0)
+        self.locals[tensor] = operand
+        return tensor
+
+    def num_users(self, value: Value) -> int:
+        """Nodes that read a value, counted once: thousands of steps of time may ask."""
+        if value not in self._num_users:
+            self._num_users[value] = len(value.users)
+        return self._num_users[value]
+
+
+class Names:
+    """What a group's operands are in the model."""
+
+    def __init__(self, tensors: ModelTensors, index: int, group: NestGroup) -> None:
+        self._tensors = tensors
+        self._index = index
+        self._group = group
+        self.extra: set[OperandKey] = set()
+        self._arranged: dict[OperandKey, Layout] = {}
+        self._escaping: dict[OperandKey, Operand] = {}
+        self.num_locals = len(group.locals)
+        self.constants = frozenset(("input", i) for i, v in enumerate(group.inputs) if v.is_constant)
+        for operand in group.locals:
+            tensors.locals[index, operand.position] = operand
+
+    def tensor(self, operand: Operand) -> Tensor | None:
+        """The tensor behind an operand; None for tables."""
+        match operand.kind:
+            case "input":
+                value = self._group.inputs[operand.position]
+                return self._tensors.relayouts.get(value, value)
+            case "output":
+                if operand.position >= len(self._group.outputs):
+                    return (self._index, operand.position - len(self._group.outputs))
+                value = self._group.outputs[operand.position]
+                return self._tensors.relayouts.get(value, value)
+            case "local":
+                if operand.position >= len(self._group.locals):
+                    self._tensors.locals[self._index, operand.position] = operand
+                    self.extra.add(operand.key)
+                    self.num_locals = max(self.num_locals, operand.position + 1)
+                return (self._index, operand.position)
+        return None
+
+    def num_writes(self, key: OperandKey) -> int:
+        """Nests of the group that write an operand."""
+        return sum(nest.write.operand.key == key for nest in self._group.nests)
+
+    def cached_constants(self, cache_bytes: int) -> frozenset[OperandKey]:
+        """Constants that the kernel before may have left in a cache: each step of time reads the same."""
+        return frozenset(
+            ("input", position)
+            for position, value in enumerate(self._group.inputs)
+            if value.is_constant
+            and self._tensors.num_users(value) >= _MIN_REPEATED_READS
+            and value.size_bytes <= CACHED_SHARE * cache_bytes
+        )
+
+    def declare(self, kernels: Sequence[Kernel]) -> None:
+        """Take note of the temporaries that a generator added."""
+        for kernel in kernels:
+            for arg in kernel.args:
+                if isinstance(arg, Operand):
+                    self.tensor(arg)
+
+    def mark_escaping(self, key: OperandKey) -> None:
+        """A temporary that needs memory of its own: generators of loops keep the others to themselves."""
+        local = self._group.locals[key[1]]
+        position = len(self._group.outputs) + local.position
+        self._escaping[key] = replace(local, kind="output", position=position)
+
+    def escape(self, nest: Nest) -> Nest:
+        """The nest with escaping temporaries as outputs, which generators never keep to themselves."""
+
+        def renamed(access: Access) -> Access:
+            found = self._escaping.get(access.operand.key)
+            return access if found is None else replace(access, operand=found)
+
+        return replace(nest, reads=tuple(renamed(a) for a in nest.reads), write=renamed(nest.write))
+
+    def storage(self, arg: Operand | Packed) -> Storage:
+        """What to pass for a kernel argument."""
+        if isinstance(arg, Packed):
+            value = self._group.inputs[arg.source.position]
+            return PackedTensor(value, arg)
+        tensor = self.tensor(arg)
+        if isinstance(tensor, Value) and arg.key in self._arranged:
+            return PackedTensor(tensor, transposed(arg, self._arranged[arg.key]))
+        return Table(arg) if tensor is None else tensor
+
+    def forget_arrangements(self) -> None:
+        """The next kernel sees constants row-major again."""
+        self._arranged.clear()
+
+    def arrange_constants(self, nests: Sequence[Nest]) -> None:
+        """Choose the layouts of the constants that the next kernel reads."""
+        self._arranged = arrange_constants(nests, self.layouts(nests), self.constants)
+
+    def layouts(self, nests: Sequence[Nest]) -> dict[OperandKey, Layout]:
+        """The layout of every operand the nests touch."""
+        result: dict[OperandKey, Layout] = {}
+        for nest in nests:
+            for access in (*nest.reads, nest.write):
+                operand = access.operand
+                tensor = self.tensor(operand)
+                layout = Layout.row_major(len(operand.shape))
+                if tensor is not None:
+                    layout = self._tensors.layouts.get(tensor, layout)
+                result[operand.key] = self._arranged.get(operand.key, layout)
+        return result

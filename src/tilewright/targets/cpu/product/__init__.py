@@ -1,0 +1,1 @@
+"""Products: templates of single nests, and the choice between them."""

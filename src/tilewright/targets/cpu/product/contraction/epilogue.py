@@ -1,0 +1,134 @@
+"""Where a tile's sums begin and end: initial values, `finish`, stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from tilewright.ir.expr import FUNCTIONS, Call, Expr, reads_of
+from tilewright.targets.cpu.emit.exprgen import emit_expr
+from tilewright.targets.cpu.emit.values import Int, Val, vec
+from tilewright.targets.cpu.product.contraction.frame import Frame, Panel, Position
+from tilewright.targets.cpu.product.contraction.lanes import load_lanes, store_lanes
+from tilewright.targets.cpu.product.contraction.match import Contraction
+
+# A function of so many operations is a polynomial: a chain in which each waits for the one before.
+_LONG_FUNCTION_FLOP = 12
+# Vectors that go through such a chain in step.
+_IN_STEP = 2
+
+
+def initial_values(frame: Frame, num_rows: int, at: Position, panel: Panel) -> list[Val]:
+    """What the accumulators of a tile start from."""
+    e, init = frame.emitter, frame.problem.nest.init
+    count = num_rows * panel.num_vectors
+    if init is None:
+        return [e.constant(frame.type, 0.0)] * count
+    return _elementwise(frame, init, num_rows, at, panel, None)
+
+
+def finishes_in_memory(problem: Contraction) -> bool:
+    """Whether the sums of a tile leave the registers before they are finished.
+
+    A chain of dependent operations for each of the sums, one after the other, waits for every one of them
+    where the registers are full of sums: 22 cycles for a vector's GELU, of which the multiplications are 9.
+    """
+    finish = problem.nest.finish
+    parts = finish.walk() if finish is not None else ()
+    return any(isinstance(p, Call) and FUNCTIONS[p.function].cost_flop >= _LONG_FUNCTION_FLOP for p in parts)
+
+
+def finish_in_memory(frame: Frame, num_rows: int, at: Position, panel: Panel, sums: Val) -> None:
+    """Finish a tile's sums, which lie in memory row by row, in a loop over the rows, and store them."""
+    e, problem = frame.emitter, frame.problem
+    nest, lanes = problem.nest, frame.panels.lanes
+    finish, dtype = nest.finish, nest.write.operand.dtype
+    assert finish is not None
+    groups = range(0, panel.num_vectors, _IN_STEP)
+
+    def width(first: int) -> int:
+        return lanes * (min(first + _IN_STEP, panel.num_vectors) - first)
+
+    def active(first: int) -> int:
+        return min(width(first), (panel.num_vectors - 1 - first) * lanes + panel.active)
+
+    def read(index: int, first: int, row: Int) -> Val:
+        position = problem.extra_reads.index(index)
+        operand = nest.reads[index].operand
+        column_step = problem.vector.extras[position]
+        elements = e.add(at.extras[position], e.mul(row, problem.row.extras[position]))
+        elements = e.add(elements, first * lanes * column_step)
+        pointer = frame.moved(frame.extra_pointers[position], elements, operand.dtype.size_bytes)
+        return load_lanes(e, operand.dtype, pointer, width(first), stride=column_step, active=active(first))
+
+    of_columns = {
+        (index, first): read(index, first, 0)
+        for index, step in zip(problem.extra_reads, problem.row.extras, strict=True)
+        if step == 0 and index in reads_of(finish)
+        for first in groups
+    }
+
+    def finish_row(row: Int, _: Sequence[Val]) -> None:
+        for first in groups:
+
+            def reads(index: int, first: int = first) -> Val:
+                known = of_columns.get((index, first))
+                return read(index, first, row) if known is None else known
+
+            number = e.add(e.mul(row, panel.num_vectors), first)
+            pointer = e.gep(sums, e.mul(number, frame.type.size_bytes))
+            total = e.load(vec(frame.type.element, width(first)), pointer)
+            value = emit_expr(e, finish, reads, total, lanes=width(first))
+            elements = e.add(e.add(at.c, e.mul(row, problem.row.c)), first * lanes)
+            store_lanes(e, dtype, value, frame.pointer("c", elements, dtype.size_bytes), active=active(first))
+
+    e.loop(0, num_rows, 1, finish_row)
+
+
+def store_tile(frame: Frame, num_rows: int, at: Position, panel: Panel, accumulators: list[Val]) -> None:
+    """Finish the sums of a tile and store them."""
+    e, nest = frame.emitter, frame.problem.nest
+    if nest.finish is not None:
+        accumulators = _elementwise(frame, nest.finish, num_rows, at, panel, accumulators)
+    dtype = nest.write.operand.dtype
+    base = frame.pointer("c", at.c, dtype.size_bytes)
+    for r in range(num_rows):
+        for j in range(panel.num_vectors):
+            offset = r * frame.problem.row.c + j * frame.panels.lanes
+            store_lanes(
+                e,
+                dtype,
+                accumulators[r * panel.num_vectors + j],
+                e.gep(base, offset * dtype.size_bytes),
+                active=frame.active(panel, j),
+            )
+
+
+def _elementwise(
+    frame: Frame, expression: Expr, num_rows: int, at: Position, panel: Panel, accumulators: list[Val] | None
+) -> list[Val]:
+    """The expression for every vector of the tile; operands that do not vary by row are read once."""
+    e, problem = frame.emitter, frame.problem
+    lanes = frame.panels.lanes
+    loaded: dict[tuple[int, int, int], Val] = {}
+
+    def read(index: int, row: int, vector: int) -> Val:
+        position = problem.extra_reads.index(index)
+        operand = problem.nest.reads[problem.extra_reads[position]].operand
+        row_step, column_step = problem.row.extras[position], problem.vector.extras[position]
+        key = (position, row if row_step else 0, vector if column_step else 0)
+        if key not in loaded:
+            elements = e.add(at.extras[position], key[1] * row_step + key[2] * lanes * column_step)
+            pointer = frame.moved(frame.extra_pointers[position], elements, operand.dtype.size_bytes)
+            loaded[key] = load_lanes(
+                e, operand.dtype, pointer, lanes, stride=column_step, active=frame.active(panel, vector)
+            )
+        return loaded[key]
+
+    result: list[Val] = []
+    for r in range(num_rows):
+        for j in range(panel.num_vectors):
+            reads = partial(read, row=r, vector=j)
+            accumulator = accumulators[r * panel.num_vectors + j] if accumulators else None
+            result.append(emit_expr(e, expression, reads, accumulator, lanes=lanes))
+    return result

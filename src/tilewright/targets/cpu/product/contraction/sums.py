@@ -1,0 +1,188 @@
+"""The innermost loops of a contraction: summed steps around the FMAs of one register tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.targets.cpu.arrangements import COMPACT_BYTES
+from tilewright.targets.cpu.emit.values import Int, Val
+from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
+from tilewright.targets.cpu.product.contraction.frame import Frame, Panel
+from tilewright.targets.cpu.product.contraction.lanes import load_compact, load_lanes
+from tilewright.targets.cpu.product.contraction.match import Loop, Spread
+
+
+@dataclass(slots=True, eq=False)
+class Sums:
+    """Emits the sums of tiles; `totals` is memory for those of blocks, where sums are cut into such.
+
+    `next_panel` is where to fetch from meanwhile, None for nothing; `part_range` the parts of `BLOCK_STEPS`
+    steps that are summed now, None for all.
+    """
+
+    frame: Frame
+    totals: Val | None
+    next_panel: Val | None = None
+    part_range: tuple[Int, Int] | None = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether totals are in memory, and accumulators start from zero in each block."""
+        return self.totals is not None
+
+    def total(self, number: int) -> Val:
+        """Where the running total of an accumulator lies between blocks."""
+        assert self.totals is not None
+        return self.frame.emitter.gep(self.totals, number * self.frame.type.size_bytes)
+
+    def steps(
+        self,
+        loops: Sequence[Loop],
+        rows: Sequence[int],
+        a: Int,
+        b: Int,
+        panel: Panel,
+        accumulators: list[Val],
+    ) -> list[Val]:
+        """The remaining summed loops, neighbours merged where A walks on evenly, around the FMAs."""
+        e = self.frame.emitter
+        local = [replace(x, b=panel.step_strides[x.name], c=0, extras=()) for x in loops]
+        merged: list[Loop] = []
+        for x in local:
+            if merged and merged[-1].a == x.a * x.extent and merged[-1].b == x.b * x.extent:
+                merged[-1] = replace(x, extent=x.extent * merged[-1].extent)
+            else:
+                merged.append(x)
+
+        def nested(depth: int, a: Int, b: Int, carried: Sequence[Val]) -> list[Val]:
+            if depth == len(merged):
+                return self._multiply(rows, a, b, panel, carried)
+            loop = merged[depth]
+            is_innermost = depth == len(merged) - 1
+            unroll = self._unroll(loop.extent, len(carried)) if is_innermost else 1
+            return counted(depth, a, b, 0, loop.extent, unroll, carried)
+
+        def counted(
+            depth: int, a: Int, b: Int, low: Int, high: Int, unroll: int, carried: Sequence[Val]
+        ) -> list[Val]:
+            loop = merged[depth]
+
+            def body(index: Int, values: Sequence[Val]) -> Sequence[Val]:
+                for step in range(unroll):
+                    at = e.add(index, step)
+                    values = nested(
+                        depth + 1, e.add(a, e.mul(at, loop.a)), e.add(b, e.mul(at, loop.b)), values
+                    )
+                return values
+
+            return e.loop(low, high, unroll, body, [(self.frame.type, v) for v in carried], nonempty=True)
+
+        def blocked(depth: int, a: Int, b: Int) -> None:
+            """Run the loops from `depth` on in blocks, each summed from zero and added to the totals."""
+            zeros = [e.constant(self.frame.type, 0.0)] * (len(rows) * panel.num_vectors)
+            steps = prod(x.extent for x in merged[depth:])
+            if steps <= MAX_CHAIN_STEPS:
+                self._add_to_totals(rows, panel, nested(depth, a, b, zeros))
+                return
+            loop = merged[depth]
+            inner = steps // loop.extent
+            size = 1 if inner >= BLOCK_STEPS // 2 else -(-BLOCK_STEPS // inner)
+            parts = -(-loop.extent // size)
+
+            def block(part: Int, _: Sequence[Val]) -> None:
+                if size == 1:
+                    blocked(depth + 1, e.add(a, e.mul(part, loop.a)), e.add(b, e.mul(part, loop.b)))
+                    return
+                low = e.mul(part, size)
+                high = e.min(e.add(low, size), loop.extent)
+                unroll = self._unroll(size, len(zeros)) if loop.extent % size == 0 else 1
+                unroll = unroll if depth == len(merged) - 1 else 1
+                self._add_to_totals(rows, panel, counted(depth, a, b, low, high, unroll, zeros))
+
+            first, last = self.part_range or (0, parts)
+            e.loop(first, last, 1, block)
+
+        if self.is_blocked:
+            blocked(0, a, b)
+            return []
+        return nested(0, a, b, accumulators)
+
+    def _add_to_totals(self, rows: Sequence[int], panel: Panel, sums: Sequence[Val]) -> None:
+        e = self.frame.emitter
+        for number, value in enumerate(sums):
+            row, vector = divmod(number, panel.num_vectors)
+            pointer = self.total(rows[row] * panel.num_vectors + vector)
+            e.store(e.fadd(e.load(self.frame.type, pointer), value), pointer)
+
+    def _unroll(self, extent: int, num_accumulators: int) -> int:
+        """Steps per iteration: one suffices for full tiles, small ones would pay for the loop each step."""
+        for unroll in (4, 2):
+            if num_accumulators * unroll <= 16 and extent % unroll == 0:
+                return unroll
+        return 1
+
+    def _multiply(
+        self, rows: Sequence[int], a: Int, b: Int, panel: Panel, accumulators: Sequence[Val]
+    ) -> list[Val]:
+        """One step: the panel's vectors of B, and for each row one scalar of A times them."""
+        e, problem = self.frame.emitter, self.frame.problem
+        if problem.spread is not None:
+            return self._multiply_groups(problem.spread, rows, a, b, panel, accumulators)
+        b_operand, a_operand = self.frame.problem.b.operand, problem.a.operand
+        b_dtype = problem.dtype if self.frame.factor.is_packed else b_operand.dtype
+        lanes = self.frame.panels.lanes
+        at_b = self.frame.pointer("b", b, b_dtype.size_bytes)
+        vectors = self._compact_vectors(b, panel) if self.frame.factor.is_compact else []
+        for j in range(panel.num_vectors if not vectors else 0):
+            is_last = j == panel.num_vectors - 1
+            active = panel.active if is_last and not self.frame.factor.is_packed else lanes
+            pointer = e.gep(at_b, j * lanes * b_dtype.size_bytes)
+            vectors.append(load_lanes(e, b_dtype, pointer, lanes, active=active))
+        if self.next_panel is not None:
+            ahead = self.frame.moved(self.next_panel, b, b_dtype.size_bytes)
+            e.prefetch(ahead, locality=2)
+        at_a = self.frame.pointer("a", a, a_operand.dtype.size_bytes)
+        result: list[Val] = []
+        for number, r in enumerate(rows):
+            pointer = e.gep(at_a, r * problem.row.a * a_operand.dtype.size_bytes)
+            scalar = load_lanes(e, a_operand.dtype, pointer, 1)
+            spread = e.splat(scalar, lanes)
+            for j, vector in enumerate(vectors):
+                result.append(e.fma(spread, vector, accumulators[number * len(vectors) + j]))
+        return result
+
+    def _compact_vectors(self, b: Int, panel: Panel) -> list[Val]:
+        """A panel's vectors of B, whose elements lack their lowest byte."""
+        e, lanes = self.frame.emitter, self.frame.panels.lanes
+        at = self.frame.moved(self.frame.pointers["b"], e.mul(b, COMPACT_BYTES), 1)
+        places = (e.gep(at, COMPACT_BYTES * lanes * j) for j in range(panel.num_vectors))
+        return [load_compact(e, place, lanes) for place in places]
+
+    def _multiply_groups(
+        self,
+        spread: Spread,
+        rows: Sequence[int],
+        a: Int,
+        b: Int,
+        panel: Panel,
+        accumulators: Sequence[Val],
+    ) -> list[Val]:
+        """All steps within a group: each vector of A once, of which every step picks one element a group."""
+        e, problem, lanes = self.frame.emitter, self.frame.problem, self.frame.panels.lanes
+        dtype, sums = problem.a.operand.dtype, list(accumulators)
+        at_a = self.frame.pointer("a", a, dtype.size_bytes)
+        for j in range(panel.num_vectors):
+            vectors = []
+            for step in range(spread.size):
+                at = e.add(b, step * panel.step_strides[spread.loop.name] + j * lanes)
+                vectors.append(e.load(self.frame.type, self.frame.pointer("b", at, problem.dtype.size_bytes)))
+            for number, r in enumerate(rows):
+                shift = r * problem.row.a + j * lanes
+                loaded = load_lanes(e, dtype, e.gep(at_a, shift * dtype.size_bytes), lanes)
+                position = number * panel.num_vectors + j
+                for step, vector in enumerate(vectors):
+                    own = [lane // spread.size * spread.size + step for lane in range(lanes)]
+                    sums[position] = e.fma(e.shuffle(loaded, None, own), vector, sums[position])
+        return sums

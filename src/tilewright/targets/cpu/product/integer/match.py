@@ -1,0 +1,368 @@
+"""Recognise sums of products of bytes, and bring them into the form that multiplies four steps at once.
+
+The body of such a nest is `(a - a_zero) * (b - b_zero)` in int32. Instructions multiply unsigned by signed
+bytes and add four products to each int32 sum, so A is taken as unsigned bytes, B as signed ones (signs
+change by flipping the top bit, which moves the zero point by 128), and with these
+
+    sum (a - za) * (b - zb) = sum a*b - za * sum b - zb * sum a + steps * za * zb
+
+where `sum b` is known per column at compile time, and `sum a` is only needed where zb is not zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from tilewright.ir.contraction import Centred, contraction_of
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, Read, cast, reads_of, select
+from tilewright.ir.nest import Access, Affine, Dim, Nest, Operand, affine
+from tilewright.ir.ops.integer import inside
+from tilewright.records import dataclass
+from tilewright.targets.cpu.addresses import access_walk, walk
+from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
+from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
+from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
+from tilewright.targets.cpu.product.contraction.match import Loop
+
+BYTES = (DType.UINT8, DType.INT8)
+TILE_BYTES_PER_ROW = 64
+# A window with more positions would make too much code: each is unrolled.
+_MAX_TAPS = 81
+# What reading whole words may touch behind the last element of a staged factor.
+_SLACK_BYTES = 64
+
+
+def product_of(nest: Nest) -> tuple[Centred, Centred] | None:
+    """Both factors of a contraction that multiplies centred bytes in int32."""
+    form = contraction_of(nest)
+    if form is None or form.dtype is not DType.INT32 or form.centred is None:
+        return None
+    used = [i for f in form.centred for i in (f.read, f.zero_read) if i is not None]
+    return form.centred if all(nest.reads[i].operand.dtype in BYTES for i in used) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IntegerProblem:
+    """A sum of byte products as the kernel sees it; `staging` first copies A to where words can be read.
+
+    `contraction` describes the loops (A's strides are those of the staged copy), `run` the innermost summed
+    loops, whose steps lie side by side in A: they are read in words of four, the last one filled with
+    products of zero. `a_zero` and `b_zero` belong to the bytes as the instructions take them: unsigned and
+    signed.
+    """
+
+    contraction: Contraction
+    staging: Nest | None
+    outer_steps: tuple[Loop, ...]
+    run: tuple[Loop, ...]
+    a_zero: int
+    a_zero_operand: Operand | None
+    b_zero: int
+    flips_a: bool
+    flips_b: bool
+    in_tiles: bool = False
+    a_is_signed: bool = False
+    is_depthwise: bool = False
+
+    def with_signed_a(self) -> IntegerProblem:
+        """The same where instructions take A's signed bytes as they are."""
+        return replace(self, a_zero=self.a_zero - 128, flips_a=False, a_is_signed=True)
+
+    @property
+    def run_length(self) -> int:
+        """Steps in a run."""
+        return prod(x.extent for x in self.run)
+
+    @property
+    def filled_length(self) -> int:
+        """Steps of a run in whole words."""
+        return -(-self.run_length // STEPS_PER_WORD) * STEPS_PER_WORD
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of A that one instruction reads along a run: a word, or a row of a tile."""
+        return min(TILE_BYTES_PER_ROW, self.filled_length) if self.in_tiles else STEPS_PER_WORD
+
+    @property
+    def steps_per_run(self) -> int:
+        """Instructions that read a run."""
+        return -(-self.filled_length // self.step_bytes)
+
+    @property
+    def packed_steps(self) -> tuple[int, ...]:
+        """Which step of the run each packed byte of a column belongs to; -1 for none.
+
+        The last row of a tile would reach beyond the run: it begins earlier instead, and what it reads again
+        is multiplied by zero.
+        """
+        positions: list[int] = []
+        for number in range(self.steps_per_run):
+            first = self.step_start(number)
+            fresh = number * self.step_bytes
+            positions += [
+                p if fresh <= p < self.run_length else -1 for p in range(first, first + self.step_bytes)
+            ]
+        return tuple(positions)
+
+    def step_start(self, number: int) -> int:
+        """Where in the run an instruction begins to read."""
+        return min(number * self.step_bytes, self.filled_length - self.step_bytes)
+
+    @property
+    def run_words(self) -> int:
+        """Packed words of a run."""
+        return self.steps_per_run * self.step_bytes // STEPS_PER_WORD
+
+    @property
+    def num_words(self) -> int:
+        """Words of all summed steps."""
+        return self.run_words * prod(x.extent for x in self.outer_steps)
+
+    @property
+    def num_steps(self) -> int:
+        """Summed products of one output element."""
+        return self.run_length * prod(x.extent for x in self.outer_steps)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sides:
+    """Both factors, and A as the kernel will read it: in place, or staged."""
+
+    a: Centred
+    b: Centred
+    source: Access
+    staging: Nest | None
+
+    def problem(
+        self, contraction: Contraction, outer_steps: tuple[Loop, ...], run: tuple[Loop, ...]
+    ) -> IntegerProblem:
+        """What they make of the nest's loops."""
+        nest = contraction.nest
+        a_signed = contraction.nest.reads[self.a.read].operand.dtype is DType.INT8
+        staged_from = None if self.staging is None else self.staging.reads[0].operand.dtype
+        b_unsigned = nest.reads[self.b.read].operand.dtype is DType.UINT8
+        return IntegerProblem(
+            contraction=contraction,
+            staging=self.staging,
+            outer_steps=outer_steps,
+            run=run,
+            a_zero=self.a.zero + 128 * (a_signed or staged_from is DType.INT8),
+            a_zero_operand=None if self.a.zero_read is None else nest.reads[self.a.zero_read].operand,
+            b_zero=self.b.zero - 128 * b_unsigned,
+            flips_a=a_signed,
+            flips_b=b_unsigned,
+        )
+
+
+def match_integer(
+    nest: Nest, layouts: Layouts, *, constants: frozenset[OperandKey], next_local: int
+) -> IntegerProblem | Declined:
+    """The nest as sums of byte products with a constant factor, or why it is none that we generate."""
+    sides = _sides(nest, layouts, constants, next_local)
+    if isinstance(sides, Declined):
+        return sides
+    a, b = sides.a.read, sides.b.read
+    plain = replace(
+        nest,
+        reads=tuple(sides.source if i == a else r for i, r in enumerate(nest.reads)),
+        body=Read(a, DType.INT32) * Read(b, DType.INT32),
+    )
+    layouts = _with_staged(layouts, sides.source)
+    contraction = match_contraction(plain, layouts, dtypes=(DType.INT32,))
+    if isinstance(contraction, Declined):
+        return contraction
+    if contraction.b_read != b:
+        return Declined("the contiguous output dim selects elements of the factor that is not constant")
+    run, _ = _run_of(sides.source, nest, layouts)
+    inner = [x for x in contraction.inner if x.name not in run]
+    by_name = {x.name: x for x in contraction.inner}
+    outer_steps = tuple(sorted(inner, key=lambda x: (-abs(x.a), x.name)))
+    return sides.problem(contraction, outer_steps, tuple(by_name[name] for name in reversed(run)))
+
+
+def match_depthwise(
+    nest: Nest, layouts: Layouts, *, constants: frozenset[OperandKey], next_local: int
+) -> IntegerProblem | Declined:
+    """The nest as sums per channel: each channel of the result comes from its own channel of A.
+
+    Channels lie side by side in A and in the result, and only positions of a window are summed. The summed
+    loops are `outer_steps`; there is no run.
+    """
+    channel = _own_channel(nest, layouts)
+    if isinstance(channel, Declined):
+        return channel
+    sides = _sides(nest, layouts, constants, next_local, words=False)
+    if isinstance(sides, Declined):
+        return sides
+    layouts = _with_staged(layouts, sides.source)
+    reads = tuple(sides.source if i == sides.a.read else r for i, r in enumerate(nest.reads))
+    plain = replace(nest, reads=reads)
+    extra_reads = tuple(sorted(reads_of(nest.init, nest.finish)))
+    touched = [reads[sides.a.read], reads[sides.b.read], nest.write, *(reads[i] for i in extra_reads)]
+    steps: list[dict[str, int]] = []
+    offsets: list[int] = []
+    for access in touched:
+        found = Declined("a reshaped view") if access.view is not None else access_walk(access, layouts)
+        if isinstance(found, Declined):
+            return found
+        steps.append(found[0])
+        offsets.append(found[1])
+
+    def loop(dim: Dim) -> Loop:
+        a, b, c, *extras = (s.get(dim.name, 0) for s in steps)
+        return Loop(dim.name, dim.extent, a, b, c, tuple(extras), dim.rows)
+
+    loops = {d.name: loop(d) for d in nest.dims if d.extent > 1 or d.name == channel}
+    parallel = [loops[d.name] for d in nest.parallel_dims if d.name in loops and d.name != channel]
+    inner = tuple(loops[d.name] for d in nest.reduce_dims if d.name in loops)
+    if any(x.b for x in parallel) or steps[0].get(channel) != 1 or not all(x.a for x in inner):
+        return Declined("not one window of positions for each channel")
+    if prod(x.extent for x in inner) > _MAX_TAPS:
+        return Declined("a window of so many positions that its code would be long")
+    row = min(parallel, key=lambda x: (abs(x.c), x.name), default=None)
+    outer = tuple(sorted((x for x in parallel if x is not row), key=lambda x: (-abs(x.a), x.name)))
+    contraction = Contraction(
+        nest=plain,
+        dtype=DType.INT32,
+        a=reads[sides.a.read],
+        b=reads[sides.b.read],
+        a_read=sides.a.read,
+        b_read=sides.b.read,
+        extra_reads=extra_reads,
+        vector=loops[channel],
+        row=row or Loop("", 1, 0, 0, 0, (0,) * len(extra_reads)),
+        outer=outer,
+        inner=inner,
+        windows=(),
+        a_offset=offsets[0],
+        b_offset=offsets[1],
+        c_offset=offsets[2],
+        extra_offsets=tuple(offsets[3:]),
+    )
+    return replace(sides.problem(contraction, inner, ()), is_depthwise=True)
+
+
+def _own_channel(nest: Nest, layouts: Layouts) -> str | Declined:
+    """The dim that is contiguous in the result and moves along one axis of A alone."""
+    factors = product_of(nest)
+    written = access_walk(nest.write, layouts)
+    if factors is None or isinstance(written, Declined) or nest.write.view is not None:
+        return Declined("not a sum of products of bytes")
+    channel = next((d.name for d in nest.parallel_dims if d.extent > 1 and written[0].get(d.name) == 1), None)
+    for factor in factors:
+        if channel is None or channel not in nest.reads[factor.read].dims():
+            return Declined("no dim of channels in both factors")
+    assert channel is not None
+    return channel
+
+
+def _with_staged(layouts: Layouts, source: Access) -> Layouts:
+    return {**layouts, source.operand.key: layouts.get(source.operand.key, Layout.row_major(1))}
+
+
+def _sides(
+    nest: Nest, layouts: Layouts, constants: frozenset[OperandKey], next_local: int, *, words: bool = True
+) -> _Sides | Declined:
+    """The factors of a nest and how A is read: without `words`, single bytes are enough."""
+    factors = product_of(nest)
+    if factors is None:
+        return Declined("not a sum of products of bytes")
+    if nest.num_iterations == 0:
+        return Declined("no iterations")
+    known = [f for f in factors if nest.reads[f.read].operand.key in constants]
+    if len(known) != 1:
+        return Declined("not exactly one factor is constant")
+    b = known[0]
+    a = factors[1] if b is factors[0] else factors[0]
+    if b.zero_read is not None:
+        return Declined("the zero point of the constant factor differs by column")
+    if a.zero_read is not None and any(i != Affine() for i in nest.reads[a.zero_read].index):
+        return Declined("the zero point of the factor that is not constant differs by row")
+    access = nest.reads[a.read]
+    if access.view is not None or any(not isinstance(i, Affine) for i in access.index):
+        return Declined("a factor read through a reshape or a table")
+    if access.fill is not None and not a.guarded and (a.zero_read is not None or access.fill != a.zero):
+        return Declined("padding with something else than the zero point")
+    if any(i in reads_of(nest.init, nest.finish) for i in (a.read, b.read)):
+        return Declined("a factor is also read by the epilogue")
+    in_words = not words or _run_of(access, nest, layouts)[1] % STEPS_PER_WORD == 0
+    if _leaves(access, nest) or not in_words:
+        staging, source = _staged(access, nest, layouts, next_local, a, words)
+        return _Sides(a, b, source, staging)
+    return _Sides(a, b, replace(access, fill=None), None)
+
+
+def _leaves(access: Access, nest: Nest) -> bool:
+    extents = nest.extents
+    return any(
+        isinstance(i, Affine) and not 0 <= i.bounds(extents)[0] <= i.bounds(extents)[1] < size
+        for i, size in zip(access.index, access.shape, strict=True)
+    )
+
+
+def _run_of(access: Access, nest: Nest, layouts: Layouts) -> tuple[list[str], int]:
+    """Summed dims that together walk through neighbouring bytes, innermost first, and their steps."""
+    strides = layouts.get(access.operand.key, Layout.row_major(1)).strides(access.shape)
+    walked = walk(access.index, strides)
+    assert walked is not None
+    steps, _ = walked
+    run: list[str] = []
+    length = 1
+    left = {d.name: d.extent for d in nest.reduce_dims if d.extent > 1}
+    while True:
+        found = next((n for n in left if steps.get(n, 0) == length), None)
+        if found is None:
+            return run, length
+        run.append(found)
+        length *= left.pop(found)
+
+
+def _staged(
+    access: Access, nest: Nest, layouts: Layouts, position: int, a: Centred, words: bool
+) -> tuple[Nest, Access]:
+    """A nest that copies the elements A reads, with its padding, and A read from there.
+
+    The copy holds unsigned bytes and some more than it needs, so that words may be read beyond the last
+    element. With `words` an axis of summed elements is innermost.
+    """
+    operand, extents = access.operand, nest.extents
+    reduced = {d.name for d in nest.reduce_dims if d.extent > 1}
+    bounds: list[tuple[int, int]] = []
+    walked: list[bool] = []
+    for index in access.index:
+        assert isinstance(index, Affine)
+        bounds.append(index.bounds(extents))
+        walked.append(any(name in reduced and c == 1 for name, c in index.terms))
+    strides = layouts[operand.key].strides(access.shape)
+    order = sorted(range(len(bounds)), key=lambda axis: (-strides[axis], axis))
+    if words and order and not walked[order[-1]] and any(walked):
+        last = next(axis for axis in reversed(order) if walked[axis])
+        order = [*(axis for axis in order if axis != last), last]
+    steps = [0] * len(bounds)
+    total = 1
+    for axis in reversed(order):
+        steps[axis] = total
+        total *= bounds[axis][1] - bounds[axis][0] + 1
+    dims = tuple(Dim(f"s{axis}", bounds[axis][1] - bounds[axis][0] + 1) for axis in order)
+    target = Operand("local", position, DType.UINT8, (total + _SLACK_BYTES,))
+    place = tuple(affine(f"s{axis}", low) for axis, (low, _) in enumerate(bounds))
+    source = Access(operand, place, fill=a.zero)
+    if all(low >= 0 and high < size for (low, high), size in zip(bounds, access.shape, strict=True)):
+        source = replace(source, fill=None)
+    reads: tuple[Access, ...] = (source,)
+    value: Expr = Read(0, operand.dtype)
+    if source.fill is not None and a.zero_read is not None:
+        zero = nest.reads[a.zero_read]
+        reads = (source, zero)
+        value = select(inside(source), value, Read(1, zero.operand.dtype))
+    if operand.dtype is DType.INT8:
+        value = cast(cast(value, DType.INT32) + 128, DType.UINT8)
+    write = Access(target, (affine(*((f"s{axis}", step) for axis, step in enumerate(steps))),))
+    terms: list[str | int | tuple[str, int]] = []
+    for index, step, (low, _) in zip(access.index, steps, bounds, strict=True):
+        assert isinstance(index, Affine)
+        terms += [(name, c * step) for name, c in index.terms]
+        terms.append((index.offset - low) * step)
+    return Nest(dims, reads, write, value), Access(target, (affine(*terms),))

@@ -1,0 +1,112 @@
+"""What the parts of a matrix-unit kernel share while it is emitted: where positions, planes and sums lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import field
+
+from tilewright.records import dataclass
+from tilewright.targets.cpu.emit.emitter import Emitter
+from tilewright.targets.cpu.emit.values import PTR, Int, Type, Val, vec
+from tilewright.targets.cpu.product.matrix.match import Axis, MatrixProblem
+from tilewright.targets.cpu.product.matrix.plan import Grid, MatrixPlan
+from tilewright.targets.cpu.product.matrix.tiles import TILE_BYTES_PER_ROW, TILE_COLUMNS, Block
+
+INDEX_TYPES = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+"""LLVM's types of elements by their bytes, for addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one chunk covers: units [first, last), and the image they belong to.
+
+    Without a window the positions of the last unit end at `end`.
+    """
+
+    batch: Int
+    first: Int
+    last: Int
+    end: Int
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """One panel's columns: the first of them, its tiles, the lanes of the last tile that exist."""
+
+    first: Int
+    block: Block
+    active: int
+
+
+@dataclass(slots=True)
+class Frame:
+    """The fixed facts of one kernel, and the addresses of its arguments once the function has begun."""
+
+    problem: MatrixProblem
+    plan: MatrixPlan
+    emitter: Emitter
+    pointers: dict[str, Val] = field(default_factory=dict)
+    extra_pointers: tuple[Val, ...] = ()
+
+    @property
+    def grid(self) -> Grid:
+        """How positions lie in the planes."""
+        return self.plan.grid
+
+    @property
+    def type(self) -> Type:
+        """One row of a tile of sums."""
+        return vec("float", TILE_COLUMNS)
+
+    def plane(self, step: Int, phase: int, piece: Int) -> Int:
+        """Bytes from the first plane to that of a step of the depth, a phase and a piece."""
+        e, plan = self.emitter, self.plan
+        plane = e.mul(e.add(piece, phase * plan.num_pieces), plan.plane_bytes)
+        return e.add(e.mul(step, plan.step_bytes), plane)
+
+    def origin(self, position: Int) -> Int:
+        """Bytes from the start of the planes to a position of the chunk, in the first of its planes.
+
+        Without a window a block's planes follow one another, in the order in which its steps load them.
+        """
+        e, plan = self.emitter, self.plan
+        if self.grid.has_window:
+            return e.mul(position, TILE_BYTES_PER_ROW)
+        size = plan.block.num_positions
+        block = e.mul(e.udiv(position, size), plan.planes_bytes)
+        return e.add(block, e.mul(e.urem(position, size), TILE_BYTES_PER_ROW))
+
+    def walk(self, position: Int, start: Int, step: Callable[[Axis], int]) -> Int:
+        """`start` plus the steps of every axis to a position counted over all of them."""
+        e, axes = self.emitter, self.problem.axes
+        total, rest = start, position
+        for number, x in enumerate(reversed(axes)):
+            is_outermost = number == len(axes) - 1
+            index = rest if is_outermost else e.urem(rest, x.extent)
+            rest = rest if is_outermost else e.udiv(rest, x.extent)
+            total = e.add(total, e.mul(index, step(x)))
+        return total
+
+    def batch_offset(self, batch: Int, start: Int, step: Callable[[Axis], int]) -> Int:
+        """`start` plus the steps of the axes outside a chunk's image to one of all its images."""
+        e, axes = self.emitter, self.problem.axes[:-2]
+        total, rest = start, batch
+        for number, x in enumerate(reversed(axes)):
+            is_outermost = number == len(axes) - 1
+            total = e.add(total, e.mul(rest if is_outermost else e.urem(rest, x.extent), step(x)))
+            rest = rest if is_outermost else e.udiv(rest, x.extent)
+        return total
+
+    def pointer(self, name: str, elements: Int, element_bytes: int) -> Val:
+        """The address of an element of an argument."""
+        e, base = self.emitter, self.pointers[name]
+        if isinstance(elements, int) and elements == 0:
+            return base
+        return e.op(f"getelementptr {INDEX_TYPES[element_bytes]}, ptr {base}, i64 {elements}", PTR)
+
+    def block_sums(self, number: Int) -> Val:
+        """Where the sums of a block of the chunk wait."""
+        e, plan = self.emitter, self.plan
+        if plan.num_passes == 1:
+            return self.pointers["sums"]
+        return e.gep(self.pointers["sums"], e.mul(number, plan.block_sums_bytes))

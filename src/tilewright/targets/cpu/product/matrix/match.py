@@ -1,0 +1,217 @@
+"""Recognise what the matrix unit multiplies: a grid of output positions, a window, a depth, constant weights.
+
+A is read as *positions* (pixels, rows) whose summed elements, the *depth*, lie side by side. Each axis of the
+grid has output positions and, where the operator slides a window, taps: the input index along the axis is
+`step * position + tap_step * tap + offset`. Products without a window (matrix products, pointwise
+convolutions, strided ones too) have axes without taps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.nest import Affine, Nest, RowsOf
+from tilewright.records import dataclass
+from tilewright.targets.cpu.addresses import matched_walk
+from tilewright.targets.cpu.kernel import Declined, Layout, Layouts
+from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
+
+# A window with more taps would make too much code: every tap is unrolled.
+_MAX_TAPS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of the grid of output positions.
+
+    `a` are the elements of A between neighbouring *input* indices, `c` and `extras` those of the result and
+    of the epilogue's operands between neighbouring output positions, `tap_b` those of B between taps.
+    Input indices outside [0, `size`) read zero. With `rows`, a run may ask for the first positions only.
+    """
+
+    extent: int
+    a: int
+    c: int
+    extras: tuple[int, ...]
+    step: int = 1
+    num_taps: int = 1
+    tap_step: int = 1
+    tap_b: int = 0
+    offset: int = 0
+    size: int = 0
+    rows: RowsOf | None = None
+
+    @property
+    def is_window(self) -> bool:
+        """Whether several taps, or padding, make input indices differ from output positions."""
+        return self.num_taps > 1
+
+    def collapses_into(self, outer: Axis) -> bool:
+        """Whether `outer` and this axis walk like one axis in every operand."""
+        if self.is_window or outer.is_window:
+            return False
+        n = self.extent
+        same = all(o == i * n for o, i in zip(outer.extras, self.extras, strict=True))
+        return outer.step * outer.a == self.step * self.a * n and outer.c == self.c * n and same
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatrixProblem:
+    """A contraction on the matrix unit. Offsets and strides count elements.
+
+    `axes` are outermost first: batch axes without a window, then at most the last two with one. `depth` are
+    the summed elements side by side in A, `depth_b` the elements of B between them; `columns` the output
+    elements side by side, `columns_b` and `columns_extras` the elements between them elsewhere.
+    """
+
+    contraction: Contraction
+    axes: tuple[Axis, ...]
+    depth: int
+    depth_b: int
+    columns: int
+    columns_b: int
+    columns_extras: tuple[int, ...]
+    a_offset: int
+    b_offset: int
+    c_offset: int
+    extra_offsets: tuple[int, ...]
+
+    @property
+    def nest(self) -> Nest:
+        """The nest that it is."""
+        return self.contraction.nest
+
+    @property
+    def has_window(self) -> bool:
+        """Whether several taps read neighbouring positions."""
+        return any(x.is_window for x in self.axes)
+
+    @property
+    def num_taps(self) -> int:
+        """Taps of the whole window."""
+        return prod(x.num_taps for x in self.axes)
+
+    @property
+    def num_positions(self) -> int:
+        """Rows of the product."""
+        return prod(x.extent for x in self.axes)
+
+    @property
+    def row_loop(self) -> RowsOf | None:
+        """Of the outermost axis, where a run may have fewer of its rows."""
+        return self.axes[0].rows
+
+
+def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
+    """The nest as a product for the matrix unit, or why it is none."""
+    contraction = match_contraction(nest, layouts)
+    if isinstance(contraction, Declined):
+        return contraction
+    if contraction.dtype is not DType.FLOAT32:
+        return Declined(f"products of {contraction.dtype}: the matrix unit splits float32")
+    a, b, c = (matched_walk(x, layouts) for x in (contraction.a, contraction.b, nest.write))
+    extras = [matched_walk(nest.reads[i], layouts) for i in contraction.extra_reads]
+    extents, vector = nest.extents, contraction.vector.name
+    rows_of = {d.name: d.rows for d in nest.dims}
+    parallel = [d.name for d in nest.parallel_dims if d.extent > 1 and d.name != vector]
+    if any(b[0].get(n) for n in parallel):
+        return Declined("the weights differ between positions")
+    if any(not a[0].get(n) for n in parallel):
+        return Declined("an output dim moves neither factor")
+    depth = _depth(nest, a[0], b[0])
+    if isinstance(depth, Declined):
+        return depth
+    names, depth_extent, depth_b = depth
+    axes: list[Axis] = []
+    start = a[1]
+    steps = Layout.row_major(0) if contraction.a.view is None else Layout.row_major(len(contraction.a.view))
+    layout = layouts[contraction.a.operand.key] if contraction.a.view is None else steps
+    for stride, index, size in zip(
+        layout.strides(contraction.a.shape), contraction.a.index, contraction.a.shape, strict=True
+    ):
+        assert isinstance(index, Affine)
+        terms = [(n, k) for n, k in index.terms if extents[n] > 1 and n not in names]
+        if not terms:
+            continue
+        positions = [t for t in terms if t[0] in parallel]
+        taps = [t for t in terms if t[0] not in parallel]
+        if len(positions) > 1 or len(taps) > 1 or any(n in names for n, _ in index.terms if extents[n] > 1):
+            return Declined("an axis of A that is more than a position and a tap")
+        if any(k < 1 for _, k in terms):
+            return Declined("a window that runs backwards")
+        position, step = positions[0] if positions else ("", 1)
+        tap, tap_step = taps[0] if taps else ("", 1)
+        is_window = bool(taps)
+        if is_window:
+            start -= stride * index.offset
+        axes.append(
+            Axis(
+                extent=extents.get(position, 1),
+                a=stride,
+                c=c[0].get(position, 0),
+                extras=tuple(x[0].get(position, 0) for x in extras),
+                step=step,
+                num_taps=extents[tap] if taps else 1,
+                tap_step=tap_step,
+                tap_b=b[0].get(tap, 0),
+                offset=index.offset if is_window else 0,
+                size=size,
+                rows=None if taps else rows_of.get(position),
+            )
+        )
+    if sum(x.extent > 1 for x in axes) < len(parallel):
+        return Declined("an output dim moves along two axes of A")
+    ordered = _ordered(axes, len(extras))
+    if isinstance(ordered, Declined):
+        return ordered
+    return MatrixProblem(
+        contraction=contraction,
+        axes=ordered,
+        depth=depth_extent,
+        depth_b=depth_b,
+        columns=extents[vector],
+        columns_b=b[0].get(vector, 0),
+        columns_extras=tuple(x[0].get(vector, 0) for x in extras),
+        a_offset=start,
+        b_offset=b[1],
+        c_offset=c[1],
+        extra_offsets=tuple(x[1] for x in extras),
+    )
+
+
+def _depth(nest: Nest, a: dict[str, int], b: dict[str, int]) -> tuple[set[str], int, int] | Declined:
+    """Names, extent and steps in B of the summed dims that lie side by side in A."""
+    summed = {d.name: d.extent for d in nest.reduce_dims if d.extent > 1}
+    innermost = next((n for n in summed if a.get(n) == 1), None)
+    if innermost is None or not b.get(innermost):
+        return Declined("the summed elements of A do not lie side by side")
+    names, extent, step = {innermost}, summed[innermost], b[innermost]
+    grown = True
+    while grown:
+        grown = False
+        for name, count in summed.items():
+            if name not in names and a.get(name) == extent and b.get(name) == step * extent:
+                names.add(name)
+                extent, grown = extent * count, True
+    return names, extent, step
+
+
+def _ordered(axes: Sequence[Axis], num_extras: int) -> tuple[Axis, ...] | Declined:
+    """Axes outermost first, those that walk as one merged; the windows last."""
+    found = sorted(axes, key=lambda x: -abs(x.a * x.step))
+    windows = [i for i, x in enumerate(found) if x.is_window]
+    if windows and windows[0] < len(found) - 2:
+        return Declined("a window along an outer axis")
+    if prod(x.num_taps for x in found) > _MAX_TAPS:
+        return Declined(f"a window of more than {_MAX_TAPS} taps")
+    merged: list[Axis] = []
+    for x in found:
+        if merged and x.collapses_into(merged[-1]):
+            outer = merged.pop()
+            rows = None if outer.rows is None else outer.rows.inside(x.extent)
+            x = replace(x, extent=x.extent * outer.extent, size=0, rows=rows)
+        merged.append(x)
+    return tuple(merged) if merged else (Axis(1, 0, 0, (0,) * num_extras),)

@@ -1,0 +1,427 @@
+"""The Winograd kernel: transform a block of tiles, multiply matrix by matrix, transform back and store.
+
+Condition of use: 3x3, steps of one, float32, constant weights, channels contiguous on both sides, groups of
+channels (if any) whose outputs are whole vectors. It beats
+the direct kernel where (tile + 2)² / tile² products instead of 9 outweigh the transforms and the larger
+weights: `winograd_gain` estimates that. F(2, 3) errs as the direct kernel does, F(4, 3) about three times as
+much, more with longer sums (`benchmarks/micro_winograd.py` measures it), and a NaN or an infinity reaches all
+outputs of the tiles that read it: a caller chooses.
+
+A chunk is one block of output tiles and, of one group of channels, some panels of outputs. Its scratch
+area holds V [matrix][tile][input channel], M [matrix][tile][panel column] and one patch for tiles that reach
+outside the image. Every output is the same sequence of operations whichever chunk computes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from tilewright.records import dataclass
+from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.values import I64, PTR, Bool, Int, Type, Val, vec
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import (
+    SYMBOL_PLACEHOLDER,
+    Kernel,
+    KernelArg,
+    name_by_content,
+    rows_operand,
+)
+from tilewright.targets.cpu.product.contraction.lanes import load_lanes
+from tilewright.targets.cpu.product.contraction.tiling import RowTile
+from tilewright.targets.cpu.product.winograd.epilogue import Epilogue, TileIndex, element_pointer
+from tilewright.targets.cpu.product.winograd.match import WinogradProblem
+from tilewright.targets.cpu.product.winograd.pack import pack_weights
+from tilewright.targets.cpu.product.winograd.plan import WinogradPlan
+from tilewright.targets.cpu.product.winograd.transform import (
+    Transform,
+    emit_input,
+    emit_output,
+    winograd_transform,
+)
+
+_FLOAT_BYTES = 4
+# Longer sums, by tile, are cut into equal blocks whose totals are added up in M: most of the error comes from
+# these sums, magnified by the output transform. Against one chain of 256 steps, blocks of 16 leave a quarter
+# of the error of F(4, 3), blocks of 64 half of that of F(2, 3), for less than 5 % of the time. Shorter ones
+# leave no less: what remains are the roundings of the transforms.
+MAX_CHAIN_STEPS = {2: 64, 4: 16}
+
+
+def generate_winograd(problem: WinogradProblem, plan: WinogradPlan, isa: Isa) -> Kernel:
+    """The kernel of a 3x3 convolution with constant weights."""
+    return _Generator(problem, plan, isa).kernel()
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Weights to fetch meanwhile: `num_vectors` from `pointer` on in every step."""
+
+    pointer: Val
+    num_vectors: int
+
+
+class _Generator:
+    """Emits one kernel; the attributes are the fixed facts of the problem and the arguments' addresses."""
+
+    def __init__(self, problem: WinogradProblem, plan: WinogradPlan, isa: Isa) -> None:
+        self.problem = problem
+        self.plan = plan
+        self.transform: Transform = winograd_transform(plan.tile)
+        self.size = self.transform.size
+        self.num_matrices = self.size**2
+        self.lanes = plan.panels.lanes
+        self.type: Type = vec("float", self.lanes)
+        self.emitter = Emitter(attributes=isa.function_attributes)
+        self.weights = pack_weights(problem, self.transform, plan.panels)
+        self.prefetches = self.weights.size_bytes > isa.caches.l2_bytes // 4
+        self.pointers: Mapping[str, Val] = {}
+        self.extra_pointers: tuple[Val, ...] = ()
+        self.matrix_index: Int = 0
+        self.group: Int = 0
+
+    def kernel(self) -> Kernel:
+        """The whole kernel."""
+        e, problem, plan = self.emitter, self.problem, self.plan
+        nest = problem.nest
+        extras = tuple(nest.reads[i].operand for i in problem.contraction.extra_reads)
+        args: tuple[KernelArg, ...] = (
+            problem.contraction.a.operand,
+            self.weights,
+            nest.write.operand,
+            *extras,
+        )
+        params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
+        with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
+            loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
+            self.extra_pointers = tuple(loaded[3:])
+            self.pointers = {
+                **dict(zip(("a", "b", "c"), loaded[:3], strict=True)),
+                "v": scratch,
+                "m": e.gep(scratch, plan.m_offset * _FLOAT_BYTES),
+                "patch": e.gep(scratch, plan.patch_offset * _FLOAT_BYTES),
+            }
+            has_rows = problem.row_loop is not None
+            self._chunk(chunk, e.load(I64, e.gep(block, 8 * len(args))) if has_rows else None)
+        symbol, text = name_by_content(e.text(), f"winograd{plan.tile}")
+        rows = max(t.rows for t in plan.row_tiles)
+        return Kernel(
+            symbol=symbol,
+            text=text,
+            num_chunks=plan.num_chunks,
+            args=(*args, rows_operand()) if has_rows else args,
+            scratch_bytes=plan.scratch_bytes,
+            template=f"winograd-{plan.tile}",
+            macs=problem.contraction.num_macs,
+            notes=(
+                f"tile {rows}x{plan.panels.width}",
+                f"{plan.num_blocks} blocks of {plan.block_tiles} tiles x {plan.panel_parts} panel groups",
+            ),
+        )
+
+    def _chunk(self, chunk: Val, num_rows: Val | None) -> None:
+        e, plan = self.emitter, self.plan
+        block, part = e.udiv(chunk, plan.panel_parts), e.urem(chunk, plan.panel_parts)
+        if self.problem.groups is not None:
+            block, self.group = e.udiv(block, plan.num_groups), e.urem(block, plan.num_groups)
+        if plan.num_blocks == 1:
+            block = 0
+            part = chunk if self.problem.groups is None else part
+        first, last = self._part(block, plan.num_blocks, plan.num_tiles)
+        first_panel, last_panel = self._part(part, plan.panel_parts, plan.panels.num_panels)
+        row_loop = self.problem.row_loop
+        if row_loop is None or num_rows is None:
+            self._block(first, last, first_panel, last_panel)
+            return
+        # A block takes as long for few tiles as for all of its own: those of a run fill its first blocks.
+        inside = plan.num_tiles // self.problem.batch[0].extent
+        end = e.min(last, e.mul(e.iterations(row_loop, num_rows), inside))
+        is_asked = e.compare("slt", first, end)
+        e.if_(is_asked, lambda: self._block(first, end, first_panel, last_panel))
+
+    def _block(self, first: Int, last: Int, first_panel: Int, last_panel: Int) -> None:
+        """Output tiles [first, last), panels [first_panel, last_panel)."""
+        e, plan = self.emitter, self.plan
+        self._transform_inputs(first, last)
+        panels = plan.panels
+        if panels.num_full:
+            e.loop(
+                first_panel,
+                e.min(last_panel, panels.num_full),
+                1,
+                lambda panel, _: self._panel(panel, panels.num_vectors, panels.width, first, last),
+            )
+        if panels.tail:
+            e.if_(
+                e.compare("eq", last_panel, panels.num_panels),
+                lambda: self._panel(panels.num_full, panels.tail_vectors, panels.tail, first, last),
+            )
+
+    def _part(self, part: Int, num_parts: int, extent: int) -> tuple[Int, Int]:
+        """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
+        e = self.emitter
+        return (
+            e.udiv(e.mul(part, extent), num_parts),
+            e.udiv(e.mul(e.add(part, 1), extent), num_parts),
+        )
+
+    def _tile(self, number: Int) -> TileIndex:
+        e, problem, tile = self.emitter, self.problem, self.plan.tile
+        columns, rows = problem.columns.num_tiles(tile), problem.rows.num_tiles(tile)
+        rest = e.udiv(number, columns)
+        column = e.mul(e.urem(number, columns), tile)
+        row = e.mul(e.urem(rest, rows) if problem.batch else rest, tile)
+        rest = e.udiv(rest, rows)
+        indices: list[Int] = []
+        for position, x in enumerate(reversed(problem.batch)):
+            is_outermost = position == len(problem.batch) - 1
+            indices.append(rest if is_outermost else e.urem(rest, x.extent))
+            rest = e.udiv(rest, x.extent)
+        return TileIndex(row, column, tuple(reversed(indices)), self.group)
+
+    def _all(self, conditions: Sequence[Bool]) -> Bool:
+        unknown = [c for c in conditions if isinstance(c, Val)]
+        if not all(c for c in conditions if isinstance(c, bool)):
+            return False
+        result: Bool = True
+        for condition in unknown:
+            result = condition if result is True else self.emitter.and_(result, condition)
+        return result
+
+    def _pointer(self, base: Val, elements: Int, element_bytes: int = _FLOAT_BYTES) -> Val:
+        return element_pointer(self.emitter, base, elements, element_bytes)
+
+    # Inputs.
+
+    def _transform_inputs(self, first: Int, last: Int) -> None:
+        """V of the block. Behind the image's last tile it holds copies of that tile, so that no row of the
+        products meets numbers of unknown origin."""
+        e, plan, problem = self.emitter, self.plan, self.problem
+        is_even = plan.num_tiles % plan.num_blocks == 0 and problem.row_loop is None
+
+        def one(number: Int, _: Sequence[Val]) -> None:
+            index = e.add(first, number)
+            at = self._tile(index if is_even else e.min(index, e.sub(last, 1)))
+            row, column = e.add(at.row, problem.rows.offset), e.add(at.column, problem.columns.offset)
+            a = at.offset(e, problem.a_offset, problem, "a")
+            inside = [
+                e.compare("sge", row, 0) if problem.rows.offset < 0 else True,
+                e.compare("sge", column, 0) if problem.columns.offset < 0 else True,
+                e.compare("sle", row, problem.rows.size - self.size),
+                e.compare("sle", column, problem.columns.size - self.size),
+            ]
+            v = self._pointer(self.pointers["v"], e.mul(number, plan.v_row))
+            e.if_(
+                self._all(inside),
+                lambda: self._inner_tile(a, v),
+                lambda: self._edge_tile(a, row, column, v),
+            )
+
+        e.loop(0, plan.block_tiles, 1, one)
+
+    def _channel_groups(self, body: Callable[[Int, int], None]) -> None:
+        """`body(first channel, how many)` for every vector of input channels."""
+        extent, lanes = self.problem.inputs.extent, self.lanes
+        full = extent - extent % lanes
+        self.emitter.loop(0, full, lanes, lambda channel, _: body(channel, lanes))
+        if full < extent:
+            body(full, extent - full)
+
+    def _inner_tile(self, a: Int, v: Val) -> None:
+        """A tile whose inputs all lie inside the image."""
+        operand = self.problem.contraction.a.operand
+        size_bytes = operand.dtype.size_bytes
+
+        def group(channel: Int, active: int) -> None:
+            e = self.emitter
+            base = self._pointer(self.pointers["a"], e.add(a, channel), size_bytes)
+
+            def load(row: int, column: int) -> Val:
+                elements = row * self.problem.rows.step.a + column * self.problem.columns.step.a
+                return load_lanes(
+                    e, operand.dtype, e.gep(base, elements * size_bytes), self.lanes, active=active
+                )
+
+            self._input_transform(load, self._pointer(v, channel))
+
+        self._channel_groups(group)
+
+    def _edge_tile(self, a: Int, row: Int, column: Int, v: Val) -> None:
+        """A tile that reaches outside: what is inside is copied into a patch of zeros first."""
+        e, problem, size = self.emitter, self.problem, self.size
+        operand = problem.contraction.a.operand
+        patch = self.pointers["patch"]
+        vector_bytes = self.type.size_bytes
+        for position in range(self.num_matrices):
+            e.store(e.constant(self.type, 0.0), e.gep(patch, position * vector_bytes))
+        rows = e.max(e.sub(0, row), 0), e.min(e.sub(problem.rows.size, row), size)
+        columns = e.max(e.sub(0, column), 0), e.min(e.sub(problem.columns.size, column), size)
+
+        def group(channel: Int, active: int) -> None:
+            base = e.add(a, channel)
+
+            def copy_row(i: Int, _: Sequence[Val]) -> None:
+                source = e.add(base, e.mul(i, problem.rows.step.a))
+
+                def copy(j: Int, _: Sequence[Val]) -> None:
+                    at = e.add(source, e.mul(j, problem.columns.step.a))
+                    pointer = self._pointer(self.pointers["a"], at, operand.dtype.size_bytes)
+                    value = load_lanes(e, operand.dtype, pointer, self.lanes, active=active)
+                    e.store(value, self._pointer(patch, e.mul(e.add(e.mul(i, size), j), self.lanes)))
+
+                e.loop(*columns, 1, copy)
+
+            e.loop(*rows, 1, copy_row)
+            self._input_transform(
+                lambda i, j: e.load(self.type, e.gep(patch, (i * size + j) * vector_bytes)),
+                self._pointer(v, channel),
+            )
+
+        self._channel_groups(group)
+
+    def _input_transform(self, load: Callable[[int, int], Val], v: Val) -> None:
+        """`B^T d B` of one vector of channels, stored one vector per matrix."""
+        e, size = self.emitter, self.size
+        columns = [emit_input(e, self.transform, [load(i, j) for i in range(size)]) for j in range(size)]
+        for i in range(size):
+            made = emit_input(e, self.transform, [columns[j][i] for j in range(size)])
+            for j, value in enumerate(made):
+                e.store(value, e.gep(v, (i * size + j) * self.plan.v_matrix * _FLOAT_BYTES))
+
+    # Products and outputs of one panel.
+
+    def _panel(self, index: Int, num_vectors: int, extent: int, first: Int, last: Int) -> None:
+        e, plan, problem = self.emitter, self.plan, self.problem
+        steps = problem.inputs.extent
+        width = num_vectors * self.lanes
+        panel = e.add(index, e.mul(self.group, plan.panels.num_panels))
+        b = e.mul(panel, self.num_matrices * steps * plan.panels.width)
+        # Together the row tiles of one matrix fetch the weights of the next, evenly over their steps.
+        share = -(-num_vectors // sum(rows.count for rows in plan.row_tiles))
+
+        def matrix(number: Int, _: Sequence[Val]) -> None:
+            at_b = e.add(b, e.mul(number, steps * width))
+            at_v, at_m = e.mul(number, plan.v_matrix), e.mul(number, plan.m_matrix)
+            before = 0
+            for rows in plan.row_tiles:
+
+                def tile(position: Int, _: Sequence[Val], rows: RowTile = rows, before: int = before) -> None:
+                    row = e.add(e.mul(position, rows.rows), rows.start)
+                    vector = e.urem(e.mul(e.add(position, before), share), num_vectors)
+                    ahead = e.add(at_b, e.add(e.mul(vector, self.lanes), steps * width))
+                    self._products(
+                        rows.rows,
+                        num_vectors,
+                        self._pointer(self.pointers["v"], e.add(at_v, e.mul(row, plan.v_row))),
+                        self._pointer(self.pointers["b"], at_b),
+                        self._pointer(self.pointers["m"], e.add(at_m, e.mul(row, width))),
+                        _Ahead(self._pointer(self.pointers["b"], ahead), share) if self.prefetches else None,
+                    )
+
+                e.loop(0, rows.count, 1, tile)
+                before += rows.count
+
+        e.loop(0, self.num_matrices, 1, matrix)
+        column = e.mul(index, plan.panels.width)
+
+        def output(number: Int, _: Sequence[Val]) -> None:
+            at = self._tile(e.add(first, number))
+            m = self._pointer(self.pointers["m"], e.mul(number, width))
+            whole = self._all(
+                [
+                    e.compare("sle", start, axis.extent - plan.tile)
+                    for start, axis in ((at.row, problem.rows), (at.column, problem.columns))
+                    if axis.extent % plan.tile
+                ]
+            )
+            e.if_(
+                whole,
+                lambda: self._outputs(at, m, column, extent, is_clipped=False),
+                lambda: self._outputs(at, m, column, extent, is_clipped=True),
+            )
+
+        e.loop(0, e.sub(last, first), 1, output, nonempty=True)
+
+    def _products(
+        self, num_rows: int, num_vectors: int, v: Val, b: Val, m: Val, ahead: _Ahead | None
+    ) -> None:
+        """One register tile of one matrix of M: rows of V times the panel."""
+        e, plan, steps = self.emitter, self.plan, self.problem.inputs.extent
+        width = num_vectors * self.lanes
+
+        def step(k: Int, totals: Sequence[Val]) -> list[Val]:
+            at_b = self._pointer(b, e.mul(k, width))
+            vectors = [e.load(self.type, e.gep(at_b, j * self.type.size_bytes)) for j in range(num_vectors)]
+            if ahead is not None:
+                next_b = self._pointer(ahead.pointer, e.mul(k, width))
+                for j in range(ahead.num_vectors):
+                    e.prefetch(e.gep(next_b, j * self.type.size_bytes), locality=2)
+            at_v = self._pointer(v, k)
+            result: list[Val] = []
+            for r in range(num_rows):
+                scalar = e.broadcast_load(self.type, e.gep(at_v, r * plan.v_row * _FLOAT_BYTES))
+                for j, vector in enumerate(vectors):
+                    result.append(e.fma(scalar, vector, totals[r * num_vectors + j]))
+            return result
+
+        def summed(low: Int, high: Int) -> list[Val]:
+            zeros = [(self.type, 0.0)] * (num_rows * num_vectors)
+            return e.loop(low, high, 1, step, zeros, nonempty=True)
+
+        def target(number: int) -> Val:
+            row, vector = divmod(number, num_vectors)
+            return e.gep(m, (row * width + vector * self.lanes) * _FLOAT_BYTES)
+
+        size = -(-steps // -(-steps // MAX_CHAIN_STEPS[plan.tile]))
+        for number, value in enumerate(summed(0, size)):
+            e.store(value, target(number))
+
+        def block(low: Int, _: Sequence[Val]) -> None:
+            for number, value in enumerate(summed(low, e.min(e.add(low, size), steps))):
+                e.store(e.fadd(e.load(self.type, target(number)), value), target(number))
+
+        e.loop(size, steps, size, block)
+
+    def _outputs(self, at: TileIndex, m: Val, column: Int, extent: int, *, is_clipped: bool) -> None:
+        """All vectors of the panel at one tile; the last may have fewer lanes."""
+        lanes = self.lanes
+        full = extent - extent % lanes
+        self.emitter.loop(
+            0, full, lanes, lambda lane, _: self._output_vector(at, m, column, lane, lanes, is_clipped)
+        )
+        if full < extent:
+            self._output_vector(at, m, column, full, extent - full, is_clipped)
+
+    def _output_vector(
+        self, at: TileIndex, m: Val, column: Int, lane: Int, active: int, is_clipped: bool
+    ) -> None:
+        """`A^T m A` of one vector of channels, epilogue, stores."""
+        e, problem, size, tile = self.emitter, self.problem, self.size, self.plan.tile
+        base = self._pointer(m, lane)
+
+        def load(i: int, j: int) -> Val:
+            return e.load(self.type, e.gep(base, (i * size + j) * self.plan.m_matrix * _FLOAT_BYTES))
+
+        columns = [emit_output(e, self.transform, [load(i, j) for i in range(size)]) for j in range(size)]
+        channel = e.add(column, lane)
+
+        def epilogue() -> Epilogue:
+            return Epilogue(
+                e, problem, self.pointers["c"], self.extra_pointers, at, channel, self.lanes, active
+            )
+
+        whole = epilogue()
+        for i in range(tile):
+            made = emit_output(e, self.transform, [columns[j][i] for j in range(size)])
+            for j, value in enumerate(made):
+                if not is_clipped:
+                    whole.store(i, j, value)
+                    continue
+                exists = self._all(
+                    [
+                        e.compare("slt", e.add(at.row, i), problem.rows.extent),
+                        e.compare("slt", e.add(at.column, j), problem.columns.extent),
+                    ]
+                )
+                e.if_(exists, partial(epilogue().store, i, j, value))

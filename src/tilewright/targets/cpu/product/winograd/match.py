@@ -1,0 +1,169 @@
+"""Recognise 3x3 convolutions with unit steps from their nests alone."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.nest import Affine, Nest, RowsOf
+from tilewright.records import dataclass
+from tilewright.targets.cpu.addresses import matched_walk
+from tilewright.targets.cpu.arrangements import NUM_TAPS
+from tilewright.targets.cpu.kernel import Declined, Layouts
+from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Elements that one step of a dim moves in the input, the weights, the output, the extra reads."""
+
+    a: int
+    b: int
+    c: int
+    extras: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAxis:
+    """One axis the window moves along: input index = output position + tap + `offset`, in [0, `size`)."""
+
+    extent: int
+    offset: int
+    size: int
+    step: Steps
+    tap_b: int
+
+    def num_tiles(self, tile: int) -> int:
+        """Output tiles, the last one perhaps clipped."""
+        return -(-self.extent // tile)
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """A dim of channels and its steps."""
+
+    extent: int
+    step: Steps
+    rows: RowsOf | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WinogradProblem:
+    """A 3x3 convolution as the kernel sees it; `batch` are the other output dims. Offsets count elements.
+
+    `inputs` and `outputs` are the channels of one group, where there are `groups`.
+    """
+
+    contraction: Contraction
+    rows: ImageAxis
+    columns: ImageAxis
+    batch: tuple[Channels, ...]
+    groups: Channels | None
+    inputs: Channels
+    outputs: Channels
+    a_offset: int
+    b_offset: int
+    c_offset: int
+    extra_offsets: tuple[int, ...]
+
+    @property
+    def nest(self) -> Nest:
+        """The nest that it is."""
+        return self.contraction.nest
+
+    @property
+    def num_groups(self) -> int:
+        """Groups of channels that are convolved on their own."""
+        return self.groups.extent if self.groups is not None else 1
+
+    @property
+    def num_batch(self) -> int:
+        """Images."""
+        return prod(x.extent for x in self.batch)
+
+    @property
+    def row_loop(self) -> RowsOf | None:
+        """Of the outermost loop over images, where a run may have fewer of its rows."""
+        return self.batch[0].rows if self.batch else None
+
+    def num_tiles(self, tile: int) -> int:
+        """Output tiles of all images."""
+        return self.num_batch * self.rows.num_tiles(tile) * self.columns.num_tiles(tile)
+
+
+def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
+    """The nest as a 3x3 convolution whose channels are contiguous, or why it is none."""
+    contraction = match_contraction(nest, layouts)
+    if isinstance(contraction, Declined):
+        return contraction
+    if contraction.dtype is not DType.FLOAT32:
+        return Declined(f"products of {contraction.dtype}: the transforms are for float32")
+    access = contraction.a
+    extents, roles = nest.extents, {d.name: d.role for d in nest.dims}
+    a, b, c = (matched_walk(x, layouts) for x in (access, contraction.b, nest.write))
+    groups = [d.name for d in nest.parallel_dims if d.extent > 1 and a[0].get(d.name) and b[0].get(d.name)]
+    if len(groups) > 1:
+        return Declined("groups of channels along several dims")
+    pairs: list[tuple[int, str, str]] = []
+    for axis, index in enumerate(access.index):
+        assert isinstance(index, Affine)
+        varying = [(n, c) for n, c in index.terms if extents[n] > 1]
+        taps = [n for n, _ in varying if roles[n] == "reduce"]
+        is_grouped = any(n in groups for n, _ in varying)  # an axis of channels
+        if len(varying) == 2 and len(taps) == 1 and not is_grouped:
+            if any(c != 1 for _, c in varying):
+                return Declined("a window with a stride or a dilation")
+            pairs.append((axis, next(n for n, _ in varying if n != taps[0]), taps[0]))
+    if len(pairs) != 2 or any(extents[tap] != NUM_TAPS for _, _, tap in pairs):
+        return Declined("not a window of 3x3 positions")
+    if len({p for _, p, _ in pairs}) != 2 or len({t for _, _, t in pairs}) != 2:
+        return Declined("one dim moves along both axes of the window")
+    windowed = {name for _, position, tap in pairs for name in (position, tap)}
+    reduced = [d.name for d in nest.reduce_dims if d.extent > 1 and d.name not in windowed]
+    if len(reduced) != 1:
+        return Declined("not one dim of input channels")
+    channel, vector = reduced[0], contraction.vector.name
+    if windowed & {*groups}:
+        return Declined("weights that differ between positions")
+    batch = [
+        d.name
+        for d in nest.parallel_dims
+        if d.extent > 1 and d.name not in windowed and d.name != vector and d.name not in groups
+    ]
+    rows_of = {d.name: d.rows for d in nest.dims}
+    reads = [matched_walk(nest.reads[i], layouts) for i in contraction.extra_reads]
+
+    def steps(name: str) -> Steps:
+        return Steps(
+            a[0].get(name, 0), b[0].get(name, 0), c[0].get(name, 0), tuple(r[0].get(name, 0) for r in reads)
+        )
+
+    if steps(channel).a != 1:
+        return Declined("input channels are not contiguous")
+    if any(steps(name).b for name in (*batch, *(p for _, p, _ in pairs))):
+        return Declined("weights that differ between positions")
+    if any(steps(name).b != extents[vector] * steps(vector).b for name in groups):
+        return Declined("weights of groups that do not lie one behind the other")
+    if not all(steps(p).a == steps(t).a and not steps(t).c for _, p, t in pairs):
+        return Declined("the window's positions and taps move differently")
+    axes: list[ImageAxis] = []
+    for axis, position, tap in pairs:
+        index = access.index[axis]
+        assert isinstance(index, Affine)
+        axes.append(
+            ImageAxis(extents[position], index.offset, access.shape[axis], steps(position), steps(tap).b)
+        )
+    rows, columns = sorted(axes, key=lambda x: -abs(x.step.a))
+    return WinogradProblem(
+        contraction=contraction,
+        rows=rows,
+        columns=columns,
+        batch=tuple(Channels(extents[name], steps(name), rows_of[name]) for name in batch),
+        groups=Channels(extents[groups[0]], steps(groups[0])) if groups else None,
+        inputs=Channels(extents[channel], steps(channel)),
+        outputs=Channels(extents[vector], steps(vector)),
+        a_offset=a[1],
+        b_offset=b[1],
+        c_offset=c[1],
+        extra_offsets=tuple(r[1] for r in reads),
+    )

@@ -1,0 +1,305 @@
+"""How the work is cut: tiles per block, register tile, panels per chunk; and what all that costs.
+
+A block's transformed inputs V and products M stay in the L2 cache. Larger blocks read the weights less
+often; more panel groups give more chunks, but each transforms the inputs again. Costs are estimated cycles
+of one core: they rank plans and, roughly, Winograd against the direct kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+from itertools import islice
+
+from tilewright.records import dataclass
+from tilewright.targets.cpu.arrangements import NUM_TAPS
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Declined
+from tilewright.targets.cpu.product.contraction import CONTRACTION
+from tilewright.targets.cpu.product.contraction.choose import contraction_cycles, finish_cycles
+from tilewright.targets.cpu.product.contraction.tiling import (
+    FMAS_PER_CYCLE,
+    Panels,
+    RowTile,
+    split_rows,
+    step_cycles,
+)
+from tilewright.targets.cpu.product.winograd.match import WinogradProblem
+from tilewright.targets.cpu.template import (
+    COLD_BYTES_PER_CYCLE,
+    Context,
+    operand_bytes,
+    overlapped,
+    transfer_cycles,
+)
+from tilewright.tuning import Choice
+
+TEMPLATE = "winograd"
+_MAX_CANDIDATES = 5
+_MAX_VARIATIONS = 12
+_FLOAT_BYTES = 4
+_LINE_FLOATS = 16
+# Share of the L2 cache for V and M: the weights in flight, the image and the result need the rest.
+_SCRATCH_SHARE = 0.6
+_MAX_BLOCK_TILES = 128
+_MAX_VECTORS = 6
+_MAX_ACCUMULATORS = 28
+# Measured cycles (AVX-512, one core) of transforming one vector of channels of one tile: edges included, and
+# what storing V costs, which grows with the block.
+_INPUT_CYCLES = {2: 90.0, 4: 250.0}
+_OUTPUT_CYCLES = {2: 45.0, 4: 150.0}
+_MIN_STEP_CYCLES = 4.0
+_TILE_CYCLES = 24.0
+# What one line of weights costs per step beside the arithmetic: it comes from L2, not from L1.
+_WEIGHT_LINE_CYCLES = 0.4
+# When the next block reads weights again they are not far, if all of them are no more than a part of the last
+# cache.
+_AGAIN_BYTES_PER_CYCLE = 24.0
+_NEAR_SHARE = 0.5
+# While one matrix is multiplied the weights of the next are fetched: 512 channels at 7 x 7 with 17 MB of them
+# take as long where these come from memory as where they do not.
+_SHARE_NOT_HIDDEN = 0.1
+_CHUNK_CYCLES = 600.0
+_USUAL_THREADS = (1, 2, 4)
+# On a busy machine somebody is late with a chunk: small ones make that cheap.
+_LATE_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradPlan:
+    """One way to cut a problem. Strides and offsets are floats in the scratch area."""
+
+    tile: int
+    num_tiles: int
+    num_groups: int
+    num_blocks: int
+    block_tiles: int
+    panel_parts: int
+    panels: Panels
+    row_tiles: tuple[RowTile, ...]
+    v_row: int
+    v_matrix: int
+    m_matrix: int
+    m_offset: int
+    patch_offset: int
+    scratch_bytes: int
+
+    @property
+    def num_chunks(self) -> int:
+        """Blocks times groups of channels times panel groups."""
+        return self.num_blocks * self.num_groups * self.panel_parts
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The numbers that decide a plan; channels are those of one group."""
+
+    tile: int
+    num_tiles: int
+    num_groups: int
+    inputs: int
+    outputs: int
+
+    @classmethod
+    def of(cls, problem: WinogradProblem, tile: int) -> Shape:
+        """The numbers of a problem."""
+        tiles = problem.num_tiles(tile)
+        return cls(tile, tiles, problem.num_groups, problem.inputs.extent, problem.outputs.extent)
+
+    @property
+    def num_matrices(self) -> int:
+        """Products of one tile and pair of channels."""
+        return (self.tile + NUM_TAPS - 1) ** 2
+
+
+def choose_plan(problem: WinogradProblem, tile: int, isa: Isa) -> WinogradPlan:
+    """The cut with the least estimated time over a few usual numbers of threads; the work alone decides."""
+    return _choose(Shape.of(problem, tile), isa)
+
+
+def winograd_gain(problem: WinogradProblem, tile: int, context: Context) -> float:
+    """Estimated time of the direct kernel over that of F(tile, 3), both reading their weights cold.
+
+    It counts the products (clipped tiles in full, the direct kernel without its padding taps), both
+    transforms, and beside them the bytes of weights: (tile + 2)² against 9 per pair of channels. One thread.
+    """
+    plan = choose_plan(problem, tile, context.isa)
+    direct = contraction_cycles(problem.contraction, Choice(CONTRACTION.name), context)
+    return direct / winograd_cycles(problem, plan, context)
+
+
+def winograd_cycles(problem: WinogradProblem, plan: WinogradPlan, context: Context) -> float:
+    """Estimated cycles of a plan on one thread with cold weights."""
+    shape, contraction, isa = Shape.of(problem, plan.tile), problem.contraction, context.isa
+    compute = _compute_cycles(shape, plan, plan.panel_parts, isa.fmas_per_cycle) * plan.num_chunks
+    compute += finish_cycles(contraction, isa)
+    moved = (operand_bytes(contraction.a.operand), operand_bytes(contraction.nest.write.operand))
+    weights = _weight_cycles(shape, plan, plan.panel_parts, context.cold_bytes_per_cycle, isa)
+    weights *= plan.num_chunks
+    return overlapped(compute, weights + transfer_cycles(moved, isa), _SHARE_NOT_HIDDEN)
+
+
+def winograd_candidates(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[Choice, ...]:
+    """Ways to cut a problem, the least estimated time first: for each size of a block the best groups."""
+    found: dict[int, Choice] = {}
+    for _, num_blocks, parts in _ranked(Shape.of(problem, tile), isa):
+        found.setdefault(num_blocks, Choice.of(TEMPLATE, tile=tile, num_blocks=num_blocks, panel_parts=parts))
+    return tuple(found.values())[:_MAX_CANDIDATES]
+
+
+def winograd_variations(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[Choice, ...]:
+    """Ways to cut a problem beside `winograd_candidates`, the least estimated time first."""
+    known = frozenset(winograd_candidates(problem, tile, isa))
+    found = (
+        Choice.of(TEMPLATE, tile=tile, num_blocks=num_blocks, panel_parts=parts)
+        for _, num_blocks, parts in _ranked(Shape.of(problem, tile), isa)
+    )
+    return tuple(islice((choice for choice in found if choice not in known), _MAX_VARIATIONS))
+
+
+def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> WinogradPlan | Declined:
+    """The plan of a choice; what it leaves open the estimate decides."""
+    tile, num_blocks, parts = (choice.get(name) for name in ("tile", "num_blocks", "panel_parts"))
+    assert tile is not None
+    if num_blocks is None or parts is None:
+        return choose_plan(problem, tile, isa)
+    shape = Shape.of(problem, tile)
+    if not 1 <= num_blocks <= shape.num_tiles or -(-shape.num_tiles // num_blocks) > _MAX_BLOCK_TILES:
+        return Declined(f"{num_blocks} blocks of {shape.num_tiles} tiles")
+    plan = plan_with(shape, num_blocks, parts, isa)
+    if not 1 <= parts <= plan.panels.num_panels:
+        return Declined(f"{parts} groups of {plan.panels.num_panels} panels")
+    return plan
+
+
+@functools.lru_cache(maxsize=1024)
+def _choose(shape: Shape, isa: Isa) -> WinogradPlan:
+    _, num_blocks, parts = _ranked(shape, isa)[0]
+    return plan_with(shape, num_blocks, parts, isa)
+
+
+@functools.lru_cache(maxsize=1024)
+def _ranked(shape: Shape, isa: Isa) -> tuple[tuple[float, int, int], ...]:
+    """(Estimated cycles over the usual numbers of threads, blocks, panel groups), the least first."""
+    found: list[tuple[float, int, int]] = []
+    limit = int(_SCRATCH_SHARE * isa.caches.l2_bytes)
+    for num_blocks in _block_counts(shape.num_tiles):
+        plan = plan_with(shape, num_blocks, 1, isa)
+        if plan.scratch_bytes > limit and plan.block_tiles > 4:
+            continue
+        for parts in range(1, min(plan.panels.num_panels, 16) + 1):
+            # As if nothing hid the weights: cuts that read them less often also leave more to other threads.
+            chunk = _compute_cycles(shape, plan, parts)
+            chunk += _weight_cycles(shape, plan, parts, COLD_BYTES_PER_CYCLE, isa)
+            chunks = num_blocks * shape.num_groups * parts
+            waits = [-(-chunks // p) * p for p in _USUAL_THREADS]
+            cycles = chunk * (sum(waits) / len(waits) + _LATE_SHARE) + chunks * _CHUNK_CYCLES
+            found.append((cycles, num_blocks, parts))
+    return tuple(sorted(found))
+
+
+def _block_counts(num_tiles: int) -> list[int]:
+    """Numbers of blocks worth trying: one for each size of the largest block."""
+    sizes = [s for s in range(1, _MAX_BLOCK_TILES + 1) if s <= 16 or s % 2 == 0]
+    counts = {-(-num_tiles // s) for s in sizes if s >= min(num_tiles, 4)}
+    return sorted(counts)
+
+
+def plan_with(shape: Shape, num_blocks: int, panel_parts: int, isa: Isa) -> WinogradPlan:
+    """The plan with this many blocks and panel groups."""
+    block = -(-shape.num_tiles // num_blocks)
+    panels, row_tiles = _register_tile(shape, block, isa)
+    lanes = panels.lanes
+    v_row = _spread(-(-shape.inputs // lanes) * lanes)
+    v_matrix = _spread(block * v_row)
+    m_matrix = _spread(block * panels.width)
+    m_offset = shape.num_matrices * v_matrix
+    patch_offset = m_offset + shape.num_matrices * m_matrix
+    floats = patch_offset + shape.num_matrices * lanes
+    return WinogradPlan(
+        tile=shape.tile,
+        num_tiles=shape.num_tiles,
+        num_groups=shape.num_groups,
+        num_blocks=num_blocks,
+        block_tiles=block,
+        panel_parts=panel_parts,
+        panels=panels,
+        row_tiles=row_tiles,
+        v_row=v_row,
+        v_matrix=v_matrix,
+        m_matrix=m_matrix,
+        m_offset=m_offset,
+        patch_offset=patch_offset,
+        scratch_bytes=_FLOAT_BYTES * floats,
+    )
+
+
+def _spread(floats: int) -> int:
+    """At least `floats`, an odd number of cache lines: strides by it visit every set of a cache."""
+    return _LINE_FLOATS * (-(-floats // _LINE_FLOATS) | 1)
+
+
+def _register_tile(shape: Shape, block_tiles: int, isa: Isa) -> tuple[Panels, tuple[RowTile, ...]]:
+    """Panels and row tiles with the fewest cycles for one matrix of one block."""
+    lanes = isa.lanes("float")
+    best: tuple[float, int, int] | None = None
+    for num_vectors in range(1, min(-(-shape.outputs // lanes), _MAX_VECTORS) + 1):
+        panels = Panels(lanes, num_vectors, shape.outputs)
+        if shape.num_groups > 1 and shape.outputs % panels.width:
+            continue  # a panel belongs to one group
+        for max_rows in range(1, block_tiles + 1):
+            if max_rows * num_vectors > _MAX_ACCUMULATORS or not isa.fits(max_rows, num_vectors):
+                break
+            key = (
+                _product_cycles(shape, panels, split_rows(block_tiles, max_rows)),
+                num_vectors,
+                max_rows,
+            )
+            best = key if best is None else min(best, key)
+    assert best is not None
+    return Panels(lanes, best[1], shape.outputs), split_rows(block_tiles, best[2])
+
+
+def _product_cycles(
+    shape: Shape,
+    panels: Panels,
+    row_tiles: tuple[RowTile, ...],
+    fmas_per_cycle: float = FMAS_PER_CYCLE,
+) -> float:
+    """Cycles of one matrix product of a block with all panels."""
+    total = 0.0
+    for tile in row_tiles:
+        for vectors, count in ((panels.num_vectors, panels.num_full), (panels.tail_vectors, 1)):
+            if vectors and count:
+                step = max(step_cycles(tile.rows, vectors, fmas_per_cycle), _MIN_STEP_CYCLES)
+                step += 0.5 + _WEIGHT_LINE_CYCLES * vectors * panels.lanes / _LINE_FLOATS
+                total += tile.count * count * (shape.inputs * step + _TILE_CYCLES)
+    return total
+
+
+def _compute_cycles(
+    shape: Shape, plan: WinogradPlan, parts: int, fmas_per_cycle: float = FMAS_PER_CYCLE
+) -> float:
+    """Products and transforms of the largest chunk when the panels are cut into `parts`."""
+    panels, columns = plan.panels, _columns(plan, parts)
+    transforms = plan.block_tiles * (
+        _INPUT_CYCLES[shape.tile] * -(-shape.inputs // panels.lanes)
+        + _OUTPUT_CYCLES[shape.tile] * columns / panels.lanes
+    )
+    product = shape.num_matrices * _product_cycles(shape, panels, plan.row_tiles, fmas_per_cycle)
+    return transforms + product * columns / panels.padded_extent
+
+
+def _weight_cycles(
+    shape: Shape, plan: WinogradPlan, parts: int, cold_bytes_per_cycle: float, isa: Isa
+) -> float:
+    """The time in which such a chunk's weights come, which each block reads again."""
+    row_bytes = _FLOAT_BYTES * shape.num_matrices * shape.inputs
+    is_near = row_bytes * plan.panels.padded_extent <= _NEAR_SHARE * isa.caches.l3_bytes
+    again_rate = max(_AGAIN_BYTES_PER_CYCLE, cold_bytes_per_cycle) if is_near else cold_bytes_per_cycle
+    first, again = 1 / plan.num_blocks, 1 - 1 / plan.num_blocks
+    return row_bytes * _columns(plan, parts) * (first / cold_bytes_per_cycle + again / again_rate)
+
+
+def _columns(plan: WinogradPlan, parts: int) -> int:
+    """Of the largest chunk."""
+    return min(-(-plan.panels.num_panels // parts) * plan.panels.width, plan.panels.padded_extent)

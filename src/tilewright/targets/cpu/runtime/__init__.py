@@ -1,0 +1,1 @@
+"""Machinery of a run: one main, threads, memory of outputs, steps on the host."""

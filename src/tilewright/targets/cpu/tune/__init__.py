@@ -1,0 +1,1 @@
+"""Measured choices: products, loops, forms, stages, recipes; rates of the processor."""

@@ -1,0 +1,41 @@
+"""What decides measurements on this processor, apart from the work."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict
+
+from tilewright.hardware.probe import cpu_name
+from tilewright.options import Accuracy
+from tilewright.targets.cpu.emit.codegen import toolchain_version
+from tilewright.targets.cpu.isa import ISA_NAMES, Isa, host_isa, isa_by_name
+from tilewright.tuning.database import FORMAT_VERSION
+from tilewright.tuning.observation import PlanContext
+from tilewright.version import __version__
+
+
+def context_on(isa: Isa, accuracy: Accuracy, num_threads: int, surroundings: str = "") -> PlanContext:
+    """The context of measurements of code for an instruction set, made on this machine."""
+    return PlanContext(
+        version=__version__,
+        machine=isa.fingerprint,
+        caches=str(asdict(isa.caches)),
+        toolchain=toolchain_version(),
+        accuracy=accuracy,
+        num_threads=num_threads,
+        surroundings=surroundings,
+        processor=_processor(),
+        format_version=FORMAT_VERSION,
+    )
+
+
+@functools.cache
+def _processor() -> str:
+    """The processor's name, which systems with many cores take a while to tell."""
+    return cpu_name()
+
+
+def host_fingerprints() -> frozenset[str]:
+    """Fingerprints of this machine's contexts, one for each instruction set that code may be made for."""
+    isas = (host_isa(), *map(isa_by_name, ISA_NAMES))
+    return frozenset(context_on(isa, "default", 1).fingerprint for isa in isas)
