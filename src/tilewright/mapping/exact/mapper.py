@@ -138,8 +138,10 @@ class Exact:
     def _solution(
         self, problem: MappingProblem, best: _Best, bound: float, seconds: float
     ) -> MappingSolution:
-        mapping = best.mapping or Tilings(problem).everything_outermost()
-        cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
+        mapping, cost = best.mapping, best.cost
+        if mapping is None or cost is None or mapping.padding(problem.problem):
+            mapping = mapping or Tilings(problem).everything_outermost()
+            cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
         value = measure(problem.objective, cost.cycles, cost.energy_pj)
         return MappingSolution(
             mapping,
@@ -252,6 +254,10 @@ def _proven(answer: Found, limit: float) -> float:
     return min(limit, answer.least_lost, *answer.values[:1])
 
 
+def _looked_at(_: int) -> Mapping:
+    raise AssertionError("mappings of a pass are put together once")
+
+
 class _Search:
     """One problem, extents as they are."""
 
@@ -261,6 +267,8 @@ class _Search:
         self.lattice = Lattice.of(self.joined.task.problem, task.cost_options, mapper.max_points)
         self.space = Space(self.joined.task, self.lattice)
         self.best, self.refines = _Best(), True
+        self.answers: dict[Question, Found] = {}
+        self.counted: dict[Mapping, Cost] = {}
         self.num_search_states = self.largest_pass = 0
         self.is_cut_off = self.is_seeded = False
         self.seen = inf  # the least value of search states whose mappings were looked at
@@ -335,6 +343,12 @@ class _Search:
             return inf
         proven, is_blind, last_pass = start, True, 0
         self.seen = inf
+        if self.refines and self._is_small:
+            # What is found below the last of these limits, if anything, is found below one before.
+            limit = min(start * _LIMITS[_NUM_BLIND - 1], self._value(objective, cap_cycles) / _NEARLY)
+            answer = self._pass(objective, limit, cap_cycles, most=_BLIND)
+            if answer is not None and not answer.values and answer.least_lost >= limit:
+                proven = limit
         for number, factor in enumerate(_LIMITS):
             if is_blind and (not self.refines or last_pass > _FEW_STATES or number == _NUM_BLIND):
                 is_blind = False
@@ -353,6 +367,8 @@ class _Search:
             if answer is None:
                 return proven
             last_pass = answer.num_search_states
+            if self._is_small and answer.least_lost < limit:
+                last_pass = _FEW_STATES + 1
             proven = max(proven, _proven(answer, limit))
             if answer.values or limit == enough:
                 break
@@ -367,6 +383,10 @@ class _Search:
         if answer is None:
             return proven
         return max(proven, _proven(answer, known))
+
+    @property
+    def _is_small(self) -> bool:
+        return self.mapper.max_search_states <= _FEW_STATES
 
     def _boldly(self, objective: int, cap_cycles: float, proven: float) -> float:
         """Look at once at all that could be better, by 1.5 % where something is known before: mostly that is
@@ -407,7 +427,7 @@ class _Search:
 
     def _take_by_rule(self) -> None:
         if self._by_rule is not None:
-            self._take(self._by_rule.mapping)
+            self._take(self._by_rule.mapping, self._by_rule.cost)
 
     @property
     def _has_rule_at_most(self) -> bool:
@@ -433,10 +453,14 @@ class _Search:
     ) -> Found | None:
         most = min(most, self.mapper.max_search_states)
         question = Question(objective, limit, cap_cycles, most, width)
+        if (asked := self.answers.get(question)) is not None:  # its mappings have been looked at
+            self.seen = min((self.seen, *asked.values[:1]))
+            return asked
         answer = search(self.space, question, self.is_over if width == ALL else self.is_over_at_last)
         if answer is None:
             self.is_cut_off |= not self.is_tie
             return None
+        self.answers[question] = replace(answer, mapping=_looked_at)  # without its search states
         self.num_search_states += answer.num_search_states
         if width == ALL:
             self.largest_pass = max(self.largest_pass, answer.num_search_states)
@@ -502,8 +526,11 @@ class _Search:
             return inf
         return measure(_OBJECTIVES[objective], cost.cycles, cost.energy_pj)
 
-    def _take(self, mapping: Mapping) -> None:
-        cost = evaluate(self.task.problem, self.task.machine, mapping, self.task.cost_options)
+    def _take(self, mapping: Mapping, cost: Cost | None = None) -> None:
+        cost = cost or self.counted.get(mapping)
+        if cost is None:
+            cost = evaluate(self.task.problem, self.task.machine, mapping, self.task.cost_options)
+            self.counted[mapping] = cost
         if self.best.cost is None or self._rank(cost) < self._rank(self.best.cost):
             self.best = replace(self.best, mapping=mapping, cost=cost)
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.mapping.exact import search_states
-from tilewright.mapping.exact.choices import Alike
 from tilewright.mapping.exact.space import Space
 
 Array = np.ndarray[Any, Any]
@@ -108,9 +107,7 @@ class _Pass:
         counts_energy = question.objective != search_states.LATENCY
         self.tables = space.tables(counts_cycles=counts_cycles, counts_energy=counts_energy)
         self.num_ports = len(self.tables[0].tail) // 2
-        self.spatial = [spatial.within(self._most_cycles()) for spatial in space.spatial]
-        self.alike = Alike.of(self.spatial[0], space.depends, space.windows)
-        self.spatial[0] = self.alike.spatial
+        self.spatial, self.alike = space.choices_within(self._most_cycles())
         self.lost = np.full(1, np.inf)
 
     def _most_cycles(self) -> float:
@@ -186,7 +183,7 @@ class _Pass:
         while todo[search_states.AT] < outer.count:
             todo[search_states.WORK] = 0
             inner.count = search_states.put_spatial_loops(
-                outer.rows, outer.points, outer.count,
+                outer.rows, outer.points, outer.values, outer.count,
                 inner.rows, inner.run_dims, inner.points, inner.following, inner.heads, inner.values,
                 inner.parents, inner.made_by, inner.count,
                 spatial.factors, spatial.products, spatial.weights, spatial.packed,

@@ -290,6 +290,9 @@ def put_temporal_loops(
             if todo[WORK] > _MOST_WORK:
                 todo[AT], todo[WITHIN] = point, at
                 return count
+            if count == pool.shape[0] and values[at] >= lost[0]:
+                at = following[at]
+                continue  # what comes of it finds no place, and is worth no less
             for step in range(steps.shape[0]):
                 if exponents[point, step] == 0:
                     continue
@@ -442,7 +445,7 @@ def least_units(macs: float, units: float, objective: int, limit: float, cap_cyc
 
 @compiled
 def put_spatial_loops(
-    pool: Array, points: Array, count: int,
+    pool: Array, points: Array, values: Array, count: int,
     inner: Array, inner_run_dims: Array, inner_points: Array, inner_following: Array, inner_heads: Array,
     inner_values: Array, inner_parents: Array, inner_made_by: Array, made: int,
     choices: Array, products: Array, choice_weights: Array, choice_packed: Array,
@@ -462,7 +465,6 @@ def put_spatial_loops(
     first_port = pool.shape[1] - tail.size
     row, busy = np.empty(pool.shape[1]), np.empty(tail.size)
     no_run = min(-1, made)  # no number that is written, as `_START` is none
-    least_used = least_units(totals[0], totals[2], objective, limit, cap_cycles)
     for at in range(todo[AT], count):
         if todo[WORK] > _MOST_WORK:
             todo[AT] = at
@@ -470,6 +472,11 @@ def put_spatial_loops(
         point = points[at]
         if point < 0:
             continue
+        # Once no place is left, what counts is the least value that finds none.
+        below = limit if made < inner.shape[0] else min(limit, lost[0])
+        if values[at] >= below:
+            continue
+        least_used = least_units(totals[0], totals[2], objective, below, cap_cycles)
         for choice in range(choices.shape[0]):
             if pool[at, USED] * products[choice] < least_used:
                 break
@@ -483,7 +490,7 @@ def put_spatial_loops(
             for port in range(tail.size):
                 cycles = max(cycles, pool[at, first_port + port] + given[1 + port, inside])
             energy = pool[at, ENERGY] + totals[1] + given[0, inside]
-            if value(objective, energy, cycles, cap_cycles) >= limit:
+            if value(objective, energy, cycles, cap_cycles) >= below:
                 continue
             todo[WORK] += _EXPANSION
             for column in range(row.size):
@@ -507,6 +514,7 @@ def put_spatial_loops(
                 continue
             if made == inner.shape[0]:
                 lost[0] = min(lost[0], least_value)
+                below = min(limit, lost[0])
                 continue
             if insert(
                 inner, inner_run_dims, inner_points, inner_following, inner_heads, inner_values, made, row,
@@ -536,7 +544,8 @@ def finish(
     num_operands = facts.shape[0]
     first_port = pool.shape[1] - num_ports
     row, busy, weighted = np.empty(pool.shape[1]), np.empty(num_ports), np.empty(num_operands)
-    least_used = least_units(totals[0], 1.0, objective, limit, cap_cycles)
+    below = limit if num_found < best.size else min(limit, best[num_found - 1])
+    least_used = least_units(totals[0], 1.0, objective, below, cap_cycles)
     for at in range(todo[AT], count):
         if todo[WORK] > _MOST_WORK:
             todo[AT] = at
@@ -561,7 +570,7 @@ def finish(
             for t in range(num_operands):
                 energy += weighted[t] / together[group, t]
             cycles = max(totals[0] / (row[USED] * products[group]), row[CYCLES])
-            if value(objective, energy * (1 - _SLACK), cycles, cap_cycles) >= limit:
+            if value(objective, energy * (1 - _SLACK), cycles, cap_cycles) >= below:
                 continue
             todo[WORK] += _EXPANSION // 2
             energy = row[ENERGY] + totals[1]
@@ -574,7 +583,7 @@ def finish(
             for port in range(num_ports):
                 cycles = max(cycles, busy[port])
             least_value = value(objective, energy, cycles, cap_cycles)
-            if least_value >= limit or (num_found == best.size and least_value >= best[num_found - 1]):
+            if least_value >= below:
                 continue
             for choice in range(first_choices[group], first_choices[group + 1]):
                 todo[WORK] += 1
@@ -592,6 +601,9 @@ def finish(
                 best_of[place, 0] = at
                 best_of[place, 1] = choice
                 num_found = min(num_found + 1, best.size)
+                if num_found == best.size:
+                    below = min(limit, best[num_found - 1])
+                    least_used = least_units(totals[0], 1.0, objective, below, cap_cycles)
                 break
     todo[AT] = count
     return num_found

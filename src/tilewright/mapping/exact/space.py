@@ -16,7 +16,7 @@ from tilewright.errors import InfeasibleMapping, MachineError
 from tilewright.hardware.machine import Level, TensorKind
 from tilewright.mapping.base import MappingProblem
 from tilewright.mapping.exact import search_states, windows
-from tilewright.mapping.exact.choices import Spatial
+from tilewright.mapping.exact.choices import Alike, Spatial
 from tilewright.mapping.exact.lattice import Lattice
 from tilewright.mapping.exact.ports import Port, PortBound, limited_ports
 from tilewright.mapping.exact.rest import Entry, View, add_costs, least_rest
@@ -101,6 +101,7 @@ class Space:
     closed: list[Array] = field(init=False)  # of each level, bool [operands, points], as `search_states` says
     least_cycles: float = field(init=False)  # of any mapping, by what the levels' ports and choices allow
     _tables: dict[tuple[bool, bool], tuple[Tables, ...]] = field(init=False, default_factory=dict)
+    _alike: dict[int, Alike] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         problem = self.task.problem
@@ -314,6 +315,16 @@ class Space:
                 chosen = number
             factors = factors * of_level
         return chosen, factors
+
+    def choices_within(self, most_cycles: float) -> tuple[list[Spatial], Alike]:
+        """Choices of each level with which a mapping may take no longer; those of the innermost by what they
+        cost."""
+        spatial = [choices.within(most_cycles) for choices in self.spatial]
+        num_left = len(spatial[0].products)  # the slowest go first
+        if num_left not in self._alike:
+            self._alike[num_left] = Alike.of(spatial[0], self.depends, self.windows)
+        spatial[0] = self._alike[num_left].spatial
+        return spatial, self._alike[num_left]
 
     # --- tables ---
 

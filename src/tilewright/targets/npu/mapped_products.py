@@ -267,17 +267,21 @@ class ProductMapper:
         return (
             None
             if isinstance(answer, Infeasible)
-            else self._counted(problem, answer.mapping, part, num_cores)
+            else self._counted(problem, answer.mapping, part, num_cores, answer.cost)
         )
 
     def _counted(
-        self, problem: Problem, mapping: LoopMapping, part: Machine, num_cores: int
+        self,
+        problem: Problem,
+        mapping: LoopMapping,
+        part: Machine,
+        num_cores: int,
+        cost: Cost | None = None,
     ) -> MappedProducts:
-        cost = (
-            evaluate(problem, part, mapping)
-            if part.threads is None
-            else evaluate_blocks(problem, part, mapping)[0]
-        )
+        if cost is None and part.threads is None:
+            cost = evaluate(problem, part, mapping)
+        elif cost is None:
+            cost = evaluate_blocks(problem, part, mapping)[0]
         assert self.machine.local is not None, "only of machines that run networks"
         names = [level.level for level in cost.levels]
         is_in_cores = self.machine.local.name in names
