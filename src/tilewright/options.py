@@ -17,6 +17,7 @@ from tilewright.extents import SCALAR, Axis, axes_text, canonical_axis, fixed_sh
 from tilewright.families import FAMILIES, canonical_target
 from tilewright.planning.budget import UNLIMITED, Budget
 from tilewright.records import dataclass
+from tilewright.requests import PLANS, asked
 
 if TYPE_CHECKING:
     from tilewright.cost.base import Objective
@@ -31,10 +32,6 @@ OpenShapes = Mapping[str, tuple[Axis, ...]]
 AUTO = "auto"
 _MAX_SHOWN_SETS = 5
 EFFORT_EVALUATIONS = {0: 0, 1: 200, 2: 1000, 3: 10000}
-
-
-SUBJECT, PLANS = "Model and machine", "How to plan"
-"""Panels of the command line's help: what is compiled for which machine, and what planners are told."""
 
 
 def parse_shapes(text: str) -> dict[str, tuple[int, ...]]:
@@ -127,37 +124,6 @@ def _parse_bytes(text: str) -> int:
     return parse_bytes(text)
 
 
-def _about(
-    help_text: str,
-    *flags: str,
-    panel: str = SUBJECT,
-    key: bool = True,
-    parse: Callable[[str], Any] | None = None,
-    family: str = "",
-    also: tuple[str, ...] = (),
-    has_options: bool = False,
-    is_expert: bool = False,
-) -> dict[str, Any]:
-    """Metadata of a field.
-
-    `flags` are its names on the command line, in a `panel` of the help, or behind `--help-all` where that
-    `is_expert`; `parse` reads the value from text.
-    `key` says whether it can change the artifact and so belongs to its key. Names are those of the members of
-    a `family`, and `also` others; `has_options` where a name may be followed by options in braces.
-    """
-    return {
-        "help": help_text,
-        "flags": flags,
-        "panel": panel,
-        "key": key,
-        "parse": parse,
-        "family": family,
-        "also": also,
-        "has_options": has_options,
-        "is_expert": is_expert,
-    }
-
-
 _LIMITS = "Limits and the cache"
 
 
@@ -181,11 +147,11 @@ class Options:
 
     target: str = field(
         default="cpu",
-        metadata=_about("Where to run: see `tilewright targets`.", "--target", "-t", family="targets"),
+        metadata=asked("Where to run: see `tilewright targets`.", "--target", "-t", family="targets"),
     )
     shapes: OpenShapes = field(
         default_factory=dict,
-        metadata=_about(
+        metadata=asked(
             "Sizes the model leaves open: x:1x3x224x224,mask:1x128. `run` and `compile` take several: "
             "x:1..8x128|256.",
             "--shapes",
@@ -194,32 +160,32 @@ class Options:
     )
     threads: int | None = field(
         default=None,
-        metadata=_about(
+        metadata=asked(
             "Worker threads; default: the cores this process may use, or 1 with --hint throughput.",
             "--threads",
         ),
     )
     hint: Hint = field(
         default="latency",
-        metadata=_about(
+        metadata=asked(
             "What to optimise for (throughput: many runs at a time; edp: energy times delay).", "--hint"
         ),
     )
-    accuracy: Accuracy = field(default="default", metadata=_about("How exactly to compute.", "--accuracy"))
+    accuracy: Accuracy = field(default="default", metadata=asked("How exactly to compute.", "--accuracy"))
     isa: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=asked(
             "Instruction set to generate code for, one that `tilewright targets cpu` lists; default: this "
             "machine's. An artifact can hold code for several: avx512,avx2,aarch64.",
             "--isa",
         ),
     )
     effort: int = field(
-        default=2, metadata=_about("How hard planners search: 0 to 3.", "-O", "--effort", panel=PLANS)
+        default=2, metadata=asked("How hard planners search: 0 to 3.", "-O", "--effort", panel=PLANS)
     )
     budget: Budget | None = field(
         default=None,
-        metadata=_about(
+        metadata=asked(
             "Choose kernels by measuring them for this long: 30s, 500trials; default: by estimate, or "
             "60s of `tune`.",
             "--budget",
@@ -229,7 +195,7 @@ class Options:
     )
     partition: str = field(
         default=AUTO,
-        metadata=_about(
+        metadata=asked(
             "How to group operators into kernels.",
             "--partition",
             panel=PLANS,
@@ -240,7 +206,7 @@ class Options:
     )
     schedule: str = field(
         default=AUTO,
-        metadata=_about(
+        metadata=asked(
             "How to order the groups.",
             "--schedule",
             panel=PLANS,
@@ -252,7 +218,7 @@ class Options:
     )
     memory: str = field(
         default=AUTO,
-        metadata=_about(
+        metadata=asked(
             "How to place values in memory.",
             "--memory",
             panel=PLANS,
@@ -264,7 +230,7 @@ class Options:
     )
     plan: Plan = field(
         default="portfolio",
-        metadata=_about(
+        metadata=asked(
             "Which plans to take the best of: portfolio, those that the target finds worth trying; grid, "
             "every partitioner with every scheduler; joint, blocks of all these and on from there.",
             "--plan",
@@ -274,7 +240,7 @@ class Options:
     )
     passes: tuple[str, ...] = field(
         default=(),
-        metadata=_about(
+        metadata=asked(
             "Run this graph pass after the standard ones; repeatable. See `tilewright planners passes`.",
             "--pass",
             panel=PLANS,
@@ -285,7 +251,7 @@ class Options:
     )
     disabled_passes: tuple[str, ...] = field(
         default=(),
-        metadata=_about(
+        metadata=asked(
             "Leave out a graph pass; repeatable.",
             "--disable-pass",
             panel=PLANS,
@@ -294,11 +260,11 @@ class Options:
         ),
     )
     seed: int = field(
-        default=0, metadata=_about("Seed of searches and of random inputs.", "--seed", panel=PLANS)
+        default=0, metadata=asked("Seed of searches and of random inputs.", "--seed", panel=PLANS)
     )
     verify: bool = field(
         default=False,
-        metadata=_about(
+        metadata=asked(
             "Also check plans that are only compared; the answer itself is always checked.",
             "--verify",
             panel=PLANS,
@@ -307,7 +273,7 @@ class Options:
     )
     max_memory_bytes: int | None = field(
         default=None,
-        metadata=_about(
+        metadata=asked(
             "Refuse a model whose activations need more memory than this: 512MiB.",
             "--max-memory",
             panel=_LIMITS,
@@ -316,7 +282,7 @@ class Options:
     )
     max_shapes: int = field(
         default=64,
-        metadata=_about(
+        metadata=asked(
             "For a model with open sizes: how many sets of shapes to keep code for.",
             "--max-shapes",
             panel=_LIMITS,
@@ -326,7 +292,7 @@ class Options:
     )
     frozen_shapes: bool = field(
         default=False,
-        metadata=_about(
+        metadata=asked(
             "Make shapes that were not prepared an error, so that no run waits for a compilation.",
             "--frozen-shapes",
             panel=_LIMITS,
@@ -335,7 +301,7 @@ class Options:
     )
     first_answer: FirstAnswer = field(
         default="compiled",
-        metadata=_about(
+        metadata=asked(
             "What answers first; quick is the reference, which rounds otherwise, while code is compiled.",
             "--first-answer",
             panel=_LIMITS,
@@ -344,23 +310,23 @@ class Options:
     )
     timeout_s: float | None = field(
         default=None,
-        metadata=_about("Stop compiling after this many seconds.", "--timeout", panel=_LIMITS, key=False),
+        metadata=asked("Stop compiling after this many seconds.", "--timeout", panel=_LIMITS, key=False),
     )
     cache_dir: Path | None = field(
         default=None,
-        metadata=_about(
+        metadata=asked(
             "Folder of the kernel cache; default: the user's.", "--cache", panel=_LIMITS, key=False
         ),
     )
     no_cache: bool = field(
         default=False,
-        metadata=_about(
+        metadata=asked(
             "Compile all kernels anew, and keep nothing between runs.", "--no-cache", panel=_LIMITS, key=False
         ),
     )
     frozen: bool = field(
         default=False,
-        metadata=_about(
+        metadata=asked(
             "Make a kernel that is missing from the cache an error.",
             "--frozen",
             panel=_LIMITS,
@@ -370,7 +336,7 @@ class Options:
     )
     trust: bool = field(
         default=False,
-        metadata=_about(
+        metadata=asked(
             "Use the machine code of an artifact no matter who signed it; see `tilewright trust`.",
             "--trust",
             panel=_LIMITS,
@@ -379,7 +345,7 @@ class Options:
     )
     dump_after: tuple[str, ...] = field(
         default=(),
-        metadata=_about(
+        metadata=asked(
             "Print the graph after this pass; repeatable.",
             "--dump-after",
             panel=PLANS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args, get_origin, get_type_hints, overload
 
@@ -30,9 +30,10 @@ from tilewright.mapping.solve import (
     map_layers,
     mapped_part,
 )
-from tilewright.options import parse_shapes
+from tilewright.options import Options, parse_shapes
 from tilewright.planning import Budget
 from tilewright.progress import Progress
+from tilewright.requests import FILES, PLANS, asked
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -49,63 +50,233 @@ Work = Any
 of it as `net.onnx:NODE`, a `Model`, or ONNX's `ModelProto`), or one of Timeloop's problems as a YAML file."""
 
 
-_WITHOUT_EFFECT = {
-    "evaluate": ("sweep", "plot", "budget", "seed", "shapes", "constraints"),
-    "sweep": ("noc", "export_timeloop", "verify"),
+WITHOUT_EFFECT = {
+    "evaluate": (
+        "mapper",
+        "objective",
+        "budget",
+        "seed",
+        "shapes",
+        "sweep",
+        "plot",
+        "workers",
+        "journal",
+        "constraints",
+    ),
+    "sweep": ("export_timeloop", "noc", "verify"),
 }
 """Settings that ask for what nothing does beside another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapRequest:
-    """What `tw.map` is asked.
+    """What `tw.map` is asked: see each field's help, which the flags of `tilewright map` show.
 
-    * `work` is what is mapped; `shapes` are those of models with open ones.
-    * `machine` is a preset's name, a YAML file, or a `Machine`; `machine_files` go with one of Timeloop's
-      architectures.
-    * `mapper` is one of `MAPPERS`, `seed` for those that draw. A `budget` is for each layer: a time such as
-      1m, 10s if left out, or for mappers that draw also a number of trials.
-    * `link_transfers`, `skips_pixels`, `double_buffered`, `elides_first_fills` and `multicasts_per_axis` are
-      options of the cost model (`CostOptions`).
-    * `noc` also simulates the mappings on the machine's network on chip, cycle by cycle.
-    * `sweep` maps onto variants of the machine: `levels.GlobalBuffer.capacity=64KiB,128KiB`. `workers` are
-      processes that do it (a number, `ray` or `ray://HOST:PORT`), `journal` a file to which answers are
-      appended, and whose answers are taken. Every entry of `work` counts alike in its means.
-    * `plot` is an HTML page that is written: mappings drawn, of a sweep the fronts and what is behind them.
-    * `evaluate` are given mappings, which are counted instead: a JSON file of cases, cases, or one of
-      Timeloop's mappings, whose problem is then the work.
-    * `export_timeloop` is a folder where the mappings are also written for timeloop-model, of several layers
-      into a folder each.
-    * `constraints` are what every mapping must keep: a dataflow such as `weight-stationary@GlobalBuffer`,
-      loops and tiles of levels such as `GlobalBuffer.order=K,C,*`, `DRAM.spatial.C=8` or `L1.tile.S=whole`,
-      or the classes of `tilewright.mapping.constraints`.
-    * `ignore_constraints`: search without the constraints on loops that Timeloop's files have.
-    * `verify`: also check mappings that are only compared, or given; answers are always checked.
+    What is written on the command line may be given here, too; besides, `work` may hold problems and models,
+    `machine` be a `Machine`, `evaluate` cases, and `constraints` the classes of
+    `tilewright.mapping.constraints`. `seed` is for mappers that draw.
     """
 
     work: tuple[object, ...] = ()
-    machine: Machine | str | Path = DEFAULT_MACHINE
-    machine_files: tuple[Path, ...] = ()
-    mapper: str = "exact"
-    objective: Objective = "latency"
-    budget: Budget | str | None = None
+    machine: Machine | str | Path = field(
+        default=DEFAULT_MACHINE,
+        metadata=asked(
+            "A machine: a name from `tilewright targets`, a YAML file, or an architecture of Timeloop.",
+            "--target",
+            "-t",
+            typed=str,
+            family="targets",
+        ),
+    )
+    machine_files: tuple[Path, ...] = field(
+        default=(),
+        metadata=asked(
+            "More files of a Timeloop architecture: constraints or a mapping (what bypasses a memory), "
+            "an ERT (energies). Repeatable.",
+            "--with",
+            typed=list[Path],
+            metavar="FILE",
+        ),
+    )
+    mapper: str = field(
+        default="exact",
+        metadata=asked(
+            "How to search.", "--mapper", panel=PLANS, typed=str, family="mapping", has_options=True
+        ),
+    )
+    objective: Objective = field(
+        default="latency",
+        metadata=asked("What to minimise.", "--objective", panel=PLANS, typed=str, also=get_args(Objective)),
+    )
+    budget: Budget | str | None = field(
+        default=None,
+        metadata=asked(
+            "For each layer: a time, 10s if left out; for the mappers hybrid and random also a number of "
+            "mappings, such as 5000trials.",
+            "--budget",
+            panel=PLANS,
+            typed=str | None,
+        ),
+    )
     seed: int | None = None
-    link_transfers: bool = False
-    skips_pixels: bool = False
-    double_buffered: bool = False
-    elides_first_fills: bool = False
-    multicasts_per_axis: bool = False
-    shapes: Mapping[str, Sequence[int]] | str | None = None
-    noc: bool = False
-    sweep: tuple[str, ...] = ()
-    workers: str | None = None
-    journal: Path | None = None
-    plot: Path | None = None
-    evaluate: Path | tuple[Case, ...] | None = None
-    export_timeloop: Path | None = None
-    constraints: tuple[object, ...] = ()
-    ignore_constraints: bool = False
-    verify: bool = False
+    evaluate: Path | tuple[Case, ...] | None = field(
+        default=None,
+        metadata=asked(
+            "Instead of searching, evaluate given mappings: a JSON file of cases, or a Timeloop mapping "
+            "for a problem LAYER.",
+            "--evaluate",
+            panel=PLANS,
+            typed=Path | None,
+        ),
+    )
+    export_timeloop: Path | None = field(
+        default=None,
+        metadata=asked(
+            "Also write arch.yaml, problem.yaml and map.yaml for timeloop-model; several layers get a "
+            "folder each.",
+            "--export-timeloop",
+            panel=FILES,
+            typed=Path | None,
+            metavar="DIR",
+        ),
+    )
+    constraints: tuple[object, ...] = field(
+        default=(),
+        metadata=asked(
+            "What every mapping must satisfy: weight-stationary, output-stationary@GlobalBuffer, "
+            "row-stationary@GlobalBuffer, DRAM.spatial.C=8, DRAM.spatial=C,K, GlobalBuffer.tile.P=14, "
+            "DRAM.order=K,C,*, DRAM.without=R. Repeatable; only for the mapper exact.",
+            "--constrain",
+            panel=PLANS,
+            typed=list[str],
+            metavar="TEXT",
+        ),
+    )
+    ignore_constraints: bool = field(
+        default=False,
+        metadata=asked(
+            "Ignore constraints on loops in Timeloop's files; otherwise those that the mapper cannot keep "
+            "are refused.",
+            "--ignore-constraints",
+            panel=PLANS,
+            typed=bool,
+            is_expert=True,
+        ),
+    )
+    link_transfers: bool = field(
+        default=False,
+        metadata=asked(
+            "Whether neighbouring instances of an array may pass words to each other.",
+            "--link-transfers/--no-link-transfers",
+            panel=PLANS,
+            typed=bool,
+            is_expert=True,
+        ),
+    )
+    skips_pixels: bool = field(
+        default=False,
+        metadata=asked(
+            "Do not count pixels that a stride jumps over (Timeloop counts them).",
+            "--skip-pixels",
+            panel=PLANS,
+            typed=bool,
+            is_expert=True,
+        ),
+    )
+    double_buffered: bool = field(
+        default=False,
+        metadata=asked(
+            "Half of every buffer holds the tile in use, half the next one.",
+            "--double-buffered",
+            panel=PLANS,
+            typed=bool,
+            is_expert=True,
+        ),
+    )
+    elides_first_fills: bool = field(
+        default=False,
+        metadata=asked(
+            "Like Timeloop 4, count no fill of an output to which nothing has been added yet.",
+            "--elide-first-fills",
+            panel=PLANS,
+            typed=bool,
+            is_expert=True,
+        ),
+    )
+    multicasts_per_axis: bool = field(
+        default=False,
+        metadata=asked(
+            "Let one access serve instances along one axis of an array alone, as Timeloop 4 counts meshes.",
+            "--multicast-per-axis",
+            panel=PLANS,
+            typed=bool,
+            is_expert=True,
+        ),
+    )
+    noc: bool = field(
+        default=False,
+        metadata=asked(
+            "Also simulate the mappings on the machine's network, cycle by cycle.",
+            "--noc",
+            panel=PLANS,
+            typed=bool,
+        ),
+    )
+    verify: bool = field(
+        default=False,
+        metadata=asked(
+            "Also check mappings that are only compared, or given; answers are always checked.",
+            "--verify",
+            panel=PLANS,
+            typed=bool,
+        ),
+    )
+    shapes: Mapping[str, Sequence[int]] | str | None = field(
+        default=None, metadata=asked(Options.help("shapes"), "--shapes", typed=str | None)
+    )
+    sweep: tuple[str, ...] = field(
+        default=(),
+        metadata=asked(
+            "Map onto variants of the machine: levels.GlobalBuffer.capacity_bytes=64KiB,128KiB. Repeatable; "
+            "every combination is mapped. Every layer counts alike in means.",
+            "--sweep",
+            panel=PLANS,
+            typed=list[str],
+        ),
+    )
+    workers: str | None = field(
+        default=None,
+        metadata=asked(
+            "With --sweep: how many processes map, or a Ray cluster: ray, or ray://HOST:10001.",
+            "--workers",
+            panel=PLANS,
+            typed=str | None,
+            metavar="N|ray",
+        ),
+    )
+    journal: Path | None = field(
+        default=None,
+        metadata=asked(
+            "With --sweep: append every answer to a file of JSON lines; answers that it already holds are "
+            "not searched again.",
+            "--journal",
+            panel=FILES,
+            typed=Path | None,
+            metavar="FILE",
+        ),
+    )
+    plot: Path | None = field(
+        default=None,
+        metadata=asked(
+            "Draw the mappings as an HTML page; with --sweep also latency, energy, area and their Pareto "
+            "front.",
+            "--plot",
+            "--report",
+            panel=FILES,
+            typed=Path | None,
+            metavar="FILE",
+        ),
+    )
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -116,9 +287,10 @@ class MapRequest:
             object.__setattr__(self, name, value)
         work = (argument("work", w, Path) if isinstance(w, os.PathLike) else w for w in self.work)
         object.__setattr__(self, "work", tuple(work))
-        for main, others in _WITHOUT_EFFECT.items():
+        defaults = {f.name: f.default for f in dataclasses.fields(self)}
+        for main, others in WITHOUT_EFFECT.items():
             for other in others:
-                if getattr(self, main) and getattr(self, other):
+                if getattr(self, main) and getattr(self, other) != defaults[other]:
                     raise UsageError(f"{other} has no effect beside {main}; leave one of them out.")
         for name in ("workers", "journal"):
             if getattr(self, name) is not None and not self.sweep:

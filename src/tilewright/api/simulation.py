@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from tilewright.api.batches import (
     BatchedModel,
@@ -30,6 +30,7 @@ from tilewright.options import AUTO, Options, Shapes, parse_shapes
 from tilewright.planner import WHOLE_PORTFOLIO
 from tilewright.planning import Budget, Spec
 from tilewright.progress import PhaseClock, Progress
+from tilewright.requests import PLANS, asked
 from tilewright.results import Result, Table, about, in_json
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode, SimulatingTarget
@@ -53,52 +54,171 @@ DEFAULT_SEARCH = Budget(max_evaluations=170)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationRequest:
-    """What `tw.simulate` is asked.
+    """What `tw.simulate` is asked: see each field's help, which the flags of `tilewright simulate` show.
 
-    * `model` is an ONNX file, its bytes, a `ModelProto` or a loaded model; `target` a machine's preset or its
-      YAML file, with options: `stcp920{overlap=none}`.
-    * `dtype` says what floating-point numbers are lowered to, inputs and results included: `float16`, `int8`;
-      as the target's option of this name. Without it the machine keeps what it multiplies, and the widest
-      that it does in place of other types.
-    * `recipe` says how to plan: `best` of a portfolio (the default), `search` from there on, best of the
-      `grid` of every partitioner with every scheduler, `joint` of blocks of all these and on from there,
-      or a plan with a name, such as `graphturbo` or `tvm`.
-      Instead of one, `partition`, `schedule` and `memory` name planners; what is not named is the target's
-      default.
-    * `budget` bounds each plan: of `best`, how many recipes are tried or for how long, the paper's own first,
-      and of `grid`, the plain ones first;
-      of `search`, for how long both last, or how many plans are simulated beyond the portfolio (170).
-    * `objective` is what the best plan has least of, and a search makes less: `latency`, `energy` of the
-      described cluster, or their product `edp`.
-    * `batch` is the open first axis of inputs, 0 in `shapes`: a number of samples for each cluster, `auto`
-      for the power of two with the most samples per second, or several numbers, of each of which is said how
-      to run it. With `auto` and several, the plan is the best batch's.
-    * `max_latency_ms`, with those: no batch and no run that takes longer.
-    * `mapper` (`exact`, `cosa`, `paper`) tiles layers whose operands do not fit the cores' buffers
-      and are read again; short for the target's option of that name.
-    * `compare` also simulates every plan that has a name.
-    * `check` computes the plan's values buffer by buffer and holds them against the network's.
-    * `joint_tilings` says of each subgraph what the best joint tiling of its operators would move.
-    * `mappings` holds the plan's sums of products against their mappings alone, level by level.
+    `model` is an ONNX file, its bytes, a `ModelProto` or a loaded model. What is written on the command line
+    may be given in the other fields, too: `budget="60s"`, `shapes="x:0x3x224x224"`,
+    `target="stcp920{overlap=none}"`. Planners that are not named are the target's defaults.
     """
 
     model: Model | Source
-    target: str | Path = DEFAULT_MACHINE
-    dtype: str | None = None
-    recipe: str | None = None
-    partition: str | None = None
-    schedule: str | None = None
-    memory: str | None = None
-    budget: Budget | str | None = None
-    objective: Objective = "latency"
-    batch: int | str | tuple[int, ...] | None = None
-    shapes: Mapping[str, tuple[int, ...]] | str | None = None
-    max_latency_ms: float | None = None
-    mapper: str | None = None
-    compare: bool = False
-    check: bool = False
-    joint_tilings: bool = False
-    mappings: bool = False
+    target: str | Path = field(
+        default=DEFAULT_MACHINE,
+        metadata=asked(
+            "A machine: a name from `tilewright targets`, or a YAML file.",
+            "--target",
+            "-t",
+            typed=str,
+            family="targets",
+        ),
+    )
+    dtype: str | None = field(
+        default=None,
+        metadata=asked(
+            "Type that floating-point numbers are converted to: float32, float16, bfloat16, int16, int8; "
+            "default: types that the machine multiplies stay, others become the widest that it multiplies.",
+            "--dtype",
+            typed=str | None,
+        ),
+    )
+    recipe: str | None = field(
+        default=None,
+        metadata=asked(
+            "How to plan: best (of a portfolio; the default), search (improves that plan), grid (every "
+            "partitioner with every scheduler), joint (blocks of all these plans, and on from there), "
+            "graphturbo, tvm, astitch, variant-1 to variant-4. All but graphturbo and variant-4 may end in "
+            "-overlapped.",
+            "--recipe",
+            panel=PLANS,
+            typed=str | None,
+        ),
+    )
+    partition: str | None = field(
+        default=None,
+        metadata=asked(
+            "Instead of a recipe: how to group operators.",
+            "--partition",
+            panel=PLANS,
+            typed=str | None,
+            family="partition",
+            has_options=True,
+            is_expert=True,
+        ),
+    )
+    schedule: str | None = field(
+        default=None,
+        metadata=asked(
+            "Instead of a recipe: how to order the groups.",
+            "--schedule",
+            panel=PLANS,
+            typed=str | None,
+            family="schedule",
+            has_options=True,
+            is_expert=True,
+        ),
+    )
+    memory: str | None = field(
+        default=None,
+        metadata=asked(
+            "Instead of a recipe: how to place values in memory.",
+            "--memory",
+            panel=PLANS,
+            typed=str | None,
+            family="memory",
+            has_options=True,
+            is_expert=True,
+        ),
+    )
+    budget: Budget | str | None = field(
+        default=None,
+        metadata=asked(
+            "How many recipes of the portfolio to try, or for how long, the paper's own first: "
+            "20trials, 60s. With --recipe search: how many plans beyond the portfolio (default: 170trials), "
+            "or the time for both.",
+            "--budget",
+            panel=PLANS,
+            typed=str | None,
+        ),
+    )
+    objective: Objective = field(
+        default="latency",
+        metadata=asked(
+            "What to minimise, of the described cluster.",
+            "--objective",
+            panel=PLANS,
+            typed=str,
+            also=get_args(Objective),
+        ),
+    )
+    shapes: Mapping[str, tuple[int, ...]] | str | None = field(
+        default=None, metadata=asked(Options.help("shapes"), "--shapes", typed=str | None)
+    )
+    batch: int | str | tuple[int, ...] | None = field(
+        default=None,
+        metadata=asked(
+            "Samples for each cluster, along the open first axis of inputs (0 in --shapes); auto: the "
+            "power of two with the most samples per second; several numbers (6,12,24): the fastest way to "
+            "run each of them. With auto or several numbers, the tables and --check, --trace, --html and "
+            "--compare show the best batch.",
+            "--batch",
+            panel=PLANS,
+            typed=str | None,
+        ),
+    )
+    max_latency_ms: float | None = field(
+        default=None,
+        metadata=asked(
+            "With --batch auto or several numbers: leave out batches and runs that take longer than "
+            "this, in milliseconds.",
+            "--max-latency",
+            panel=PLANS,
+            typed=float | None,
+        ),
+    )
+    mapper: str | None = field(
+        default=None,
+        metadata=asked(
+            "Mapper that tiles layers whose operands do not fit the cores' buffers and are read repeatedly: "
+            "exact (the default), cosa, paper.",
+            "--mapper",
+            panel=PLANS,
+            typed=str | None,
+            is_expert=True,
+        ),
+    )
+    compare: bool = field(
+        default=False,
+        metadata=asked("Simulate the paper's baselines as well.", "--compare", panel=None, typed=bool),
+    )
+    check: bool = field(
+        default=False,
+        metadata=asked(
+            "Compute the values of the plan buffer by buffer, and compare them with the network's.",
+            "--check",
+            panel=None,
+            typed=bool,
+        ),
+    )
+    joint_tilings: bool = field(
+        default=False,
+        metadata=asked(
+            "Say of each subgraph what the best joint tiling of its operators would move past main memory.",
+            "--joint-tilings",
+            panel=PLANS,
+            typed=bool,
+            is_expert=True,
+        ),
+    )
+    mappings: bool = field(
+        default=False,
+        metadata=asked(
+            "Hold the plan's sums of products against their mappings alone, level by level.",
+            "--mappings",
+            panel=PLANS,
+            typed=bool,
+            is_expert=True,
+        ),
+    )
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import FILES, INPUTS, CompileFlags, add_verb, checked_threads
+from tilewright.cli.flags import INPUTS, CompileFlags, add_verb, checked_threads
 from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
 from tilewright.errors import BudgetExceeded, UsageError
+from tilewright.requests import FILES
 
 
 def register(app: typer.Typer, panel: str) -> None:

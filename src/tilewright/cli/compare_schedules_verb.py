@@ -9,6 +9,7 @@ import typer
 from tilewright.cli.flags import INPUTS, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress
 from tilewright.errors import UsageError
+from tilewright.options import Options
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -40,7 +41,7 @@ def compare_schedules(
             USUAL if schedules in (None, "auto") else schedules,
             duration_s=duration,
             feed=inputs,
-            options=CompileFlags(others).options(),
+            options=CompileFlags(Options, others).options(),
             progress=update,
         )
     if as_json:

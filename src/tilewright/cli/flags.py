@@ -1,7 +1,8 @@
 """Flags that mean the same in every verb, and how a verb gets them.
 
-A verb that takes `flags: CompileFlags` has a flag on the command line for each field of `Options`; every verb
-has `-q`, `-v` and `--debug`. A flag that is declared hidden is one for experts: `--help-all` shows it.
+A verb that takes `flags: CompileFlags` has a flag on the command line for each field of `Options`, one that
+takes `flags: Flags[MapRequest]` for those of that request; every verb has `-q`, `-v` and `--debug`. A flag
+that is declared hidden is one for experts: `--help-all` shows it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 import typer
 
@@ -22,11 +23,11 @@ from tilewright.errors import UsageError
 from tilewright.families import FAMILIES
 from tilewright.options import Options, option_types, parse_shapes
 
+R = TypeVar("R")
+
 # Set by the shell's script while it asks for completions. Otherwise no flag needs them.
 _IS_COMPLETING = "_TILEWRIGHT_COMPLETE" in os.environ
 _FIELDS: Mapping[str, Field[Any]] = {f.name: f for f in fields(Options)}
-
-
 _AS_THE_FIELD = object()
 
 
@@ -36,62 +37,72 @@ def flag(name: str, *, default: Any = _AS_THE_FIELD, about: str = "", is_expert:
     A verb for which it means somewhat else says what it is `about`; its names and what completes it are the
     same everywhere.
     """
-    facts = _FIELDS[name].metadata
-    is_hidden = facts["is_expert"] if is_expert is None else is_expert
+    return _option(_FIELDS[name], default=default, about=about, is_expert=is_expert)
+
+
+def _option(
+    field: Field[Any], *, default: Any = _AS_THE_FIELD, about: str = "", is_expert: bool | None = None
+) -> Any:
+    facts = field.metadata
     return typer.Option(
-        _default(name) if default is _AS_THE_FIELD else default,
+        _default(field) if default is _AS_THE_FIELD else default,
         *facts["flags"],
-        help=about or _help(name),
+        help=about or _help(field),
+        metavar=facts["metavar"],
         rich_help_panel=facts["panel"],
-        autocompletion=_completion(name) if _IS_COMPLETING else None,
-        hidden=is_hidden,
+        autocompletion=_completion(field) if _IS_COMPLETING else None,
+        hidden=facts["is_expert"] if is_expert is None else is_expert,
     )
 
 
-def _default(name: str) -> Any:
-    """What the parser gives where the flag is not; none stands for the default of `Options`."""
-    default = _FIELDS[name].default
-    if _FIELDS[name].metadata["parse"] is not None or default is MISSING:
+def _default(field: Field[Any]) -> Any:
+    """What the parser gives where the flag is not; none stands for the default of the record."""
+    default = field.default
+    if field.metadata["parse"] is not None or default is MISSING:
         return None
     return list(default) if isinstance(default, tuple) else default
 
 
-def _type(name: str) -> Any:
-    """What the parser reads; texts with a parser of their own are read by `Options`."""
-    kind = option_types()[name]
-    if _FIELDS[name].metadata["parse"] is not None:
+def _type(field: Field[Any]) -> Any:
+    """What the parser reads; texts with a parser of their own are read by the record."""
+    facts = field.metadata
+    if facts["typed"] is not None:
+        return facts["typed"]
+    if facts["parse"] is not None:
         return str | None
+    kind = option_types()[field.name]
     origin = typing.get_origin(kind)
     return str if origin is Literal else list[str] if origin is tuple else kind
 
 
-def _help(name: str) -> str:
+def _help(field: Field[Any]) -> str:
     """The field's help, with the names that it may hold where they are few."""
-    about, choices = _FIELDS[name].metadata, _choices(name)
-    if not choices or name == "target" or _type(name) is not str:
-        return str(about["help"])
-    more = "; see `tilewright planners`" if about["has_options"] else ""
-    return f"{about['help'].rstrip('.')}: {', '.join(choices)}{more}."
+    facts, choices = field.metadata, _choices(field)
+    if not choices or facts["family"] == "targets" or (facts["typed"] is None and _type(field) is not str):
+        return str(facts["help"])
+    more = "; see `tilewright planners`" if facts["has_options"] else ""
+    return f"{facts['help'].rstrip('.')}: {', '.join(choices)}{more}."
 
 
-def _choices(name: str) -> tuple[str, ...]:
+def _choices(field: Field[Any]) -> tuple[str, ...]:
     """Names that a field may hold, without those of plugins."""
-    about, kind = _FIELDS[name].metadata, option_types()[name]
+    facts = field.metadata
+    kind = option_types()[field.name] if facts["typed"] is None else None
     if typing.get_origin(kind) is Literal:
         return typing.get_args(kind)
-    family = FAMILIES.get(about["family"])
-    return (*about["also"], *(family.built_in_names() if family is not None else ()))
+    family = FAMILIES.get(facts["family"])
+    return (*facts["also"], *(family.built_in_names() if family is not None else ()))
 
 
-def _completion(name: str) -> Callable[[str], list[str]]:
+def _completion(field: Field[Any]) -> Callable[[str], list[str]]:
     """Names that begin as typed, those of plugins too; no member is loaded for it."""
 
     def complete(incomplete: str) -> list[str]:
-        family = FAMILIES.get(_FIELDS[name].metadata["family"])
-        names = dict.fromkeys((*_choices(name), *(family.names() if family is not None else ())))
-        if name == "target":
+        family = FAMILIES.get(field.metadata["family"])
+        names = dict.fromkeys((*_choices(field), *(family.names() if family is not None else ())))
+        if field.metadata["family"] == "targets":
             names.update(dict.fromkeys((*_machines(), *_machine_files(incomplete))))
-        if name == "isa":
+        if field.name == "isa":
             names.update(dict.fromkeys(_instruction_sets()))
         return [choice for choice in names if choice.startswith(incomplete)]
 
@@ -129,22 +140,36 @@ def _instruction_sets() -> tuple[str, ...]:
 MODEL = typer.Argument(metavar="MODEL", help="An ONNX file, or an artifact that `tilewright compile` wrote.")
 INPUTS = typer.Option(None, "--input", "-i", help="Inputs: an .npz file with one array for each input.")
 SHAPES, THREADS, SEED, CACHE = map(flag, ("shapes", "threads", "seed", "cache_dir"))
-COMPILE_FLAGS = {
-    name: (_type(name), flag(name))
-    for name, f in _FIELDS.items()
-    if f.metadata["flags"] and name != "dump_after"
-}
+
+
+def _flags_of(record: type[Any]) -> dict[str, tuple[Any, Any]]:
+    """For each field of a request that has flags: what the parser reads, and its option."""
+    return {f.name: (_type(f), _option(f)) for f in fields(record) if f.metadata.get("flags")}
+
+
+COMPILE_FLAGS = {name: flags for name, flags in _flags_of(Options).items() if name != "dump_after"}
 
 
 @dataclass(frozen=True, slots=True)
-class CompileFlags:
-    """What is asked of a compilation: a value for each field of `Options`, none where it was left out.
+class Flags(Generic[R]):
+    """What is asked by the flags of a request: a value for each field, none where it was left out.
 
     `asked` are the fields whose flags were given, be it with the default.
     """
 
+    record: type[R]
     values: Mapping[str, Any]
     asked: frozenset[str] = frozenset()
+
+    def request(self, **others: Any) -> R:
+        """The request, with `others` for fields that have no flag."""
+        given = {name: value for name, value in self.values.items() if value is not None and value != []}
+        return self.record(**given, **others)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileFlags(Flags[Options]):
+    """What is asked of a compilation by the flags of `Options`."""
 
     def options(self, *, dump_after: Sequence[str] = ()) -> Options:
         """The options that the flags ask for, every name known.
@@ -154,8 +179,7 @@ class CompileFlags:
         """
         from tilewright.targets import find_target
 
-        given = {name: value for name, value in self.values.items() if value is not None}
-        options = Options(**given, dump_after=tuple(dump_after)).resolved()
+        options = self.request(dump_after=tuple(dump_after)).resolved()
         find_target(options.target)
         for name in options.isas:
             _check_isa(name)
@@ -192,8 +216,6 @@ def add_verb(app: typer.Typer, name: str, verb: Callable[..., None], panel: str 
     app.command(name, rich_help_panel=panel)(_with_flags(verb))
 
 
-FILES = "Files to write"
-"""The panel of help for what is written beside the result."""
 _MANNER = "What to say"
 _CONTEXT = "parser_context"
 MANNER_FLAGS = {
@@ -228,15 +250,19 @@ def help_all(*, hidden: bool) -> Any:
 
 
 def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
-    """`verb` with a parameter for each flag, in place of `flags: CompileFlags`."""
+    """`verb` with a parameter for each flag, in place of `flags`: `CompileFlags`, or those of a request."""
     hints = typing.get_type_hints(verb)
     parameters: list[inspect.Parameter] = []
-    has_flags = hints.get("flags") is CompileFlags
+    kind = hints.get("flags")
+    has_flags = kind is not None
+    record = next(iter(typing.get_args(kind)), Options)
+    made = COMPILE_FLAGS if record is Options else _flags_of(record)
     for parameter in inspect.signature(verb).parameters.values():
         if parameter.name != "flags":
             parameters.append(_keyword(parameter.name, hints[parameter.name], parameter.default))
     if has_flags:
-        parameters += [_keyword(name, kind, default) for name, (kind, default) in COMPILE_FLAGS.items()]
+        found = [_keyword(name, *flag) for name, flag in made.items()]
+        parameters = [*parameters, *found] if record is Options else [*found, *parameters]
     parameters += [_keyword(name, bool, flag) for name, flag in MANNER_FLAGS.items()]
     has_experts = any(getattr(parameter.default, "hidden", False) for parameter in parameters)
     parameters.append(_keyword("help_all", bool, help_all(hidden=not has_experts)))
@@ -257,10 +283,11 @@ def _with_flags(verb: Callable[..., None]) -> Callable[..., None]:
             verb(**values)
             return
         context = values.pop(_CONTEXT)
-        asked = frozenset(name for name in COMPILE_FLAGS if is_given(context, name))
-        given = {name: values.pop(name) for name in COMPILE_FLAGS}
-        with _keeping_nothing() if given["no_cache"] else contextlib.nullcontext():
-            verb(flags=CompileFlags(given, asked), **values)
+        asked = frozenset(name for name in made if _is_given(context, name))
+        given = {name: values.pop(name) for name in made}
+        flags = (CompileFlags if record is Options else Flags)(record, given, asked)
+        with _keeping_nothing() if given.get("no_cache") else contextlib.nullcontext():
+            verb(flags=flags, **values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # functions have one
     call.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -273,7 +300,7 @@ def _keeping_nothing() -> contextlib.AbstractContextManager[None]:
     return keeping_nothing()
 
 
-def is_given(context: typer.Context, name: str) -> bool:
+def _is_given(context: typer.Context, name: str) -> bool:
     """Whether a parameter's value is from the command line, or from its environment variable."""
     source = context.get_parameter_source(name)
     return source is not None and not source.name.startswith("DEFAULT")

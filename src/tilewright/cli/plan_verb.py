@@ -8,6 +8,7 @@ import typer
 
 from tilewright.cli.flags import CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress
+from tilewright.options import Options
 
 _LISTS = ("target", "partition", "schedule", "memory")
 
@@ -31,9 +32,10 @@ def plan(
     from tilewright.api.plans import plan_model
 
     lists = {name: flags.values[name] for name in _LISTS}
-    others = CompileFlags({name: value for name, value in flags.values.items() if name not in _LISTS})
+    others = {name: value for name, value in flags.values.items() if name not in _LISTS}
+    options = CompileFlags(Options, others).options()
     with progress(f"planning {model.name}") as update:
-        compared = plan_model(model, **lists, options=others.options(), progress=update)
+        compared = plan_model(model, **lists, options=options, progress=update)
     if as_json:
         print_model_document("plan", compared.model_sha256, ",".join(compared.targets), compared)
     else:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import typer
 
-from tilewright.cli.flags import FILES, INPUTS, MODEL, CompileFlags, add_verb
+from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress
+from tilewright.requests import FILES
 
 
 def register(app: typer.Typer, panel: str) -> None:

@@ -48,7 +48,7 @@ COMPILE_FLAGS = [f for f in dataclasses.fields(Options) if f.name != "dump_after
 
 def defaults(**changes: Any) -> CompileFlags:
     """What the parser gives where nothing but `changes` is asked for."""
-    return CompileFlags({**{f.name: PARAMETERS[f.name].default for f in COMPILE_FLAGS}, **changes})
+    return CompileFlags(Options, {**{f.name: PARAMETERS[f.name].default for f in COMPILE_FLAGS}, **changes})
 
 
 def test_every_verb_is_there() -> None:
@@ -198,10 +198,10 @@ def test_targets_complete_to_machines_and_their_files(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").touch()
     (tmp_path / "folder").mkdir()
-    complete = flags._completion("target")
+    complete = flags._completion(flags._FIELDS["target"])
     assert {"cpu", "host", "eyeriss", "mine.yaml", "folder/"} <= set(complete(""))
     assert complete("st") == ["stcp920", "stcp920-paper"]
-    assert "aarch64" in flags._completion("isa")("aa")
+    assert "aarch64" in flags._completion(flags._FIELDS["isa"])("aa")
 
 
 @pytest.mark.parametrize("flags_given", [("--target", "v100"), ("--check",), ("--shapes", "x=1")])
