@@ -5,8 +5,11 @@ Shares no code with what merges: stages are checked by shapes, attributes and op
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
+import numpy as np
+
+from tilewright.errors import ModelRejected
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Affine, Nest
 from tilewright.ir.ops import describe
@@ -37,9 +40,6 @@ def _faults(problem: ScheduleProblem, schedule: Schedule, stage: Stage) -> Itera
     if len(instances) < 2 or any(len(group.instances) != 1 for group in stage.groups):
         yield "merges other than two groups or more of one instance each"
         return
-    if len({i.subgraph_id for i in instances}) != len(instances):
-        yield "merges a subgraph with itself"
-        return
     if any(schedule.splits[i.subgraph_id].num_instances != 1 for i in instances):
         yield "merges slices"
         return
@@ -58,10 +58,10 @@ def _faults(problem: ScheduleProblem, schedule: Schedule, stage: Stage) -> Itera
 
 def _difference(first: Subgraph, other: Subgraph, *, pads_kernels: bool) -> str | None:
     """Why two subgraphs do not merge."""
-    if [n.op_type for n in first.nodes] != [n.op_type for n in other.nodes]:
+    if [(n.op_type, n.domain, n.opset) for n in first.nodes] != [
+        (n.op_type, n.domain, n.opset) for n in other.nodes
+    ]:
         return "have other operators"
-    if {id(v) for v in first.inputs} != {id(v) for v in other.inputs}:
-        return "read other values"
     if any([id(v) for v in s.outputs] != [id(s.nodes[-1].output)] for s in (first, other)):
         return "have other results than that of their last operator"
     twin = {id(v): v for v in first.inputs}
@@ -69,18 +69,18 @@ def _difference(first: Subgraph, other: Subgraph, *, pads_kernels: bool) -> str 
     axes: dict[int, int] = {}
     for node, match in zip(first.nodes, other.nodes, strict=True):
         is_anchor = node is first.nodes[0]
-        if is_anchor and node.op_type == "Conv":
+        if node.op_type == "Conv":
             fault = _windows_differ(node, match, pads_kernels=pads_kernels)
         else:
             fault = None if _attributes(node) == _attributes(match) else "have other attributes"
         fault = fault or _operands_differ(node, match, twin)
         if fault is not None:
             return f"{fault}: {node.name!r} and {match.name!r}"
-        nests = _nests(node), _nests(match)
-        if any(len(n) != 1 or (n[0].reduce_dims and not is_anchor) for n in nests):
+        nest, *more = _nests(node) or (None,)
+        if nest is None or more or (nest.reduce_dims and not is_anchor):
             return f"sum in {node.name!r} and {match.name!r}, or compute in several passes"
-        axis = _axis_of_constants(node, nests[0][0]) if is_anchor else _axis_behind(node, nests[0][0], axes)
-        if axis is None or not _lie_side_by_side(node, match, nests[0][0], axis):
+        axis = _axis_of_constants(node, nest) if is_anchor else _axis_behind(node, nest, axes)
+        if axis is None or not _lie_side_by_side(node, match, nest, axis, axes):
             return f"make results that do not lie side by side: {node.name!r} and {match.name!r}"
         axes[id(node.output)] = axis
         twin[id(match.output)] = node.output
@@ -88,15 +88,12 @@ def _difference(first: Subgraph, other: Subgraph, *, pads_kernels: bool) -> str 
 
 
 def _operands_differ(node: Node, match: Node, twin: dict[int, Value]) -> str | None:
-    for mine, its in zip(node.inputs, match.inputs, strict=True):
-        if (mine is None) != (its is None):
-            return "have other numbers of operands"
-        if mine is None or its is None:
-            continue
-        if mine.is_constant != its.is_constant or mine.dtype is not its.dtype:
-            return "have operands of other kinds"
-        if not mine.is_constant and twin.get(id(its)) is not mine:
-            return "read other values"
+    kinds = [[v and (v.dtype, v.is_constant) for v in n.inputs] for n in (node, match)]
+    if kinds[0] != kinds[1]:
+        return "have operands of other kinds"
+    shared = zip(node.operands(), match.operands(), strict=True)
+    if any(not mine.is_constant and twin.get(id(its)) is not mine for mine, its in shared):
+        return "read other values"
     return None
 
 
@@ -104,10 +101,11 @@ def _axis_of_constants(node: Node, nest: Nest) -> int | None:
     """The axis of a sum's result along which constants alone differ."""
     if not nest.reduce_dims:
         return None
+    constants = {place for place, v in enumerate(node.inputs) if v is not None and v.is_constant}
     for axis, index in enumerate(nest.write.index):
         dims = set(index.dims()) if isinstance(index, Affine) else set()
-        movers = [node.inputs[a.operand.position] for a in nest.reads if dims & set(a.dims())]
-        if movers and dims and all(v is not None and v.is_constant for v in movers):
+        movers = {a.operand.position for a in nest.reads if dims & set(a.dims())}
+        if node.output.shape[axis] > 1 and movers <= constants:
             return axis
     return None
 
@@ -117,38 +115,51 @@ def _axis_behind(node: Node, nest: Nest, axes: dict[int, int]) -> int | None:
     moving: set[int] = set()
     for access in nest.reads:
         axis = axes.get(id(node.inputs[access.operand.position]))
-        if axis is None:
-            continue
-        if access.view is not None or nest.write.view is not None:
-            return None
-        moving.update(i for i, index in enumerate(nest.write.index) if index == access.index[axis])
-    return moving.pop() if len(moving) == 1 else None
+        if axis is not None:
+            moving.update(i for i, index in enumerate(nest.write.index) if index == access.index[axis])
+    return min(moving, default=None)
 
 
-def _lie_side_by_side(node: Node, match: Node, nest: Nest, axis: int) -> bool:
-    """Whether results are equal in shape but for an axis of two elements or more, and constants that do not
-    move along it are equal, those that do are in shape but for one axis."""
+def _lie_side_by_side(node: Node, match: Node, nest: Nest, axis: int, made: Container[int]) -> bool:
+    """Whether results have two elements or more along an axis, and the operator makes both of them together
+    of what moves along it: of constants of as many elements, equal in the rest of their shapes, and of what
+    was `made` before. Constants that do not move are equal.
+    """
     one, two = node.output, match.output
-    if one.dtype is not two.dtype or min(one.shape[axis], two.shape[axis]) < 2:
+    if one.dtype is not two.dtype or two.shape[axis] < 2:
         return False
-    if one.shape[:axis] != two.shape[:axis] or one.shape[axis + 1 :] != two.shape[axis + 1 :]:
-        return False
-    index = nest.write.index[axis]
-    for position, (mine, its) in enumerate(zip(node.inputs, match.inputs, strict=True)):
-        if mine is None or its is None or mine.data is None or its.data is None:
-            continue
-        indices = [a.index for a in nest.reads if a.operand.position == position]
-        places = [i for entry in indices for i, term in enumerate(entry) if term == index]
+    total = one.shape[axis] + two.shape[axis]
+    together: dict[Value, Value] = {}
+    for mine, its in zip(node.operands(), match.operands(), strict=True):
+        accesses = (a.index for a in nest.reads if node.inputs[a.operand.position] is mine)
+        index = nest.write.index[axis]
+        places = {place for terms in accesses for place, term in enumerate(terms) if term == index}
         if not places:
-            if mine.data.tobytes() != its.data.tobytes() or mine.shape != its.shape:
-                return False
-        elif node.op_type != "Conv" and [
-            (a, b)
-            for i, (a, b) in enumerate(zip(mine.shape, its.shape, strict=True))
-            if i != places[0] and a != b
-        ]:
+            fits = _elements(mine) == _elements(its)
+        elif mine.is_constant:
+            fits = node.op_type == "Conv" or its.shape == _resized(mine.shape, places, two.shape[axis])
+        else:
+            fits = id(mine) in made
+        if not fits:
             return False
+        together[mine] = Value(mine.name, mine.dtype, _resized(mine.shape, places, total), mine.data)
+    inputs = [v and together[v] for v in node.inputs]
+    output = Value(one.name, one.dtype, _resized(one.shape, {axis}, total))
+    try:
+        describe(Node(node.op_type, inputs, [output], node.attributes, domain=node.domain, opset=node.opset))
+    except ModelRejected:
+        return False
     return True
+
+
+def _resized(shape: Sequence[int], places: Container[int], extent: int) -> tuple[int, ...]:
+    """A shape of another extent along some axes."""
+    return tuple(extent if place in places else its for place, its in enumerate(shape))
+
+
+def _elements(value: Value) -> tuple[tuple[int, ...], bytes] | None:
+    """Shape and bits of a constant."""
+    return None if value.data is None else (value.shape, value.data.tobytes())
 
 
 def _windows_differ(node: Node, match: Node, *, pads_kernels: bool) -> str | None:
@@ -166,7 +177,10 @@ def _windows_differ(node: Node, match: Node, *, pads_kernels: bool) -> str | Non
 
 
 def _attributes(node: Node) -> dict[str, str]:
-    return {name: repr(value) for name, value in node.attributes.items()}
+    return {
+        name: repr((value.dtype, value.tolist()) if isinstance(value, np.ndarray) else value)
+        for name, value in node.attributes.items()
+    }
 
 
 def _nests(node: Node) -> Sequence[Nest]:
