@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from math import prod
 
 from tilewright.ir.graph import Value
-from tilewright.ir.region import Region, hull, input_regions
-from tilewright.partition.base import Subgraph
+from tilewright.ir.region import Region
+from tilewright.partition.check_rows import needs
 from tilewright.partition.split import Split
 from tilewright.planning import Violation
 from tilewright.progress import checkpoint
@@ -110,14 +110,16 @@ def _check_order(schedule: Schedule) -> Iterator[Violation]:
             for instance in group.instances:
                 subgraph = schedule.partition.subgraphs[instance.subgraph_id]
                 split = schedule.splits[subgraph.id]
-                regions: dict[int, Region] | None = None
+                regions: dict[Value, Region] | None = None
                 for value in subgraph.inputs:
                     late = pending.get(maker.get(id(value), -1), set()) - done
                     source = maker.get(id(value), -1)
                     if late and any(True for s in (split, schedule.splits[source]) for _ in _cuts(s)):
-                        regions = _touched(subgraph, split, instance.index) if regions is None else regions
+                        if regions is None:
+                            results = {v: _box(v, split, instance.index) for v in subgraph.outputs}
+                            regions = needs(subgraph.nodes, results)
                         made = {i: _box(value, schedule.splits[source], i.index) for i in late}
-                        late = {i for i in late if _meet(made[i], regions.get(id(value)))}
+                        late = {i for i in late if _meet(made[i], regions.get(value))}
                     if late:
                         yield Violation(
                             "order", f"stage {number}: {instance} runs before subgraph {source} is finished"
@@ -156,23 +158,6 @@ def _box(value: Value, split: Split, index: int) -> Region:
         extent = value.shape[dim]
         box[dim] = (extent * digit // factor, extent * (digit + 1) // factor)
     return tuple(box)
-
-
-def _touched(subgraph: Subgraph, split: Split, index: int) -> dict[int, Region]:
-    """Regions of all values that one instance of a subgraph needs, by the value's identity."""
-    regions: dict[int, Region] = {id(v): _box(v, split, index) for v in subgraph.outputs}
-    for node in reversed(subgraph.nodes):
-        for position, value in enumerate(node.outputs):
-            if id(value) not in regions:
-                continue
-            needs = input_regions(node, regions[id(value)], position)
-            for operand, need in zip(node.inputs, needs, strict=True):
-                if operand is not None and need is not None:
-                    known = regions.get(id(operand))
-                    regions[id(operand)] = need if known is None else hull(known, need)
-            for captured in node.captures:
-                regions[id(captured)] = tuple((0, extent) for extent in captured.shape)
-    return regions
 
 
 def _meet(made: Region, read: Region | None) -> bool:

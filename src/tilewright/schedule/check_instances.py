@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import prod
 
 from tilewright.ir.graph import Value
-from tilewright.ir.region import Region, hull, input_regions, volume
+from tilewright.ir.region import Region, hull, volume
 from tilewright.partition.base import Subgraph
-from tilewright.partition.check_rows import Link, chain_links
+from tilewright.partition.check_rows import Link, chain_links, needs
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceGraph, InstanceNode, Kind
@@ -127,15 +127,11 @@ def _check_reads(graph: InstanceGraph) -> Iterator[Violation]:
     for node in graph.nodes:
         if node.rows is not None:
             continue
-        if node.kind is Kind.INSTANCE:
-            subgraph = graph.partition.subgraphs[node.subgraph_id]
-            needs = _needs(subgraph, node.outputs)
-            if {v: r for v, r in node.inputs.items() if volume(r)} != {
-                v: r for v, r in needs.items() if volume(r)
-            }:
-                yield Violation("reads", f"{node}: reads {node.inputs}, needs {needs}")
-        elif list(node.inputs.items()) != list(node.outputs.items()):
-            yield Violation("reads", f"{node} changes what it passes on")
+        subgraph = graph.partition.subgraphs[node.subgraph_id]
+        touched = needs(subgraph.nodes, node.outputs)
+        wanted = {v: r for v, r in touched.items() if v in subgraph.inputs and volume(r)}
+        if {v: r for v, r in node.inputs.items() if volume(r)} != wanted:
+            yield Violation("reads", f"{node}: reads {node.inputs}, needs {wanted}")
 
 
 def _check_rows(graph: InstanceGraph) -> Iterator[Violation]:
@@ -177,20 +173,6 @@ def _check_link(subgraph: Subgraph, node: InstanceNode, link: Link) -> Iterator[
         yield Violation("reads", f"{node}: reads {node.inputs}, needs {needed}")
 
 
-def _needs(subgraph: Subgraph, outputs: Mapping[Value, Region]) -> dict[Value, Region]:
-    regions = dict(outputs)
-    for node in reversed(subgraph.nodes):
-        for position, value in enumerate(node.outputs):
-            if value is None or value not in regions:
-                continue
-            for operand, need in zip(node.inputs, input_regions(node, regions[value], position), strict=True):
-                if operand is not None and need is not None:
-                    regions[operand] = hull(regions[operand], need) if operand in regions else need
-            for captured in node.captures:
-                regions[captured] = tuple((0, extent) for extent in captured.shape)
-    return {v: regions[v] for v in subgraph.inputs if v in regions}
-
-
 def _check_edges(graph: InstanceGraph) -> Iterator[Violation]:
     outside = set(graph.partition.graph.inputs)
     for edge in graph.edges:
@@ -204,7 +186,7 @@ def _check_edges(graph: InstanceGraph) -> Iterator[Violation]:
             brought = [e.region for e in graph.reads(node.id) if e.value is value]
             if value in outside and not brought:
                 continue
-            if not _tiles(brought, region) if volume(region) else brought:
+            if not _tiles(brought, region):
                 yield Violation("edge", f"{node} reads {value.name} {region}, edges bring {brought}")
             if node.kind is not Kind.CONCAT and len(brought) > 1:
                 yield Violation("concat", f"{node} takes {len(brought)} slices of {value.name}")
