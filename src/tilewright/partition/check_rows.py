@@ -81,7 +81,6 @@ def _forwards(
                     ragged |= {value} if missing is None and together != there[value] else set()
                 if missing is not None:
                     needed[value] = missing
-            link.made.update(needed)
             touched = needs(layer, needed)
             own = {v for n in layer for v in n.results()}
             link.made.update({v: r for v, r in touched.items() if v in own})
@@ -158,18 +157,12 @@ def link_peaks(
         for value, (region, until) in earlier.kept.items():
             if until >= place:
                 held[maker, value] = bytes_of(value, region)
-                ends[maker, value] = last[value] if until == place and value in last else len(layers)
+                ends[maker, value] = last[value] if until == place else len(layers)
     least = most = sum(held.values())
     for number, layer in enumerate(layers):
         made = [v for v in leaving(layer, outputs) if v in link.made]
-        if not made:
-            continue
         new = sum(bytes_of(v, link.made[v]) for v in made)
-        fits = any(
-            held[key] >= new and can_reuse(layer, key[1])
-            for key in held
-            if ends[key] == number and key[1] in link.read[number]
-        )
+        fits = any(held[key] >= new and can_reuse(layer, key[1]) for key in held if ends[key] == number)
         live = sum(held.values())
         least, most = max(least, live + new - (new if fits else 0)), max(most, live + new)
         held = {key: size for key, size in held.items() if ends[key] != number}
@@ -177,9 +170,8 @@ def link_peaks(
             kept = link.kept[value][0] if value in link.kept else None
             stays = value in outputs or kept == link.made[value]
             held[place, value] = bytes_of(value, link.made[value])
-            ends[place, value] = len(layers) if stays else last.get(value, number)
+            ends[place, value] = len(layers) if stays else last[value]
             if kept is not None and kept != link.made[value]:
                 held[len(links), value], ends[len(links), value] = bytes_of(value, kept), len(layers)
         least, most = max(least, sum(held.values())), max(most, sum(held.values()))
-        held = {key: size for key, size in held.items() if ends[key] != number}
     return least, most
