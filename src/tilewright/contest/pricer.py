@@ -8,10 +8,11 @@ from itertools import chain, combinations
 from math import inf
 from typing import Any
 
+from tilewright.contest.least import least_time_of_set
 from tilewright.contest.problem import MAX_STEPS, ContestProblem
 from tilewright.contest.rules import Step
 from tilewright.contest.subgraph import Subgraph, analyse, is_connected, sinks_of
-from tilewright.contest.tiling import MAX_WALKED_STEPS, NONE, Tiling, best_tiling, least_compute, least_time
+from tilewright.contest.tiling import MAX_WALKED_STEPS, NONE, Tiling, best_tiling, least_time
 from tilewright.contest.walk import SMALL
 from tilewright.contest.walker import compiled, fast_walk
 from tilewright.joint.base import Block, Mask, bits, union
@@ -66,7 +67,7 @@ class ContestPricer:
             (
                 Rule(sides),
                 Rule("with tiles in snakes"),
-                Rule("tensors retained at once", MAX_KEPT),
+                Rule("tensors retained at once", MAX_KEPT if self.is_exhaustive else 1),
                 Rule("tiles and steps of a subgraph", MAX_STEPS),
                 Rule("of these where slices of a tensor may be the same", MAX_WALKED_STEPS),
             ),
@@ -128,11 +129,12 @@ class ContestPricer:
         outputs = [
             i for i in members if self._size(i) <= room and problem.operators[i].output in problem.users
         ]
-        for resident in _choices(inputs):
+        most = MAX_KEPT if self.is_exhaustive else 1
+        for resident in _choices(inputs, most):
             held = sum(map(self._size, resident))
             if held > room:
                 continue
-            for kept in _choices(outputs):
+            for kept in _choices(outputs, most):
                 if held + sum(map(self._size, kept)) > problem.capacity:
                     continue
                 keeps = union(1 << i for i in kept)
@@ -143,21 +145,11 @@ class ContestPricer:
 
     def least_of(self, layers: Mask) -> float:
         """The lower bound where whatever fits the memory is resident or retained."""
-        problem = self.problem
-        members = list(bits(layers))
-        sinks = sinks_of(problem, members)
-        if len({(problem.widths[t], problem.heights[t]) for t in sinks}) != 1:
+        sinks = sinks_of(self.problem, bits(layers))
+        if len({(self.problem.widths[t], self.problem.heights[t]) for t in sinks}) != 1:
             return inf
         subgraph = self.subgraph(layers)
-        if subgraph is None:
-            return inf
-        _, moved = self._least(layers)
-        compute = least_compute(problem, subgraph)
-        reads = union(self._predecessors[i] for i in members) & ~layers
-        near = [size for i in bits(reads) if (size := self._size(i)) < problem.capacity]
-        near += [size for t in sinks if (size := problem.size(t)) < problem.capacity and t in problem.users]
-        saved = min(sum(near), problem.capacity)
-        return max(compute, (moved + sum(map(problem.size, sinks)) - saved) / problem.bandwidth)
+        return inf if subgraph is None else least_time_of_set(self.problem, subgraph)
 
     def _least(self, layers: Mask) -> tuple[float, int]:
         """Compute time, and elements that come in from outside."""
@@ -227,5 +219,5 @@ class ContestPricer:
         return found
 
 
-def _choices(members: list[int]) -> Iterator[tuple[int, ...]]:
-    return chain.from_iterable(combinations(members, n) for n in range(min(MAX_KEPT, len(members)) + 1))
+def _choices(members: list[int], most: int) -> Iterator[tuple[int, ...]]:
+    return chain.from_iterable(combinations(members, n) for n in range(min(most, len(members)) + 1))

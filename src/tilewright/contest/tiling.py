@@ -113,16 +113,6 @@ def best_tiling(
     return found
 
 
-def least_compute(problem: ContestProblem, subgraph: Subgraph) -> float:
-    """Compute time with the fewest tiles and steps that there can be."""
-    native_w, native_h, native_k = problem.native
-    _, step, end, whole = _compute_rates(problem, subgraph)
-    num_tiles = -(-subgraph.width // native_w) * -(-subgraph.height // native_h)
-    shortest = min(subgraph.root_depths, default=0)
-    fewest = -(-shortest // min(native_k, subgraph.least_depth)) if shortest else 0
-    return num_tiles * (whole + step * fewest + end)
-
-
 def least_time(
     problem: ContestProblem,
     subgraph: Subgraph,

@@ -99,6 +99,7 @@ def shortest(
     below: float,
     *,
     floors: Sequence[float] | None = None,
+    least_of: Callable[[Mask], float] | None = None,
     tight_least: Callable[[Block], float] | None = None,
     is_due: Callable[[], bool] = lambda: False,
     keep_costs: bool = False,
@@ -120,6 +121,8 @@ def shortest(
         if number % 64 == 0 and is_due():
             return Found(None, least_all, False, 0, len(blocks), 0)
         floor_sum = sum(floors[i] for i in bits(layers))
+        if least_of is not None and least_of(layers) - floor_sum >= slack:
+            continue
         for block in pricer.blocks(layers):
             if block.reads & ~part.layers & ~part.stored:
                 continue

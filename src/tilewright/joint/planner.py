@@ -43,7 +43,7 @@ def solve(
     budget: Budget,
     *,
     unit: str,
-    coarse: Pricer | None = None,
+    coarse: SetPricer | None = None,
     publish: Callable[[Plan], None] = lambda plan: None,
 ) -> JointAnswer:
     """The cheapest plan that the budget finds; an evaluation is a window, or a part of a proof.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 
 from tilewright.joint.additive import Part, shortest
-from tilewright.joint.base import Block, Mask, Plan, Pricer, bits, plan_of, topological, union
+from tilewright.joint.base import Block, Mask, Plan, Pricer, SetPricer, bits, plan_of, topological, union
 from tilewright.joint.space import connected_sets
 from tilewright.planning import Meter
 from tilewright.progress import checkpoint
@@ -41,15 +41,21 @@ class Limits:
 LADDER = (Limits(5, 400), Limits(7, 1_000), Limits(9, 2_500), Limits(12, 6_000))
 """Windows grow when those of a size no longer find anything."""
 
+RANDOM = ("joined", "few")
+"""Windows that are not the same when they are asked for again."""
+
+FEW = 3
+"""Layers that leave their blocks at once, at least."""
+
 JOINED = (Limits(6, 800), Limits(8, 1_500), Limits(10, 3_000))
-"""Windows of layers that are joined at random."""
+"""Windows of layers that are joined at random, or of few layers and the rest of their blocks."""
 
 
 @dataclass(slots=True)
 class Repair:
     """A search that begins with a plan; `publish` is told of each better one."""
 
-    pricer: Pricer
+    pricer: SetPricer
     plan: Plan
     meter: Meter
     publish: Callable[[Plan], None] = lambda plan: None
@@ -80,9 +86,8 @@ class Repair:
             if self._is_best() or not self.meter.spend():
                 break
             before = self.plan.cost
-            self._improve_around(
-                self._random.randrange(self.pricer.num_layers), self._random.choice(JOINED), "joined"
-            )
+            layer = self._random.randrange(self.pricer.num_layers)
+            self._improve_around(layer, self._random.choice(JOINED), self._random.choice(RANDOM))
             idle = 0 if self.plan.cost < before * (1 - _ROUNDING) else idle + 1
         return self.plan
 
@@ -112,13 +117,14 @@ class Repair:
         chosen = self._grown(runs, first, limits, kind)
         inside = [block for n in chosen for block in runs[n]]
         key = (frozenset(inside), kind)
-        if kind != "joined":
+        if kind not in RANDOM:
             if key in self._tried:
                 return False
             self._tried.add(key)
         self.num_windows += 1
         before, after = _around(runs, chosen)
-        window = self._solved(before, inside, after, limits, kind)
+        units = self._few(inside, layer, limits) if kind == "few" else self._units(inside, kind, limits)
+        window = self._solved(before, inside, after, limits, units)
         if window is None:
             return True
         blocks = [*before, *window.blocks, *after]
@@ -140,6 +146,23 @@ class Repair:
             if part:
                 units.append(part)
         return units
+
+    def _few(self, blocks: Sequence[Block], layer: int, limits: Limits) -> list[Mask]:
+        """A layer and some near it alone, and what they leave of each block."""
+        layers = union(b.layers for b in blocks)
+        alone = 1 << layer
+        for _ in range(limits.num_units - len(blocks) - 1):
+            near = union(self.pricer.neighbours(i) for i in bits(alone)) & layers & ~alone
+            if not near:
+                break
+            alone |= 1 << self._random.choice(list(bits(near)))
+        units = [1 << i for i in bits(alone)]
+        for block in blocks:
+            rest = block.layers & ~alone
+            alone |= rest
+            if rest:
+                units.append(rest)
+        return sorted(units)
 
     def _joined(self, layers: Mask, most: int) -> list[Mask]:
         """Layers joined with neighbours at random until the units are few."""
@@ -179,6 +202,8 @@ class Repair:
         num_layers = union(b.layers for b in blocks).bit_count()
         if kind == "blocks":
             return len(blocks)
+        if kind == "few":
+            return min(num_layers, len(blocks) + FEW)
         return num_layers if kind == "layers" else num_layers / 3
 
     def _solved(
@@ -187,19 +212,26 @@ class Repair:
         inside: Sequence[Block],
         after: Sequence[Block],
         limits: Limits,
-        kind: str,
+        units: Sequence[Mask],
     ) -> Plan | None:
         pricer = self.pricer
         stored = union(b.stores for b in before)
         made = union(b.stores for b in inside) & ~stored
         needed = pricer.goal | union(b.reads for b in after)
         cost = sum(map(pricer.price, inside))
-        sets = connected_sets(pricer, self._units(inside, kind, limits), limits.max_sets)
+        sets = connected_sets(pricer, units, limits.max_sets)
         if sets is None:
             return None
         layers = union(b.layers for b in inside)
         part = Part(layers, stored, (made & needed) | (stored & ~layers))
-        found = shortest(pricer, part, sets, cost * (1 - _ROUNDING), is_due=self._is_late)
+        found = shortest(
+            pricer,
+            part,
+            sets,
+            cost * (1 - _ROUNDING),
+            least_of=pricer.least_of,
+            is_due=self._is_late,
+        )
         return found.plan if found.plan is not None and found.plan.cost < cost * (1 - _ROUNDING) else None
 
 
