@@ -12,7 +12,7 @@ not in `--output` for an instruction set have the errors of the tables that `zoo
 
 Operators run alone, each on the values that it reads in the network (from float64, rounded to float32), so
 that the table says which kernels err. `emulated-amx` runs what is made for AMX where there is none, bit for
-bit (`harness/matrix_unit.py`): errors are AMX's, times are not.
+bit (`src/tilewright/testing/matrix_unit.py`): errors are AMX's, times are not.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ from results import append_row, rows_of, with_table
 from zoo import built
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from harness.processors import on_processor
-
 from tilewright import zoo
 from tilewright.accuracy import relative_error
 from tilewright.benchmark.engines import make_engine
@@ -50,6 +48,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
 from tilewright.targets.cpu.target import CpuTarget
+from tilewright.testing.other_processor import on_processor
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]

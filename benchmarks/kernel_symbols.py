@@ -22,8 +22,7 @@ from typing import get_args
 import onnx
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from harness.processors import on_machine
-from harness.quantize import quantize
+from tests.support.quantize import quantize
 
 from tilewright import zoo
 from tilewright.compiler import plan
@@ -38,6 +37,7 @@ from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredPartition
 from tilewright.targets.cpu.product.select import lower_product, product_candidates, product_variations
 from tilewright.targets.cpu.products import Product
+from tilewright.testing.processors import on_machine
 
 ISAS = ("avx512+amx", "avx512", "avx2", "neon")
 CACHES = (("L1", 48 << 10), ("L2", 2 << 20), ("L3", 64 << 20))

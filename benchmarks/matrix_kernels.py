@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import get_args
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from harness.processors import on_machine
-
 from tilewright import zoo
 from tilewright.compiler import plan
 from tilewright.frontend.onnx import load_onnx
@@ -30,6 +28,7 @@ from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch
 from tilewright.targets.cpu.target import CpuTarget
+from tilewright.testing.processors import on_machine
 
 NETWORKS = (
     "resnet50", "inception_v3", "densenet121", "mobilenet_v2", "convnext_tiny", "vit_b_16", "bert_base",

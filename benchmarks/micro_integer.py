@@ -18,8 +18,6 @@ import onnx
 from onnx import helper, numpy_helper
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from harness.kernel_runner import KernelRunner
-
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.registry import describe
@@ -28,6 +26,7 @@ from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
 from tilewright.targets.cpu.product.integer import INTEGER
 from tilewright.targets.cpu.template import Context, lower_with
+from tilewright.testing.kernel_runner import KernelRunner
 
 Array = np.ndarray[Any, Any]
 

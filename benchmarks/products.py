@@ -47,7 +47,7 @@ def measure(
     feed = zoo.example_inputs(model, 0)
     if is_quantized:
         sys.path.insert(0, str(Path(__file__).parent.parent))
-        from harness.quantize import quantize
+        from tests.support.quantize import quantize
 
         model = quantize(model, feed)
     options = Options(threads=threads, accuracy=accuracy, isa=isa)

@@ -26,7 +26,7 @@ import torch._inductor.config
 from results import append_row, rows_of, with_table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
-from harness.torch_modules import NETWORKS, torch_case
+from tests.support.torch_modules import NETWORKS, torch_case
 
 import tilewright as tw
 from tilewright import dynamo

@@ -113,7 +113,7 @@ def measure(
     model = built(name)
     feed = zoo.example_inputs(model, SEED)
     if is_quantized:
-        from harness.quantize import quantize
+        from tests.support.quantize import quantize
 
         model = quantize(model, feed)
     graph = load_onnx(model)

@@ -8,8 +8,10 @@ import os
 import signal
 
 import pytest
-from harness.other_processor import PROCESSORS, run_as
 from tests.support.sampling import drawn
+
+from tilewright.testing.features import PROCESSORS
+from tilewright.testing.other_processor import run_as
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -12,14 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("src", "tests", "benchmarks", "docs", "harness", "examples", "requirements")
+FOLDERS = ("src", "tests", "benchmarks", "docs", "examples", "requirements")
 SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FILE = re.compile(r"(?<![\w/.<-])((?:[\w.-]+/)*[\w-]+\.(?:py|md|sh))\b(?!\w)")
-FOLDER = re.compile(
-    r"(?<![\w./-])((?:spec|shared|papers|docs|tests|src|benchmarks|harness|requirements)/[\w./-]*)"
-)
-MODULE = re.compile(r"python -m ((?:tests|tilewright|benchmarks|harness)[\w.]*)")
+FOLDER = re.compile(r"(?<![\w./-])((?:spec|shared|papers|docs|tests|src|benchmarks|requirements)/[\w./-]*)")
+MODULE = re.compile(r"python -m ((?:tests|tilewright|benchmarks)[\w.]*)")
 PLACEHOLDER = re.compile(r"[A-Z]+\.\w+|out\.md")
 """A file of the reader's."""
 BLOCK_NAME = re.compile(r"^( *```\w+) \S+$", re.MULTILINE)

@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from harness.guarded import guarded
 from onnx import ModelProto, TypeProto, numpy_helper
 
 import tilewright as tw
@@ -35,6 +34,7 @@ from tilewright.backend.conformance import node_cases
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.frontend.onnx import PreparedModel, import_open_model, open_model
 from tilewright.ir.interpret import run_graph
+from tilewright.testing.guarded import guarded
 
 Array = np.ndarray[Any, Any]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.processors import machine_as, on_processor, processors_here
 from tests.support.cli import Result, tilewright
 from tests.support.models import small_net
 
@@ -15,6 +14,8 @@ import tilewright as tw
 from tilewright.api import doctor as checks
 from tilewright.targets.cpu.emit.cache import ObjectCache
 from tilewright.targets.cpu.runtime.executable import CpuExecutable
+from tilewright.testing.other_processor import on_processor
+from tilewright.testing.processors import machine_as, processors_here
 
 
 def broken(result: Result) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from harness.quantize import quantize
 from onnx import TensorProto, helper
+from tests.support.quantize import quantize
 
 import tilewright as tw
 from tilewright import zoo

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 
-from harness.torch_modules import NETWORKS, TRANSFORMERS, torch_case  # noqa: E402  # needs torch
+from tests.support.torch_modules import NETWORKS, TRANSFORMERS, torch_case  # noqa: E402  # needs torch
 
 from tilewright import dynamo  # noqa: E402
 from tilewright.accuracy import relative_error  # noqa: E402

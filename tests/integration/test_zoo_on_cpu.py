@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.matrix_unit import can_emulate
-from harness.processors import on_processor
 
 from tilewright import zoo
 from tilewright.accuracy import relative_error
@@ -25,6 +23,8 @@ from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.targets.cpu.product.matrix import plan as matrix_plan
 from tilewright.targets.cpu.target import CpuTarget
+from tilewright.testing.matrix_unit import can_emulate
+from tilewright.testing.other_processor import on_processor
 from tilewright.zoo.catalog import NETWORKS
 
 onnxruntime = pytest.importorskip("onnxruntime")

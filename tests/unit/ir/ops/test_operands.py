@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.guarded import guarded
 from tests.support.run_time import Case
 
 import tilewright as tw
 from tilewright.errors import ModelRejected
+from tilewright.testing.guarded import guarded
 
 F, I64, U8, I32 = np.float32, np.int64, np.uint8, np.int32
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.kernel_runner import KernelRunner
 from tests.support.graphs import feed_of
 from tests.unit.targets.cpu.test_arrange import one_stage, partition_of
 
@@ -24,6 +23,7 @@ from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
+from tilewright.testing.kernel_runner import KernelRunner
 
 F32 = DType.FLOAT32
 BY_POSITION = (0, 2, 1, 3)  # heads side by side, as products of whole layers leave them

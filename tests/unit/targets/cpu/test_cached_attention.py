@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.kernel_runner import KernelRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.checks import EXAMPLES
@@ -23,6 +22,7 @@ from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.template import Context, Kernels
+from tilewright.testing.kernel_runner import KernelRunner
 
 F32 = DType.FLOAT32
 RESULTS = ("y", "present_key", "present_value")

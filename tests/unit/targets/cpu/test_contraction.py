@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.kernel_runner import KernelRunner
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
@@ -21,6 +20,7 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.product.contraction import CONTRACTION, generate
 from tilewright.targets.cpu.product.contraction.tiling import Rows, choose_tile, rank_tiles
 from tilewright.targets.cpu.template import Context, lower_with
+from tilewright.testing.kernel_runner import KernelRunner
 
 F32 = DType.FLOAT32
 

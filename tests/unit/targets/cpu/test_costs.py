@@ -4,10 +4,9 @@ import copy
 
 import numpy as np
 import pytest
-from harness.processors import on_processor, processors_here
-from harness.quantize import quantize
 from onnx import TensorProto, helper, numpy_helper
 from tests.support.models import model
+from tests.support.quantize import quantize
 
 from tilewright import zoo
 from tilewright.compiler import compile_graph, plan
@@ -25,6 +24,8 @@ from tilewright.targets.cpu.costs.model import CpuCosts, LaunchCost
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.loopnest.estimate import LoopCycles, loop_cycles
 from tilewright.targets.cpu.target import CpuBackend
+from tilewright.testing.other_processor import on_processor
+from tilewright.testing.processors import processors_here
 
 
 @pytest.fixture(scope="module", params=processors_here())

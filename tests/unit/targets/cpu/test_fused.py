@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.kernel_runner import KernelRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +38,7 @@ from tilewright.targets.cpu.fused.prices import GroupEstimates, choose_blocking
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.template import Context
+from tilewright.testing.kernel_runner import KernelRunner
 
 F32 = DType.FLOAT32
 

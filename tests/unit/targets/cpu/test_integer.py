@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.kernel_runner import KernelRunner
-from harness.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Read, call, cast, evaluate
@@ -24,6 +22,8 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
 from tilewright.targets.cpu.product.integer import INTEGER, product_of
 from tilewright.targets.cpu.template import Context, lower_with
+from tilewright.testing.kernel_runner import KernelRunner
+from tilewright.testing.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 
 Array = np.ndarray[Any, Any]
 

@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.guarded import guarded
-from harness.kernel_runner import KernelRunner
-from harness.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +36,9 @@ from tilewright.targets.cpu.product.matrix.tiles import (
     split,
 )
 from tilewright.targets.cpu.template import Context, lower_with
+from tilewright.testing.guarded import guarded
+from tilewright.testing.kernel_runner import KernelRunner
+from tilewright.testing.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 from tilewright.tuning import Choice
 
 F32 = DType.FLOAT32

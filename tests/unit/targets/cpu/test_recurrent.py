@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.kernel_runner import KernelRunner
 from tests.property.checks import assert_same, for_all
 from tests.property.strategies import Case, onnxruntime_outputs, reference_outputs
 
@@ -23,6 +22,7 @@ from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 from tilewright.targets.cpu.isa import CacheSizes, Isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.recurrent import lower_steps
+from tilewright.testing.kernel_runner import KernelRunner
 
 Array = np.ndarray[Any, Any]
 HOST_ISAS = [name for name in ("avx512", "avx2", "neon") if isa_by_name(name).runs_on_host]

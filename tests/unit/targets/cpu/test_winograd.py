@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness.kernel_runner import KernelRunner
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
@@ -24,6 +23,7 @@ from tilewright.targets.cpu.product.winograd.generate import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.product.winograd.plan import Shape, WinogradPlan, plan_with
 from tilewright.targets.cpu.product.winograd.transform import PAIRS, Transform, winograd_transform
 from tilewright.targets.cpu.template import Context, lower_with
+from tilewright.testing.kernel_runner import KernelRunner
 from tilewright.tuning import Choice
 
 F32 = DType.FLOAT32

@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import onnx
 import pytest
-from harness.quantize import quantize
 from onnx import TensorProto, helper, numpy_helper
 from tests.support.graphs import GraphBuilder
 from tests.support.models import model, small_net
+from tests.support.quantize import quantize
 
 import tilewright as tw
 from tilewright.api.simulation import SimulationResult

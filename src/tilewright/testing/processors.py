@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from harness.other_processor import PROCESSORS, features_as
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.processor import described_units
+from tilewright.testing.features import PROCESSORS, features_as
 
 _NEEDS = {"avx2": "avx2", "avx512": "avx512vl", "amx": "avx512vl"}
 
@@ -39,22 +39,13 @@ def machine_as(name: str) -> Machine:
 
 
 @contextlib.contextmanager
-def on_processor(name: str) -> Iterator[None]:
-    """Within it models are planned and compiled for that processor of `processors_here`, and run."""
-    from harness.matrix_unit import emulated_matrix_unit
-
-    with on_machine(machine_as(name)), emulated_matrix_unit() if name == "amx" else contextlib.nullcontext():
-        yield
-
-
-@contextlib.contextmanager
 def on_machine(machine: Machine) -> Iterator[None]:
     """Within it models are planned for a machine in place of this host."""
     from tilewright.targets.cpu import target
 
-    host = target.host_machine
-    target.host_machine = lambda: machine  # type: ignore[assignment]
+    host = target.host_machine  # type: ignore[attr-defined]
+    target.host_machine = lambda: machine  # type: ignore[attr-defined, assignment]
     try:
         yield
     finally:
-        target.host_machine = host
+        target.host_machine = host  # type: ignore[attr-defined]

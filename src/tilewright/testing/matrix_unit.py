@@ -15,10 +15,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from harness.other_processor import MATRIX_FEATURES
-from harness.processors import machine_as
 from tilewright.targets.cpu.emit import codegen
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_of
+from tilewright.testing.features import MATRIX_FEATURES
+from tilewright.testing.processors import machine_as
 
 _INSTRUCTIONS = "ldtilecfg|tilerelease|tilezero|tileloadd64|tilestored64|tdpbf16ps|tdpbssd|tdpbusd"
 _CALL = re.compile(rf"call void @llvm\.x86\.({_INSTRUCTIONS})\((.*)\)")

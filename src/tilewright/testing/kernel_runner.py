@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from harness.guarded import guarded
 from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import ROWS, Kernel, Layouts, OperandKey, Packed
+from tilewright.testing.guarded import guarded
 
 Array = np.ndarray[Any, Any]
 
@@ -73,6 +73,7 @@ class KernelRunner:
         return self.stored[operand.key]
 
     def __call__(self, num_rows: int = 0) -> None:
+        """Run every chunk of each kernel once, on so many rows where kernels end with them."""
         for place in self._row_counts:
             place[0] = num_rows
         for function, block, num_chunks in self._calls:

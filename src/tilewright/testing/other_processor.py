@@ -1,34 +1,32 @@
-"""A whole process, and those that it starts, as on another processor; light to import."""
+"""Models, or a whole process and those that it starts, as on another processor; light to import."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from tilewright.hardware.instruction_sets import AMX_NEEDS
-
-PROCESSORS = {"avx2": ("amx", "avx512", "avx10"), "avx512": ("amx",), "amx": ()}
-"""By name, how the features begin that such a processor lacks."""
-
-MATRIX_FEATURES = (*AMX_NEEDS, "amx-int8")
-"""Features of the matrix unit that is emulated, as LLVM calls them."""
+from tilewright.testing.features import features_as
 
 VARIABLE = "TILEWRIGHT_TESTS_PROCESSOR"
 """Of the environment: the processor that Python processes have that a test starts."""
 
 
-def features_as(name: str, known: Mapping[str, bool]) -> dict[str, bool]:
-    """Whether a processor of that name has each of the features that this one has or lacks."""
-    features = {feature: has and not feature.startswith(PROCESSORS[name]) for feature, has in known.items()}
-    return features | dict.fromkeys(MATRIX_FEATURES, True) if name == "amx" else features
+@contextlib.contextmanager
+def on_processor(name: str) -> Iterator[None]:
+    """Within it models are planned and compiled for that processor of `processors_here`, and run."""
+    from tilewright.testing.matrix_unit import emulated_matrix_unit
+    from tilewright.testing.processors import machine_as, on_machine
+
+    with on_machine(machine_as(name)), emulated_matrix_unit() if name == "amx" else contextlib.nullcontext():
+        yield
 
 
 def run_as(name: str) -> None:
     """From now on, this process and those that it starts have that processor."""
-    here = Path(__file__).parent
-    paths = (str(here / "other_processes"), str(here.parent), os.environ.get("PYTHONPATH", ""))
+    paths = (str(Path(__file__).with_name("other_processes")), os.environ.get("PYTHONPATH", ""))
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ[VARIABLE] = name
     change_features()
@@ -62,7 +60,7 @@ def change_code() -> None:
     def with_emulation(ir_text: str, isa: codegen.CodeTarget, **named: bool) -> object:
         if "@llvm.x86.tile" not in ir_text and "bfloat" not in ir_text:
             return prepared(ir_text, isa, **named)
-        from harness.matrix_unit import emulate_matrix_unit
+        from tilewright.testing.matrix_unit import emulate_matrix_unit
 
         codegen.prepared_module = prepared
         emulate_matrix_unit()

@@ -1,0 +1,1 @@
+"""Tools for authors of operators, templates and targets: guarded pages, kernels alone, other processors."""
