@@ -130,7 +130,7 @@ def plan_optimised(
     *,
     target: Target | None = None,
     passes: PassReport | None = None,
-    portfolio: Budget = WHOLE_PORTFOLIO,
+    portfolio: Budget | Meter = WHOLE_PORTFOLIO,
 ) -> Planned:
     """The same of a graph that stays as it is; `portfolio` is as for `Planner.best`.
 

@@ -21,6 +21,7 @@ from tilewright.planning import Meter, Provenance
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
+from tilewright.progress import ending_with
 from tilewright.schedule import check_schedule
 from tilewright.schedule.base import Schedule, build_schedule
 from tilewright.schedule.merge import merge_remarks
@@ -35,43 +36,54 @@ _NUM_MERGED, _NUM_AGAIN = 3, 8
 def joint_plan(planner: Planner, best: Best[Program]) -> tuple[Best[Program], Backend]:
     """The best path through the blocks of all plans that a planner made, and on from there: on its graph and
     on those that merging made of it. The best plan, and the backend of the graph that it is of."""
-    meter, backend = planner.portfolio, planner.backend
+    meter = planner.portfolio
     assert meter is not None, "the best of several recipes was asked for"
+    with ending_with(meter):
+        return _best_of_graphs(planner, best, meter)
+
+
+def _best_of_graphs(planner: Planner, best: Best[Program], meter: Meter) -> tuple[Best[Program], Backend]:
+    backend = planner.backend
     best = _best_of_blocks(planner, best, meter)
-    if meter.left_s is not None and meter.left_s <= 0:
-        return best, backend
     priced = [a for a in best.attempts if a.recipe is not None and a.recipe.partition != JOINT.partition]
     cheapest = [a.recipe for a in sorted(priced, key=_cost_of_attempt) if a.recipe is not None]
-    for schedule in _merging(planner, meter):
+    mergings: list[Schedule] = []
+    if not meter.is_over:
+        with meter.ending_early():
+            mergings = _merging(planner, meter)
+    for schedule in mergings:
         if not meter.spend():
             break
-        graph = planner.merged(schedule, planner.backend.default_recipe).partition.graph
-        other = Planner(
-            graph,
-            planner.target,
-            planner.target.backend(graph, planner.options),
-            planner.options,
-            planner.clock,
-        )
-        again = best_of(
-            cheapest[:_NUM_AGAIN], other.program, cost_of, planner.clock.report, spend=meter.spend
-        )
-        again = _best_of_blocks(other, again, meter)
-        attempts = (*best.attempts, *again.attempts)
-        if cost_of(again.plan) < cost_of(best.plan):
-            program = replace(again.plan, remarks=(*again.plan.remarks, *merge_remarks(schedule)))
-            best, backend = replace(again, plan=program), other.backend
-        best = replace(best, attempts=attempts)
+        with meter.ending_early():
+            again, other = _best_of_merged(planner, schedule, cheapest[:_NUM_AGAIN], meter)
+            attempts = (*best.attempts, *again.attempts)
+            if cost_of(again.plan) < cost_of(best.plan):
+                program = replace(again.plan, remarks=(*again.plan.remarks, *merge_remarks(schedule)))
+                best, backend = replace(again, plan=program), other
+            best = replace(best, attempts=attempts)
     return best, backend
+
+
+def _best_of_merged(
+    planner: Planner, schedule: Schedule, recipes: Sequence[Recipe], meter: Meter
+) -> tuple[Best[Program], Backend]:
+    """The best of recipes, and of the blocks of their plans, of the graph that the merges of a schedule
+    make; and the backend of that graph."""
+    graph = planner.merged(schedule, planner.backend.default_recipe).partition.graph
+    backend = planner.target.backend(graph, planner.options)
+    other = Planner(graph, planner.target, backend, planner.options, planner.clock)
+    best = best_of(recipes, other.program, cost_of, planner.clock.report, meter=meter)
+    return _best_of_blocks(other, best, meter), backend
 
 
 def _best_of_blocks(planner: Planner, best: Best[Program], meter: Meter) -> Best[Program]:
     """The better of a plan and what the search over blocks finds from all plans of its graph on."""
+    if meter.is_over:
+        return best
     backend, numbered = planner.backend, Numbered(planner.graph)
     recipe = replace(JOINT, memory=backend.default_recipe.memory)
     plans = [tuple(numbered.contents(s)) for s in planner.seeds if s.partition.graph is planner.graph]
     pricer = LaunchedPricer(numbered, _machine(planner))
-    search = LaunchedSearch.of(pricer, plans, meter, planner.clock.report)
 
     def judge(contents: Sequence[Content]) -> None:
         nonlocal best
@@ -89,7 +101,8 @@ def _best_of_blocks(planner: Planner, best: Best[Program], meter: Meter) -> Best
         if cost_of(program) < cost_of(best.plan):
             best = replace(best, plan=program, recipe=recipe)
 
-    search.run(judge)
+    with meter.ending_early():
+        LaunchedSearch.of(pricer, plans, meter, planner.clock.report).run(judge)
     return best
 
 

@@ -21,12 +21,12 @@ from tilewright.planning.checking import require_right
 from tilewright.planning.grid import Grid, methods
 from tilewright.planning.portfolio import PLAIN_RECIPE, Best, Recipe, best_of
 from tilewright.program import Program
-from tilewright.progress import PhaseClock
+from tilewright.progress import PhaseClock, ending_with
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
 from tilewright.schedule.space import bounds_with_merges
-from tilewright.targets.base import Backend, Target
+from tilewright.targets.base import Backend, Improved, Target
 
 WHOLE_PORTFOLIO = Budget(UNLIMITED)
 """Tries every recipe."""
@@ -62,13 +62,13 @@ class Planner:
         self.portfolio: Meter | None = None
         self.seeds: list[Schedule] = []  # of a joint plan: every schedule that was made
 
-    def best(self, asked: Recipe, portfolio: Budget = WHOLE_PORTFOLIO) -> Best[Program]:
+    def best(self, asked: Recipe, portfolio: Budget | Meter = WHOLE_PORTFOLIO) -> Best[Program]:
         """The plan of a recipe, the target's default in place of what it leaves open.
 
         Where it leaves all open, the best that the target finds worth trying, or of the grid if the options
         say so, as far as `portfolio` goes: a budget whose evaluations are recipes, of which the first is
-        always tried. With `options.budget` the best of the portfolio is improved, in the time that a deadline
-        of it leaves.
+        always tried, or a meter that was started. With `options.budget` the best of the portfolio is
+        improved, in the time that a deadline of it leaves.
 
         Raises:
             InfeasibleMapping: a planner found no solution; says what is too small.
@@ -83,20 +83,38 @@ class Planner:
                 default.memory if asked.memory == AUTO else asked.memory,
             )
             return Best(self.program(recipe), recipe)
-        self.portfolio = meter = portfolio.start()
-        if self.options.plan == "grid":
-            return best_of(self._grid(), self.program, cost_of, self.clock.report, spend=meter.spend)
-        recipes = tuple(self.backend.recipes(self.partition))
-        best = best_of(recipes, self.program, cost_of, self.clock.report, spend=meter.spend)
-        best = self._varied(best, meter)
-        if self.options.plan == "joint":
-            grid = self._grid()
-            best = best_of(grid, self.program, cost_of, self.clock.report, incumbent=best, spend=meter.spend)
-            best = self._varied(best, meter)
-        if self.options.plan == "joint" and self.backend.launched_parts is not None:
+        self.portfolio = meter = portfolio if isinstance(portfolio, Meter) else portfolio.start()
+        with ending_with(meter):
+            return self._best_within(meter)
+
+    def _best_within(self, meter: Meter) -> Best[Program]:
+        if meter.left_s is None:
+            return self._best_of_all(meter)
+        # The cheapest plan comes first: from then on time may end everything.
+        plain = replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory)
+        first = best_of((plain,), self.program, cost_of, self.clock.report, meter=meter)
+        return self._best_of_all(meter, first)
+
+    def _best_of_all(self, meter: Meter, best: Best[Program] | None = None) -> Best[Program]:
+        """The best of portfolio or grid, or both, and of a search from there on."""
+        is_joint = self.options.plan == "joint"
+        report, is_launched = self.clock.report, self.backend.launched_parts is not None
+        with meter.share(_SHARE_OF_SEEDS if is_joint else 1.0):
+            if self.options.plan != "grid":
+                recipes = self.backend.recipes(self.partition)
+                # Listed one by one where there is a plan already, as the next one may take a while to name.
+                listed = tuple(recipes) if best is None else recipes
+                best = best_of(listed, self.program, cost_of, report, incumbent=best, meter=meter)
+                best = self._varied(best, meter)
+            if self.options.plan in ("grid", "joint"):
+                best = best_of(self._grid(), self.program, cost_of, report, incumbent=best, meter=meter)
+            assert best is not None
+            if is_joint:
+                best = self._varied(best, meter)
+        if is_joint and is_launched:
             return best  # the search over blocks goes on from here
         budget, left_s = self.options.budget, meter.left_s
-        if budget is None or (left_s is not None and left_s <= 0):
+        if budget is None or meter.is_over:
             return best
         own_s = None if self.meter is None else self.meter.left_s
         left_s = min((s for s in (left_s, own_s) if s is not None), default=None)
@@ -104,14 +122,16 @@ class Planner:
             budget = replace(budget, deadline_s=max(left_s, _LEAST_S))
         with self.clock.phase("improve"), self.search_time.running():
             make = functools.partial(self.ordered, share=_SHARE_BESIDE)
-            improved = self.backend.improve(best.plan, make, budget, progress=self.clock.report)
+            improved = Improved(best.plan)
+            with meter.ending_early():
+                improved = self.backend.improve(best.plan, make, budget, progress=self.clock.report)
         return replace(best, plan=improved.program, attempts=(*best.attempts, *improved.attempts))
 
     def _varied(self, best: Best[Program], meter: Meter) -> Best[Program]:
         """The best of a plan and variants of it, and of what is better then."""
         for _ in range(_MAX_ROUNDS):
             last, variants = best.recipe, tuple(self.backend.variants(best.recipe))
-            best = best_of(variants, self.program, cost_of, incumbent=best, spend=meter.spend)
+            best = best_of(variants, self.program, cost_of, incumbent=best, meter=meter)
             if best.recipe == last:
                 break
         return best
@@ -230,10 +250,14 @@ class Planner:
         )
 
     def _schedule_budget(self, share: float | None) -> Budget:
-        """What one scheduler may spend: where measurements choose kernels, it leaves time for them."""
-        left_s = None if self.meter is None else self.meter.left_s
+        """What one scheduler may spend: where measurements choose kernels, it leaves time for them; where
+        plans are compared, for the others."""
+        lefts = (m.left_s for m in (self.meter, self.portfolio) if m is not None)
+        left_s = min((s for s in lefts if s is not None), default=None)
         if left_s is None:
             return self.options.search_budget
+        if share is None and self.portfolio is not None and self.portfolio.left_s is not None:
+            share = _SHARE_BESIDE
         if share is None:
             share = _SHARE_BEFORE if self.target.is_measurable else 1.0
         return replace(self.options.search_budget, deadline_s=max(share * left_s, _LEAST_S))
@@ -242,6 +266,8 @@ class Planner:
 _SHARE_BEFORE = 0.4
 _SHARE_BESIDE = 0.15
 """Of what is left of a budget, for a schedule that was asked for, and for one that is only compared."""
+_SHARE_OF_SEEDS = 0.6
+"""Of the time of a joint plan, for the plans whose blocks it combines."""
 _LEAST_S = 0.001
 """Of a budget that is used up."""
 _MAX_ROUNDS = 3

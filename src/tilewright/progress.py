@@ -1,4 +1,4 @@
-"""Progress and timeouts: how long each step takes, reports of it, when to stop."""
+"""Progress, and when to stop: times of steps, timeouts, deadlines of searches, interrupts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from typing import Protocol
 
 from tilewright.errors import BudgetExceeded
 
@@ -19,15 +20,61 @@ Progress = Callable[[str, int, int], None]
 _running: ContextVar[PhaseClock | None] = ContextVar("tilewright_phase_clock", default=None)
 
 
+class SearchEnded(BaseException):
+    """The end of a search that has an answer: its time is over, or the user interrupted it.
+
+    As `KeyboardInterrupt` it is no error, so that nothing between takes it for one.
+    """
+
+
+class Search(Protocol):
+    """A search that may end at any moment once it has an answer."""
+
+    @property
+    def ends_here(self) -> bool:
+        """Whether it is over, and can do without what runs now."""
+        ...
+
+    def interrupt(self) -> bool:
+        """From now on it is over; False if it has no answer to end with."""
+        ...
+
+
+_searching: ContextVar[Search | None] = ContextVar("tilewright_search", default=None)
+
+
+@contextlib.contextmanager
+def ending_with(search: Search) -> Iterator[None]:
+    """Work for a search: `checkpoint` raises `SearchEnded` where the search ends, and signals that would end
+    the program ask it to end instead."""
+    token = _searching.set(search)
+    try:
+        yield
+    finally:
+        _searching.reset(token)
+
+
+def interrupt_search() -> bool:
+    """Ask the search around to end at its next checkpoint; False if there is none, or it has no answer yet.
+    For handlers of signals."""
+    search = _searching.get()
+    return search is not None and search.interrupt()
+
+
 def checkpoint() -> None:
-    """Ends the compilation around, if there is one and its time is over. Cheap: every long loop calls it.
+    """Ends the compilation or the search around, if there is one and its time is over. Cheap: every long loop
+    calls it.
 
     Raises:
-        BudgetExceeded: the time is over.
+        BudgetExceeded: the time of the compilation is over.
+        SearchEnded: that of the search is, which has an answer.
     """
     clock = _running.get()
     if clock is not None:
         clock.check()
+    search = _searching.get()
+    if search is not None and search.ends_here:
+        raise SearchEnded
 
 
 class PhaseClock:

@@ -28,8 +28,8 @@ from tilewright.files import write_output
 from tilewright.frontend.onnx import Source
 from tilewright.options import AUTO, Options, Shapes, parse_shapes
 from tilewright.planner import WHOLE_PORTFOLIO
-from tilewright.planning import Budget, Spec
-from tilewright.progress import PhaseClock, Progress
+from tilewright.planning import Budget, Meter, Spec
+from tilewright.progress import PhaseClock, Progress, ending_with
 from tilewright.requests import PLANS, asked
 from tilewright.results import Result, Table, about, in_json
 from tilewright.targets import find_target
@@ -353,6 +353,9 @@ class SimulationResult(SimulatedRecipe, Result):
     )
     num_simulated: int = field(metadata=about("How many of them came to different plans."))
     num_untried: int = field(metadata=about("How many recipes of the portfolio the budget did not last for."))
+    is_interrupted: bool = field(
+        metadata=about("Whether the user ended the search; this was the best plan until then.")
+    )
     compared: Mapping[str, SimulatedRecipe]
     values_checked: bool = field(
         metadata=about(
@@ -555,6 +558,7 @@ class _Simulation:
         wanted = wanted_batch(request.batch)
         throughputs: list[tuple[int, float]] = []
         asked_runs: tuple[Run, ...] = ()
+        is_single = wanted is None or isinstance(wanted, int)
         if wanted is None or isinstance(wanted, int):
             graph = model.graph(wanted)
         else:
@@ -567,7 +571,9 @@ class _Simulation:
             )
             graph = batches.graph(most)
         samples = wanted if isinstance(wanted, int) else model.samples(graph)
-        chosen = self.plan(graph)
+        chosen = self.plan(graph, is_interruptible=is_single)
+        if chosen.is_interrupted:
+            request = replace(request, compare=False, joint_tilings=False, mappings=False, check=False)
         compared = {}
         for number, (name, options) in enumerate(self.named.items() if request.compare else ()):
             self.progress(name, number, len(self.named))
@@ -607,6 +613,7 @@ class _Simulation:
             objective_unit=UNITS[request.objective],
             num_simulated=chosen.code.num_simulated,
             num_untried=chosen.num_untried,
+            is_interrupted=chosen.is_interrupted,
             compared=compared,
             values_checked=request.check,
             joint_tilings=tilings,
@@ -616,19 +623,32 @@ class _Simulation:
             code=chosen.code,
         )
 
-    def plan(self, graph: Graph, options: Options | None = None, name: str = "") -> _Planned:
-        """The plan that options ask for, under a name or that of its recipe."""
+    def plan(
+        self,
+        graph: Graph,
+        options: Options | None = None,
+        name: str = "",
+        *,
+        is_interruptible: bool = False,
+    ) -> _Planned:
+        """The plan that options ask for, under a name or that of its recipe; `is_interruptible`: an interrupt
+        ends the search for a better one."""
+        meter = self.request.portfolio.start(is_interruptible=is_interruptible)
+        with ending_with(meter):
+            return self._planned(graph, options, name, meter)
+
+    def _planned(self, graph: Graph, options: Options | None, name: str, meter: Meter) -> _Planned:
         asked = options or self.options
         if options is None and self.request.recipe in self.named:
             name = str(self.request.recipe)
         clock = PhaseClock(None, self.progress)
-        planned = plan_optimised(graph, asked, clock, portfolio=self.request.portfolio)
+        planned = plan_optimised(graph, asked, clock, portfolio=meter)
         code = planned.backend.generate(planned.program)
         assert isinstance(code, SimulatedCode), "that is what simulating targets make"
         priced = [a for a in planned.attempts if a.cost is not None]
         best = min(priced, key=lambda a: a.cost or 0.0, default=None)
         name = name or (str(planned.program.recipe) if best is None else best.what)
-        return _Planned(name, code, planned.attempts, planned.num_untried)
+        return _Planned(name, code, planned.attempts, planned.num_untried, meter.is_interrupted)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -639,6 +659,7 @@ class _Planned:
     code: SimulatedCode
     attempts: tuple[Attempt, ...]
     num_untried: int
+    is_interrupted: bool
 
     def figures(self, samples: int, num_clusters: int) -> dict[str, Any]:
         """The fields of `SimulatedRecipe`."""

@@ -2,7 +2,7 @@
 
 While modules load and while the interpreter ends there is nothing to tidy up, and a signal ends the process
 at once. In between it unwinds as KeyboardInterrupt, which every `finally` sees; what does not unwind in time,
-such as a long call of the compiler, is ended too.
+such as a long call of the compiler, is ended too. A search that has an answer is asked to end instead.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import NoReturn
+
+from tilewright.progress import interrupt_search
 
 UNWIND_S = 30.0
 """How long a command may take to tidy up after a signal: a search still writes the best that it found."""
@@ -73,7 +75,11 @@ def _leave(number: int, message: bytes) -> NoReturn:
     os._exit(128 + number)
 
 
-def _unwind(number: int, frame: FrameType | None) -> NoReturn:
+def _unwind(number: int, frame: FrameType | None) -> None:
+    if interrupt_search():  # it ends where it looks next, with the best that it has
+        _State.received = number
+        _handle(_end_untidy)
+        return
     if _imports(frame):  # an extension module that fails to load half way can take the process with it
         _leave(number, _MESSAGE)
     _State.received = number

@@ -9,8 +9,9 @@ from pathlib import Path
 import typer
 
 from tilewright.api.simulation import SimulationRequest
+from tilewright.cli.compile_verb import EXIT_INTERRUPTED
 from tilewright.cli.flags import MODEL, Flags, add_verb
-from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
+from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress, say
 from tilewright.errors import UsageError
 from tilewright.requests import FILES
 
@@ -70,12 +71,20 @@ def simulate(
         result.save_page(page)
     if as_json:
         print_document("simulate", result)
-        return
-    print_result(result)
-    if page is not None:
-        say(f"buffers over time in {page}")
-    if trace is not None:
-        say(f"timeline in {trace}: open it in ui.perfetto.dev")
+    else:
+        print_result(result)
+        if page is not None:
+            say(f"buffers over time in {page}")
+        if trace is not None:
+            say(f"timeline in {trace}: open it in ui.perfetto.dev")
+    _end_if_interrupted(result.is_interrupted)
+
+
+def _end_if_interrupted(is_interrupted: bool) -> None:
+    """An interrupt ends the search with the best plan so far; the exit code says it."""
+    if is_interrupted:
+        hint("interrupted: this is the best plan that the search had until then")
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _check_flags(flags: Flags[SimulationRequest], files: Mapping[str, Path | None]) -> None:
@@ -105,7 +114,8 @@ def _schedule(
         result.save(output)
     if as_json:
         print_document("schedule", result)
-        return
-    print_result(result)
-    if output is not None:
-        say(f"solution in {output}")
+    else:
+        print_result(result)
+        if output is not None:
+            say(f"solution in {output}")
+    _end_if_interrupted(result.is_interrupted)

@@ -46,6 +46,9 @@ class ContestSchedule(Result):
     bounds: tuple[Bound, ...]
     gap: float = field(metadata=about("How far the latency lies above the highest bound, relative to it."))
     status: str = field(metadata=about("How the search ended: optimal, feasible, cut off."))
+    is_interrupted: bool = field(
+        metadata=about("Whether the user ended the search; this was the best schedule until then.")
+    )
     num_windows: int = field(metadata=about("Parts of the graph that were solved exactly."))
     steps: tuple[ContestStep, ...]
     quality: Quality = field(metadata=about(hidden=True))
@@ -156,6 +159,7 @@ def _result(problem: ContestProblem, pricer: ContestPricer, answer: JointAnswer)
         bounds=quality.bounds,
         gap=quality.gap_to(quality.highest),
         status=str(quality.status),
+        is_interrupted=answer.is_interrupted,
         num_windows=answer.num_windows,
         steps=steps,
         quality=quality,

@@ -215,10 +215,10 @@ class _Search:
             if bound >= limit:
                 break
             num_visits += 1
-            if num_visits % 32 == 0:
-                checkpoint()
             if is_due():
                 return self._found(None, bound, best, closed, is_closed=False, keep_costs=keep_costs)
+            if num_visits % 32 == 0:
+                checkpoint()
             if number >= 0:
                 assert before is not None
                 if state in closed:

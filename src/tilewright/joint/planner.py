@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tilewright.joint.additive import Certificate, Part, shortest
 from tilewright.joint.base import Plan, Pricer, SetPricer, plan_of
@@ -10,6 +11,7 @@ from tilewright.joint.floors import strong_floors
 from tilewright.joint.repair import Repair, one_by_one
 from tilewright.joint.space import connected_sets
 from tilewright.planning import Bound, Budget, Meter, Quality
+from tilewright.progress import ending_with
 from tilewright.records import dataclass
 
 PROVABLE, MOST_PROVABLE = 20, 128
@@ -27,7 +29,10 @@ COARSE_IDLE, IDLE = 60, 200
 
 @dataclass(frozen=True, slots=True)
 class JointAnswer:
-    """A plan beside its bounds; a certificate where it is proven to be the best of the space."""
+    """A plan beside its bounds; a certificate where it is proven to be the best of the space.
+
+    `is_interrupted`: the user ended the search.
+    """
 
     plan: Plan
     pricer: Pricer  # that its costs are of
@@ -36,6 +41,7 @@ class JointAnswer:
     num_states: int
     num_priced: int
     certificate: Certificate | None
+    is_interrupted: bool = False
 
 
 def solve(
@@ -49,45 +55,61 @@ def solve(
     """The cheapest plan that the budget finds; an evaluation is a window, or a part of a proof.
 
     `coarse` prices blocks of fewer decisions, and faster: windows are solved with it, and what is found is
-    priced again.
+    priced again. An interrupt ends the search with the best plan so far.
     """
-    meter = budget.start()
+    meter = budget.start(is_interruptible=True)
+    with ending_with(meter):
+        return _solved(pricer, meter, unit, coarse, publish)
+
+
+def _solved(
+    pricer: SetPricer, meter: Meter, unit: str, coarse: SetPricer | None, publish: Callable[[Plan], None]
+) -> JointAnswer:
     quick = coarse or pricer
     plan = one_by_one(quick)
     publish(plan)
     repair = Repair(quick, plan, meter, publish)
-    plan = repair.run(COARSE_IDLE)
-    fine = _priced_again(pricer, plan, meter)
+    with meter.ending_early():
+        repair.run(COARSE_IDLE)
+    plan = repair.plan
+    fine: Plan | None = None
+    with meter.ending_early():
+        fine = _priced_again(pricer, plan, meter)
     if fine is None:
         quality = Quality.of(plan.cost, pricer.bound, unit=unit, cut_off=True)
-        return JointAnswer(plan, quick, quality, repair.num_windows, 0, 0, None)
+        return JointAnswer(plan, quick, quality, repair.num_windows, 0, 0, None, meter.is_interrupted)
     publish(fine)
     again = Repair(pricer, fine, meter, publish, seed=1)
-    if pricer.num_layers <= PROVABLE:
-        proof = _proof(pricer, again.run(COARSE_IDLE), meter, share=1.0)
-    else:
-        proof = _proof(pricer, fine, meter, share=0.5)
+    proof = _Proof(fine, [])
+    with meter.ending_early():
+        is_small = pricer.num_layers <= PROVABLE
+        if is_small:
+            proof.plan = again.run(COARSE_IDLE)
+        _prove(pricer, proof, meter, share=1.0 if is_small else 0.5)
     if proof.certificate is None:
         again.plan = proof.plan
-        proof.plan = again.run(IDLE)
+        with meter.ending_early():
+            again.run(IDLE)
+        proof.plan = again.plan
     publish(proof.plan)
     return JointAnswer(
         plan=proof.plan,
         pricer=pricer,
         quality=Quality.of(
-            proof.plan.cost, pricer.bound, *proof.bounds, unit=unit, cut_off=meter.cut_off or _is_late(meter)
+            proof.plan.cost, pricer.bound, *proof.bounds, unit=unit, cut_off=meter.cut_off or meter.is_over
         ),
         num_windows=repair.num_windows + again.num_windows,
         num_states=proof.num_states,
         num_priced=proof.num_priced,
         certificate=proof.certificate,
+        is_interrupted=meter.is_interrupted,
     )
 
 
 def _priced_again(pricer: Pricer, plan: Plan, meter: Meter) -> Plan | None:
     """A plan by its own pricer; None when the time is over."""
     for block in plan.blocks:
-        if _is_late(meter):
+        if meter.is_over:
             return None
         pricer.price(block)
     return plan_of(pricer, plan.blocks)
@@ -102,12 +124,12 @@ class _Proof:
     certificate: Certificate | None = None
 
 
-def _proof(pricer: SetPricer, plan: Plan, meter: Meter, share: float) -> _Proof:
+def _prove(pricer: SetPricer, proof: _Proof, meter: Meter, share: float) -> None:
     """The whole graph as one window, as far as a share of what is left of the budget lasts."""
-    proof = _Proof(plan, [])
+    plan = proof.plan
     is_reached = pricer.bound.is_reached(plan.cost)
     if is_reached or pricer.num_layers > MOST_PROVABLE or _is_spent(meter):
-        return proof
+        return
 
     num_asked = 0
     end_s = 0.0 if meter.left_s is None else meter.left_s * (1 - share)
@@ -116,7 +138,7 @@ def _proof(pricer: SetPricer, plan: Plan, meter: Meter, share: float) -> _Proof:
     def is_due() -> bool:
         nonlocal num_asked
         num_asked += 1
-        if meter.left_s is not None and meter.left_s <= end_s:
+        if meter.is_over or (meter.left_s is not None and meter.left_s <= end_s):
             return True
         if meter.num_evaluations >= most:
             return True
@@ -126,8 +148,10 @@ def _proof(pricer: SetPricer, plan: Plan, meter: Meter, share: float) -> _Proof:
     sets = connected_sets(pricer, [1 << i for i in range(pricer.num_layers)], max_sets)
     strong = None if sets is None else strong_floors(pricer, sets, plan.cost, is_due)
     if strong is None:
-        return proof
+        return
     proof.num_priced = strong.num_priced
+    floors = Bound(min(strong.bound, plan.cost), pricer.space, "floors of layers by linear programming")
+    proof.bounds = [floors]
     part = Part((1 << pricer.num_layers) - 1, 0, pricer.goal)
     found = shortest(
         pricer,
@@ -142,17 +166,12 @@ def _proof(pricer: SetPricer, plan: Plan, meter: Meter, share: float) -> _Proof:
     proof.num_states, proof.num_priced = found.num_states, found.num_priced + strong.num_priced
     proof.plan = found.plan or plan
     if found.is_closed:
-        proof.bounds.append(Bound(proof.plan.cost, pricer.space, "shortest path over states"))
+        proof.bounds = [Bound(proof.plan.cost, pricer.space, "shortest path over states")]
         proof.certificate = Certificate(pricer, part, strong.floors, proof.plan.cost, found.costs)
     else:
-        bound = min(max(strong.bound, found.bound), proof.plan.cost)
-        proof.bounds.append(Bound(bound, pricer.space, "floors of layers by linear programming"))
-    return proof
-
-
-def _is_late(meter: Meter) -> bool:
-    return meter.left_s is not None and meter.left_s <= 0
+        value = min(max(strong.bound, found.bound), proof.plan.cost)
+        proof.bounds = [replace(floors, value=value)]
 
 
 def _is_spent(meter: Meter) -> bool:
-    return _is_late(meter) or meter.num_evaluations >= meter.budget.max_evaluations
+    return meter.is_over or meter.num_evaluations >= meter.budget.max_evaluations

@@ -92,7 +92,7 @@ class Repair:
         return self.plan
 
     def _is_late(self) -> bool:
-        return self.meter.left_s is not None and self.meter.left_s <= 0
+        return self.meter.is_over
 
     def _is_best(self) -> bool:
         return self.pricer.bound.is_reached(self.plan.cost)

@@ -37,6 +37,7 @@ from tilewright.mapping.exact.ports import least_port_cycles
 from tilewright.mapping.launch import Launch, in_whole_warps, launch_of
 from tilewright.planning import Bound, Budget, Infeasible, Quality, Rule, Status
 from tilewright.planning.checking import require_right
+from tilewright.progress import checkpoint
 
 
 def block_sizes(view: BlockView) -> tuple[int, ...]:
@@ -121,6 +122,7 @@ def solve_blocks(
     if asks_cosa and budget.deadline_s is not None:
         of_sizes = replace(budget, deadline_s=_SHARE_OF_SIZES * budget.deadline_s)
     for number, view in enumerate(views):
+        checkpoint()
         searcher = mapper
         if num_trials is not None and isinstance(mapper, Sampler):
             of_view = (num_trials - tried.num_evaluations) // (len(views) - number)
@@ -162,6 +164,7 @@ def _take_cosa(tried: _Tried, mapper: Cosa, budget: Budget, started: float, *, p
     view = tried.whole_block()
     padded = spread_evenly(tried.problem, tried.machine, _MOST_PADDED) if pads else ()
     for candidate in (tried.problem, *padded):
+        checkpoint()
         left_s = _left_s(budget, started)
         try:
             tried.take(view, mapper.solve(tried.task(view, candidate), _within(budget, left_s)))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import field
 
 from tilewright.errors import UsageError
+from tilewright.progress import SearchEnded
 from tilewright.records import dataclass
 
 UNLIMITED = 2**63 - 1  # evaluations
@@ -59,9 +60,9 @@ class Budget:
         seconds = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}[unit]
         return cls(max_evaluations=UNLIMITED, deadline_s=float(number) * seconds)
 
-    def start(self, clock: Callable[[], float] = time.monotonic) -> Meter:
+    def start(self, clock: Callable[[], float] = time.monotonic, *, is_interruptible: bool = False) -> Meter:
         """Begin to spend it."""
-        return Meter(self, clock)
+        return Meter(self, clock, is_interruptible=is_interruptible)
 
 
 @dataclass(slots=True)
@@ -102,6 +103,8 @@ class Stopwatch:
 class Meter:
     """Counts evaluations against a budget.
 
+    `is_interruptible`: an interrupt ends what it measures, once there is an answer, and not the program.
+
     >>> meter = Budget(max_evaluations=2).start()
     >>> [meter.spend() for _ in range(3)]
     [True, True, False]
@@ -111,6 +114,10 @@ class Meter:
     clock: Callable[[], float]
     num_evaluations: int = 0
     cut_off: bool = False
+    is_interruptible: bool = False
+    is_interrupted: bool = field(init=False, default=False)
+    _has_answer: bool = field(init=False, default=False)
+    _num_droppable: int = field(init=False, default=0)
     _end_s: float | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
@@ -121,6 +128,69 @@ class Meter:
     def left_s(self) -> float | None:
         """Time until the deadline, negative after it; None without one."""
         return None if self._end_s is None else self._end_s - self.clock()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed, or the user ended the search."""
+        return self.is_interrupted or (self._end_s is not None and self.clock() >= self._end_s)
+
+    @property
+    def ends_here(self) -> bool:
+        """Whether it is over within work that may be dropped."""
+        return self._num_droppable > 0 and self.is_over
+
+    def interrupt(self) -> bool:
+        """The user ends the search, where that is possible: nothing more is to be spent."""
+        if not (self.is_interruptible and self._has_answer):
+            return False
+        self.cut_off = self.is_interrupted = True
+        return True
+
+    @contextlib.contextmanager
+    def ending_early(self) -> Iterator[None]:
+        """Work that may be dropped, as there is an answer without it: where it is `ending_with` this meter,
+        it ends when the time is over, or the user interrupts.
+
+        >>> times = iter([0.0, 1.0, 9.0])
+        >>> meter = Budget(UNLIMITED, deadline_s=5.0).start(lambda: next(times))
+        >>> from tilewright.progress import checkpoint, ending_with
+        >>> with ending_with(meter), meter.ending_early():
+        ...     checkpoint()
+        ...     checkpoint()
+        ...     print("not reached")
+        >>> meter.cut_off
+        True
+        """
+        self._has_answer = True
+        self._num_droppable += 1
+        try:
+            yield
+        except SearchEnded:
+            self.cut_off = True
+        except KeyboardInterrupt:
+            if not self.interrupt():
+                raise
+        finally:
+            self._num_droppable -= 1
+
+    @contextlib.contextmanager
+    def share(self, share: float) -> Iterator[None]:
+        """Meanwhile only this share of the time that is left may be spent; evaluations as before.
+
+        >>> meter = Budget(UNLIMITED, deadline_s=8.0).start(lambda: 0.0)
+        >>> with meter.share(0.25):
+        ...     meter.left_s
+        2.0
+        >>> meter.left_s
+        8.0
+        """
+        whole_s = self._end_s
+        if whole_s is not None:
+            self._end_s = whole_s - (1 - share) * (whole_s - self.clock())
+        try:
+            yield
+        finally:
+            self._end_s = whole_s
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -141,7 +211,7 @@ class Meter:
 
     def spend(self) -> bool:
         """Ask for one more evaluation: False when the budget is used up or the deadline has passed."""
-        if self.num_evaluations >= self.budget.max_evaluations:
+        if self.is_interrupted or self.num_evaluations >= self.budget.max_evaluations:
             return False
         if self._end_s is not None and self.clock() >= self._end_s:
             self.cut_off = True

@@ -6,10 +6,12 @@ plans of recipes and prices them has the best of any number of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Generic, Protocol, TypeVar
+import contextlib
+from collections.abc import Callable, Iterable, Sized
+from typing import Generic, TypeVar
 
 from tilewright.errors import InternalError, TilewrightError
+from tilewright.planning.budget import Meter
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 
@@ -33,14 +35,6 @@ class Recipe:
 
     def __str__(self) -> str:
         return ", ".join(filter(None, (self.partition, self.schedule, self.memory, self.execution)))
-
-
-class Recipes(Protocol):
-    """Recipes, one behind another, and about how many they are."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Recipe]: ...
 
 
 PLAIN_RECIPE = Recipe("layerwise", "sequential", "arena")
@@ -69,21 +63,21 @@ class Best(Generic[T]):
 
 
 def best_of(
-    recipes: Recipes,
+    recipes: Iterable[Recipe],
     make: Callable[[Recipe], T],
     cost: Callable[[T], float],
     report: Progress | None = None,
     *,
     incumbent: Best[T] | None = None,
-    spend: Callable[[], bool] | None = None,
+    meter: Meter | None = None,
 ) -> Best[T]:
     """Make and price a plan of each recipe. A recipe of which none can be made is an attempt that failed.
 
     Recipes are asked for one by one: what comes next may depend on the plans before.
 
     The `incumbent` is the best of recipes before; its attempts come first, and equals do not replace it.
-    `spend` is asked before each recipe: once it says no, the rest are left untried, as soon as there is a
-    plan.
+    A recipe is an evaluation of the `meter`: as soon as there is a plan, the rest are left untried once that
+    is spent or the user interrupts, and what is under way then is dropped.
 
     Raises:
         TilewrightError: none can be made of any; the error of the first.
@@ -95,28 +89,38 @@ def best_of(
         attempts += incumbent.attempts
     num_untried = 0 if incumbent is None else incumbent.num_untried
     first_error: TilewrightError | None = None
-    total = len(recipes)
+    total = len(recipes) if isinstance(recipes, Sized) else 0
     is_over = False
-    for number, recipe in enumerate(recipes):
-        if is_over or (spend is not None and not spend() and best is not None):
-            is_over = True
-            num_untried += 1
-            continue
-        if report is not None and total != 1:
-            so_far = "" if best is None else f" (best so far: {best[2]})"
-            report(f"{recipe}{so_far}", min(number, total - 1), total)
-        try:
-            plan = make(recipe)
-            price = cost(plan)
-        except InternalError:
-            raise
-        except TilewrightError as error:
-            first_error = first_error or error
-            attempts.append(Attempt(str(recipe), None, str(error), recipe))
-            continue
-        attempts.append(Attempt(str(recipe), price, recipe=recipe))
-        if best is None or price < best[0]:
-            best = (price, plan, recipe)
+    guard = contextlib.nullcontext if meter is None else meter.ending_early
+    with contextlib.ExitStack() as listing:
+        if best is not None:
+            listing.enter_context(guard())
+        for number, recipe in enumerate(recipes):
+            if is_over or (meter is not None and not meter.spend() and best is not None):
+                is_over = True
+                num_untried += 1
+                continue
+            if report is not None and total != 1:
+                so_far = "" if best is None else f" (best so far: {best[2]})"
+                report(f"{recipe}{so_far}", min(number, max(total - 1, 0)), total)
+            is_over, is_first = True, best is None
+            with contextlib.nullcontext() if is_first else guard():
+                try:
+                    plan = make(recipe)
+                    price = cost(plan)
+                except InternalError:
+                    raise
+                except TilewrightError as error:
+                    first_error = first_error or error
+                    attempts.append(Attempt(str(recipe), None, str(error), recipe))
+                else:
+                    attempts.append(Attempt(str(recipe), price, recipe=recipe))
+                    if best is None or price < best[0]:
+                        best = (price, plan, recipe)
+                is_over = False
+            num_untried += is_over
+            if is_first and best is not None:
+                listing.enter_context(guard())
     if best is None:
         assert first_error is not None
         raise first_error

@@ -12,6 +12,7 @@ from tilewright.joint.base import Block, bits
 from tilewright.joint.launched.content import Content, Numbered
 from tilewright.partition.base import Partition
 from tilewright.planning import Bound, Limits, Rule, Space
+from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 from tilewright.schedule.base import PriceSchedule, ScheduleProblem
 
@@ -159,6 +160,7 @@ class LaunchedPricer:
         """What a block costs alone; infinite if it does not fit."""
         key = self._structure(content)
         if key not in self._known:
+            checkpoint()
             self.num_simulated += 1
             self._known[key] = self._simulated(content)
         return self._known[key]

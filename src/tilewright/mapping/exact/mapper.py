@@ -39,6 +39,7 @@ from tilewright.mapping.exact.space import Space
 from tilewright.mapping.paper import Paper
 from tilewright.mapping.sampling import Tilings
 from tilewright.planning import Bound, Budget, Infeasible, Provenance, Quality, option
+from tilewright.progress import checkpoint
 
 _LIMITS = (1.004, 1.012, 1.03, 1.07, 1.16, 1.35, 1.8, 3.0, 10.0, inf)
 _OBJECTIVES: dict[int, Objective] = {
@@ -451,6 +452,7 @@ class _Search:
     def _pass(
         self, objective: int, limit: float, cap_cycles: float, width: int = ALL, most: int = ALL
     ) -> Found | None:
+        checkpoint()
         most = min(most, self.mapper.max_search_states)
         question = Question(objective, limit, cap_cycles, most, width)
         if (asked := self.answers.get(question)) is not None:  # its mappings have been looked at

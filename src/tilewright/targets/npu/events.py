@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.progress import checkpoint
+
 Array = np.ndarray[Any, Any]
 Priority = tuple[int, int, int]
 """Step, tile, phase: what was issued first runs first."""
 
+_MOMENTS_PER_CHECK = 1024
+"""Moments at which tasks end, after so many of which the time is looked at."""
 NOWHERE = ""
 """The unit of tasks that only wait: any number of them at once."""
 
@@ -157,7 +161,7 @@ class TaskGraph:
         for_cores: list[tuple[Priority, int]] = []
         num_free = self._num_cores
         started_s: dict[int, float] = {}
-        now = 0.0
+        now, num_moments = 0.0, 0
         while True:
             for number in ready:
                 if number in takes:
@@ -180,6 +184,9 @@ class TaskGraph:
             if not events:
                 self.end_s = now
                 return times
+            num_moments += 1
+            if num_moments % _MOMENTS_PER_CHECK == 0:
+                checkpoint()
             # Everything that ends now has ended before anything else is chosen.
             now = events[0][0]
             ready, touched = [], []

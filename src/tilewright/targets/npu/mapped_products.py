@@ -34,6 +34,7 @@ from tilewright.mapping.checked import solved
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
 from tilewright.mapping.network import layers_in, products_of
 from tilewright.planning import UNLIMITED, Budget, Infeasible
+from tilewright.progress import checkpoint
 from tilewright.targets.npu.ports import SameMachine
 from tilewright.targets.npu.rates import Rate
 
@@ -253,6 +254,7 @@ class ProductMapper:
         return self._parts[part_key]
 
     def _mapped(self, problem: Problem, part: Machine, num_cores: int) -> MappedProducts | None:
+        checkpoint()
         budget = Budget(UNLIMITED)
         try:
             if part.threads is None:

@@ -20,7 +20,7 @@ from tilewright.partition.split import Split
 from tilewright.planning import Budget
 from tilewright.planning.portfolio import Attempt
 from tilewright.program import Program
-from tilewright.progress import Progress
+from tilewright.progress import Progress, SearchEnded, interrupt_search
 from tilewright.targets.base import Improved, MakeProgram
 from tilewright.targets.npu.joint_splits import JointSplits
 from tilewright.targets.npu.recipes import ALPHAS
@@ -63,6 +63,16 @@ class _Search:
         self.is_spent = False
 
     def run(self) -> Improved:
+        try:
+            self._climb()
+        except SearchEnded:
+            self.is_spent = True
+        except KeyboardInterrupt:
+            if not interrupt_search():  # nothing around goes on with the best so far
+                raise
+        return Improved(self.best, tuple(self.attempts))
+
+    def _climb(self) -> None:
         groups = self.regrouper.groups_of(self.start.partition)
         self.seen.add(groups)
         again = False
@@ -76,7 +86,6 @@ class _Search:
             if better is None:
                 break
             groups, again = better, False
-        return Improved(self.best, tuple(self.attempts))
 
     def _step(self, groups: Groups, listed: Iterator[Move], again: bool) -> Groups | None:
         """The groups after the first move that helps; None if none does, or the budget is spent."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tilewright.hardware.machine import Machine
+from tilewright.progress import checkpoint
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.lower_bound import lower_bound
 from tilewright.targets.npu.policy import Overlap, Policy
@@ -106,6 +107,7 @@ def simulate(
     }
     tasks = StepTasks(machine, policy, residents, account, last_steps)
     for step in steps:
+        checkpoint()
         tasks.add(step)
     graph = tasks.finished()
     kernel = tasks_of_kernel(graph) if keeps == "tasks" else None

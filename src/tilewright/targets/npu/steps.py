@@ -14,6 +14,7 @@ from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region, full_region, hull, volume
 from tilewright.memory.instances import InstanceStep, Read, bytes_made, is_result
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
+from tilewright.progress import checkpoint
 from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
 from tilewright.schedule.instances import Edge, Kind
 from tilewright.schedule.launches import Launch
@@ -147,6 +148,7 @@ class _Lowering:
         return self.num_cores if cores is None else cores.num_cores
 
     def _step(self, number: int, step: InstanceStep) -> SimulatedStep:
+        checkpoint()
         node = self.graph.nodes[step.node]
         written = [self.plan.buffers[i] for i in step.writes]
         made = {buffer.value: buffer.region for buffer in written}
