@@ -16,7 +16,7 @@ from tilewright.joint.launched.pricer import LaunchedPricer, Machine
 from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.options import AUTO
 from tilewright.partition import check_partition
-from tilewright.planner import Planner, cost_of
+from tilewright.planner import Planner, brief, cost_of
 from tilewright.planning import Meter, Provenance
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
@@ -72,7 +72,7 @@ def _best_of_merged(
     graph = planner.merged(schedule, planner.backend.default_recipe).partition.graph
     backend = planner.target.backend(graph, planner.options)
     other = Planner(graph, planner.target, backend, planner.options, planner.clock)
-    best = best_of(recipes, other.program, cost_of, planner.clock.report, meter=meter)
+    best = best_of(recipes, other.program, cost_of, planner.clock.report, meter=meter, show=brief)
     return _best_of_blocks(other, best, meter), backend
 
 

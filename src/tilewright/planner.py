@@ -92,7 +92,7 @@ class Planner:
             return self._best_of_all(meter)
         # The cheapest plan comes first: from then on time may end everything.
         plain = replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory)
-        first = best_of((plain,), self.program, cost_of, self.clock.report, meter=meter)
+        first = best_of((plain,), self.program, cost_of, self.clock.report, meter=meter, show=brief)
         return self._best_of_all(meter, first)
 
     def _best_of_all(self, meter: Meter, best: Best[Program] | None = None) -> Best[Program]:
@@ -104,10 +104,12 @@ class Planner:
                 recipes = self.backend.recipes(self.partition)
                 # Listed one by one where there is a plan already, as the next one may take a while to name.
                 listed = tuple(recipes) if best is None else recipes
-                best = best_of(listed, self.program, cost_of, report, incumbent=best, meter=meter)
+                best = best_of(listed, self.program, cost_of, report, incumbent=best, meter=meter, show=brief)
                 best = self._varied(best, meter)
             if self.options.plan in ("grid", "joint"):
-                best = best_of(self._grid(), self.program, cost_of, report, incumbent=best, meter=meter)
+                best = best_of(
+                    self._grid(), self.program, cost_of, report, incumbent=best, meter=meter, show=brief
+                )
             assert best is not None
             if is_joint:
                 best = self._varied(best, meter)
@@ -131,7 +133,7 @@ class Planner:
         """The best of a plan and variants of it, and of what is better then."""
         for _ in range(_MAX_ROUNDS):
             last, variants = best.recipe, tuple(self.backend.variants(best.recipe))
-            best = best_of(variants, self.program, cost_of, incumbent=best, meter=meter)
+            best = best_of(variants, self.program, cost_of, incumbent=best, meter=meter, show=brief)
             if best.recipe == last:
                 break
         return best
@@ -277,3 +279,8 @@ _MAX_ROUNDS = 3
 def cost_of(program: Program) -> float:
     """What its schedule costs."""
     return program.schedule.quality.cost
+
+
+def brief(program: Program) -> str:
+    """What its schedule costs beside a bound, as progress says it."""
+    return program.schedule.quality.brief

@@ -17,6 +17,7 @@ from tilewright.joint.base import Plan, bits
 from tilewright.joint.check import check_plan
 from tilewright.joint.planner import JointAnswer, solve
 from tilewright.planning import Bound, Budget, Quality
+from tilewright.planning.quality import beside
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.results import Result, Table, about, in_json
@@ -115,7 +116,7 @@ def schedule_problem(
         budget,
         unit=UNIT,
         coarse=coarse,
-        publish=lambda plan: update(f"{problem.name}: {plan.cost:,.0f}", 0, 0),
+        publish=lambda plan: update(f"{problem.name}: {beside(plan.cost, pricer.bound.value, UNIT)}", 0, 0),
     )
     pricer = coarse if answer.pricer is coarse else pricer
     if answer.plan.cost == inf:

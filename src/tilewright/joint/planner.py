@@ -87,7 +87,7 @@ def _solved(
             proof.plan = again.run(COARSE_IDLE)
         _prove(pricer, proof, meter, share=1.0 if is_small else 0.5)
     if proof.certificate is None:
-        again.plan = proof.plan
+        again.plan = min(proof.plan, again.plan, key=lambda plan: plan.cost)
         with meter.ending_early():
             again.run(IDLE)
         proof.plan = again.plan

@@ -70,6 +70,7 @@ def best_of(
     *,
     incumbent: Best[T] | None = None,
     meter: Meter | None = None,
+    show: Callable[[T], str] | None = None,
 ) -> Best[T]:
     """Make and price a plan of each recipe. A recipe of which none can be made is an attempt that failed.
 
@@ -77,7 +78,8 @@ def best_of(
 
     The `incumbent` is the best of recipes before; its attempts come first, and equals do not replace it.
     A recipe is an evaluation of the `meter`: as soon as there is a plan, the rest are left untried once that
-    is spent or the user interrupts, and what is under way then is dropped.
+    is spent or the user interrupts, and what is under way then is dropped. `show` says of the best plan what
+    its progress tells.
 
     Raises:
         TilewrightError: none can be made of any; the error of the first.
@@ -101,7 +103,8 @@ def best_of(
                 num_untried += 1
                 continue
             if report is not None and total != 1:
-                so_far = "" if best is None else f" (best so far: {best[2]})"
+                shown = "" if best is None or show is None else f", {show(best[1])}"
+                so_far = "" if best is None else f" (best so far: {best[2]}{shown})"
                 report(f"{recipe}{so_far}", min(number, max(total - 1, 0)), total)
             is_over, is_first = True, best is None
             with contextlib.nullcontext() if is_first else guard():

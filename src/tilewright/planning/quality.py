@@ -71,6 +71,17 @@ class Space:
         return f"{self.of} {', '.join(map(str, self.rules))}" if self.rules else f"all {self.of}"
 
 
+def beside(cost: float, bound: float, unit: str) -> str:
+    """A cost beside a bound, as progress says it.
+
+    >>> beside(1200.0, 1000.0, "ns"), beside(7.0, 0.0, "ns")
+    ('1,200 ns, at least 1,000: 20.0 % above', '7 ns')
+    """
+    if bound <= 0:
+        return f"{cost:,.0f} {unit}"
+    return f"{cost:,.0f} {unit}, at least {bound:,.0f}: {100 * (cost / bound - 1):.1f} % above"
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Lower bound on the cost of all plans of a space: proven, or an estimate that may turn out wrong."""
@@ -167,6 +178,11 @@ class Quality:
         if self.cost == bound.value:
             return 0.0
         return (self.cost - bound.value) / bound.value if bound.value > 0 else float("inf")
+
+    @property
+    def brief(self) -> str:
+        """The cost beside the highest bound."""
+        return beside(self.cost, self.highest.value, self.unit) if self.bounds else f"{self.cost:,.0f}"
 
     def __str__(self) -> str:
         notes = []

@@ -214,6 +214,16 @@ def test_siblings_merge_where_the_kernel_around_them_gets_cheaper() -> None:
     assert all(stage.strategy == "parallel" for stage in unmerged)
 
 
+def test_progress_says_cost_bound_and_gap() -> None:
+    told: list[str] = []
+    clock = PhaseClock(None, lambda what, done, total: told.append(what))
+    planned = plan_optimised(diamond(), Options(target="v100", plan="joint"), clock)
+    last = [what for what in told if what.startswith("joint: ")][-1]
+    cost = planned.program.schedule.quality.cost
+    assert last.startswith(f"joint: {cost:,.0f} ns, at least "), last
+    assert any("best so far: " in what and "% above)" in what for what in told)
+
+
 def test_a_joint_search_whose_time_is_over_begins_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         joint_plan, "_merging", lambda *_: pytest.fail("a partition of its own is made for it")

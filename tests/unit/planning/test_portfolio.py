@@ -75,6 +75,9 @@ def test_progress_is_told_where_there_is_a_choice() -> None:
     best_of(RECIPES[:2], plan, COSTS.__getitem__, lambda *what: told.append(what))
     first, second = map(str, RECIPES[:2])
     assert told == [(first, 0, 2), (f"{second} (best so far: {first})", 1, 2)]
+    told.clear()
+    best_of(RECIPES[:2], plan, COSTS.__getitem__, lambda *what: told.append(what), show=str.upper)
+    assert told[1] == (f"{second} (best so far: {first}, A)", 1, 2)
 
 
 def test_a_plan_under_way_is_dropped_when_the_time_is_over() -> None:

@@ -7,12 +7,14 @@ blocks near the best path join, lazily priced, until none improves it or the bud
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
 
 from tilewright.joint.additive import Part, shortest
 from tilewright.joint.launched.content import Content
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.planning import Meter
+from tilewright.planning.quality import beside
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 
@@ -32,6 +34,10 @@ class LaunchedSearch:
     progress: Progress | None = None
     is_spent: bool = False
     num_rounds: int = 0
+    bound: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bound = self.pricer.bound.value
 
     @classmethod
     def of(
@@ -93,12 +99,12 @@ class LaunchedSearch:
             if not self.meter.spend():
                 self.is_spent = True
                 break
-        left_s = self.meter.left_s
-        if left_s is not None and left_s <= 0:
+        if self.meter.is_over:
             self.is_spent = True
         self._told()
         return self.is_spent
 
     def _told(self) -> None:
         if self.progress is not None:
-            self.progress(f"joint: {self.cost:,.0f}", *self.meter.progress)
+            best = beside(self.cost, self.bound, "ns")
+            self.progress(f"joint: {best}", *self.meter.progress)
