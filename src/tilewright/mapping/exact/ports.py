@@ -26,6 +26,7 @@ Array = np.ndarray[Any, Any]
 _MOST_WAYS = 20_000
 _MOST_SEEN = 200_000
 _MOST_PAIRS = 1_000_000
+_MOST_TOGETHER = 64  # factors outside a level whose factors inside it are looked at in one call
 _ROUNDING = 1e-9
 
 
@@ -115,17 +116,26 @@ class PortBound:
         if outside is None:
             return 0.0
         floors = self.cycles(outside)
-        best, num_seen = inf, 0
-        for place in np.argsort(floors, kind="stable"):
-            if floors[place] >= best:
-                break
-            left = -(-self._extents // outside[place])
-            inside = None if num_seen > _MOST_SEEN else spatial_factors(self.task, self.levels_inside, left)
-            if inside is None:
-                best = min(best, float(floors[place]))
-                break  # what follows is no less
-            num_seen += len(inside)
-            best = min(best, float(self.cycles(outside[place], inside).min()))
+        order = np.argsort(floors, kind="stable")
+        best, num_seen, done, together = inf, 0, 0, 1
+        while done < len(order) and floors[order[done]] < best:
+            outer, inner = [], []
+            for place in order[done : done + together]:
+                left = -(-self._extents // outside[place])
+                inside = (
+                    None if num_seen > _MOST_SEEN else spatial_factors(self.task, self.levels_inside, left)
+                )
+                if inside is None:
+                    best = min(best, float(floors[place]))  # what follows is no less
+                    break
+                num_seen += len(inside)
+                outer.append(np.broadcast_to(outside[place], inside.shape))
+                inner.append(inside)
+            if inner:
+                of_these = self.cycles(np.concatenate(outer), np.concatenate(inner))
+                best = min(best, float(of_these.min()))
+            done += together
+            together = min(_MOST_TOGETHER, 4 * together)
         return float(np.ceil(best * (1 - _ROUNDING)))
 
     def below(self, limit: float) -> list[tuple[float, tuple[int, ...]]]:
