@@ -28,7 +28,8 @@ def simulation(compiled: tw.CompiledModel) -> tuple[Estimate, int]:
     return estimate_of(found), len(found.steps)
 
 
-@pytest.mark.parametrize("target", ["stcp920", "stcp920{overlap=none}", "ipu-mk1"])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target", ["stcp920", "stcp920{overlap=none}", "a310"])
 def test_what_is_opened_is_what_was_compiled(target: str, tmp_path: Path) -> None:
     compiled, path = saved(tmp_path, target)
     opened = tw.open(path)
@@ -44,7 +45,7 @@ def test_what_is_opened_is_what_was_compiled(target: str, tmp_path: Path) -> Non
 
 def test_a_file_may_be_gone_or_changed(tmp_path: Path) -> None:
     chip = tmp_path / "chip.yaml"
-    chip.write_text(preset_text("ipu-mk1"))
+    chip.write_text(preset_text("stcp920-paper"))
     compiled, path = saved(tmp_path, str(chip))
     for change in (lambda: chip.write_text(preset_text("stcp920")), chip.unlink):
         change()
@@ -55,10 +56,10 @@ def test_a_file_may_be_gone_or_changed(tmp_path: Path) -> None:
 
 def test_what_is_compiled_is_what_the_file_said_then(tmp_path: Path) -> None:
     chip = tmp_path / "chip.yaml"
-    chip.write_text(preset_text("ipu-mk1"))
+    chip.write_text(preset_text("stcp920-paper"))
     compiled = tw.compile(small_net(), target=str(chip))
     chip.unlink()
-    assert tw.open(compiled.save(tmp_path / "m.tw")).facts.machine == load_preset("ipu-mk1")
+    assert tw.open(compiled.save(tmp_path / "m.tw")).facts.machine == load_preset("stcp920-paper")
 
 
 def refusal(parts: Parts, path: Path) -> str:

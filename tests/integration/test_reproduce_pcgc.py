@@ -37,15 +37,18 @@ def of(found: list[Example], name: str, machine: str) -> Example:
     return next(e for e in found if e.name == name and e.machine == machine)
 
 
+@pytest.mark.sampled(0)
 def test_example_1_is_one_subgraph_on_every_machine(drawn: list[Example]) -> None:
     assert {len(e.subgraphs) for e in drawn if e.name == "1"} == {1}
 
 
+@pytest.mark.sampled(0)
 def test_example_2_ends_differently_on_two_machines(drawn: list[Example]) -> None:
     assert of(drawn, "2", "jetson-nano").subgraphs == ("CONV1", "CONV2")
     assert of(drawn, "2", "a310").subgraphs == ("CONV1-CONV2",)
 
 
+@pytest.mark.sampled(0)
 def test_example_3_fuses_branches_and_leaves_the_join_alone(drawn: list[Example]) -> None:
     assert set(of(drawn, "3 and 5", "a310").subgraphs) == {
         "CONV1a-RELU.CONV1a",
@@ -56,6 +59,7 @@ def test_example_3_fuses_branches_and_leaves_the_join_alone(drawn: list[Example]
     }
 
 
+@pytest.mark.sampled(0)
 def test_example_4_inside_an_operator_takes_the_sum_on_one_unit_and_the_longest_on_four(
     drawn: list[Example],
 ) -> None:

@@ -136,6 +136,7 @@ def resnet50() -> Graph:
     return graph
 
 
+@pytest.mark.sampled(0)
 def test_resnet50_is_the_published_plan() -> None:
     """Four subgraphs as 8, 4, 2 and 1 instances; table 3 of the paper as the specification reads it."""
     planned = plan(resnet50(), MACHINE)
