@@ -13,11 +13,12 @@ from math import inf
 from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.pricer import LaunchedPricer, Machine
+from tilewright.joint.launched.proof import Proof
 from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.options import AUTO
 from tilewright.partition import check_partition
 from tilewright.planner import Planner, brief, cost_of
-from tilewright.planning import Meter, Provenance
+from tilewright.planning import Meter, Provenance, Quality, Space, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
@@ -25,10 +26,13 @@ from tilewright.progress import ending_with
 from tilewright.schedule import check_schedule
 from tilewright.schedule.base import Schedule, build_schedule
 from tilewright.schedule.merge import merge_remarks
+from tilewright.schedule.space import SAME_MERGES, WITHOUT_MERGES
 from tilewright.targets.base import Backend
 
 JOINT = Recipe("joint", "joint", AUTO)
 """What a plan of blocks of several recipes is called."""
+_SHARE_OF_PROOF = 0.4
+"""Of what is left of a budget behind the search on a graph, for the proof of what it found."""
 _NUM_MERGED, _NUM_AGAIN = 3, 8
 """Graphs that merging made of which joint plans are made, too, and recipes that are tried on each."""
 
@@ -59,6 +63,7 @@ def _best_of_graphs(planner: Planner, best: Best[Program], meter: Meter) -> tupl
             attempts = (*best.attempts, *again.attempts)
             if cost_of(again.plan) < cost_of(best.plan):
                 program = replace(again.plan, remarks=(*again.plan.remarks, *merge_remarks(schedule)))
+                program = _of_merged(program)
                 best, backend = replace(again, plan=program), other
             best = replace(best, attempts=attempts)
     return best, backend
@@ -101,9 +106,42 @@ def _best_of_blocks(planner: Planner, best: Best[Program], meter: Meter) -> Best
         if cost_of(program) < cost_of(best.plan):
             best = replace(best, plan=program, recipe=recipe)
 
+    proof: Proof | None = None
     with meter.ending_early():
-        LaunchedSearch.of(pricer, plans, meter, planner.clock.report).run(judge)
+        search = LaunchedSearch.of(pricer, plans, meter, planner.clock.report)
+        search.run(judge)
+        proof = search.prove(judge, _SHARE_OF_PROOF)
+    if proof is not None:
+        best = replace(best, plan=_with_bounds(best, proof, numbered, recipe))
     return best
+
+
+def _with_bounds(best: Best[Program], proof: Proof, numbered: Numbered, recipe: Recipe) -> Program:
+    """The best program with what was proven of the spaces that hold it; as it is where blocks of it were
+    priced otherwise."""
+    program, schedule = best.plan, best.plan.schedule
+    is_priced_so = (program.recipe.memory, program.recipe.execution) == (recipe.memory, recipe.execution)
+    if schedule.partition.graph is not numbered.graph or not is_priced_so:
+        return program
+    bounds = list(proof.bounds_of(tuple(numbered.contents(schedule))))
+    quality = schedule.quality
+    stated = (*quality.bounds, *(b for b in bounds if not b.is_violated(quality.cost)))
+    cut_off = quality.status is Status.CUT_OFF
+    quality = Quality.of(quality.cost, *stated, unit=quality.unit, cut_off=cut_off)
+    return replace(program, schedule=replace(schedule, quality=quality))
+
+
+def _of_merged(program: Program) -> Program:
+    """A program of a graph that merging made: what is proven of it is of plans with the same merges."""
+    quality = program.schedule.quality
+    bounds = [
+        replace(b, space=Space(b.space.of, (*(r for r in b.space.rules if r != WITHOUT_MERGES), SAME_MERGES)))
+        if b.space.rules
+        else b
+        for b in quality.bounds
+    ]
+    stated = replace(quality, bounds=tuple(bounds))
+    return replace(program, schedule=replace(program.schedule, quality=stated))
 
 
 def _merging(planner: Planner, meter: Meter) -> list[Schedule]:
@@ -134,6 +172,7 @@ def _machine(planner: Planner) -> Machine:
         pads_kernels=planner.options.accuracy != "strict",
         launch_ns=parts.launch_ns,
         floors_ns=parts.floors_ns(),
+        layer_times=parts.layer_times,
     )
 
 

@@ -180,7 +180,9 @@ class Partition:
     `weighed` how that was chosen. `layers[i]` are its layers in the order in which an instance runs them,
     None: derived where they are asked for. `element_bytes` is how large the machine keeps an element, by the
     name of its type, None: as the type says; `border_bytes` the same in the network's inputs and results as
-    they lie in main memory, None: as all else. `in_place`: layers may write in place of an operand that dies.
+    they lie in main memory, None: as all else. `border` are these inputs and results where not all of the
+    graph's are the network's, as of a part of it. `in_place`: layers may write in place of an operand that
+    dies.
     `fusions` is what became of each edge that rules allowed to fuse, where a partitioner goes by rules.
     """
 
@@ -195,6 +197,7 @@ class Partition:
     in_place: bool = True
     weighed: WeighedSplits | None = None
     border_bytes: Mapping[str, int] | None = None
+    border: frozenset[Value] | None = None
     fusions: tuple[FusionRecord, ...] = ()
     _home: dict[Node, Subgraph] = field(init=False, repr=False)
     _border: frozenset[Value] = field(init=False, repr=False)
@@ -203,7 +206,8 @@ class Partition:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_home", {n: s for s in self.subgraphs for n in s.nodes})
-        object.__setattr__(self, "_border", frozenset((*self.graph.inputs, *self.graph.outputs)))
+        border = (*self.graph.inputs, *self.graph.outputs) if self.border is None else self.border
+        object.__setattr__(self, "_border", frozenset(border))
         object.__setattr__(self, "_derived", [])
         records = {(r.producer, r.consumer, r.value): r for r in self.fusions}
         object.__setattr__(self, "_records", records)
@@ -236,9 +240,14 @@ class Partition:
 
     def main_bytes_of(self, value: Value, region: Region) -> int:
         """Bytes of a region of a value as it lies in main memory."""
-        if self.border_bytes is None or value not in self._border:
+        if not self.converts(value):
             return self.bytes_of(value, region)
+        assert self.border_bytes is not None
         return volume(region) * self.border_bytes[str(value.dtype)]
+
+    def converts(self, value: Value) -> bool:
+        """Whether a value lies in main memory as the network's inputs and results do, not as all else."""
+        return self.border_bytes is not None and value in self._border
 
     def subgraph_of(self, node: Node) -> Subgraph:
         """The subgraph that holds a node. O(1)."""

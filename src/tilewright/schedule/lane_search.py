@@ -7,7 +7,7 @@ last one finishes early, or as many each. What that saves is seen by pricing the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.errors import InfeasibleMapping
@@ -107,15 +107,22 @@ def parts_of(layers: Sequence[Layer]) -> Iterator[Parts]:
     maker = {value: i for i, layer in enumerate(layers) for value in layer.outputs}
     reads = [{maker[v] for v in layer.inputs if v in maker} for layer in layers]
     work = [sum(map(flops, layer.nodes)) for layer in layers]
+    yield from parts_by_work(reads, work, [layer.is_opaque for layer in layers])
+
+
+def parts_by_work(
+    reads: Sequence[Collection[int]], work: Sequence[float], is_opaque: Sequence[bool]
+) -> Iterator[Parts]:
+    """The same of layers of which each reads results of others and does so much work."""
     start = 0
-    while start < len(layers):
+    while start < len(work):
         best: Parts = ()
-        most = 0
+        most = 0.0
         parts: list[tuple[int, ...]] = []
-        for layer in range(start, min(start + _MAX_RUN, len(layers))):
-            if layers[layer].is_opaque:
+        for layer in range(start, min(start + _MAX_RUN, len(work))):
+            if is_opaque[layer]:
                 break
-            met = [part for part in parts if not reads[layer].isdisjoint(part)]
+            met = [part for part in parts if not set(part).isdisjoint(reads[layer])]
             joined = tuple(sorted((*(i for part in met for i in part), layer)))
             parts = [*(part for part in parts if part not in met), joined]
             of_parts = [sum(work[i] for i in part) for part in parts]

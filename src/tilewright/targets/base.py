@@ -15,6 +15,7 @@ from tilewright.cost.base import CostModel
 from tilewright.cost.roofline import NOMINAL
 from tilewright.errors import BudgetExceeded, UnsupportedOp
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.joint.launched.times import TimeLayers
 from tilewright.memory import MEMORY_PLANNERS, memory_problem
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.memory.check import check_memory
@@ -225,12 +226,15 @@ class LaunchedParts:
     """What parts of a network cost alone on a machine that launches kernels one by one, where plans cost the
     sum of their parts.
 
-    `floors_ns` are, for each node of the graph, seconds of one unit that every plan takes.
+    `floors_ns` are, for each node of the graph, seconds of one unit that every plan takes; `layer_times` what
+    layers take within kernels that run them whole; several kernels of a stage take `join_ns` beside.
     """
 
     price: PriceSchedule
     launch_ns: float
+    join_ns: float
     floors_ns: Callable[[], tuple[float, ...]]
+    layer_times: TimeLayers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -86,6 +86,7 @@ def pricer_of(planner: Planner, numbered: Numbered) -> LaunchedPricer:
             pads_kernels=True,
             launch_ns=parts.launch_ns,
             floors_ns=parts.floors_ns(),
+            layer_times=parts.layer_times,
         ),
     )
 

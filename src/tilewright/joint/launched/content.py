@@ -131,7 +131,21 @@ class Numbered:
         results = self.outputs(content.mask) or tuple(nodes[-1].results())
         graph, twins = extract(nodes, results)
         numbered = [twins.get(node) for node in self.nodes]
-        return assembled(PartitionProblem(graph), [content], numbered, quality=_UNPRICED)
+        part = assembled(PartitionProblem(graph), [content], numbered, quality=_UNPRICED)
+        ends = {value.name for value in (*self.graph.inputs, *self.graph.outputs)}
+        border = frozenset(v for v in (*graph.inputs, *graph.outputs) if v.name in ends)
+        return replace(part, partition=replace(part.partition, border=border))
+
+    def border(self, mask: int) -> tuple[int, ...]:
+        """The places among what a set of nodes reads and makes of the network's own inputs and results."""
+        values = dict.fromkeys(
+            v
+            for i, node in enumerate(self.nodes)
+            if mask >> i & 1
+            for v in (*node.operands(), *node.results())
+        )
+        ends = {*self.graph.inputs, *self.wanted}
+        return tuple(place for place, value in enumerate(values) if value in ends)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

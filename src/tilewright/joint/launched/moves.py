@@ -19,15 +19,28 @@ _FACTORS = (2, 4, 8)
 
 
 class Moves:
-    """What else may run the nodes of neighbouring blocks; `most` is how many blocks become one."""
+    """What else may run the nodes of neighbouring blocks; `most` is how many blocks become one.
+
+    `layers` are those of the graph, by the numbers of their nodes.
+    """
 
     def __init__(self, pricer: LaunchedPricer, most: int) -> None:
         self.pricer, self.most = pricer, most
         numbers = pricer.numbered.numbers
         layers = cut_layers(pricer.numbered.graph)
-        self._layers = [tuple(sorted(numbers[node] for node in layer.nodes)) for layer in layers]
-        self._home = {node: place for place, layer in enumerate(self._layers) for node in layer}
+        self.layers = [tuple(sorted(numbers[node] for node in layer.nodes)) for layer in layers]
+        self._home = {node: place for place, layer in enumerate(self.layers) for node in layer}
         self._laned: set[Content] = set()
+
+    def layers_cut_by(self, masks: Sequence[int]) -> list[tuple[int, ...]]:
+        """The layers of the graph, those in parts that sets of nodes cut."""
+        found: list[tuple[int, ...]] = []
+        for nodes in self.layers:
+            parts: dict[tuple[bool, ...], list[int]] = {}
+            for node in nodes:
+                parts.setdefault(tuple(bool(mask >> node & 1) for mask in masks), []).append(node)
+            found += map(tuple, parts.values())
+        return found
 
     def near(self, path: Sequence[Content]) -> Iterator[Content]:
         """Blocks of other shapes than those of a plan, all of nodes between two of its borders."""

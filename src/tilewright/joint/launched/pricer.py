@@ -10,6 +10,7 @@ from tilewright.errors import InfeasibleMapping
 from tilewright.ir.graph_regions import kernel_structure
 from tilewright.joint.base import Block, bits
 from tilewright.joint.launched.content import Content, Numbered
+from tilewright.joint.launched.times import TimeLayers
 from tilewright.partition.base import Partition
 from tilewright.planning import Bound, Limits, Rule, Space
 from tilewright.progress import checkpoint
@@ -21,8 +22,8 @@ from tilewright.schedule.base import PriceSchedule, ScheduleProblem
 class Machine:
     """What is asked of a target: its cost model, what a part of a network costs alone, and what may run.
 
-    `launch_ns` is what every kernel takes beside its work; `floors` what each node takes at least of the unit
-    that has most to do.
+    `launch_ns` is what every kernel takes beside its work; `floors_ns` what each node takes at least of the
+    unit that has most to do; `layer_times` says what layers take within kernels that run them whole.
     """
 
     cost: CostModel
@@ -33,6 +34,7 @@ class Machine:
     pads_kernels: bool
     launch_ns: float
     floors_ns: tuple[float, ...]
+    layer_times: TimeLayers
 
     def problem(self, partition: Partition) -> ScheduleProblem:
         """Of a part of a network that is a network of its own."""
@@ -181,4 +183,5 @@ class LaunchedPricer:
             (tuple(tuple(order[i] for i in layer) for layer in kernel.layers), kernel.split)
             for kernel in content.kernels
         )
-        return kernel_structure(nodes, self.numbered.outputs(content.mask)), kernels, content.stages
+        structure = kernel_structure(nodes, self.numbered.outputs(content.mask))
+        return structure, self.numbered.border(content.mask), kernels, content.stages

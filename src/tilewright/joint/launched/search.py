@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
+from math import inf
 
 from tilewright.joint.additive import Part, shortest
 from tilewright.joint.launched.content import Content
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
+from tilewright.joint.launched.proof import Proof, prove
 from tilewright.planning import Meter
 from tilewright.planning.quality import beside
 from tilewright.progress import Progress
@@ -20,6 +22,8 @@ from tilewright.records import dataclass
 
 PRICES_PER_TRIAL = 50
 """Blocks whose simulation counts as one of a budget's evaluations."""
+MOST_PRICED = 2000
+"""Blocks that a proof simulates at most, whatever the budget."""
 _MOST_JOINED = 4
 
 
@@ -35,9 +39,11 @@ class LaunchedSearch:
     is_spent: bool = False
     num_rounds: int = 0
     bound: float = field(init=False)
+    moves: Moves = field(init=False)
 
     def __post_init__(self) -> None:
         self.bound = self.pricer.bound.value
+        self.moves = Moves(self.pricer, _MOST_JOINED)
 
     @classmethod
     def of(
@@ -61,7 +67,7 @@ class LaunchedSearch:
         """Improve until nothing near is better, or the budget ends; `publish` each better plan."""
         if self._combined():
             publish(self.best)
-        moves = Moves(self.pricer, _MOST_JOINED)
+        moves = self.moves
         while not self.is_spent:
             self.num_rounds += 1
             self._told()
@@ -75,6 +81,27 @@ class LaunchedSearch:
             if not self._combined():
                 return
             publish(self.best)
+
+    def prove(self, publish: Callable[[Sequence[Content]], None], share: float) -> Proof | None:
+        """The cheapest plan of a declared space that holds the best blocks, or a bound of its plans, for a
+        share of what is left of the budget; None: there are too many ideals, or the budget has ended."""
+        if self._is_due():
+            return None
+        left_s = self.meter.left_s
+        until_s = -inf if left_s is None else left_s * (1 - share)
+        trials_left = self.meter.budget.max_evaluations - self.meter.num_evaluations
+        most = self.pricer.num_simulated + min(trials_left * share * PRICES_PER_TRIAL, MOST_PRICED)
+
+        def is_due() -> bool:
+            left_s = self.meter.left_s
+            is_late = left_s is not None and left_s <= until_s
+            return self._is_due() or is_late or self.pricer.num_simulated >= most
+
+        def take(contents: tuple[Content, ...], cost: float) -> None:
+            self.best, self.cost = contents, cost
+            publish(contents)
+
+        return prove(self.pricer, self.moves, self.best, self.cost, self.meter, is_due, take)
 
     def _combined(self) -> bool:
         """Whether the best path through all blocks is better than what is known."""

@@ -41,6 +41,7 @@ from tilewright.targets.base import Improved, LaunchedParts, MakeProgram, Placem
 from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
+from tilewright.targets.npu.layer_times import LayerTimes
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
 from tilewright.targets.npu.recipes import (
     GRAPHTURBO,
@@ -80,7 +81,7 @@ class NpuBackend(PlainBackend):
         super().__init__(target, graph, options)
         self.machine, self.types, self._policy_of = machine, types, policy_of
         self._tiler_of, self._mapper = functools.cache(tiler_of), mapper
-        self.works, self._works_of_parts = Works(machine, types), Works(machine, types.inside)
+        self.works = Works(machine, types)
         self._has_energies = EnergyTable.of(machine).missing is None
         source = f"{SOURCE}, energies by model:{machine.name}" if self._has_energies else SOURCE
         self.costs = NpuCosts(
@@ -134,7 +135,11 @@ class NpuBackend(PlainBackend):
             simulation = self._part_simulation(schedule, is_launched=True)
             return estimate_of(simulation, has_energies=self._has_energies)
 
-        return LaunchedParts(estimate, self.machine.overheads.kernel_launch_ns, self._floors_ns)
+        overheads = self.machine.overheads
+        times = LayerTimes(self.works, self.graph, self.analysis.maps)
+        return LaunchedParts(
+            estimate, overheads.kernel_launch_ns, overheads.join_ns, self._floors_ns, times.of
+        )
 
     def _floors_ns(self) -> tuple[float, ...]:
         """Of the unit that has most to do, what it does for each node."""
@@ -346,7 +351,9 @@ class NpuBackend(PlainBackend):
         return self.works.least_seconds(self.graph, self.analysis.maps, converts=self.types.keeps_border)
 
     def _part_simulation(self, schedule: Schedule, is_launched: bool) -> Simulation:
-        types, policy = self.types.inside, self._policy_of("")
+        # Of a part only what it says are the network's inputs and results lie as the file's types say.
+        is_border = is_launched and bool(schedule.partition.border)
+        types, policy = self.types if is_border else self.types.inside, self._policy_of("")
         maps = self.analysis.maps.of_copies()  # a part's nodes are copies
         if not is_launched:
             return simulated(
@@ -365,7 +372,7 @@ class NpuBackend(PlainBackend):
             least_seconds={},
             launches=launches,
             tiler=self._tiler_of(""),
-            works=self._works_of_parts,
+            works=self.works,
             keeps="tasks" if len(launches) == 1 else "runs",
         ).simulation
 

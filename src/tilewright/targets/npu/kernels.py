@@ -7,7 +7,7 @@ kernel have some of its cores each, with the same share of what these hold besid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -86,7 +86,7 @@ class StepCores:
         region = next(regions[v] for v in node.results() if v in regions)
         if extents(region) == shape:
             return distribution
-        return self._distribution(node, region, distribution.num_cores)
+        return distribution_of(self._works, node, region, distribution.num_cores)
 
     def leading(
         self, step: InstanceStep, regions: Mapping[Value, Region]
@@ -97,15 +97,8 @@ class StepCores:
         made = [(n, regions[v]) for n in step.operators for v in n.results() if v in regions]
         key = (instance.subgraph_id, step.layer, tuple(extents(r) for _, r in made), most)
         if key not in self._leading:
-            node, region = max(made, key=lambda pair: self._seconds(*pair))
-            self._leading[key] = extents(region), self._distribution(node, region, most)
+            self._leading[key] = leading_of(self._works, made, most)
         return self._leading[key]
-
-    def _distribution(self, node: Node, region: Region, most: int) -> Distribution:
-        blocks = self._works.blocks(node, region, most)
-        cores = most if blocks is None else blocks.num_cores
-        binding = self._works.fewest_cores(node, region, cores)
-        return Distribution(binding, prod(binding) if blocks is None else cores, blocks)
 
     def most(self, launch: Launch) -> int:
         """How many cores the steps of a kernel fill at most, or lanes have that run at the same time."""
@@ -119,8 +112,22 @@ class StepCores:
                     found.append(self.leading(step, regions)[1].num_cores)
         return max(found)
 
-    def _seconds(self, node: Node, region: Region) -> float:
-        return sum(work.seconds for work in self._works.of(node, region, None))
+
+def leading_of(
+    works: Works, made: Sequence[tuple[Node, Region]], most: int
+) -> tuple[tuple[int, ...], Distribution]:
+    """Of the operators of a step and what they make, the shape of what the one with the most work makes, and
+    how that is distributed over no more than so many cores."""
+    node, region = max(made, key=lambda pair: sum(work.seconds for work in works.of(pair[0], pair[1], None)))
+    return extents(region), distribution_of(works, node, region, most)
+
+
+def distribution_of(works: Works, node: Node, region: Region, most: int) -> Distribution:
+    """How a part of an operator's result is distributed over no more than so many cores."""
+    blocks = works.blocks(node, region, most)
+    cores = most if blocks is None else blocks.num_cores
+    binding = works.fewest_cores(node, region, cores)
+    return Distribution(binding, prod(binding) if blocks is None else cores, blocks)
 
 
 def kernel_of(

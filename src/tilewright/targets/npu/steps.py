@@ -87,7 +87,7 @@ class _Lowering:
         self.converted = frozenset(
             v.name
             for v in (*network.inputs, *network.outputs)
-            if plan.graph.partition.border_bytes is not None and works.types.is_converted(v.dtype)
+            if plan.graph.partition.converts(v) and works.types.is_converted(v.dtype)
         )
         self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
         self.known_requests: dict[tuple[object, ...], TileRequest] = {}
@@ -289,14 +289,14 @@ class _Lowering:
 
     def _conversions(self, step: InstanceStep) -> Iterator[UnitWork]:
         """What a step reads and makes of the network's inputs and results is converted on its way."""
-        if self.graph.partition.border_bytes is None:
-            return
+        converts = self.graph.partition.converts
         num_cores = self._cores_of_step
         for read in step.reads:
-            if read.buffer is None or self._is_result(self.plan.buffers[read.buffer]):
+            is_border = read.buffer is None or self._is_result(self.plan.buffers[read.buffer])
+            if is_border and converts(read.value):
                 yield from self.works.of_conversion(read.value.dtype, read.region, num_cores)
         for made in (self.plan.buffers[i] for i in step.writes):
-            if self._is_result(made):
+            if self._is_result(made) and converts(made.value):
                 yield from self.works.of_conversion(made.value.dtype, made.region, num_cores)
 
     def _is_result(self, buffer: PlacedBuffer) -> bool:

@@ -1,0 +1,30 @@
+"""What a layer takes at least of each unit, within any kernel that runs it whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from tilewright.ir.graph import Node, Value
+from tilewright.records import dataclass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LayerTime:
+    """Of a layer that runs whole: ns of each unit, on all cores that its kernel has or on those of a lane.
+
+    `reads_ns` and `makes_ns` are what main memory's port takes at least for a value that lies there,
+    `constants_ns` what it takes for constants, by their names, once a kernel.
+    """
+
+    whole_ns: Mapping[str, float]
+    laned_ns: Mapping[str, float]
+    reads_ns: Mapping[Value, float]
+    makes_ns: Mapping[Value, float]
+    constants_ns: Mapping[str, float]
+
+
+NOTHING = LayerTime({}, {}, {}, {}, {})
+"""Of a layer of which no time is known."""
+
+TimeLayers = Callable[[Sequence[Sequence[Node]]], Sequence[LayerTime]]
+"""Asks a target for the times of layers, each given by its nodes in order."""

@@ -1,0 +1,203 @@
+"""Proofs of joint plans on machines that launch kernels: held against plain enumeration of small graphs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from math import inf, isclose
+
+import pytest
+from tests.support.graphs import GraphBuilder
+from tests.unit.joint.test_launched import (
+    RECIPES,
+    chain,
+    diamond,
+    fork,
+    planner_of,
+    pricer_of,
+    product,
+    siblings,
+)
+
+from tilewright.compiler import plan_optimised
+from tilewright.ir.graph import Graph
+from tilewright.joint.base import bits
+from tilewright.joint.check import check_potentials
+from tilewright.joint.launched.content import Content, Numbered
+from tilewright.joint.launched.ideals import LayerGraph
+from tilewright.joint.launched.moves import Moves
+from tilewright.joint.launched.pricer import LaunchedPricer
+from tilewright.joint.launched.proof import DECLARED, WHOLE_LAYERS, Proof, prove
+from tilewright.options import Options
+from tilewright.planning import UNLIMITED, Budget, Status
+
+MACHINES = ("v100", "jetson-nano", "a310")
+
+
+def two_inputs() -> Graph:
+    b = GraphBuilder()
+    left, right = product(b, b.input(64, 96), 64, 64, 96), product(b, b.input(64, 32), 64, 64, 32)
+    return b.finish(product(b, b.op("Add", left, right), 64, 128, 64))
+
+
+GRAPHS = {"chain": chain, "fork": fork, "diamond": diamond, "two inputs": two_inputs, "siblings": siblings}
+CASES = [(name, machine) for name in GRAPHS for machine in MACHINES]
+
+
+class Case:
+    """A graph on a machine, and all its connected sets of layers by plain enumeration."""
+
+    def __init__(self, name: str, machine: str) -> None:
+        graph = GRAPHS[name]()
+        self.planner, self.numbered = planner_of(graph, machine), Numbered(graph)
+        self.pricer = self.fresh()
+        self.moves = Moves(self.pricer, 4)
+        self.masks = [sum(1 << node for node in layer) for layer in self.moves.layers]
+
+    def fresh(self) -> LaunchedPricer:
+        return pricer_of(self.planner, self.numbered)
+
+    def connected(self) -> Iterator[int]:
+        """Sets of layers, as nodes, that hang together and that no layer outside lies between."""
+        for size in range(1, len(self.masks) + 1):
+            for chosen in itertools.combinations(self.masks, size):
+                nodes = sum(chosen)
+                if self._hangs_together(chosen) and not self._is_left(nodes):
+                    yield nodes
+
+    def _hangs_together(self, chosen: tuple[int, ...]) -> bool:
+        found = chosen[0]
+        for _ in chosen:
+            for mask in chosen:
+                if any(self.pricer.neighbours(node) & found for node in bits(mask)):
+                    found |= mask
+        return found == sum(chosen)
+
+    def _is_left(self, nodes: int) -> bool:
+        """Whether a path leaves a set and comes back."""
+        behind = 0
+        for node in range(len(self.numbered.nodes)):
+            if not nodes >> node & 1 and self.pricer.predecessors(node) & (nodes | behind):
+                behind |= 1 << node
+        return any(self.pricer.predecessors(node) & behind for node in bits(nodes))
+
+    def ways(self, nodes: int) -> list[Content]:
+        """One kernel, whole or in lanes."""
+        kernel = self.moves.fused(nodes)
+        laned = Moves(self.pricer, 4).laned(kernel, Budget(UNLIMITED).start())
+        return [kernel] if laned is None else [kernel, laned]
+
+    def proof(self, *, most_asked: float = inf) -> Proof:
+        layers = [Content.of_kernel([layer]) for layer in self.moves.layers]
+        cost = sum(map(self.pricer.cost, layers))
+        for content in layers:
+            self.pricer.add(content)
+        asked = itertools.count()
+        found = prove(
+            self.pricer,
+            self.moves,
+            tuple(layers),
+            cost,
+            Budget(UNLIMITED).start(),
+            lambda: next(asked) >= most_asked,
+            lambda contents, cost: None,
+        )
+        assert found is not None
+        return found
+
+
+@pytest.mark.parametrize(("name", "machine"), CASES)
+def test_the_proven_plan_is_the_least_of_all_cuts_into_kernels(name: str, machine: str) -> None:
+    case = Case(name, machine)
+    least_ns = {nodes: min(map(case.pricer.cost, case.ways(nodes))) for nodes in case.connected()}
+    everything = (1 << len(case.numbered.nodes)) - 1
+    known = {0: 0.0}
+    for stored in range(1, everything + 1):
+        costs = (
+            known[stored & ~nodes] + ns
+            for nodes, ns in least_ns.items()
+            if not nodes & ~stored and stored & ~nodes in known and _may_follow(case, nodes, stored)
+        )
+        least = min(costs, default=inf)
+        if least < inf:
+            known[stored] = least
+    proof = case.proof()
+    assert proof.is_closed
+    assert isclose(proof.cost, known[everything], rel_tol=1e-12)
+    assert proof.bound.value == proof.cost
+    assert isclose(sum(map(case.fresh().cost, proof.contents)), proof.cost, rel_tol=1e-12)
+
+
+def _may_follow(case: Case, nodes: int, stored: int) -> bool:
+    """Whether a set can run when all else that is stored is there."""
+    return all(not case.pricer.predecessors(node) & ~stored for node in bits(nodes))
+
+
+@pytest.mark.parametrize(("name", "machine"), CASES)
+def test_no_kernel_costs_less_than_its_bound(name: str, machine: str) -> None:
+    case = Case(name, machine)
+    asked = case.pricer.machine
+    graph = LayerGraph.of(
+        case.numbered,
+        case.moves.layers,
+        case.moves.layers,
+        asked.layer_times,
+        has_lanes=asked.allows_lanes and asked.limits.num_cores > 1,
+        launch_ns=asked.launch_ns,
+        floors_of_nodes_ns=asked.floors_ns,
+    )
+    space = graph.space(1000, 10_000)
+    assert space is not None
+    bounds = {graph.nodes_of(layers): least_ns for layers, least_ns in space.least_ns.items()}
+    assert set(bounds) == set(case.connected())
+    for nodes, least_ns in bounds.items():
+        for content in case.ways(nodes):
+            assert case.pricer.cost(content) >= least_ns * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("name", "machine"), CASES[::2])
+def test_potentials_of_ideals_prove_the_bound(name: str, machine: str) -> None:
+    case = Case(name, machine)
+    proof = case.proof()
+    plain = case.fresh()
+    for nodes in case.connected():
+        for content in case.ways(nodes):
+            plain.add(content)
+    for layer in case.moves.layers:
+        plain.add(Content.of_kernel([layer]))
+
+    def potential(stored: int, kept: int) -> float:
+        return proof.potentials[stored]
+
+    assert check_potentials(plain, potential, proof.bound.value) == []
+    raised = dict(proof.potentials)
+    raised[max(raised)] += 1.0
+    assert check_potentials(plain, lambda stored, kept: raised[stored], proof.bound.value + 1.0)
+
+
+@pytest.mark.parametrize(("name", "machine"), CASES[1::2])
+def test_no_schedule_of_whole_layers_costs_less_than_their_bound(name: str, machine: str) -> None:
+    case = Case(name, machine)
+    proof = case.proof()
+    num_held = 0
+    for recipe in RECIPES:
+        schedule = case.planner.schedule(case.planner.partition(recipe.partition), recipe)
+        held = {bound.space for bound in proof.bounds_of(list(case.numbered.contents(schedule)))}
+        if WHOLE_LAYERS in held:
+            num_held += 1
+            assert proof.whole_bound is not None
+            assert schedule.quality.cost >= proof.whole_bound.value * (1 - 1e-9)
+    assert num_held
+
+
+def test_a_proof_whose_budget_ends_says_what_is_known() -> None:
+    closed, cut = Case("siblings", "v100").proof(), Case("siblings", "v100").proof(most_asked=1)
+    assert not cut.is_closed
+    assert 0 < cut.bound.value < closed.bound.value <= cut.cost
+
+
+def test_a_joint_plan_says_of_which_space_it_is_the_best() -> None:
+    quality = plan_optimised(diamond(), Options(target="v100", plan="joint")).program.schedule.quality
+    assert quality.status is Status.OPTIMAL
+    assert quality.optimal_among is not None
+    assert {DECLARED, *WHOLE_LAYERS.rules} & set(quality.optimal_among.rules)
