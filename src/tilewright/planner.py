@@ -60,7 +60,7 @@ class Planner:
         self.search_time = Stopwatch()
         self.meter: Meter | None = None
         self.portfolio: Meter | None = None
-        self.seeds: list[Schedule] = []  # of a joint plan: every schedule that was made
+        self.seeds: list[Schedule] = []  # of a plan that is improved: every schedule that was made
 
     def best(self, asked: Recipe, portfolio: Budget | Meter = WHOLE_PORTFOLIO) -> Best[Program]:
         """The plan of a recipe, the target's default in place of what it leaves open.
@@ -126,7 +126,9 @@ class Planner:
             make = functools.partial(self.ordered, share=_SHARE_BESIDE)
             improved = Improved(best.plan)
             with meter.ending_early():
-                improved = self.backend.improve(best.plan, make, budget, progress=self.clock.report)
+                improved = self.backend.improve(
+                    best.plan, make, budget, seeds=self.seeds, progress=self.clock.report
+                )
         return replace(best, plan=improved.program, attempts=(*best.attempts, *improved.attempts))
 
     def _varied(self, best: Best[Program], meter: Meter) -> Best[Program]:
@@ -151,20 +153,36 @@ class Planner:
         """Every decision of a recipe."""
         return self.ordered(self.partition(recipe.partition), recipe)
 
-    def ordered(self, partition: Partition, recipe: Recipe, *, share: float | None = None) -> Program:
-        """A partition, ordered and placed as a recipe says, within a share of the time that is left."""
+    def ordered(
+        self,
+        partition: Partition,
+        recipe: Recipe,
+        *,
+        share: float | None = None,
+        stages: Sequence[Stage] = (),
+    ) -> Program:
+        """A partition, ordered and placed as a recipe says, within a share of the time that is left; in these
+        stages of its slices, if any are given."""
         with self.clock.phase("schedule"):
-            schedule = self.schedule(partition, recipe, share)
-        if self.options.plan == "joint":
+            if stages:
+                schedule = self._given(partition, stages, recipe)
+            else:
+                schedule = self.schedule(partition, recipe, share)
+        if self.options.plan == "joint" or self.options.budget is not None:
             self.seeds.append(schedule)
         return self.placed(schedule, recipe)
 
     def of_stages(self, partition: Partition, stages: Sequence[Stage], recipe: Recipe) -> Program:
         """A partition in these stages, placed as a recipe says."""
+        return self.placed(self._given(partition, stages, recipe), recipe)
+
+    def _given(self, partition: Partition, stages: Sequence[Stage], recipe: Recipe) -> Schedule:
+        """A schedule of stages that were chosen elsewhere, checked."""
         problem = self.schedule_problem(partition, recipe)
-        schedule = build_schedule(problem, tuple(stages), Provenance("given"))
-        require_right("a schedule to measure", lambda: check_schedule(problem, schedule))
-        return self.placed(schedule, recipe)
+        splits = partition.splits if self.target.runs_slices else ()
+        schedule = build_schedule(problem, tuple(stages), Provenance("given"), splits)
+        require_right("a schedule that was given", lambda: check_schedule(problem, schedule))
+        return schedule
 
     def placed(self, schedule: Schedule, recipe: Recipe) -> Program:
         """A schedule with its merges made, placed as a recipe says."""

@@ -27,7 +27,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.records import dataclass
-from tilewright.schedule.base import PriceSchedule, Stage, StageBench
+from tilewright.schedule.base import PriceSchedule, Schedule, Stage, StageBench
 from tilewright.steps import STORED_TUNING, MemoryInfo, SimulatedCost, StepInfo, TuningInfo, TuningSettings
 from tilewright.targets.simulated import JointTiling, MappedCosts, NetworkPlan, SimulatedNetwork, Timeline
 from tilewright.targets.stored import StoredCode, StoredParts
@@ -213,8 +213,12 @@ class CodeStore(Protocol):
         ...
 
 
-MakeProgram = Callable[[Partition, Recipe], Program]
-"""Orders and places a partition as a recipe says, whatever it says of partitions."""
+class MakeProgram(Protocol):
+    """Orders and places a partition as a recipe says, whatever it says of partitions."""
+
+    def __call__(self, partition: Partition, recipe: Recipe, *, stages: Sequence[Stage] = ()) -> Program:
+        """The program; in these stages of the partition's slices, if any are given."""
+        ...
 
 
 MakeOfStages = Callable[[Sequence[Stage]], Program]
@@ -313,9 +317,15 @@ class Backend(Protocol):
         ...
 
     def improve(
-        self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
+        self,
+        best: Program,
+        make: MakeProgram,
+        budget: Budget,
+        *,
+        seeds: Sequence[Schedule] = (),
+        progress: Progress | None = None,
     ) -> Improved:
-        """A plan that is no worse, searched from the best one on within a budget."""
+        """A plan that is no worse, searched from the best one on within a budget; `seeds` are others."""
         ...
 
     def refine(
@@ -493,7 +503,13 @@ class PlainBackend:
         return ()
 
     def improve(
-        self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
+        self,
+        best: Program,
+        make: MakeProgram,
+        budget: Budget,
+        *,
+        seeds: Sequence[Schedule] = (),
+        progress: Progress | None = None,
     ) -> Improved:
         """As it is."""
         return Improved(best)

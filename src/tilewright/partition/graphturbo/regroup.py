@@ -1,12 +1,11 @@
-"""Partitions with groups of layers and splits as asked for, and the ways to change them a little.
+"""Partitions with groups of layers and splits as asked for.
 
-Where `merge.py` grows subgraphs by the paper's rules, here any groups may be named whose instances fit: what
-a search needs. Groups of the same structure, as the blocks of a transformer, are changed together.
+Where `merge.py` grows subgraphs by the paper's rules, here any groups may be named whose instances fit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.graph import Value
@@ -19,8 +18,7 @@ from tilewright.partition.graphturbo.planner import (
     nodes_of,
     with_splits,
 )
-from tilewright.partition.layers import Layer
-from tilewright.partition.split import WHOLE, Split, split_of
+from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Provenance
 
 
@@ -45,7 +43,6 @@ class Regrouper:
         self.sizes = planner.element_sizes(problem)
         self.splitter = planner.splitter(problem)
         self.layers = known.layers(fuse_joins=planner.fuse_joins)
-        self.axes = known.axes
         self._singles = [single(layer, i) for i, layer in enumerate(self.layers)]
         self._home = {v: i for i, layer in enumerate(self.layers) for v in layer.outputs}
         self._results = set(graph.outputs)
@@ -54,15 +51,6 @@ class Regrouper:
             for maker in dict.fromkeys(self._home[v] for v in layer.inputs if v in self._home):
                 self._readers[maker] += (number,)
         self._members: dict[Group, Member | None] = {}
-
-    def groups_of(self, partition: Partition) -> Groups:
-        """The groups of a partition of the same layers."""
-        number = {layer.nodes[0]: i for i, layer in enumerate(self.layers)}
-        found = [
-            Group(tuple(sorted(number[layer.nodes[0]] for layer in partition.layers_of(subgraph))), split)
-            for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True)
-        ]
-        return tuple(sorted(found, key=lambda group: group.layers))
 
     def partition(self, groups: Groups) -> Partition | None:
         """The partition with these groups; None where one has several results, does not fit, or they depend
@@ -75,15 +63,11 @@ class Regrouper:
             members.append(member)
         try:
             partition = build_partition(
-                self.problem, [nodes_of(m) for m in members], Reasons(members), Provenance("search")
+                self.problem, [nodes_of(m) for m in members], Reasons(members), Provenance("regrouped")
             )
         except ValueError:
             return None
         return with_splits(partition, members, self.splitter, self.sizes)
-
-    def fits(self, group: Group) -> bool:
-        """Whether it may be a subgraph that is split so."""
-        return self._member(group) is not None
 
     def _member(self, group: Group) -> Member | None:
         if group not in self._members:
@@ -125,54 +109,3 @@ class Regrouper:
             if v in self._results
             or any(r not in inside and v in self.layers[r].inputs for r in self._readers[i])
         )
-
-    def producers(self, groups: Groups, group: Group) -> Iterator[Group]:
-        """Groups that make what another one reads."""
-        home = {i: g for g in groups for i in g.layers}
-        found = dict.fromkeys(
-            home[self._home[v]] for i in group.layers for v in self.layers[i].inputs if v in self._home
-        )
-        yield from (g for g in found if g is not group)
-
-    def prefixes(self, layers: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """The beginnings of a group that make one value for the rest: all that one of its layers needs."""
-        inside = set(layers)
-        for last in layers[:-1]:
-            needed = {last}
-            stack = [last]
-            while stack:
-                for value in self.layers[stack.pop()].inputs:
-                    maker = self._home.get(value)
-                    if maker in inside and maker is not None and maker not in needed:
-                        needed.add(maker)
-                        stack.append(maker)
-            prefix = tuple(i for i in layers if i in needed)
-            if len(prefix) < len(layers) and len(self.results_of(prefix)) == 1:
-                yield prefix
-
-    def finer(self, group: Group) -> Iterator[Split]:
-        """A group's split with twice and with half as many slices, along its axis or one that can be cut."""
-        part = self._singles[group.layers[-1]]
-        cuts = group.split.cuts
-        dims = [cuts[0][0]] if cuts else [d for d, e in enumerate(part.outputs[0].shape) if e > 1]
-        for dim in dims:
-            factor = cuts[0][1] if cuts else 1
-            units = self.axes.units_of(part.outputs[0], dim)
-            if not cuts and units == 1:
-                continue
-            yield split_of(((dim, factor * 2), *cuts[1:]))
-            if factor % 2 == 0:
-                yield split_of(((dim, factor // 2), *cuts[1:]))
-
-    def structure(self, group: Group) -> Hashable:
-        """What groups that can be changed alike have in common."""
-        first = group.layers[0]
-        return (
-            group.split,
-            tuple(i - first for i in group.layers),
-            tuple(_structure(self.layers[i]) for i in group.layers),
-        )
-
-
-def _structure(layer: Layer) -> Hashable:
-    return tuple((n.op_type, tuple(v.shape for v in n.results())) for n in layer.nodes)

@@ -392,7 +392,13 @@ class CpuBackend(PlainBackend):
         return schedule
 
     def improve(
-        self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
+        self,
+        best: Program,
+        make: MakeProgram,
+        budget: Budget,
+        *,
+        seeds: Sequence[Schedule] = (),
+        progress: Progress | None = None,
     ) -> Improved:
         """Another recipe instead, if it wins a race of whole models that takes a share of the budget."""
         is_rewritten = best.graph is not self.graph

@@ -19,6 +19,7 @@ from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_b
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph, Node
+from tilewright.joint.launched.content import Numbered
 from tilewright.memory.base import MemoryPlan
 from tilewright.memory.check import check_memory
 from tilewright.memory.scopes import ScopePlan
@@ -42,6 +43,7 @@ from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
 from tilewright.targets.npu.layer_times import LayerTimes
+from tilewright.targets.npu.nest_judge import NestJudge, improved
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
 from tilewright.targets.npu.recipes import (
     GRAPHTURBO,
@@ -51,8 +53,8 @@ from tilewright.targets.npu.recipes import (
     smaller_capacities,
     worth_trying,
 )
-from tilewright.targets.npu.search import search
 from tilewright.targets.npu.simulate import Policy, Simulation
+from tilewright.targets.npu.steps import KnownSteps
 from tilewright.targets.npu.tile_mapping import MAPPER_NAMES, MapperName
 from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works
@@ -94,6 +96,7 @@ class NpuBackend(PlainBackend):
         self._instances: OrderedDict[Hashable, InstanceGraph] = OrderedDict()
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()
         self._scopes: OrderedDict[Hashable, ScopePlan] = OrderedDict()
+        self._known_steps = KnownSteps()
         self._estimates: dict[Hashable, Estimate] = {}
         self._figures_of_plans: dict[Hashable, PlanFigures] = {}
         self._outclassed: dict[Hashable, Outclassed] = {}
@@ -217,12 +220,70 @@ class NpuBackend(PlainBackend):
                 yield other
 
     def improve(
-        self, best: Program, make: MakeProgram, budget: Budget, *, progress: Progress | None = None
+        self,
+        best: Program,
+        make: MakeProgram,
+        budget: Budget,
+        *,
+        seeds: Sequence[Schedule] = (),
+        progress: Progress | None = None,
     ) -> Improved:
-        """Local search over cut points and factors; none on a graph that merging made."""
+        """A search over kernels, slices, orders and places; none on a graph that merging made."""
         if best.graph is not self.graph:
             return Improved(best)
-        return search(self.partition_problem, best, make, budget, progress)
+        numbered, num_cores = Numbered(self.graph), self.machine.num_cores_per_cluster
+        judge = NestJudge(self.partition_problem, numbered, self.types, num_cores, self._judged)
+        executions = [best.recipe.execution]
+        if self._policy_of("").launches != "each subgraph":
+            executions += [RESIDENT] if not best.recipe.execution else [""]
+        memories = self._memories(best.recipe.memory)
+        seed = self.options.seed
+        return improved(judge, best, seeds, make, budget, memories, executions, seed, progress)
+
+    def _memories(self, memory: str) -> list[str]:
+        """A planner of memory and others like it: the other rule of what leaves a full buffer, less of the
+        buffers for values."""
+        if not memory.startswith(tuple(_SPILLING)):
+            return [memory]
+        chosen = Spec.parse(memory)
+        local, shared = local_capacity_bytes(self.machine), shared_capacity_bytes(self.machine) or 0
+        limits = [(size, shared) for size in smaller_capacities(local, _COARSE, _LEAST_SHARE)]
+        limits += [(local, size) for size in smaller_capacities(shared, _COARSE, _LEAST_SHARE)]
+        others = [dict(chosen.options) | {"most_bytes": "+".join(map(str, most))} for most in limits]
+        specs = [Spec(name, tuple(o.items())) for name in _SPILLING for o in (dict(chosen.options), *others)]
+        return list(dict.fromkeys((memory, *(MEMORY_PLANNERS.canonical(str(spec)) for spec in specs))))
+
+    def _judged(self, schedule: Schedule, recipe: Recipe, most: float) -> tuple[SimulatedPlan, float]:
+        """A plan of a schedule and its cost. Nothing of it is kept.
+
+        Raises:
+            Outclassed: it costs more than `most`.
+            InfeasibleMapping: it fits nowhere.
+            BudgetExceeded: main memory holds too much.
+        """
+        objective, policy = self.options.objective, self._policy_of(recipe.execution)
+        instances, order = instances_of(schedule, self.types, maps=self.analysis.maps)
+        separate = policy.launches == "each subgraph"
+        planned = simulated_order(
+            instances,
+            order,
+            self.machine,
+            self.types,
+            MEMORY_PLANNERS.get(recipe.memory),
+            policy,
+            self._least_seconds,
+            launches_of(schedule, instances) if separate else (),
+            self._tiler_of(recipe.execution),
+            most * 1e-9 if objective == "latency" else inf,
+            None if separate else core_groups_of(schedule, instances, self.machine.num_cores_per_cluster),
+            self.works,
+            known=self._known_steps,
+        )
+        if self.options.verify:
+            self._require_right(planned, recipe)
+        self._require_memory(planned.scopes)
+        estimate = estimate_of(planned.simulation, has_energies=self._has_energies)
+        return planned, estimate.cost(objective)
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement:
         """Which buffers live in which level, from when to when.
@@ -236,13 +297,16 @@ class NpuBackend(PlainBackend):
         scopes = self._scopes[key]
         if program.recipe.schedule == GRAPHTURBO.schedule:
             self._taken[program.recipe] = program.schedule.provenance.note
+        self._require_memory(scopes)
+        return Placement(scopes.timeline.problem, scopes.memory)
+
+    def _require_memory(self, scopes: ScopePlan) -> None:
         needed, most = scopes.levels[Scope.MAIN].peak_bytes, self.options.max_memory_bytes
         if most is not None and needed > most:
             raise BudgetExceeded(
                 f"main memory holds {needed} bytes of values but may hold {most}. "
                 "Try a larger --max-memory or a smaller batch."
             )
-        return Placement(scopes.timeline.problem, scopes.memory)
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> NpuCode:
         """The simulated plan."""
@@ -314,6 +378,7 @@ class NpuBackend(PlainBackend):
                 most_s,
                 cores,
                 self.works,
+                known=self._known_steps,
             )
         except Outclassed as error:
             self._outclassed[key] = Outclassed(str(error))

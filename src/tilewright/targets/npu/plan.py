@@ -24,7 +24,7 @@ from tilewright.targets.npu.lower_groups import lower_in_groups
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulate import GRAPHTURBO, Keeps, Policy, Simulation, simulate
-from tilewright.targets.npu.steps import lower
+from tilewright.targets.npu.steps import KnownSteps, lower
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works
@@ -88,13 +88,14 @@ def simulated_order(
     cores: CoreGroups | None = None,
     works: Works | None = None,
     *,
+    known: KnownSteps | None = None,
     keeps: Keeps = "runs",
 ) -> SimulatedPlan:
     """The same of instances in an order. `least_seconds` is what is known of `least_seconds_of` the network,
     `launches` the kernels in that order of a policy that launches each subgraph, `tiler` what tiles steps;
     None: `tiler_of` the machine. A plan that is seen to take more than `most_s` is not simulated. `cores` are
     the groups of cores that run the nodes of one program, `works` what is known of the work of nodes on this
-    machine. `keeps` is what the simulation does.
+    machine, `known` facts of steps of other plans of the same graph. `keeps` is what the simulation does.
 
     Raises:
         InfeasibleMapping: not even main memory is large enough.
@@ -105,12 +106,13 @@ def simulated_order(
     _require(values_passing_s(scopes, machine), most_s)
     residents = Residents(pool_sizes(machine, scopes))
     tiler, works = tiler or tiler_of(machine), works or Works(machine, types)
+    known = known or KnownSteps()
     if cores is None:
-        steps = lower(scopes, bindings, machine, types, residents, tiler, works=works)
+        steps = lower(scopes, bindings, machine, types, residents, tiler, works=works, known=known)
         if policy.resident_weights and not launches:  # a launch leaves nothing on the chip
             weights = ((w.key, w.size_bytes) for step in steps for w in step.weights if w.key is not None)
             residents = choose_residents(tuple(weights), residents.pools)
-            steps = lower(scopes, bindings, machine, types, residents, tiler, works=works)
+            steps = lower(scopes, bindings, machine, types, residents, tiler, works=works, known=known)
     else:
         steps, residents = lower_in_groups(
             scopes, bindings, machine, types, residents, tiler, stays=policy.resident_weights

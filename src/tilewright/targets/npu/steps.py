@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
+from typing import TypeVar
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.element_types import ElementTypes
@@ -29,6 +30,26 @@ from tilewright.targets.npu.tile_requests import Part, StepParts, TileRequests
 from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
 from tilewright.targets.npu.work import UnitWork, Works, has_products, is_read, is_table
 
+_T = TypeVar("_T")
+
+
+@dataclass(slots=True)
+class KnownSteps:
+    """Facts of steps that hold for every plan of one graph on one machine: a search lowers most steps again
+    and again. Keys name all that a fact follows from, so that no plan depends on those before."""
+
+    most: int = 200_000
+    _facts: dict[Hashable, object] = field(default_factory=dict)
+
+    def of(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """The fact of a key, made when first asked for."""
+        if key not in self._facts:
+            if len(self._facts) >= self.most:
+                self._facts.clear()
+            self._facts[key] = make()
+        found: _T = self._facts[key]  # type: ignore[assignment]  # a key names the kind of its fact
+        return found
+
 
 def lower(
     plan: ScopePlan,
@@ -39,12 +60,14 @@ def lower(
     tiler: Tiler | None = None,
     groups: Sequence[StepGroup] = (),
     works: Works | None = None,
+    known: KnownSteps | None = None,
 ) -> tuple[SimulatedStep, ...]:
     """The steps of a plan on a machine that keeps elements as `types` say.
 
     `residents` are weights that stay on the chip, and what they leave free; None: there are none. `tiler`
     says how steps are tiled; None: `tiler_of` the machine. `groups` are those of the bindings'
-    groups of cores, `works` what is known of the work of nodes on this machine.
+    groups of cores, `works` what is known of the work of nodes on this machine, `known` facts of steps of
+    other plans of the graph on it.
     O(operators of the layers of all instances).
 
     Raises:
@@ -52,7 +75,7 @@ def lower(
     """
     residents = residents or Residents(pool_sizes(machine, plan))
     tiler, works = tiler or tiler_of(machine), works or Works(machine, types)
-    return _Lowering(plan, bindings, machine, works, residents, tiler, groups).run()
+    return _Lowering(plan, bindings, machine, works, residents, tiler, groups, known or KnownSteps()).run()
 
 
 class _Lowering:
@@ -65,6 +88,7 @@ class _Lowering:
         residents: Residents,
         tiler: Tiler,
         groups: Sequence[StepGroup],
+        known: KnownSteps,
     ) -> None:
         self.plan, self.graph, self.bindings, self.tiler = plan, plan.graph, bindings, tiler
         pools, self.residents = residents.pools, residents.scopes
@@ -89,7 +113,9 @@ class _Lowering:
             for v in (*network.inputs, *network.outputs)
             if plan.graph.partition.converts(v) and works.types.is_converted(v.dtype)
         )
-        self.known_tiles: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self.known = known
+        sizes = plan.graph.partition.element_bytes
+        self.sizes = None if sizes is None else tuple(sizes.items())
         self.known_requests: dict[tuple[object, ...], TileRequest] = {}
         self.requests_by_pools: dict[PoolSizes, dict[tuple[object, ...], TileRequest]] = {}
         self.known_wholes: dict[tuple[object, ...], Tiling | None] = {}
@@ -165,11 +191,14 @@ class _Lowering:
                 number, name, kind, works, tuple(loads), stores, (), self.tilings[-1], self.reused[number],
                 self.kernel, group=self.group, lane=self.lane,
             )  # fmt: skip
-        regions = value_regions(step.operators, made, self.graph.maps)
+        exact = (self.sizes, step.operators, *made.items())
+        regions = self.known.of(
+            ("regions", *exact), lambda: value_regions(step.operators, made, self.graph.maps)
+        )
         main = max(made, key=lambda v: volume(made[v]))
-        parts = self._weights(step, regions)
+        parts = self._weights(step, regions, exact)
         weights = tuple(weight for weight, _ in parts)
-        self.tilings.append(self._tiling(step, regions, main, parts, loads, stores))
+        self.tilings.append(self._tiling(step, regions, main, parts, loads, stores, exact))
         waiting = tuple(
             load if load.producer is None or load.moved_bytes or not needs else replace(load, tiles=needs)
             for load, read in zip(loads, step.reads, strict=True)
@@ -177,9 +206,10 @@ class _Lowering:
         )
         return SimulatedStep(
             number, step.operators[0].name, node.kind,
-            (*self._works_of(step, regions, main), *self._conversions(step)), waiting, stores,
+            (*self._works_of(step, regions, main, exact), *self._conversions(step)), waiting, stores,
             weights, self.tilings[-1], self.reused[number], self.kernel,
-            self._own_binding(step, main, regions), self.group, self.lane, _multiplied(step.operators),
+            self._own_binding(step, main, regions), self.group, self.lane,
+            self.known.of(("multiplied", step.operators), lambda: _multiplied(step.operators)),
         )  # fmt: skip
 
     def _own_binding(self, step: InstanceStep, main: Value, regions: Mapping[Value, Region]) -> Binding:
@@ -210,6 +240,7 @@ class _Lowering:
         weights: Sequence[tuple[Weight, Part]],
         loads: Sequence[Load],
         stores: Sequence[Store],
+        exact: Hashable,
     ) -> Tiling:
         node = self.graph.nodes[step.node]
         maker = next(n for n in reversed(step.operators) if main in set(n.results()))
@@ -226,10 +257,15 @@ class _Lowering:
         # Which elements of an operand a tile needs follows from the extents alone, borders aside.
         moved = tuple((x.size_bytes, x.is_local, x.is_main) for x in (*parts.weights, *read, *written))
         key = (node.subgraph_id, step.layer, extents(regions[main]), binding, moved)
+        # Slices at a border are tiled as the first of equal extents is; of other plans, as the same slice is.
+        pools = self.requests.local_bytes, self.requests.shared_bytes
+        places = tuple((x.value, x.region, x.num_places, x.reader) for x in (*parts.weights, *read, *written))
         request = self.known_requests.get(key)
         if request is None:
-            request = self.known_requests[key] = self.requests.plain(parts)
-        whole_key = (self.requests.local_bytes, self.requests.shared_bytes, self._cores_of_step, *key)
+            request = self.known_requests[key] = self.known.of(
+                ("request", exact, main, binding, moved, places, pools), lambda: self.requests.plain(parts)
+            )
+        whole_key = (*pools, self._cores_of_step, *key)
         if whole_key not in self.known_wholes:
             self.known_wholes[whole_key] = self._whole(step, request, parts)
         tiling = self.known_wholes[whole_key] or self.tiler.tile(
@@ -267,7 +303,7 @@ class _Lowering:
         return Part(value, region, x.size_bytes, is_local, is_main, num_places=self._num_places(x))
 
     def _works_of(
-        self, step: InstanceStep, regions: Mapping[Value, Region], main: Value
+        self, step: InstanceStep, regions: Mapping[Value, Region], main: Value, exact: Hashable
     ) -> tuple[UnitWork, ...]:
         node = self.graph.nodes[step.node]
         own = self.bindings.bindings[step.node] if main in node.outputs else None
@@ -277,13 +313,20 @@ class _Lowering:
         key = (node.subgraph_id, step.layer, shapes, own, most, num_cores, is_whole)
         found = self.known_works.get(key)
         if found is None:
-            found = tuple(
-                work
-                for n in step.operators
-                for work in self._work(step, n, regions, own if main in set(n.results()) else None)
-            )
-            if self.works.only_moves(step.operators):
-                found = (self._movement(step, main, num_cores),)
+
+            def works() -> tuple[UnitWork, ...]:
+                if self.works.only_moves(step.operators):
+                    return (self._movement(step, main, num_cores),)
+                return tuple(
+                    work
+                    for n in step.operators
+                    for work in self._work(step, n, regions, own if main in set(n.results()) else None)
+                )
+
+            if self.cores is None:
+                found = self.known.of(("works", exact, main, own, self.num_cores, num_cores, is_whole), works)
+            else:
+                found = works()
             self.known_works[key] = found
         return found
 
@@ -365,15 +408,11 @@ class _Lowering:
         own, made = self.tilings[-1], self.tilings[buffer.first_step]
         # Nothing less than the regions themselves: slices of equal extents may reach over different borders,
         # and an up-sampled row may begin anywhere between two rows.
-        subgraph = self.graph.nodes[step.node].subgraph_id
         cut = (own.axis, own.num_tiles, made.axis, made.num_tiles)
-        key = (subgraph, step.layer, read.value, main, regions[main], buffer.region, *cut)
-        found = self.known_tiles.get(key)
-        if found is None:
-            found = self.known_tiles[key] = self._derive_tiles(
-                step, read.value, main, regions, buffer.region, made
-            )
-        return found
+        return self.known.of(
+            ("tiles", step.operators, read.value, main, regions[main], buffer.region, *cut),
+            lambda: self._derive_tiles(step, read.value, main, regions, buffer.region, made),
+        )
 
     def _derive_tiles(
         self,
@@ -424,8 +463,17 @@ class _Lowering:
             return own
         return plain_binding(extents(region), self.num_cores, self.works.axes_of(node))
 
-    def _weights(self, step: InstanceStep, regions: Mapping[Value, Region]) -> list[tuple[Weight, Part]]:
+    def _weights(
+        self, step: InstanceStep, regions: Mapping[Value, Region], exact: Hashable
+    ) -> list[tuple[Weight, Part]]:
         """The constants that a step needs; two operators that read the same part of one share it."""
+        if self.cores is not None:
+            return self._new_weights(step, regions)
+        outputs = tuple(self.graph.nodes[step.node].outputs)
+        key = ("weights", exact, outputs, self.bindings.bindings[step.node], self.num_cores)
+        return self.known.of(key, lambda: self._new_weights(step, regions))
+
+    def _new_weights(self, step: InstanceStep, regions: Mapping[Value, Region]) -> list[tuple[Weight, Part]]:
         found: dict[tuple[object, ...], tuple[Weight, Part]] = {}
         for node in step.operators:
             copies = 0

@@ -378,7 +378,7 @@ def is_table(node: Node, position: int) -> bool:
 
 def has_products(node: Node) -> bool:
     """Whether a node sums products."""
-    return work_of(node) in MULTIPLYING
+    return node.remembered(work_of) in MULTIPLYING
 
 
 def works_of(node: Node) -> Iterator[Work]:

@@ -1,4 +1,4 @@
-"""Subgraphs beside joint tilings of their operators, and searches that try these last."""
+"""Subgraphs beside joint tilings of their operators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from typing import Literal
 
 import pytest
-from tests.support.accelerator import best_plan, graphturbo, plan, with_local_bytes
+from tests.support.accelerator import graphturbo, plan, with_local_bytes
 from tests.support.graphs import GraphBuilder
 from tests.support.models import small_net
 
@@ -17,8 +17,6 @@ from tilewright.mapping.chains.chain import chain_of
 from tilewright.mapping.chains.plan import Tiling
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.split import WHOLE, Split, split_of
-from tilewright.planning import Budget
-from tilewright.targets.npu import search
 from tilewright.targets.npu.joint_tilings import joint_tilings, plan_of_slices
 
 
@@ -112,26 +110,6 @@ def test_a_simulation_says_it_where_that_is_asked_for() -> None:
     assert first.moved_bytes == first.joint_bytes == first.least_bytes
     assert "tiled jointly" in str(result)
     assert "joint_tilings" not in tw.simulate(small_net(), recipe="graphturbo").to_json()
-
-
-@pytest.mark.parametrize(
-    "local_bytes",
-    [8192, pytest.param(512, marks=pytest.mark.slow), pytest.param(2048, marks=pytest.mark.slow)],
-)
-def test_splits_by_what_they_move_make_searches_no_slower(
-    local_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = with_local_bytes(load_preset("stcp920"), local_bytes)
-    budget = Budget(max_evaluations=300)
-    after = best_plan(inverted_residual(4, 12), machine, budget)
-    with monkeypatch.context() as patch:
-        patch.setattr(search, "joint_moves", lambda *_: iter(()))
-        before = best_plan(inverted_residual(4, 12), machine, budget)
-    # The search goes on where it ended before.
-    assert list(after.tried)[: len(before.tried)] == list(before.tried)
-    assert after.planned.simulation.time_s <= before.planned.simulation.time_s
-    if local_bytes == 8192:
-        assert after.planned.simulation.time_s < before.planned.simulation.time_s
 
 
 def test_figures_of_subgraphs_that_are_alike_are_worked_out_once() -> None:

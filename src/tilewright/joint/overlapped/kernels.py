@@ -1,0 +1,161 @@
+"""Kernels of a graph: what they make, which splits of them fit, and which are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+
+from tilewright.ir.graph import Value
+from tilewright.joint.launched.content import Kernel, Numbered
+from tilewright.partition.footprint import SubgraphPart, joined, single
+from tilewright.partition.graphturbo.split import Splitter
+from tilewright.partition.layers import layer_of
+from tilewright.partition.split import WHOLE, Split, split_of
+
+_MAX_INSTANCES = 64
+"""Slices of a kernel that the search asks for, at most."""
+_FACTORS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+
+
+class Kernels:
+    """Facts of the kernels of one graph. `splitter` says what fits if rows that slices share are computed by
+    each, `keeping` if they are kept."""
+
+    def __init__(self, numbered: Numbered, splitter: Splitter, keeping: Splitter) -> None:
+        self.numbered = numbered
+        self._splitters = {False: splitter, True: keeping}
+        self._singles: dict[tuple[int, ...], SubgraphPart] = {}
+        self._parts: dict[tuple[tuple[int, ...], ...], SubgraphPart] = {}
+        self._fitting: dict[Kernel, Kernel | None] = {}
+        self._structures: dict[Kernel, Hashable] = {}
+        self._splits: dict[tuple[tuple[int, ...], ...], tuple[Split, ...]] = {}
+
+    def part(self, layers: tuple[tuple[int, ...], ...]) -> SubgraphPart:
+        """Layers as one subgraph."""
+        found = self._parts.get(layers)
+        if found is None:
+            singles = [self._single(layer) for layer in layers]
+            found = singles[0] if len(singles) == 1 else joined(singles, self.outputs(layers))
+            self._parts[layers] = found
+        return found
+
+    def _single(self, layer: tuple[int, ...]) -> SubgraphPart:
+        if layer not in self._singles:
+            nodes = [self.numbered.nodes[i] for i in layer]
+            self._singles[layer] = single(layer_of(nodes, self.numbered.wanted), layer[0])
+        return self._singles[layer]
+
+    def outputs(self, layers: tuple[tuple[int, ...], ...]) -> tuple[Value, ...]:
+        """What layers make for others, or for the caller."""
+        nodes, inside = self.numbered.nodes, {i for layer in layers for i in layer}
+        numbers = self.numbered.numbers
+        return tuple(
+            value
+            for i in sorted(inside)
+            for value in nodes[i].results()
+            if value in self.numbered.wanted or any(numbers[user] not in inside for user in value.users)
+        )
+
+    def fitting(self, kernel: Kernel) -> Kernel | None:
+        """The kernel, with rows kept where it asks for that and there are some; None where its slices do not
+        fit the cores' buffers, or compute too much again."""
+        if kernel not in self._fitting:
+            self._fitting[kernel] = self._fit(kernel)
+        return self._fitting[kernel]
+
+    def _fit(self, kernel: Kernel) -> Kernel | None:
+        part, split = self.part(kernel.layers), kernel.split
+        if len(kernel.layers) > 1 and any(self._single(layer).is_opaque for layer in kernel.layers):
+            return None
+        if part.is_opaque or (len(kernel.layers) == 1 and split == WHOLE):
+            return kernel if split == WHOLE else None
+        shapes = [v.shape for v in part.outputs]
+        for dim, factor in split.cuts:
+            if any(dim >= len(shape) or shape[dim] < factor for shape in shapes):
+                return None
+            if len({shape[dim] for shape in shapes}) > 1:
+                return None
+        splitter = self._splitters[split.chain_length > 1]
+        option = splitter.option_of(part, split)
+        if option is None or option.recompute > splitter.rules.recompute_limit:
+            return None
+        return Kernel(kernel.layers, option.split)
+
+    def splits(self, layers: tuple[tuple[int, ...], ...]) -> tuple[Split, ...]:
+        """Splits of the axes of what layers make, whether they fit or not."""
+        if layers not in self._splits:
+            self._splits[layers] = tuple(dict.fromkeys(self._all_splits(layers)))
+        return self._splits[layers]
+
+    def _all_splits(self, layers: tuple[tuple[int, ...], ...]) -> Iterator[Split]:
+        yield WHOLE
+        outputs = self.part(layers).outputs
+        shape = outputs[0].shape if outputs else ()
+        axes = self._splitters[False].axes
+        factors = {
+            dim: [f for f in dict.fromkeys((*_FACTORS, extent)) if f <= extent and f <= _MAX_INSTANCES]
+            for dim, extent in enumerate(shape)
+            if extent > 1
+        }
+        units = {dim: axes.units_of(outputs[0], dim) for dim in factors}
+        for dim, choices in factors.items():
+            for factor in choices:
+                yield split_of([(dim, factor)])
+                if units[dim] == 1 and len(layers) > 1:
+                    yield split_of([(dim, factor)], keeps_rows=True)
+        for outer, inner in ((a, b) for a in factors for b in factors if a != b):
+            if units[outer] == 1 and outer > inner:
+                continue
+            for first in factors[outer]:
+                for second in factors[inner]:
+                    if first * second <= _MAX_INSTANCES:
+                        yield split_of([(outer, first), (inner, second)])
+                        if units[inner] == 1 and len(layers) > 1:
+                            yield split_of([(outer, first), (inner, second)], keeps_rows=True)
+
+    def structure(self, kernel: Kernel) -> Hashable:
+        """What kernels that can be changed alike have in common."""
+        found = self._structures.get(kernel)
+        if found is None:
+            nodes, first = self.numbered.nodes, kernel.layers[0][0]
+            found = self._structures[kernel] = (
+                kernel.split,
+                tuple(
+                    tuple(
+                        (nodes[i].op_type, i - first, tuple(v.shape for v in nodes[i].results()))
+                        for i in layer
+                    )
+                    for layer in kernel.layers
+                ),
+            )
+        return found
+
+    def joined(self, kernels: Sequence[Kernel]) -> tuple[tuple[int, ...], ...]:
+        """The layers of several kernels in the order of the graph."""
+        return tuple(sorted((x for k in kernels for x in k.layers), key=max))
+
+    def prefixes(self, layers: tuple[tuple[int, ...], ...]) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        """Beginnings of a kernel: of each of its layers, that one with all that it needs within."""
+        nodes, numbers = self.numbered.nodes, self.numbered.numbers
+        home = {i: place for place, layer in enumerate(layers) for i in layer}
+        needs = [
+            {
+                home[number]
+                for i in layer
+                for v in nodes[i].operands()
+                if v.producer is not None and (number := numbers[v.producer]) in home
+            }
+            - {place}
+            for place, layer in enumerate(layers)
+        ]
+        found = []
+        for last in range(len(layers)):
+            wanted, stack = {last}, [last]
+            while stack:
+                for place in needs[stack.pop()]:
+                    if place not in wanted:
+                        wanted.add(place)
+                        stack.append(place)
+            if len(wanted) < len(layers):
+                found.append(tuple(layers[p] for p in sorted(wanted)))
+        found += [layers[:count] for count in range(1, len(layers))]
+        return tuple(dict.fromkeys(found))

@@ -1,0 +1,316 @@
+"""Changes of a plan: of windows of neighbouring kernels, all that are alike together, or of all of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+
+from tilewright.joint.launched.content import Kernel
+from tilewright.joint.overlapped.kernels import Kernels
+from tilewright.joint.overlapped.plan import RULES, Nest, NestPlan
+from tilewright.partition.split import Split
+from tilewright.records import dataclass
+
+Change = Callable[[Sequence[Kernel]], "tuple[Kernel, ...] | None"]
+"""What takes the place of the kernels of a window; None where that is impossible."""
+_MOST_JOINED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A plan that another one may become, and what is done to it."""
+
+    what: str
+    plan: NestPlan
+
+
+class Moves:
+    """Random changes of plans of one graph, drawn from a generator: equal seeds give equal moves.
+
+    `pool` are the kernels of other plans; `memories` and `executions` what else may place values and run it.
+    """
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        pool: Sequence[Sequence[Kernel]],
+        memories: Sequence[str],
+        executions: Sequence[str],
+        generator: random.Random,
+    ) -> None:
+        self.kernels, self.random = kernels, generator
+        self.pool, self.memories, self.executions = pool, memories, executions
+        self._homes = [{i: k for k in plan for i in k.nodes} for plan in pool]
+        nodes, numbers = kernels.numbered.nodes, kernels.numbered.numbers
+        self._sources = [
+            tuple(dict.fromkeys(numbers[v.producer] for v in n.operands() if v.producer is not None))
+            for n in nodes
+        ]
+
+    def draw(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
+        """A change of a plan, of which kernel i is chosen with a probability as its weight; None where the
+        one that was drawn is impossible."""
+        chosen = self.random.random()
+        if chosen < 0.08:
+            return self._of_all(plan)
+        if chosen < 0.2:
+            return self._of_nests(plan, weights)
+        if chosen < 0.28 and self.pool:
+            return self._exchanged(plan, weights)
+        return self._of_kernels(plan, weights)
+
+    def _pick(self, weights: Sequence[float]) -> int:
+        return self.random.choices(range(len(weights)), weights)[0]
+
+    def _of_all(self, plan: NestPlan) -> Move | None:
+        """Another planner of memory, or another way to run it."""
+        kind = self.random.random()
+        if kind < 0.2:
+            number = self.random.choice((0, 1, 2, 4))
+            return Move(f"{number or 'no'} groups of cores", replace(plan, num_groups=number))
+        if kind < 0.7:
+            memory = self.random.choice(self.memories)
+            return Move(f"values placed by {memory}", replace(plan, memory=memory))
+        execution = self.random.choice(self.executions)
+        return Move(f"run with {execution or 'nothing resident'}", replace(plan, execution=execution))
+
+    def _of_nests(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
+        """Another rule of a nest, or of all; a nest cut in two; two that become one."""
+        number = self._nest_of(plan, self._pick(weights))
+        nest = plan.nests[number]
+        nests = list(plan.nests)
+        kind = self.random.randrange(4)
+        if kind == 0:
+            rule = self.random.choice(RULES)
+            nests[number] = replace(nest, rule=rule)
+            return Move(f"nest {number} {rule}", replace(plan, nests=tuple(nests)))
+        if kind == 1:
+            rule = self.random.choice(RULES)
+            return Move(f"all {rule}", replace(plan, nests=tuple(replace(n, rule=rule) for n in nests)))
+        if kind == 2 and len(nest.kernels) > 1:
+            at = self.random.randrange(1, len(nest.kernels))
+            nests[number : number + 1] = [
+                Nest(nest.kernels[:at], nest.rule), Nest(nest.kernels[at:], nest.rule)
+            ]  # fmt: skip
+            return Move(f"nest {number} cut", replace(plan, nests=tuple(nests)))
+        if number + 1 < len(nests):
+            both = Nest((*nest.kernels, *nests[number + 1].kernels), nest.rule)
+            nests[number : number + 2] = [both]
+            return Move(f"nests {number} and {number + 1} joined", replace(plan, nests=tuple(nests)))
+        return None
+
+    @staticmethod
+    def _nest_of(plan: NestPlan, place: int) -> int:
+        for number, nest in enumerate(plan.nests):
+            if place < len(nest.kernels):
+                return number
+            place -= len(nest.kernels)
+        raise IndexError(place)
+
+    def _exchanged(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
+        """The kernels of another plan in place of those that hold the same nodes."""
+        kernels = plan.kernels
+        home = {i: k for k in kernels for i in k.nodes}
+        place = self.random.randrange(len(self.pool))
+        other = self._homes[place]
+        mine, theirs = dict.fromkeys([kernels[self._pick(weights)]]), dict[Kernel, None]()
+        stack = list(mine)
+        while stack:
+            for i in stack.pop().nodes:
+                for found, homes in ((theirs, other), (mine, home)):
+                    if homes[i] not in found:
+                        found[homes[i]] = None
+                        stack.append(homes[i])
+        if set(mine) == set(theirs):
+            return None
+        return self._replaced(plan, f"kernels of plan {place}", [(tuple(mine), tuple(theirs))])
+
+    def _of_kernels(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
+        kernels = plan.kernels
+        first = self._pick(weights)
+        kind = self.random.random()
+        if kind < 0.4:
+            return self._resplit(plan, kernels, first)
+        if kind < 0.7:
+            return self._joined(plan, kernels, first)
+        if kind < 0.85:
+            return self._cut(plan, kernels, first)
+        return self._shifted(plan, kernels, first)
+
+    def _resplit(self, plan: NestPlan, kernels: Sequence[Kernel], first: int) -> Move | None:
+        """Other slices of a kernel, or the same slices for several in a row."""
+        kernel = kernels[first]
+        split = self._split(kernel.layers, kernel.split)
+        count = 1 if self.random.random() < 0.6 else self.random.randint(2, _MOST_JOINED)
+
+        def change(window: Sequence[Kernel]) -> tuple[Kernel, ...] | None:
+            return self._fitting([Kernel(k.layers, split) for k in window])
+
+        return self._applied(
+            plan, kernels, range(first, min(first + count, len(kernels))), str(split), change
+        )
+
+    def _split(self, layers: tuple[tuple[int, ...], ...], near: Split) -> Split:
+        """One of the splits of some layers, mostly one with as many slices as another one, about."""
+        splits = self.kernels.splits(layers)
+        if self.random.random() < 0.25:
+            return self.random.choice(splits)
+        number = near.num_instances
+        close = [s for s in splits if number <= 2 * s.num_instances and s.num_instances <= 2 * number]
+        return self.random.choice(close or splits)
+
+    def _joined(self, plan: NestPlan, kernels: Sequence[Kernel], first: int) -> Move | None:
+        """A kernel and some of those near it as one."""
+        near = self._near(kernels, first)
+        if not near:
+            return None
+        second = self.random.choice(near)
+        low, high = min(first, second), max(first, second)
+        picked = [0, high - low]
+        if high - low < _MOST_JOINED and self.random.random() < 0.4:
+            picked = list(range(high - low + 1))
+        layers = self.kernels.joined([kernels[low + i] for i in picked])
+        own = self.random.choice([kernels[low + i].split for i in picked])
+        split = own if self.random.random() < 0.6 else self._split(layers, own)
+
+        def change(window: Sequence[Kernel]) -> tuple[Kernel, ...] | None:
+            one = Kernel(self.kernels.joined([window[i] for i in picked]), split)
+            rest = [k for i, k in enumerate(window) if i not in picked]
+            return self._fitting([one, *rest])
+
+        return self._applied(plan, kernels, range(low, high + 1), f"{len(picked)} joined, {split}", change)
+
+    def _cut(self, plan: NestPlan, kernels: Sequence[Kernel], first: int) -> Move | None:
+        """A kernel as two."""
+        kernel = kernels[first]
+        prefixes = self.kernels.prefixes(kernel.layers)
+        if not prefixes:
+            return None
+        prefix = self.random.choice(prefixes)
+        places = frozenset(kernel.layers.index(layer) for layer in prefix)
+        rest = tuple(x for i, x in enumerate(kernel.layers) if i not in places)
+        splits = [kernel.split, kernel.split]
+        changed = self.random.randrange(3)
+        if changed < 2:
+            splits[changed] = self._split((prefix, rest)[changed], kernel.split)
+
+        def change(window: Sequence[Kernel]) -> tuple[Kernel, ...] | None:
+            (whole,) = window
+            parts = (
+                tuple(x for i, x in enumerate(whole.layers) if (i in places) is inside)
+                for inside in (True, False)
+            )
+            return self._fitting([Kernel(p, s) for p, s in zip(parts, splits, strict=True)])
+
+        return self._applied(plan, kernels, range(first, first + 1), f"cut after {len(prefix)}", change)
+
+    def _shifted(self, plan: NestPlan, kernels: Sequence[Kernel], first: int) -> Move | None:
+        """Layers of a kernel that become part of one that reads them, or whose results they read."""
+        near = self._near(kernels, first)
+        if not near or len(kernels[first].layers) < 2:
+            return None
+        second = self.random.choice(near)
+        low, high = min(first, second), max(first, second)
+        length = len(kernels[first].layers)
+        count = self.random.randint(1, max(1, length // 2))
+        moved = frozenset(range(length - count, length) if first < second else range(count))
+        here, there = first - low, second - low
+
+        def change(window: Sequence[Kernel]) -> tuple[Kernel, ...] | None:
+            if len(window[here].layers) != length:
+                return None
+            taken = tuple(x for i, x in enumerate(window[here].layers) if i in moved)
+            left = tuple(x for i, x in enumerate(window[here].layers) if i not in moved)
+            found = list(window)
+            found[here] = Kernel(left, window[here].split)
+            found[there] = Kernel(
+                tuple(sorted((*taken, *window[there].layers), key=max)), window[there].split
+            )
+            return self._fitting(found)
+
+        return self._applied(plan, kernels, range(low, high + 1), f"{count} layers moved", change)
+
+    def _near(self, kernels: Sequence[Kernel], first: int) -> list[int]:
+        """Kernels that read what one makes, make what it reads, or read the same; not far from it."""
+        around = range(max(0, first - _MOST_JOINED + 1), min(len(kernels), first + _MOST_JOINED))
+        own = set(kernels[first].nodes)
+        read = {s for i in own for s in self._sources[i]}
+        found = []
+        for place in around:
+            if place == first:
+                continue
+            nodes = set(kernels[place].nodes)
+            sources = {s for i in nodes for s in self._sources[i]}
+            if sources & (own | read) or nodes & read:
+                found.append(place)
+        return found
+
+    def _fitting(self, kernels: Sequence[Kernel]) -> tuple[Kernel, ...] | None:
+        found = []
+        for kernel in kernels:
+            fitting = self.kernels.fitting(kernel)
+            if fitting is None:
+                return None
+            found.append(fitting)
+        return tuple(found)
+
+    def _applied(
+        self, plan: NestPlan, kernels: Sequence[Kernel], window: range, what: str, change: Change
+    ) -> Move | None:
+        """The change of a window and, mostly, of all that are alike."""
+        spans = [window]
+        if self.random.random() < 0.75:
+            spans = [window, *self._alike(kernels, window)]
+        pairs = []
+        for span in spans:
+            old = tuple(kernels[i] for i in span)
+            new = change(old)
+            if new is None:
+                if span is window:
+                    return None
+                continue
+            if new != old:
+                pairs.append((old, new))
+        name = f"kernels {window.start} to {window.stop - 1} of {len(kernels)}: {what}"
+        return self._replaced(plan, name, pairs) if pairs else None
+
+    def _alike(self, kernels: Sequence[Kernel], window: range) -> Iterator[range]:
+        """Windows of kernels of the same structures, none of which overlap."""
+        size = len(window)
+        structures: list[Hashable] = [self.kernels.structure(k) for k in kernels]
+        wanted = structures[window.start : window.stop]
+        place = 0
+        while place + size <= len(kernels):
+            if place + size > window.start and place < window.stop:
+                place = window.stop
+            elif structures[place : place + size] == wanted:
+                yield range(place, place + size)
+                place += size
+            else:
+                place += 1
+
+    def _replaced(
+        self,
+        plan: NestPlan,
+        what: str,
+        pairs: Sequence[tuple[tuple[Kernel, ...], tuple[Kernel, ...]]],
+    ) -> Move:
+        """The plan with kernels in place of others, in the nest of the first of these."""
+        nests = [list(nest.kernels) for nest in plan.nests]
+        for old, new in pairs:
+            gone = set(old)
+            home = next(i for i, nest in enumerate(nests) if any(k in gone for k in nest))
+            at = next(i for i, k in enumerate(nests[home]) if k in gone)
+            nests[home].insert(at, new[0])
+            nests[home][at + 1 : at + 1] = new[1:]
+            nests = [
+                [k for i, k in enumerate(nest) if k not in gone or (n == home and at <= i < at + len(new))]
+                for n, nest in enumerate(nests)
+            ]
+        found = tuple(
+            Nest(tuple(kernels), nest.rule)
+            for kernels, nest in zip(nests, plan.nests, strict=True)
+            if kernels
+        )
+        return Move(what, replace(plan, nests=found))

@@ -1,0 +1,195 @@
+"""A plan as the overlapped search changes it: kernels with slices, in nests, and how values are placed.
+
+A nest is a run of kernels whose slices are interleaved by a rule; nests follow each other. So the orders that
+published schedulers give are one nest, and a plan may be depth-first here and breadth-first there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from tilewright.joint.launched.content import Kernel, Numbered
+from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
+from tilewright.partition.layers import layer_of
+from tilewright.planning import Provenance, Quality, Status
+from tilewright.records import dataclass
+from tilewright.schedule.base import Group, Instance, Schedule, Stage
+from tilewright.schedule.instances import InstanceGraph, Kind
+from tilewright.schedule.orders import Demand, breadth_first, depth_first, min_delta
+
+Rule = Literal["depth-first", "breadth-first", "min-delta"]
+RULES: tuple[Rule, ...] = ("depth-first", "breadth-first", "min-delta")
+NAME = "joint"
+_UNPRICED = Quality(0.0, "ns", Status.FEASIBLE, ())
+_ORDERS = {"depth-first": depth_first, "breadth-first": breadth_first, "min-delta": min_delta}
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Kernels whose slices are interleaved by a rule."""
+
+    kernels: tuple[Kernel, ...]
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class NestPlan:
+    """Nests one after another, the memory planner that places values, and options of how the target runs it.
+
+    `num_groups` equal groups of cores run every kernel, each for its share of the slices; 0: all cores do.
+    """
+
+    nests: tuple[Nest, ...]
+    memory: str
+    execution: str = ""
+    num_groups: int = 0
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """All kernels, nest by nest."""
+        return tuple(kernel for nest in self.nests for kernel in nest.kernels)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arranged:
+    """A plan as a partition: its nests in the order in which they run, kernels in that of their subgraphs.
+
+    `homes[i]` is the place of the nest that holds subgraph i, `places[i]` that of its kernel in the plan.
+    """
+
+    plan: NestPlan
+    partition: Partition
+    homes: tuple[int, ...]
+    places: tuple[int, ...]
+
+    def instances(self, graph: InstanceGraph) -> Iterator[Instance]:
+        """The slices of all kernels in the order in which they run. O(n log n)."""
+        places: list[list[int]] = [[] for _ in self.plan.nests]
+        for node in graph.nodes:
+            places[self.homes[node.subgraph_id]].append(node.id)
+        for nest, inside in zip(self.plan.nests, places, strict=True):
+            order = _ORDERS[nest.rule](_demand(graph, inside))
+            for number in order:
+                node = graph.nodes[inside[number]]
+                if node.kind is Kind.INSTANCE:
+                    yield Instance(node.subgraph_id, node.index)
+
+    def stages(self, graph: InstanceGraph, num_cores: int) -> tuple[Stage, ...]:
+        """The same as stages of one slice each, on a cluster of so many cores."""
+        return tuple(Stage((self._group(graph, instance, num_cores),)) for instance in self.instances(graph))
+
+    def _group(self, graph: InstanceGraph, instance: Instance, num_cores: int) -> Group:
+        number = min(self.plan.num_groups, num_cores)
+        if not number:
+            return Group((instance,))
+        split = graph.splits[instance.subgraph_id]
+        num_chains = split.num_instances // split.chain_length
+        group = instance.index // split.chain_length * number // num_chains
+        first, stop = (num_cores * g // number for g in (group, group + 1))
+        return Group((instance,), num_cores=stop - first, first_core=first)
+
+
+def _demand(graph: InstanceGraph, inside: Sequence[int]) -> Demand:
+    """What some nodes of an instance graph leave for each other, and wait for; not what they hold then."""
+    number = {place: i for i, place in enumerate(inside)}
+    pieces = []
+    for place in inside:
+        node = graph.nodes[place]
+        made = sum(graph.bytes_of(v, r) for v, r in node.outputs.items() if v not in graph.results)
+        pieces.append((made if graph.readers(place) else 0) + graph.kept_bytes(node))
+    return Demand(
+        tuple(pieces),
+        (0,) * len(inside),
+        tuple(tuple(number[p] for p in graph.predecessors(i) if p in number) for i in inside),
+        tuple(tuple(number[s] for s in graph.successors(i) if s in number) for i in inside),
+    )
+
+
+def nests_of(numbered: Numbered, schedule: Schedule, rule: Rule) -> tuple[Nest, ...]:
+    """The kernels of a schedule in nests: runs of instances that end all subgraphs that they begin."""
+    partition, splits = schedule.partition, schedule.splits
+    found: list[Nest] = []
+    left: dict[int, int] = {}
+    for instance in schedule.instances():
+        i = instance.subgraph_id
+        left[i] = left.get(i, splits[i].num_instances) - 1
+        if not any(left.values()):
+            kernels = (Kernel(_numbers(numbered, partition, s), splits[s]) for s in sorted(left))
+            found.append(Nest(tuple(kernels), rule))
+            left = {}
+    return tuple(found)
+
+
+def _numbers(numbered: Numbered, partition: Partition, number: int) -> tuple[tuple[int, ...], ...]:
+    """The layers of a subgraph by the numbers of their nodes."""
+    layers = partition.layers_of(partition.subgraphs[number])
+    return tuple(tuple(numbered.numbers[node] for node in layer.nodes) for layer in layers)
+
+
+def arranged(problem: PartitionProblem, numbered: Numbered, plan: NestPlan, *, priced: bool) -> Arranged:
+    """A plan as a partition of the graph; its cost as kernels of their own is only worked out where `priced`.
+
+    Raises:
+        ValueError: kernels, or nests, wait for each other.
+    """
+    nodes, kernels = numbered.nodes, plan.kernels
+    partition = build_partition(
+        problem,
+        [[nodes[i] for i in kernel.nodes] for kernel in kernels],
+        lambda producer, consumer, value, fused: Reason.CLUSTER if fused else Reason.COST,
+        Provenance(NAME),
+        quality=None if priced else _UNPRICED,
+    )
+    by_id = {partition.subgraph_of(nodes[next(k.nodes)]).id: k for k in kernels}
+    home = {kernel: place for place, nest in enumerate(plan.nests) for kernel in nest.kernels}
+    layers = tuple(
+        tuple(layer_of([nodes[i] for i in x], numbered.wanted) for x in by_id[s.id].layers)
+        for s in partition.subgraphs
+    )
+    splits = tuple(by_id[s.id].split for s in partition.subgraphs)
+    partition = replace(partition, splits=splits, layers=layers)
+    homes = tuple(home[by_id[s.id]] for s in partition.subgraphs)
+    order = _ordered_nests(partition, homes, len(plan.nests))
+    inside: list[list[int]] = [[] for _ in order]
+    for number, own in enumerate(homes):
+        inside[own].append(number)
+    nests = tuple(Nest(tuple(by_id[i] for i in inside[nest]), plan.nests[nest].rule) for nest in order)
+    new_home = {nest: place for place, nest in enumerate(order)}
+    place_of = {i: place for place, i in enumerate(i for nest in order for i in inside[nest])}
+    return Arranged(
+        replace(plan, nests=nests),
+        partition,
+        tuple(new_home[own] for own in homes),
+        tuple(place_of[i] for i in range(len(homes))),
+    )
+
+
+def _ordered_nests(partition: Partition, homes: Sequence[int], num_nests: int) -> tuple[int, ...]:
+    """The nests in a topological order, of those that are ready the first in the graph first."""
+    successors: list[dict[int, None]] = [{} for _ in range(num_nests)]
+    waiting, first = [0] * num_nests, [len(homes)] * num_nests
+    for subgraph in partition.subgraphs:
+        own = homes[subgraph.id]
+        first[own] = min(first[own], subgraph.id)
+        for value in subgraph.inputs:
+            producer = partition.producer_of(value)
+            if producer is None or homes[producer.id] == own or own in successors[homes[producer.id]]:
+                continue
+            successors[homes[producer.id]][own] = None
+            waiting[own] += 1
+    ready = [(first[nest], nest) for nest in range(num_nests) if not waiting[nest]]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, nest = heapq.heappop(ready)
+        order.append(nest)
+        for after in successors[nest]:
+            waiting[after] -= 1
+            if not waiting[after]:
+                heapq.heappush(ready, (first[after], after))
+    if len(order) < num_nests:
+        raise ValueError("nests wait for each other")
+    return tuple(order)

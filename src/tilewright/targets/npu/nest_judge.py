@@ -1,0 +1,186 @@
+"""The search over plans of one program as the simulator judges them, from the best plan known on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tilewright.errors import InternalError, TilewrightError
+from tilewright.hardware.element_types import ElementTypes
+from tilewright.joint.launched.content import Numbered
+from tilewright.joint.overlapped.kernels import Kernels
+from tilewright.joint.overlapped.moves import Moves
+from tilewright.joint.overlapped.plan import NAME, RULES, NestPlan, arranged, nests_of
+from tilewright.joint.overlapped.search import Judged, search
+from tilewright.partition import check_partition
+from tilewright.partition.base import PartitionProblem, kept_as
+from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.planning import Budget, Provenance
+from tilewright.planning.checking import require_right
+from tilewright.planning.portfolio import Attempt, Recipe
+from tilewright.program import Program
+from tilewright.progress import Progress, SearchEnded, interrupt_search
+from tilewright.records import dataclass
+from tilewright.schedule.base import Schedule
+from tilewright.schedule.instances import instance_graph
+from tilewright.targets.base import Improved, MakeProgram
+from tilewright.targets.npu.costs import UNPRICED
+from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.recipes import ALPHAS
+
+Simulate = Callable[[Schedule, Recipe, float], "tuple[SimulatedPlan, float]"]
+"""Simulates a schedule, placed and run as a recipe says: the plan and its cost. A plan that is seen to cost
+more than some value is refused."""
+
+
+class NestJudge:
+    """Prices plans by simulating them whole."""
+
+    def __init__(
+        self, problem: PartitionProblem, numbered: Numbered, types: ElementTypes, num_cores: int,
+        simulate: Simulate,
+    ) -> None:  # fmt: skip
+        self.problem, self.numbered, self.types, self.num_cores = problem, numbered, types, num_cores
+        self.simulate = simulate
+
+    def __call__(self, plan: NestPlan, most: float) -> Judged | None:
+        """What a plan costs; None of one that is impossible, or seen to cost more than `most`."""
+        try:
+            schedule, placed, places = self.schedule(plan)
+            planned, cost = self.simulate(schedule, recipe_of(placed), most)
+        except InternalError:
+            raise
+        except (TilewrightError, ValueError):
+            return None
+        return Judged(placed, cost, _waits(planned, places))
+
+    def schedule(self, plan: NestPlan, *, priced: bool = False) -> tuple[Schedule, NestPlan, Sequence[int]]:
+        """A plan as a schedule without a cost, with its kernels in the order of the schedule, and their
+        places by subgraph.
+
+        Raises:
+            ValueError: kernels wait for each other.
+        """
+        found = arranged(self.problem, self.numbered, plan, priced=priced)
+        partition = found.partition
+        graph = instance_graph(kept_as(partition, self.types), partition.splits, self.problem.analysis.maps)
+        stages = found.stages(graph, self.num_cores)
+        schedule = Schedule(partition, stages, UNPRICED, Provenance(NAME), partition.splits)
+        return schedule, found.plan, found.places
+
+
+def recipe_of(plan: NestPlan) -> Recipe:
+    """What names a plan of the search."""
+    return Recipe(NAME, NAME, plan.memory, plan.execution)
+
+
+def _waits(planned: SimulatedPlan, places: Sequence[int]) -> list[float]:
+    """Seconds for which the busiest unit waits before it goes on with each kernel, by its place."""
+    waits = [0.0] * len(places)
+    busy = planned.simulation.busy_s
+    if not busy:
+        return waits
+    unit = max(busy, key=lambda name: busy[name])
+    steps = planned.scopes.steps
+    now = 0.0
+    last = places[-1]
+    for run in sorted((r for r in planned.simulation.runs if r.unit == unit), key=lambda r: r.start_s):
+        last = places[planned.instances.nodes[steps[run.step].node].subgraph_id]
+        waits[last] += max(0.0, run.start_s - now)
+        now = max(now, run.end_s)
+    waits[last] += max(0.0, planned.simulation.time_s - now)
+    return waits
+
+
+def improved(
+    judge: NestJudge,
+    start: Program,
+    seeds: Sequence[Schedule],
+    make: MakeProgram,
+    budget: Budget,
+    memories: Sequence[str],
+    executions: Sequence[str],
+    seed: int,
+    progress: Progress | None = None,
+) -> Improved:
+    """The best plan found from one on, never worse than it; `seeds` are schedules of other plans of the
+    graph."""
+    numbered, meter = judge.numbered, budget.start()
+    first = _first(judge, start)
+    if first is None:
+        return Improved(start)
+    attempts: list[Attempt] = []
+    latest = _Latest(judge, make, start)
+    pool = dict.fromkeys(
+        tuple(k for n in nests_of(numbered, s, RULES[0]) for k in n.kernels)
+        for s in seeds
+        if s.partition.graph is numbered.graph
+    )
+    cost = start.schedule.quality.cost
+
+    def report(judged: Judged, what: str, least: float) -> None:
+        attempts.append(Attempt(f"search {meter.num_evaluations}: {what}", judged.cost))
+        latest.take(judged, is_due=budget.deadline_s is not None)
+        if progress is not None:
+            progress(f"search: {what}, best so far {cost / least:.2f} x the start", *meter.progress)
+
+    widest = GraphTurbo(alpha=max(ALPHAS))
+    kernels = Kernels(
+        numbered,
+        widest.splitter(judge.problem),
+        replace(widest, rows="keep").splitter(judge.problem),
+    )
+    moves = Moves(kernels, tuple(pool), memories, executions, random.Random(seed))
+    try:
+        search(judge, moves, first, meter, report)
+        latest.finish()
+    except SearchEnded:
+        pass
+    except KeyboardInterrupt:
+        if not interrupt_search():  # nothing around goes on with the best so far
+            raise
+    return Improved(latest.program, tuple(attempts))
+
+
+@dataclass(slots=True, eq=False)
+class _Latest:
+    """The best program so far. It is made at once where time may end the search, else when that is over."""
+
+    judge: NestJudge
+    make: MakeProgram
+    program: Program
+    better: Judged | None = None
+
+    def take(self, judged: Judged, *, is_due: bool) -> None:
+        """Look at a plan that was judged."""
+        least = self.program.schedule.quality.cost if self.better is None else self.better.cost
+        if judged.cost < least:
+            self.better = judged
+            if is_due:
+                self.finish()
+
+    def finish(self) -> None:
+        """Make the program of the best plan, if it is not made yet."""
+        if self.better is None:
+            return
+        schedule, plan, _ = self.judge.schedule(self.better.plan, priced=True)
+        problem = self.judge.problem
+        require_right("a searched partition", lambda: check_partition(problem, schedule.partition))
+        self.program = self.make(schedule.partition, recipe_of(plan), stages=schedule.stages)
+        self.better = None
+
+
+def _first(judge: NestJudge, start: Program) -> Judged | None:
+    """A program as a plan that the search may change, with the rule that comes nearest to its order."""
+    recipe, schedule = start.recipe, start.schedule
+    groups = {group.first_core for stage in schedule.stages for group in stage.groups}
+    num_groups = 0 if None in groups else len(groups)
+    found: Judged | None = None
+    for rule in RULES:
+        nests = nests_of(judge.numbered, schedule, rule)
+        plan = NestPlan(nests, recipe.memory, recipe.execution, num_groups)
+        judged = judge(plan, float("inf"))
+        if judged is not None and (found is None or judged.cost < found.cost):
+            found = judged
+    return found

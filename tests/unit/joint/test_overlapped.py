@@ -1,0 +1,239 @@
+"""Search over plans of one program: valid plans, values, never slower, the same every time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pytest
+from tests.support.accelerator import best_plan, compiled, with_local_bytes
+from tests.support.graphs import GraphBuilder
+from tests.support.integer_networks import integer_feed, integer_network
+
+from tilewright.hardware.element_types import element_types
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.presets import load_preset
+from tilewright.ir.graph import Graph
+from tilewright.ir.interpret import run_graph
+from tilewright.joint.launched.content import Kernel, Numbered
+from tilewright.joint.overlapped.kernels import Kernels
+from tilewright.joint.overlapped.moves import Move, Moves
+from tilewright.joint.overlapped.plan import Nest, NestPlan, Rule, arranged, nests_of
+from tilewright.joint.overlapped.search import Judged, search
+from tilewright.memory.check_scopes import check_scopes
+from tilewright.partition import PartitionProblem, check_partition
+from tilewright.partition.analysis import Analysis
+from tilewright.partition.base import kept_as
+from tilewright.partition.check_splits import check_splits
+from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.layers import cut_layers
+from tilewright.partition.split import WHOLE, Split, split_of
+from tilewright.planning import Budget
+from tilewright.planning.portfolio import Recipe
+from tilewright.schedule.check_instances import check_instances, check_order
+from tilewright.schedule.instances import instance_graph
+from tilewright.targets.npu.execute import execute
+
+MEMORY = "longest-liveness"
+
+
+@cache
+def small_machine() -> Machine:
+    """So little room in the cores that networks of a few rows are cut."""
+    return with_local_bytes(load_preset("stcp920"), 64)
+
+
+def problem_of(graph: Graph) -> PartitionProblem:
+    return PartitionProblem(graph, small_machine(), known=Analysis(graph))
+
+
+def kernels_of(graph: Graph) -> Kernels:
+    problem, planner = problem_of(graph), GraphTurbo(alpha=1.25)
+    keeping = GraphTurbo(alpha=1.25, rows="keep")
+    return Kernels(Numbered(graph), planner.splitter(problem), keeping.splitter(problem))
+
+
+def layer_by_layer(graph: Graph, split: Split = WHOLE) -> NestPlan:
+    numbers = Numbered(graph).numbers
+    layers = [tuple(numbers[n] for n in layer.nodes) for layer in cut_layers(graph)]
+    return NestPlan((Nest(tuple(Kernel((layer,), split) for layer in layers), "depth-first"),), MEMORY)
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [1, 2, 3, 6, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 4, 5, *range(8, 16)))],
+)
+def test_searched_plans_are_valid_and_compute_the_network(seed: int) -> None:
+    graph = integer_network(seed)
+    found = best_plan(graph, small_machine(), Budget(max_evaluations=12))
+    best = found.planned
+    assert check_partition(found.backend.partition_problem, best.partition) == ()
+    assert check_splits(best.partition, recompute_limit=1.25) == ()
+    assert check_instances(best.instances) == ()
+    assert check_order(best.instances, best.order) == ()
+    assert check_scopes(best.scopes, best.bindings) == ()
+    least_s = min(t for t in found.tried.values() if t is not None)
+    assert best.simulation.time_s == pytest.approx(least_s, rel=1e-12)
+    assert sum(name.startswith("search") for name in found.tried) <= 12
+    feed = integer_feed(graph)
+    expected = run_graph(graph, feed)
+    for name, array in execute(best.scopes, feed).items():
+        np.testing.assert_array_equal(array, expected[name])
+
+
+def test_the_same_network_is_searched_in_the_same_way() -> None:
+    first, second = (
+        best_plan(integer_network(1), small_machine(), Budget(max_evaluations=8)) for _ in range(2)
+    )
+    assert first.tried == second.tried
+    assert first.planned.order == second.planned.order
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_move_holds_each_node_once_and_its_plan_has_an_order(seed: int) -> None:
+    graph = integer_network(seed)
+    kernels, problem = kernels_of(graph), problem_of(graph)
+    types = element_types(small_machine())
+    plan = layer_by_layer(graph)
+    pool = [tuple(Kernel((layer,), WHOLE) for k in plan.kernels for layer in k.layers)]
+    moves = Moves(kernels, pool, [MEMORY, "largest-size"], ["", "resident_weights=true"], random.Random(seed))
+    made = 0
+    for _ in range(60):
+        move = moves.draw(plan, [1.0] * len(plan.kernels))
+        if move is None:
+            continue
+        nodes = sorted(i for kernel in move.plan.kernels for i in kernel.nodes)
+        assert nodes == list(range(len(graph.nodes))), move.what
+        try:
+            found = arranged(problem, kernels.numbered, move.plan, priced=False)
+        except ValueError:
+            continue  # kernels wait for each other
+        made += 1
+        plan = found.plan
+        wrong = [v for v in check_partition(problem, found.partition) if v.rule != "cost"]
+        assert wrong == []  # its cost is not stated yet
+        assert check_splits(found.partition, recompute_limit=1.25) == ()
+        instances = instance_graph(kept_as(found.partition, types))
+        stages = found.stages(instances, 8)
+        assert len(stages) == sum(split.num_instances for split in found.partition.splits)
+        assert sorted(i for n in found.plan.nests for k in n.kernels for i in k.nodes) == nodes
+    assert made > 10
+
+
+def test_kernels_of_the_same_structure_are_changed_together() -> None:
+    """A cut of one of three equal blocks is mostly a cut of all three."""
+    b = GraphBuilder()
+    x = b.input(4, 4, 4, 4)
+    for _ in range(3):
+        x = b.op("Relu", b.op("MaxPool", b.conv(x, 4), kernel_shape=(1, 1)))
+    graph = b.finish(x)
+    kernels = kernels_of(graph)
+    layers = [k.layers[0] for k in layer_by_layer(graph).kernels]
+    size = len(layers) // 3
+    whole = tuple(Kernel(tuple(layers[i : i + size]), Split(0, 4)) for i in range(0, 3 * size, size))
+    plan = NestPlan((Nest(whole, "depth-first"),), MEMORY)
+    moves = Moves(kernels, [], [MEMORY], [""], random.Random(0))
+    sizes = set()
+    for _ in range(300):
+        move = moves.draw(plan, [1.0] * 3)
+        if move is not None and "cut after" in move.what:
+            sizes.add(len(move.plan.kernels))
+    assert {4, 6} <= sizes <= {4, 5, 6}, "a cut of one, cuts of all three"
+
+
+def test_what_waits_for_itself_is_no_plan() -> None:
+    b = GraphBuilder()
+    x = b.conv(b.input(4, 4, 4, 4), 4)
+    y = b.op("MaxPool", x, kernel_shape=(1, 1))
+    z = b.op("MaxPool", y, kernel_shape=(1, 1))
+    graph = b.finish(b.op("Add", z, x))
+    first, second, third, last = (k.layers[0] for k in layer_by_layer(graph).kernels)
+    circle = (Kernel((first, third)), Kernel((second,)), Kernel((last,)))
+    plan = NestPlan((Nest(circle, "depth-first"),), MEMORY)
+    with pytest.raises(ValueError, match="cycle"):
+        arranged(problem_of(graph), Numbered(graph), plan, priced=False)
+    nests = tuple(
+        Nest((Kernel((x,)), Kernel((y,))), "depth-first") for x, y in ((first, third), (second, last))
+    )
+    with pytest.raises(ValueError, match="wait for each other"):
+        arranged(problem_of(graph), Numbered(graph), NestPlan(nests, MEMORY), priced=False)
+
+
+def test_kernels_with_several_results_are_cut_where_all_of_these_can_be() -> None:
+    b = GraphBuilder()
+    x = b.conv(b.input(4, 4, 4, 4), 4)
+    y = b.op("MaxPool", x, kernel_shape=(1, 1))
+    graph = b.finish(b.op("Add", b.op("MaxPool", y, kernel_shape=(1, 1)), x))
+    kernels = kernels_of(graph)
+    first, second, *_ = (k.layers[0] for k in layer_by_layer(graph).kernels)
+    assert len(kernels.outputs((first, second))) == 2
+    assert kernels.fitting(Kernel((first, second), split_of([(0, 4)]))) is not None
+    assert kernels.fitting(Kernel((first, second), split_of([(0, 8)]))) is None, "there are four samples"
+
+
+@pytest.mark.parametrize("order", ["depth-first", "breadth-first", "min-delta"])
+@pytest.mark.parametrize("seed", [2, 3])
+def test_schedules_taken_apart_into_nests_run_in_the_same_order(seed: int, order: Rule) -> None:
+    graph = integer_network(seed)
+    schedule = compiled(graph, small_machine(), Recipe("graphturbo", order, MEMORY)).program.schedule
+    plan = NestPlan(nests_of(Numbered(graph), schedule, order), MEMORY)
+    found = arranged(problem_of(graph), Numbered(graph), plan, priced=False)
+    instances = instance_graph(kept_as(found.partition, element_types(small_machine())))
+    named = {s.id: tuple(n.name for n in s.nodes) for s in found.partition.subgraphs}
+    again = [(named[i.subgraph_id], i.index) for i in found.instances(instances)]
+    before = {s.id: tuple(n.name for n in s.nodes) for s in schedule.partition.subgraphs}
+    assert sorted(again) == sorted((before[i.subgraph_id], i.index) for i in schedule.instances())
+    if order == "breadth-first":
+        assert again == [(before[i.subgraph_id], i.index) for i in schedule.instances()]
+
+
+class Numbers:
+    """Plans are numbers here, which a judge prices by a table: a hill before a valley."""
+
+    def __init__(self, costs: list[float]) -> None:
+        self.costs = costs
+        self.asked: list[int] = []
+
+    def plan(self, number: int) -> NestPlan:
+        return NestPlan((), MEMORY, str(number))
+
+    def __call__(self, plan: NestPlan, most: float) -> Judged | None:
+        number = int(plan.execution)
+        self.asked.append(number)
+        cost = self.costs[number]
+        return None if cost > 1000 else Judged(plan, cost, [1.0])
+
+
+class Steps(Moves):
+    """Moves to the next numbers."""
+
+    def __init__(self, judge: Numbers) -> None:
+        self.judge = judge
+
+    def draw(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
+        number = int(plan.execution) + 1
+        return Move("next", self.judge.plan(number)) if number < len(self.judge.costs) else None
+
+
+def test_late_acceptance_passes_through_worse_plans() -> None:
+    judge = Numbers([10.0, 9.0, 9.5, 5.0])
+    start = judge(judge.plan(0), 1e9)
+    assert start is not None
+    heard: list[float] = []
+    best = search(judge, Steps(judge), start, Budget(9).start(), lambda b, *_: heard.append(b.cost))
+    assert best.cost == 5.0
+    assert heard == [9.0, 9.5, 5.0]
+    greedy = search(judge, Steps(judge), start, Budget(9).start(), lambda *_: None, length=1)
+    assert greedy.cost == 9.0
+
+
+def test_only_plans_that_are_simulated_are_trials() -> None:
+    judge = Numbers([10.0, 2000.0])
+    start = judge(judge.plan(0), 1e9)
+    assert start is not None
+    meter = Budget(5).start()
+    best = search(judge, Steps(judge), start, meter, lambda *_: None)
+    assert best is start
+    assert meter.num_evaluations == 1, "one was paid for and then refused unsimulated"
