@@ -46,8 +46,8 @@ def search(
     *,
     length: int = LENGTH,
 ) -> Judged:
-    """The best plan found from one on, which is never worse; `report` is given each plan that was judged, what
-    was done to get it, and the least cost so far."""
+    """The best plan found from one on, which is never worse; `report` is given each plan that was judged,
+    what was done to get it, and the least cost so far."""
     best = current = start
     costs = [start.cost] * length
     seen = {start.plan}

@@ -13,8 +13,9 @@ from tilewright.schedule.binding import Bindings
 from tilewright.targets.npu.groups import Fetch, free_bytes, held_weights, step_groups, with_equal_parts
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulated_step import SimulatedStep
-from tilewright.targets.npu.steps import lower
+from tilewright.targets.npu.steps import KnownSteps, lower
 from tilewright.targets.npu.tiles import Tiler
+from tilewright.targets.npu.work import Works
 
 
 def lower_in_groups(
@@ -26,11 +27,14 @@ def lower_in_groups(
     tiler: Tiler,
     *,
     stays: bool,
+    works: Works | None = None,
+    known: KnownSteps | None = None,
 ) -> tuple[tuple[SimulatedStep, ...], Residents]:
     """The steps, and the weights that stay: those that groups hold, if all that `stays` from batch to batch,
     and others that all cores share.
 
-    Where holding weights leaves too little for the tiles of a step, none are held.
+    `works` and `known` are as of `lower`. Where holding weights leaves too little for the tiles of a step,
+    none are held.
 
     Raises:
         InfeasibleMapping: what placed buffers leave free is too small for any tile of a step.
@@ -41,7 +45,7 @@ def lower_in_groups(
 
     def lowered(residents: Residents) -> tuple[SimulatedStep, ...]:
         groups = step_groups(cores, free, residents, machine)
-        return lower(plan, bindings, machine, types, residents, tiler, groups)
+        return lower(plan, bindings, machine, types, residents, tiler, groups, works, known)
 
     first = lowered(residents)
     residents = replace(residents, stay=stays)

@@ -115,8 +115,9 @@ def simulated_order(
             steps = lower(scopes, bindings, machine, types, residents, tiler, works=works, known=known)
     else:
         steps, residents = lower_in_groups(
-            scopes, bindings, machine, types, residents, tiler, stays=policy.resident_weights
-        )
+            scopes, bindings, machine, types, residents, tiler,
+            stays=policy.resident_weights, works=works, known=known,
+        )  # fmt: skip
     _require(steps_s(steps, residents.scopes, machine), most_s)
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, works)
