@@ -54,6 +54,16 @@ def ending_with(search: Search) -> Iterator[None]:
         _searching.reset(token)
 
 
+@contextlib.contextmanager
+def after_the_end() -> Iterator[None]:
+    """Work that the answer of a search needs, which has ended."""
+    token = _searching.set(None)
+    try:
+        yield
+    finally:
+        _searching.reset(token)
+
+
 def interrupt_search() -> bool:
     """Ask the search around to end at its next checkpoint; False if there is none, or it has no answer yet.
     For handlers of signals."""

@@ -20,7 +20,7 @@ from tilewright.planning import Budget, Provenance
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import Attempt, Recipe
 from tilewright.program import Program
-from tilewright.progress import Progress, SearchEnded, interrupt_search
+from tilewright.progress import Progress, SearchEnded, after_the_end, interrupt_search
 from tilewright.records import dataclass
 from tilewright.schedule.base import Schedule
 from tilewright.schedule.instances import instance_graph
@@ -134,12 +134,13 @@ def improved(
     moves = Moves(kernels, tuple(pool), memories, executions, random.Random(seed))
     try:
         search(judge, moves, first, meter, report)
-        latest.finish()
     except SearchEnded:
         pass
     except KeyboardInterrupt:
         if not interrupt_search():  # nothing around goes on with the best so far
             raise
+    with after_the_end():
+        latest.finish()
     return Improved(latest.program, tuple(attempts))
 
 
