@@ -52,7 +52,8 @@ def problem_of(graph: Graph) -> PartitionProblem:
 def kernels_of(graph: Graph) -> Kernels:
     problem, planner = problem_of(graph), GraphTurbo(alpha=1.25)
     keeping = GraphTurbo(alpha=1.25, rows="keep")
-    return Kernels(Numbered(graph), planner.splitter(problem), keeping.splitter(problem))
+    fits, axes = planner.splitter(problem), problem.analysis.axes
+    return Kernels(Numbered(graph), axes, fits, keeping.splitter(problem), planner.recompute_limit)
 
 
 def layer_by_layer(graph: Graph, split: Split = WHOLE) -> NestPlan:

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from typing import Protocol
 
 from tilewright.ir.graph import Value
 from tilewright.joint.launched.content import Kernel, Numbered
+from tilewright.partition.axes import IndependentAxes
 from tilewright.partition.footprint import SubgraphPart, joined, single
-from tilewright.partition.graphturbo.split import Splitter
 from tilewright.partition.layers import layer_of
-from tilewright.partition.split import WHOLE, Split, split_of
+from tilewright.partition.split import WHOLE, Split, SplitOption, split_of
 
 _MAX_INSTANCES = 64
 """Slices of a kernel that the search asks for, at most."""
 _FACTORS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
 
 
-class Kernels:
-    """Facts of the kernels of one graph. `splitter` says what fits if rows that slices share are computed by
-    each, `keeping` if they are kept."""
+class Fits(Protocol):
+    """What says which slices fit the cores' buffers."""
 
-    def __init__(self, numbered: Numbered, splitter: Splitter, keeping: Splitter) -> None:
-        self.numbered = numbered
-        self._splitters = {False: splitter, True: keeping}
+    def option_of(self, part: SubgraphPart, split: Split) -> SplitOption | None:
+        """What a split comes to; None where its slices do not fit."""
+        ...
+
+
+class Kernels:
+    """Facts of the kernels of one graph. `fits` says what fits if rows that slices share are computed by
+    each, `keeping` if they are kept; all slices together do at most `recompute_limit` times the work."""
+
+    def __init__(
+        self, numbered: Numbered, axes: IndependentAxes, fits: Fits, keeping: Fits, recompute_limit: float
+    ) -> None:
+        self.numbered, self.axes, self.recompute_limit = numbered, axes, recompute_limit
+        self._fits = {False: fits, True: keeping}
         self._singles: dict[tuple[int, ...], SubgraphPart] = {}
         self._parts: dict[tuple[tuple[int, ...], ...], SubgraphPart] = {}
         self._fitting: dict[Kernel, Kernel | None] = {}
@@ -74,9 +85,8 @@ class Kernels:
                 return None
             if len({shape[dim] for shape in shapes}) > 1:
                 return None
-        splitter = self._splitters[split.chain_length > 1]
-        option = splitter.option_of(part, split)
-        if option is None or option.recompute > splitter.rules.recompute_limit:
+        option = self._fits[split.chain_length > 1].option_of(part, split)
+        if option is None or option.recompute > self.recompute_limit:
             return None
         return Kernel(kernel.layers, option.split)
 
@@ -90,13 +100,12 @@ class Kernels:
         yield WHOLE
         outputs = self.part(layers).outputs
         shape = outputs[0].shape if outputs else ()
-        axes = self._splitters[False].axes
         factors = {
             dim: [f for f in dict.fromkeys((*_FACTORS, extent)) if f <= extent and f <= _MAX_INSTANCES]
             for dim, extent in enumerate(shape)
             if extent > 1
         }
-        units = {dim: axes.units_of(outputs[0], dim) for dim in factors}
+        units = {dim: self.axes.units_of(outputs[0], dim) for dim in factors}
         for dim, choices in factors.items():
             for factor in choices:
                 yield split_of([(dim, factor)])

@@ -128,8 +128,10 @@ def improved(
     widest = GraphTurbo(alpha=max(ALPHAS))
     kernels = Kernels(
         numbered,
+        judge.problem.analysis.axes,
         widest.splitter(judge.problem),
         replace(widest, rows="keep").splitter(judge.problem),
+        widest.recompute_limit,
     )
     moves = Moves(kernels, tuple(pool), memories, executions, random.Random(seed))
     try:
