@@ -13,7 +13,6 @@ same bits.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -160,19 +159,6 @@ class Declined:
     """A generator's refusal, with the reason that `explain` prints."""
 
     reason: str
-
-
-SYMBOL_PLACEHOLDER = "@TW_KERNEL_SYMBOL"
-
-
-def name_by_content(text: str, stem: str) -> tuple[str, str]:
-    """Give the function its symbol, derived from its own text: equal kernels get equal names.
-
-    `text` defines `@TW_KERNEL_SYMBOL`; returns (symbol, text with the symbol in place).
-    """
-    digest = hashlib.sha256(text.encode()).hexdigest()[:20]
-    symbol = f"tw_{stem}_{digest}"
-    return symbol, text.replace(SYMBOL_PLACEHOLDER, f"@{symbol}")
 
 
 # Sums of more steps are cut into blocks of about so many, whose totals are added up: the error of one chain

@@ -7,7 +7,7 @@ its blocks for fused kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from math import inf
 from typing import Protocol, TypeVar
@@ -174,6 +174,11 @@ def overlapped(compute_cycles: float, transfer: float, share_not_hidden: float =
     """Time of arithmetic and of transfers that go on beside it, with the start of a kernel."""
     longer, shorter = max(compute_cycles, transfer), min(compute_cycles, transfer)
     return START_CYCLES + longer + share_not_hidden * shorter
+
+
+def chunks_waited(num_chunks: int, usual_threads: Sequence[int]) -> float:
+    """Times of a chunk that usual numbers of threads take together for equal ones: all wait for the last."""
+    return sum(-(-num_chunks // p) * p for p in usual_threads) / len(usual_threads)
 
 
 def operand_bytes(operand: Operand) -> int:

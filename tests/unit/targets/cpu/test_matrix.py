@@ -23,18 +23,12 @@ from tilewright.targets.cpu.emit.emitter import Emitter, Param
 from tilewright.targets.cpu.emit.values import PTR, Val, vec
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
+from tilewright.targets.cpu.product.amx import NUM_TILES
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.matrix import MATRIX, match_matrix
 from tilewright.targets.cpu.product.matrix.generate import generate_matrix
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, choose_plan, chosen_plan
-from tilewright.targets.cpu.product.matrix.tiles import (
-    NUM_TILES,
-    PRODUCTS,
-    Block,
-    multiply,
-    num_pieces,
-    split,
-)
+from tilewright.targets.cpu.product.matrix.tiles import PRODUCTS, Block, multiply, num_pieces, split
 from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.testing.guarded import guarded
 from tilewright.testing.kernel_runner import KernelRunner

@@ -17,18 +17,13 @@ from tilewright.targets.cpu.attention.finish import Finish
 from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, mask_name, part_name
 from tilewright.targets.cpu.attention.pack import Packer
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.emitter import Emitter
 from tilewright.targets.cpu.emit.exprgen import STORAGE_ELEMENTS, emit_expr
-from tilewright.targets.cpu.emit.values import FLOAT, I64, PTR, Int, Type, Val, vec
+from tilewright.targets.cpu.emit.values import FLOAT, Int, Type, Val, vec
 from tilewright.targets.cpu.emit.vecmath32 import exp_nonpositive
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import (
-    MAX_CHAIN_STEPS,
-    SYMBOL_PLACEHOLDER,
-    Kernel,
-    name_by_content,
-    rows_operand,
-)
+from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Kernel
+from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
 from tilewright.targets.cpu.product.contraction.lanes import store_lanes
 from tilewright.targets.cpu.product.contraction.tiling import Panels
@@ -49,19 +44,14 @@ def generate_attention(
     """The kernel of a plan; `heads` emits what it does with a head."""
     walked = problem.operands
     e = Emitter(attributes=isa.function_attributes)
-    params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
-        pointers = {name: e.load(PTR, e.gep(block, 8 * i)) for i, name in enumerate(walked)}
-        is_open = problem.row_loop is not None or problem.most_past is not None
-        num_rows = e.load(I64, e.gep(block, 8 * len(walked))) if is_open else None
-        heads(e, problem, plan, pointers, scratch, num_rows).chunk(chunk)
-    symbol, text = name_by_content(e.text(), TEMPLATE)
+    is_open = problem.row_loop is not None or problem.most_past is not None
+    with kernel_function(e, [w.operand for w in walked.values()], has_rows=is_open) as function:
+        pointers = dict(zip(walked, function.pointers, strict=True))
+        heads(e, problem, plan, pointers, function.scratch, function.num_rows()).chunk(function.chunk)
     keys, channels = plan.keys, plan.channels
-    return Kernel(
-        symbol=symbol,
-        text=text,
+    return function.kernel(
+        TEMPLATE,
         num_chunks=plan.num_chunks,
-        args=(*(w.operand for w in walked.values()), *([] if num_rows is None else [rows_operand()])),
         scratch_bytes=plan.scratch_bytes,
         template=TEMPLATE,
         macs=problem.num_macs,
@@ -109,15 +99,8 @@ class Heads:
         if row_loop is not None and num_rows is not None:
             inside = plan.num_heads * plan.num_parts // self.problem.extents[self.problem.outer[0]]
             units = e.mul(e.iterations(row_loop, num_rows), inside)
-        low, high = self._part(0 if plan.num_chunks == 1 else chunk, plan.num_chunks, units)
+        low, high = e.piece(0 if plan.num_chunks == 1 else chunk, plan.num_chunks, units)
         e.loop(low, high, 1, lambda number, _: self.unit(number), nonempty=num_rows is None)
-
-    def _part(self, part: Int, num_parts: int, extent: Int) -> tuple[Int, Int]:
-        """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
-        e = self.e
-        low = e.udiv(e.mul(part, extent), num_parts)
-        high = e.udiv(e.mul(e.add(part, 1), extent), num_parts)
-        return low, high
 
     def unit(self, number: Int) -> None:
         """A part of a head."""
@@ -125,7 +108,7 @@ class Heads:
         part = e.urem(number, plan.num_parts)
         at, indices = self.head(e.udiv(number, plan.num_parts))
         self.prepare(at)
-        first, last = self._part(part, plan.num_parts, plan.num_tiles)
+        first, last = e.piece(part, plan.num_parts, plan.num_tiles)
         e.loop(first, last, 1, lambda tile, _: self.tile(tile, at, indices), nonempty=True)
 
     def head(self, number: Int) -> tuple[dict[str, Val], dict[str, Int]]:
@@ -493,13 +476,8 @@ class Heads:
 
 def head_indices(e: Emitter, problem: AttentionProblem, number: Int) -> dict[str, Int]:
     """The place in the outer loops of the head of this number."""
-    indices: dict[str, Int] = {}
-    for position, loop in enumerate(reversed(problem.outer)):
-        is_outermost = position == len(problem.outer) - 1
-        extent = problem.extents[loop]
-        indices[loop] = number if is_outermost else e.urem(number, extent)
-        number = number if is_outermost else e.udiv(number, extent)
-    return indices
+    extents = [problem.extents[loop] for loop in problem.outer]
+    return dict(zip(reversed(problem.outer), e.digits(number, extents), strict=True))
 
 
 def larger(e: Emitter, a: Val, b: Val) -> Val:

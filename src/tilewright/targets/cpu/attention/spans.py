@@ -24,12 +24,13 @@ from tilewright.targets.cpu.attention.generate import (
 )
 from tilewright.targets.cpu.attention.match import CHANNEL, AttentionProblem, Walked
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.emitter import Emitter
 from tilewright.targets.cpu.emit.exprgen import emit_expr
-from tilewright.targets.cpu.emit.values import FLOAT, I64, PTR, Int, Val, vec
+from tilewright.targets.cpu.emit.values import FLOAT, Int, Val, vec
 from tilewright.targets.cpu.emit.vecmath32 import exp_nonpositive
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import SYMBOL_PLACEHOLDER, Kernel, name_by_content
+from tilewright.targets.cpu.kernel import Kernel
+from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product.contraction.lanes import store_lanes
 
 # Elements before the weighted sums of a query and span: its largest score, the sum of its weights, and what
@@ -120,9 +121,8 @@ class SpannedQueries(FewQueries):
 def _merge(problem: AttentionProblem, plan: AttentionPlan, partial: Operand, isa: Isa) -> Kernel:
     """The kernel that makes results of the spans of each head."""
     e = Emitter(attributes=isa.function_attributes)
-    params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, _, _):
-        spans, result = (e.load(PTR, e.gep(block, 8 * position)) for position in range(2))
+    with kernel_function(e, (partial, problem.result.operand)) as function:
+        spans, result = function.pointers
         num_rows = problem.extents[problem.row]
 
         def query(head: Int, row: Int) -> None:
@@ -136,10 +136,8 @@ def _merge(problem: AttentionProblem, plan: AttentionPlan, partial: Operand, isa
             e.loop(0, num_rows, 1, lambda row, _: query(head, row))
 
         e.loop(0, plan.num_heads, 1, rows)
-    symbol, text = name_by_content(e.text(), f"{TEMPLATE}_merge")
-    args = (partial, problem.result.operand)
     notes = (f"{plan.num_parts} spans of {plan.num_heads} heads",)
-    return Kernel(symbol=symbol, text=text, num_chunks=1, args=args, template=TEMPLATE, notes=notes)
+    return function.kernel(f"{TEMPLATE}_merge", num_chunks=1, template=TEMPLATE, notes=notes)
 
 
 def _merge_query(e: Emitter, problem: AttentionProblem, plan: AttentionPlan, spans: Val, target: Val) -> None:

@@ -13,7 +13,7 @@ Mistakes of the caller are `TypeError` or `ValueError`; malformed text is found 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from tilewright.ir.nest import RowsOf
 from tilewright.targets.cpu.emit.lane_ops import LaneOps
@@ -226,6 +226,21 @@ class Emitter(LaneOps):
                 return a % b
         return self.op(f"urem i64 {a}, {b}", I64)
 
+    def piece(self, number: Int, num_pieces: int, extent: Int) -> tuple[Int, Int]:
+        """Bounds of one of `num_pieces` nearly equal pieces of `extent`."""
+        low = self.udiv(self.mul(number, extent), num_pieces)
+        return low, self.udiv(self.mul(self.add(number, 1), extent), num_pieces)
+
+    def digits(self, number: Int, extents: Sequence[int]) -> Iterator[Int]:
+        """The index of each of nested loops, innermost first, at one of their combinations; `extents` are
+        outermost first. An index is emitted when it is asked for."""
+        for position, extent in enumerate(reversed(extents)):
+            if position == len(extents) - 1:
+                yield number
+            else:
+                index, number = self.urem(number, extent), self.udiv(number, extent)
+                yield index
+
     def iterations(self, rows: RowsOf, num_rows: Int) -> Int:
         """How many iterations a loop over rows runs for so many of them."""
         elements = self.mul(num_rows, rows.per_row)
@@ -264,6 +279,10 @@ class Emitter(LaneOps):
         if isinstance(offset, int) and offset == 0:
             return pointer
         return self.op(f"getelementptr inbounds {element}, ptr {pointer}, i64 {offset}", PTR)
+
+    def moved(self, pointer: Val, elements: Int, element_bytes: int) -> Val:
+        """`pointer` moved by elements of a size; not `inbounds`: padding may lie before a tensor."""
+        return self.op(f"getelementptr i{8 * element_bytes}, ptr {pointer}, i64 {elements}", PTR)
 
     # Memory.
 

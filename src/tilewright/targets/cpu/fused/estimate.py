@@ -24,6 +24,7 @@ from tilewright.targets.cpu.attention import attention_runs
 from tilewright.targets.cpu.fused.blocks import blocked_result, passed_on, whole_constants
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import OperandKey
+from tilewright.targets.cpu.template import chunks_waited
 
 # Shares of the L2 cache from which on a tensor between two kernels begins to leave it, and has left it.
 _LEAVES_CACHE = (0.2, 0.6)
@@ -259,7 +260,7 @@ class Work:
     def _waiting(self, blocking: Blocking) -> float:
         """Cycles that threads wait for each other where strips are no multiple of them, or one is late."""
         num_strips = blocking.num_strips(self.shape)
-        waits = sum(-(-num_strips // p) * p / num_strips for p in _USUAL_THREADS) / len(_USUAL_THREADS)
+        waits = chunks_waited(num_strips, _USUAL_THREADS) / num_strips
         return (waits - 1 + _LATE_SHARE / num_strips) * self._whole
 
     def _steady(self, blocking: Blocking, before: Mapping[OperandKey, Region]) -> float:

@@ -27,7 +27,7 @@ from tilewright.ir.rows import without_row_loops
 from tilewright.partition.form import Blocking
 from tilewright.records import dataclass
 from tilewright.targets.cpu.attention import attention_run, lower_attention
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.emitter import Emitter
 from tilewright.targets.cpu.emit.values import I64, PTR, Int, Val
 from tilewright.targets.cpu.fused.blocks import (
     BlockedWork,
@@ -42,18 +42,8 @@ from tilewright.targets.cpu.fused.blocks import (
 )
 from tilewright.targets.cpu.fused.scratch import Scratch
 from tilewright.targets.cpu.fused.weights import Parts, stack, used_parts
-from tilewright.targets.cpu.kernel import (
-    SYMBOL_PLACEHOLDER,
-    Declined,
-    Kernel,
-    KernelArg,
-    Layout,
-    Layouts,
-    OperandKey,
-    Packed,
-    name_by_content,
-    rows_operand,
-)
+from tilewright.targets.cpu.kernel import Declined, Kernel, KernelArg, Layout, Layouts, OperandKey, Packed
+from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.loopnest import loop_nest_supports, lower_nests
 from tilewright.targets.cpu.loopnest.constant_layouts import arrange_constants, transposed
 from tilewright.targets.cpu.product.select import lower_product
@@ -382,13 +372,12 @@ class _Driver:
     def kernel(self) -> Kernel:
         """The whole kernel."""
         e, strips = self.emitter, self.work.strips
-        params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-        with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (args, chunk, scratch):
+        with kernel_function(e, tuple(self.args.values()), has_rows=self.has_rows) as function:
             table = e.constant_array("i64", self._table())
-            pointers = {identity: e.load(PTR, e.gep(args, 8 * i)) for i, identity in enumerate(self.args)}
+            pointers = dict(zip(self.args, function.pointers, strict=True))
             most = max(len(k.args) for v in self.variants for k in v)
             block_args = e.alloca(PTR, most)
-            num_rows = e.load(I64, e.gep(args, 8 * len(self.args))) if self.has_rows else None
+            num_rows = function.num_rows()
 
             def block(number: Int, _: Sequence[Val]) -> None:
                 row = e.gep(table, e.mul(number, 8 * self.num_columns))
@@ -404,26 +393,23 @@ class _Driver:
                     here[identity] = e.gep(pointers[identity], e.load(I64, e.gep(row, 8 * column)))
                 kind = e.load(I64, row)
                 for variant in range(len(self.variants)):
-                    kernels = partial(self._run, variant, here, block_args, scratch)
+                    kernels = partial(self._run, variant, here, block_args, function.scratch)
                     if len(self.variants) == 1:
                         kernels()
                     else:
                         e.if_(e.compare("eq", kind, variant), kernels)
 
             if all(len(strip) == 1 for strip in strips):
-                block(chunk, ())
+                block(function.chunk, ())
             else:
-                ends = e.gep(e.constant_array("i64", self._strip_ends()), e.mul(chunk, 8))
+                ends = e.gep(e.constant_array("i64", self._strip_ends()), e.mul(function.chunk, 8))
                 first, last = (e.load(I64, e.gep(ends, 8 * i)) for i in (0, 1))
                 e.loop(first, last, 1, block, nonempty=True)
-        symbol, text = name_by_content(e.text(), TEMPLATE)
         counts = self.problem.block_counts
         most_own = max(k.scratch_bytes for v in self.variants for k in v)
-        return Kernel(
-            symbol=symbol,
-            text=text,
+        return function.kernel(
+            TEMPLATE,
             num_chunks=len(strips),
-            args=(*self.args.values(), *([rows_operand()] if self.has_rows else [])),
             scratch_bytes=self.scratch.size_bytes + most_own,
             template=TEMPLATE,
             macs=sum(counts[i] * k.macs for i, v in enumerate(self.variants) for k in v),

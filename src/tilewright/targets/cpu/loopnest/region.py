@@ -12,22 +12,19 @@ from tilewright.arrays import distinct
 from tilewright.ir.expr import FUNCTIONS, Call, Expr, Read, reads_of, substitute
 from tilewright.ir.nest import Dim, Nest, Operand, RowsOf
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
+from tilewright.targets.cpu.emit.emitter import Emitter
 from tilewright.targets.cpu.emit.exprgen import storage_type
-from tilewright.targets.cpu.emit.values import I64, PTR, Int, Val
+from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     REPORTS,
-    ROWS,
-    SYMBOL_PLACEHOLDER,
     IndexCheck,
     Kernel,
     OperandKey,
     choose_num_chunks,
-    name_by_content,
     reports_operand,
-    rows_operand,
 )
+from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.loopnest.frame import Frame, Reports
 from tilewright.targets.cpu.loopnest.loads import load_read
 from tilewright.targets.cpu.loopnest.plan import NOTHING_CHOSEN, Chosen, LoopNestPlan, plan_nest, slides
@@ -307,18 +304,13 @@ def regions_kernel(regions: Sequence[Region], isa: Isa) -> Kernel:
     if checks:
         made = reports_operand(len(checks))
         operands[made.key] = made
-    if any(region.row_loop is not None for region in regions):
-        operands[rows_operand().key] = rows_operand()
     chunks = [r.num_chunks for r in regions]
     e = Emitter(triple=isa.triple, attributes=isa.function_attributes)
-    params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
     scratch_bytes = 0
-    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (arg_block, chunk, scratch):
-        pointers = {
-            key: e.load(I64 if key[0] == ROWS else PTR, e.gep(arg_block, 8 * position), align_bytes=8)
-            for position, key in enumerate(operands)
-        }
-
+    has_rows = any(region.row_loop is not None for region in regions)
+    with kernel_function(e, tuple(operands.values()), has_rows=has_rows) as function:
+        pointers = dict(zip(operands, function.pointers, strict=True))
+        num_rows = function.num_rows()
         reports = Reports(pointers.get((REPORTS, 0)), checks)
 
         def from_region(number: int, first: int) -> None:
@@ -327,20 +319,23 @@ def regions_kernel(regions: Sequence[Region], isa: Isa) -> Kernel:
 
             def here() -> None:
                 nonlocal scratch_bytes
-                slices, used_bytes = _scratch_pointers(e, regions[number], scratch)
+                slices, used_bytes = _scratch_pointers(e, regions[number], function.scratch)
                 scratch_bytes = max(scratch_bytes, used_bytes)
-                own = e.index(e.sub(chunk, first))
-                _items(e, regions[number], isa, {**pointers, **slices}, reports, own, chunks[number])
+                own = e.index(e.sub(function.chunk, first))
+                _items(
+                    e, regions[number], isa, {**pointers, **slices}, num_rows, reports, own, chunks[number]
+                )
 
             if number == len(regions) - 1:
                 here()
             else:
-                mine = e.compare("slt", chunk, following)
+                mine = e.compare("slt", function.chunk, following)
                 e.if_(mine, here, lambda: from_region(number + 1, following))
 
         from_region(0, 0)
-    symbol, text = name_by_content(e.text(), "nest")
-    return Kernel(symbol, text, sum(chunks), tuple(operands.values()), scratch_bytes, checks=checks)
+    return function.kernel(
+        "nest", num_chunks=sum(chunks), template="loop-nest", scratch_bytes=scratch_bytes, checks=checks
+    )
 
 
 def _checks(regions: Sequence[Region]) -> tuple[IndexCheck, ...]:
@@ -366,6 +361,7 @@ def _items(
     region: Region,
     isa: Isa,
     pointers: Mapping[OperandKey, Val],
+    num_rows: Val | None,
     reports: Reports,
     chunk: Val,
     num_chunks: int,
@@ -380,9 +376,9 @@ def _items(
     whole, last = emitters(region.nests), emitters(region.last_block or ())
     total: Int = region.num_items
     row_loop = region.row_loop
-    if row_loop is not None:
+    if row_loop is not None and num_rows is not None:
         inside = region.num_items // region.shared[0][1]
-        total = e.mul(e.iterations(row_loop, pointers[rows_operand().key]), inside)
+        total = e.mul(e.iterations(row_loop, num_rows), inside)
 
     def nests(emitters: Sequence[NestEmitter], values: Mapping[str, Int]) -> None:
         for emitter in emitters:
@@ -393,11 +389,9 @@ def _items(
             emitter.emit(frame)
 
     def item(index: Int, _: list[Val]) -> None:
-        values: dict[str, Int] = {}
-        for position, (name, extent) in enumerate(reversed(region.shared)):
-            outermost = position == len(region.shared) - 1
-            values[name] = index if outermost else e.urem(index, extent)
-            index = index if outermost else e.udiv(index, extent)
+        shared = region.shared
+        indices = e.digits(index, [extent for _, extent in shared])
+        values = {name: number for (name, _), number in zip(reversed(shared), indices, strict=True)}
         if rows is not None and rows.extent % rows.size:
             left = e.sub(rows.extent, e.mul(values[region.shared[-1][0]], rows.size))
             for emitter in whole:
@@ -419,6 +413,5 @@ def _items(
     if num_chunks == total:
         item(chunk, [])
         return
-    low = e.udiv(e.mul(chunk, total), num_chunks)
-    high = e.udiv(e.mul(e.add(chunk, 1), total), num_chunks)
+    low, high = e.piece(chunk, num_chunks, total)
     e.loop(low, high, 1, item, nonempty=row_loop is None)

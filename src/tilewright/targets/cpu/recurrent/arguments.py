@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.fields import Signed
 from tilewright.ir.nest import Access, Operand
 from tilewright.targets.cpu.arrangements import (
@@ -13,8 +15,7 @@ from tilewright.targets.cpu.arrangements import (
     SignedBytes,
     window,
 )
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import PTR, Val
+from tilewright.targets.cpu.emit.values import Val
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
 from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem
 from tilewright.targets.cpu.recurrent.tiling import Tiling
@@ -28,18 +29,18 @@ def arguments_of(problem: StepsProblem, tiling: Tiling) -> list[KernelArg]:
     ]
 
 
-def pointers_of(e: Emitter, block: Val, args: list[KernelArg]) -> dict[OperandKey, Val]:
+def pointers_of(args: Sequence[KernelArg], loaded: Sequence[Val]) -> dict[OperandKey, Val]:
     """Where arguments lie: operands by their keys, weights and their sums by the number of their phase."""
     pointers: dict[OperandKey, Val] = {}
     num_weights = num_sums = 0
-    for position, arg in enumerate(args):
+    for arg, pointer in zip(args, loaded, strict=True):
         if not isinstance(arg, Packed):
             key = arg.key
         elif isinstance(arg.arrangement, ColumnSums):
             key, num_sums = ("sums", num_sums), num_sums + 1
         else:
             key, num_weights = ("weights", num_weights), num_weights + 1
-        pointers[key] = e.load(PTR, e.gep(block, 8 * position))
+        pointers[key] = pointer
     return pointers
 
 

@@ -16,11 +16,8 @@ from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.emit.emitter import Emitter, Param
 from tilewright.targets.cpu.emit.values import I64, PTR, Int, Val, vec
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import (
-    SYMBOL_PLACEHOLDER,
-    Kernel,
-    name_by_content,
-)
+from tilewright.targets.cpu.kernel import Kernel
+from tilewright.targets.cpu.kernel_function import SYMBOL_PLACEHOLDER, kernel_function, name_by_content
 from tilewright.targets.cpu.recurrent.arguments import arguments_of, pointers_of
 from tilewright.targets.cpu.recurrent.match import Cell, Phase, StepsProblem
 from tilewright.targets.cpu.recurrent.share import SHARE_FUNCTION, Sharing, participant_ir, sync_bytes
@@ -45,7 +42,8 @@ def generate_steps(
     if sync is not None:
         params = (Param("args", PTR), Param("share", I64), Param("turn", I64))
         with emitter.function(SHARE_FUNCTION, params, linkage="internal") as (block, share, turn):
-            steps = _Steps(emitter, problem, tiling, pointers_of(emitter, block, args))
+            loaded = [emitter.load(PTR, emitter.gep(block, 8 * i)) for i in range(len(args))]
+            steps = _Steps(emitter, problem, tiling, pointers_of(args, loaded))
             if num_phases > 1:
                 steps.share(share, emitter.udiv(turn, num_phases), emitter.urem(turn, num_phases))
             else:
@@ -57,10 +55,9 @@ def generate_steps(
             isa.triple,
         )
     else:
-        params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-        with emitter.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, _):
-            steps = _Steps(emitter, problem, tiling, pointers_of(emitter, block, args))
-            cell = chunk if num_cells > 1 else 0
+        with kernel_function(emitter, args) as function:
+            steps = _Steps(emitter, problem, tiling, pointers_of(args, function.pointers))
+            cell = function.chunk if num_cells > 1 else 0
 
             def step(t: Int, _: list[Val]) -> None:
                 for phase in range(num_phases):
@@ -89,17 +86,15 @@ def generate_steps(
 def _clear(sync: Operand, isa: Isa) -> Kernel:
     """Zeros in every word."""
     e = Emitter(attributes=isa.function_attributes)
-    params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, _, _):
-        pointer = e.load(PTR, block)
+    with kernel_function(e, (sync,)) as function:
+        (pointer,) = function.pointers
         zero = e.constant(I64, 0)
 
         def clear(word: Int, _: list[Val]) -> None:
             e.store(zero, e.gep(pointer, word, "i64"))
 
         e.loop(0, sync.num_elements, 1, clear)
-    symbol, text = name_by_content(e.text(), f"{TEMPLATE}_clear")
-    return Kernel(symbol=symbol, text=text, num_chunks=1, args=(sync,), template=TEMPLATE)
+    return function.kernel(f"{TEMPLATE}_clear", num_chunks=1, template=TEMPLATE)
 
 
 @dataclass(slots=True)

@@ -8,22 +8,18 @@ row adds its leaves in the order of the trees.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Operand
 from tilewright.ir.ops.trees import START
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import I32, I64, PTR, Int, Type, Val, vec
+from tilewright.targets.cpu.emit.emitter import Emitter
+from tilewright.targets.cpu.emit.values import I32, I64, Int, Type, Val, vec
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import (
-    SYMBOL_PLACEHOLDER,
-    Kernel,
-    choose_num_chunks,
-    name_by_content,
-    rows_operand,
-)
+from tilewright.targets.cpu.kernel import Kernel, choose_num_chunks
+from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.trees.pack import TREES_AT_ONCE, Tables
 
 TEMPLATE = "trees"
@@ -54,20 +50,15 @@ def generate_trees(
         data = getattr(tables, name)
         args.append(Operand("table", number, DType.from_numpy(data.dtype), data.shape, data))
     e = Emitter(attributes=isa.function_attributes)
-    params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (given, chunk, scratch):
-        pointers = [e.load(PTR, e.gep(given, 8 * position)) for position in range(len(args))]
-        walk = _Walk(e, isa, x, result, tables, combine, block, scratch, pointers)
-        first = e.mul(chunk, block) if num_rows > block else 0
-        asked = e.load(I64, e.gep(given, 8 * len(args))) if has_rows else num_rows
-        count = e.min(block, e.sub(asked, first))
+    with kernel_function(e, args, has_rows=has_rows) as function:
+        walk = _Walk(e, isa, x, result, tables, combine, block, function.scratch, function.pointers)
+        first = e.mul(function.chunk, block) if num_rows > block else 0
+        asked = function.num_rows()
+        count = e.min(block, e.sub(num_rows if asked is None else asked, first))
         e.if_(e.compare("sgt", count, 0), lambda: walk.rows(first, count))
-    symbol, text = name_by_content(e.text(), TEMPLATE)
-    return Kernel(
-        symbol=symbol,
-        text=text,
+    return function.kernel(
+        TEMPLATE,
         num_chunks=-(-num_rows // block),
-        args=(*args, rows_operand()) if has_rows else tuple(args),
         scratch_bytes=walk.scratch_bytes,
         template=TEMPLATE,
         notes=(f"{len(tables.trees)} trees", f"depth {tables.depth}", f"blocks of {block} rows"),
@@ -94,7 +85,7 @@ class _Walk:
     combine: str
     block: int
     scratch: Val
-    pointers: list[Val]
+    pointers: Sequence[Val]
     float_type: Type = field(init=False)
     key_type: Type = field(init=False)
     totals: Val = field(init=False)

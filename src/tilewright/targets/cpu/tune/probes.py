@@ -19,17 +19,8 @@ from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.emit.emitter import Emitter, Param
 from tilewright.targets.cpu.emit.values import I64, PTR, vec
 from tilewright.targets.cpu.isa import Isa, host_isa
-from tilewright.targets.cpu.product.matrix.tiles import (
-    TILE_BYTES_PER_ROW,
-    TILE_COLUMNS,
-    TILE_DEPTH,
-    TILE_ROWS,
-    Block,
-    clear_sums,
-    configure,
-    multiply,
-    release,
-)
+from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW, TILE_ROWS, configure, release
+from tilewright.targets.cpu.product.matrix.tiles import TILE_COLUMNS, TILE_DEPTH, Block, clear_sums, multiply
 from tilewright.targets.cpu.runtime.executor import Executor
 from tilewright.targets.cpu.runtime.main_code import ArgRef, Launch, build_main, link_main
 from tilewright.targets.cpu.runtime.pool import AlignedBuffer

@@ -14,8 +14,8 @@ from tilewright.targets.cpu.emit.values import vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
 from tilewright.targets.cpu.product.contraction.choose import ELEMENT, Design
-from tilewright.targets.cpu.product.contraction.match import Loop
 from tilewright.targets.cpu.product.contraction.tiling import split_rows
+from tilewright.targets.cpu.product.loops import StridedLoop
 
 # Of the second cache, for totals, a block of the rows, and of the panel that is multiplied and the next one.
 _SHARE = 0.75
@@ -45,7 +45,7 @@ class StepBlocks:
         return self.most_panels * self.most_units * self.tile_bytes
 
 
-def step_blocks(design: Design, order: Sequence[Loop], isa: Isa) -> StepBlocks | None:
+def step_blocks(design: Design, order: Sequence[StridedLoop], isa: Isa) -> StepBlocks | None:
     """The blocks of a product by constant panels; None where rows stay in the second cache as they are."""
     problem, panels, cut = design.problem, design.tile.panels, design.cut
     is_plain = design.cuts_tiles and not problem.windows and problem.spread is None and len(order) == 1

@@ -17,7 +17,6 @@ from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Declined
 from tilewright.targets.cpu.product.contraction.edges import MAX_EDGE_OPERATIONS, edge_operations
 from tilewright.targets.cpu.product.contraction.match import (
     Contraction,
-    Loop,
     match_contraction,
     spread_groups,
     without_padded_rows,
@@ -37,6 +36,7 @@ from tilewright.targets.cpu.product.contraction.tiling import (
     spread_tile,
     tile_cycles,
 )
+from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.template import (
     Context,
     operand_bytes,
@@ -71,7 +71,7 @@ class Design:
     num_units: int
 
     @property
-    def row_loop(self) -> Loop | None:
+    def row_loop(self) -> StridedLoop | None:
         """The outermost loop of the pieces, if it is one over rows of which a run may have fewer."""
         return row_loop(self.problem.outer, self.problem.row if self.cuts_tiles else None)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
-from tilewright.ir.expr import FUNCTIONS, Call, Expr, reads_of
+from tilewright.ir.expr import FUNCTIONS, Call, reads_of
 from tilewright.targets.cpu.emit.exprgen import emit_expr
 from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.product.contraction.frame import Frame, Panel, Position
@@ -20,11 +19,10 @@ _IN_STEP = 2
 
 def initial_values(frame: Frame, num_rows: int, at: Position, panel: Panel) -> list[Val]:
     """What the accumulators of a tile start from."""
-    e, init = frame.emitter, frame.problem.nest.init
-    count = num_rows * panel.num_vectors
+    init = frame.problem.nest.init
     if init is None:
-        return [e.constant(frame.type, 0.0)] * count
-    return _elementwise(frame, init, num_rows, at, panel, None)
+        return [frame.emitter.constant(frame.type, 0.0)] * (num_rows * panel.num_vectors)
+    return frame.elementwise(init, num_rows, at, panel)
 
 
 def finishes_in_memory(problem: Contraction) -> bool:
@@ -58,7 +56,7 @@ def finish_in_memory(frame: Frame, num_rows: int, at: Position, panel: Panel, su
         column_step = problem.vector.extras[position]
         elements = e.add(at.extras[position], e.mul(row, problem.row.extras[position]))
         elements = e.add(elements, first * lanes * column_step)
-        pointer = frame.moved(frame.extra_pointers[position], elements, operand.dtype.size_bytes)
+        pointer = e.moved(frame.extra_pointers[position], elements, operand.dtype.size_bytes)
         return load_lanes(e, operand.dtype, pointer, width(first), stride=column_step, active=active(first))
 
     of_columns = {
@@ -89,9 +87,10 @@ def store_tile(frame: Frame, num_rows: int, at: Position, panel: Panel, accumula
     """Finish the sums of a tile and store them."""
     e, nest = frame.emitter, frame.problem.nest
     if nest.finish is not None:
-        accumulators = _elementwise(frame, nest.finish, num_rows, at, panel, accumulators)
+        accumulators = frame.elementwise(nest.finish, num_rows, at, panel, accumulators)
     dtype = nest.write.operand.dtype
     base = frame.pointer("c", at.c, dtype.size_bytes)
+    shape = panel.tile(num_rows, frame.panels.lanes)
     for r in range(num_rows):
         for j in range(panel.num_vectors):
             offset = r * frame.problem.row.c + j * frame.panels.lanes
@@ -100,35 +99,5 @@ def store_tile(frame: Frame, num_rows: int, at: Position, panel: Panel, accumula
                 dtype,
                 accumulators[r * panel.num_vectors + j],
                 e.gep(base, offset * dtype.size_bytes),
-                active=frame.active(panel, j),
+                active=shape.active_in(j),
             )
-
-
-def _elementwise(
-    frame: Frame, expression: Expr, num_rows: int, at: Position, panel: Panel, accumulators: list[Val] | None
-) -> list[Val]:
-    """The expression for every vector of the tile; operands that do not vary by row are read once."""
-    e, problem = frame.emitter, frame.problem
-    lanes = frame.panels.lanes
-    loaded: dict[tuple[int, int, int], Val] = {}
-
-    def read(index: int, row: int, vector: int) -> Val:
-        position = problem.extra_reads.index(index)
-        operand = problem.nest.reads[problem.extra_reads[position]].operand
-        row_step, column_step = problem.row.extras[position], problem.vector.extras[position]
-        key = (position, row if row_step else 0, vector if column_step else 0)
-        if key not in loaded:
-            elements = e.add(at.extras[position], key[1] * row_step + key[2] * lanes * column_step)
-            pointer = frame.moved(frame.extra_pointers[position], elements, operand.dtype.size_bytes)
-            loaded[key] = load_lanes(
-                e, operand.dtype, pointer, lanes, stride=column_step, active=frame.active(panel, vector)
-            )
-        return loaded[key]
-
-    result: list[Val] = []
-    for r in range(num_rows):
-        for j in range(panel.num_vectors):
-            reads = partial(read, row=r, vector=j)
-            accumulator = accumulators[r * panel.num_vectors + j] if accumulators else None
-            result.append(emit_expr(e, expression, reads, accumulator, lanes=lanes))
-    return result

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import field
 
+from tilewright.ir.expr import Expr
 from tilewright.records import dataclass
 from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import PTR, Int, Type, Val
+from tilewright.targets.cpu.emit.values import Int, Type, Val
+from tilewright.targets.cpu.product.contraction.elementwise import TileShape, elementwise
 from tilewright.targets.cpu.product.contraction.match import Contraction
 from tilewright.targets.cpu.product.contraction.pack import FactorB
 from tilewright.targets.cpu.product.contraction.tiling import Panels
-
-_INDEX_TYPES = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,11 @@ class Panel:
 
     num_vectors: int
     active: int
-    step_strides: Mapping[str, int]
+    step_strides: Mapping[str, int] = field(default_factory=dict)
+
+    def tile(self, num_rows: int, lanes: int) -> TileShape:
+        """A register tile of so many rows of it."""
+        return TileShape(num_rows, self.num_vectors, lanes, self.active)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,15 +54,24 @@ class Frame:
     def pointer(self, name: str, elements: Int, element_bytes: int) -> Val:
         """An operand's address moved by elements."""
         base = self.pointers[name]
-        return (
-            base if isinstance(elements, int) and elements == 0 else self.moved(base, elements, element_bytes)
-        )
+        if isinstance(elements, int) and elements == 0:
+            return base
+        return self.emitter.moved(base, elements, element_bytes)
 
-    def moved(self, base: Val, elements: Int, element_bytes: int) -> Val:
-        """An address moved by elements; not `inbounds`: with padding it may lie before the tensor."""
-        kind = _INDEX_TYPES[element_bytes]
-        return self.emitter.op(f"getelementptr {kind}, ptr {base}, i64 {elements}", PTR)
+    def elementwise(
+        self,
+        expression: Expr,
+        num_rows: int,
+        at: Position,
+        panel: Panel,
+        sums: Sequence[Val] | None = None,
+    ) -> list[Val]:
+        """An expression for every vector of a tile."""
+        e, problem = self.emitter, self.problem
+        sizes = [problem.nest.reads[i].operand.dtype.size_bytes for i in problem.extra_reads]
 
-    def active(self, panel: Panel, vector: int) -> int:
-        """Lanes of a panel's vector that exist."""
-        return panel.active if vector == panel.num_vectors - 1 else self.panels.lanes
+        def address(number: int, elements: Int) -> Val:
+            return e.moved(self.extra_pointers[number], elements, sizes[number])
+
+        shape = panel.tile(num_rows, self.panels.lanes)
+        return elementwise(e, problem, expression, shape, at.extras, address, sums)

@@ -14,21 +14,19 @@ from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Operand
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import I64, PTR, Int, Val, vec
+from tilewright.targets.cpu.emit.emitter import Emitter
+from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     BLOCK_STEPS,
     MAX_CHAIN_STEPS,
-    SYMBOL_PLACEHOLDER,
     Declined,
     Kernel,
     KernelArg,
     Layout,
     Packed,
-    name_by_content,
-    rows_operand,
 )
+from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product.contraction.blocks import StepBlocks, step_blocks
 from tilewright.targets.cpu.product.contraction.choose import (
     ELEMENT,
@@ -43,7 +41,7 @@ from tilewright.targets.cpu.product.contraction.epilogue import (
     store_tile,
 )
 from tilewright.targets.cpu.product.contraction.frame import Frame, Panel, Position
-from tilewright.targets.cpu.product.contraction.match import Contraction, Loop
+from tilewright.targets.cpu.product.contraction.match import Contraction
 from tilewright.targets.cpu.product.contraction.pack import (
     FactorB,
     in_place,
@@ -53,6 +51,7 @@ from tilewright.targets.cpu.product.contraction.pack import (
 from tilewright.targets.cpu.product.contraction.row_units import asked_units
 from tilewright.targets.cpu.product.contraction.sums import Sums
 from tilewright.targets.cpu.product.contraction.tiling import Cut, RowTile, split_rows
+from tilewright.targets.cpu.product.loops import StridedLoop, digits
 from tilewright.targets.cpu.template import Context
 
 # A panel of this size is worth fetching while the one before it is multiplied: weights come from memory
@@ -106,7 +105,7 @@ def _row_major(operand: Operand) -> Layout:
     return Layout.row_major(len(operand.shape))
 
 
-def _summed_order(problem: Contraction) -> tuple[Loop, ...]:
+def _summed_order(problem: Contraction) -> tuple[StridedLoop, ...]:
     """Summed loops, outermost first: taps bounded by loops, the tap along the row, then A's strides down."""
     clamped = [w.tap for w in problem.windows if w.position != problem.row.name]
     along_row = [w.tap for w in problem.windows if w.position == problem.row.name]
@@ -116,7 +115,7 @@ def _summed_order(problem: Contraction) -> tuple[Loop, ...]:
     return (*(by_name[n] for n in first if n in by_name), *rest)
 
 
-def _kernel(design: Design, factor: FactorB, order: tuple[Loop, ...], isa: Isa) -> Kernel:
+def _kernel(design: Design, factor: FactorB, order: tuple[StridedLoop, ...], isa: Isa) -> Kernel:
     """The whole kernel of a product."""
     problem, panels = design.problem, design.tile.panels
     row_tiles = split_rows(problem.row.extent, design.tile.max_rows)
@@ -125,31 +124,26 @@ def _kernel(design: Design, factor: FactorB, order: tuple[Loop, ...], isa: Isa) 
     extras = tuple(problem.nest.reads[i].operand for i in problem.extra_reads)
     args: tuple[KernelArg, ...] = (problem.a.operand, factor.arg, problem.nest.write.operand, *extras)
     e = Emitter(attributes=isa.function_attributes)
-    params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
     is_by_constants = isinstance(factor.arg, Packed) and not factor.is_compact
     blocks = step_blocks(design, order, isa) if is_by_constants else None
-    with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
-        loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
-        num_rows = None if design.row_loop is None else e.load(I64, e.gep(block, 8 * len(args)))
-        pointers = dict(zip(("a", "b", "c"), loaded[:3], strict=True))
-        frame = Frame(e, problem, factor, panels, element, pointers, tuple(loaded[3:]))
+    with kernel_function(e, args, has_rows=design.row_loop is not None) as function:
+        num_rows = function.num_rows()
+        pointers = dict(zip(("a", "b", "c"), function.pointers[:3], strict=True))
+        frame = Frame(e, problem, factor, panels, element, pointers, function.pointers[3:])
         is_blocked = prod(x.extent for x in order) > MAX_CHAIN_STEPS
         in_memory = finishes_in_memory(problem)
         memory = None
         if blocks is not None:
-            memory = scratch
+            memory = function.scratch
         elif is_blocked or in_memory:
             memory = e.alloca(element, most_rows * panels.num_vectors)
         sums = Sums(frame, memory if is_blocked else None)
         tiles = _Tiles(design, row_tiles, order, sums, memory if in_memory else None, blocks, isa)
-        tiles.chunk(chunk, num_rows)
-    symbol, text = name_by_content(e.text(), "contract")
+        tiles.chunk(function.chunk, num_rows)
     kind = "of 24 bits" if factor.is_compact else "packed" if factor.is_packed else "in place"
-    return Kernel(
-        symbol=symbol,
-        text=text,
+    return function.kernel(
+        "contract",
         num_chunks=design.cut.num_chunks,
-        args=args if design.row_loop is None else (*args, rows_operand()),
         template=TEMPLATE,
         macs=problem.num_macs,
         notes=(
@@ -169,7 +163,7 @@ class _Tiles:
         self,
         design: Design,
         row_tiles: Sequence[RowTile],
-        order: tuple[Loop, ...],
+        order: tuple[StridedLoop, ...],
         sums: Sums,
         finished_from: Val | None,
         blocks: StepBlocks | None,
@@ -213,8 +207,8 @@ class _Tiles:
             panel_part, row_part = 0, chunk
         if cut.num_row_parts == 1:
             row_part = 0
-        first_panel, last_panel = self._part(panel_part, cut.num_panel_parts, self.panels.num_panels)
-        first_unit, last_unit = self._part(row_part, cut.num_row_parts, self._asked_units(num_rows))
+        first_panel, last_panel = e.piece(panel_part, cut.num_panel_parts, self.panels.num_panels)
+        first_unit, last_unit = e.piece(row_part, cut.num_row_parts, self._asked_units(num_rows))
         blocks = self.blocks
         if blocks is None:
             self._panels(first_panel, last_panel, first_unit, last_unit)
@@ -253,13 +247,6 @@ class _Tiles:
                 e.compare("eq", last_panel, self.panels.num_panels),
                 lambda: self._units(self.panels.num_full, last, bounds, first_unit, last_unit),
             )
-
-    def _part(self, part: Int, num_parts: int, extent: Int) -> tuple[Int, Int]:
-        """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
-        e = self.emitter
-        low = e.udiv(e.mul(part, extent), num_parts)
-        high = e.udiv(e.mul(e.add(part, 1), extent), num_parts)
-        return low, high
 
     def _units(self, index: Int, panel: Panel, panels: tuple[Int, Int], first: Int, last: Int) -> None:
         e, blocks, to_next = self.emitter, self.blocks, self._to_next(index, panels)
@@ -310,11 +297,7 @@ class _Tiles:
             e.add(e.mul(column, s), o) for s, o in zip(vector.extras, problem.extra_offsets, strict=True)
         ]
         indices: dict[str, Int] = {}
-        rest = number
-        for position, x in enumerate(reversed(problem.outer)):
-            is_outermost = position == len(problem.outer) - 1
-            index = rest if is_outermost else e.urem(rest, x.extent)
-            rest = rest if is_outermost else e.udiv(rest, x.extent)
+        for x, index in digits(e, number, problem.outer):
             indices[x.name] = index
             a = e.add(a, e.mul(index, x.a))
             b = e.add(b, e.mul(index, self.factor.outer_strides.get(x.name, 0)))

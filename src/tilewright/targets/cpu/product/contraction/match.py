@@ -17,29 +17,10 @@ from dataclasses import dataclass, replace
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Iter, reads_of
-from tilewright.ir.nest import Access, Affine, Nest, RowsOf
+from tilewright.ir.nest import Access, Affine, Nest
 from tilewright.targets.cpu.addresses import Walk, access_walk
 from tilewright.targets.cpu.kernel import Declined, Layouts
-
-
-@dataclass(frozen=True, slots=True)
-class Loop:
-    """One dim with the elements each operand moves per step; `extras` in the order of the extra reads."""
-
-    name: str
-    extent: int
-    a: int
-    b: int
-    c: int
-    extras: tuple[int, ...]
-    rows: RowsOf | None = None
-
-    def collapses_into(self, outer: Loop, *, ignore_b: bool) -> bool:
-        """Whether `outer` and this loop walk like one loop in every operand."""
-        n = self.extent
-        same_b = ignore_b or outer.b == self.b * n
-        same_extras = all(o == i * n for o, i in zip(outer.extras, self.extras, strict=True))
-        return outer.a == self.a * n and outer.c == self.c * n and same_b and same_extras
+from tilewright.targets.cpu.product.loops import StridedLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +62,7 @@ class Spread:
     one vector of A holds every factor of `size` steps; each step picks its own within the lanes of a group.
     """
 
-    loop: Loop
+    loop: StridedLoop
     size: int
 
 
@@ -96,10 +77,10 @@ class Contraction:
     a_read: int
     b_read: int
     extra_reads: tuple[int, ...]
-    vector: Loop
-    row: Loop
-    outer: tuple[Loop, ...]
-    inner: tuple[Loop, ...]
+    vector: StridedLoop
+    row: StridedLoop
+    outer: tuple[StridedLoop, ...]
+    inner: tuple[StridedLoop, ...]
     windows: tuple[Window, ...]
     a_offset: int
     b_offset: int
@@ -188,14 +169,14 @@ def _classify(
 
     rows_of = {d.name: d.rows for d in nest.dims}
 
-    def loop(name: str, extent: int) -> Loop:
-        return Loop(
-            name,
+    def loop(name: str, extent: int) -> StridedLoop:
+        return StridedLoop(
             extent,
             strides[a_read][0].get(name, 0),
             strides[b_read][0].get(name, 0),
             write[0].get(name, 0),
             tuple(strides[i][0].get(name, 0) for i in extra_reads),
+            name,
             rows_of[name],
         )
 
@@ -210,7 +191,7 @@ def _classify(
     outer = collapse([x for x in parallel if x.b or not x.a], keep=windowed)
     row = min(rows, key=lambda x: (abs(x.c), x.name), default=None)
     if row is None:
-        row = Loop("", 1, 0, 0, 0, (0,) * len(extra_reads))
+        row = StridedLoop(1, extras=(0,) * len(extra_reads))
     outer = [*outer, *(x for x in rows if x is not row)]
     vector_loop = next(loop(d.name, d.extent) for d in nest.parallel_dims if d.name == vector)
     return Contraction(
@@ -243,7 +224,7 @@ def without_padded_rows(problem: Contraction) -> Contraction:
     row = min(loops, key=lambda x: (abs(x.c), x.name), default=None)
     outer = (*(x for x in problem.outer if x is not row), problem.row)
     if row is None:
-        row = Loop("", 1, 0, 0, 0, (0,) * len(problem.extra_reads))
+        row = StridedLoop(1, extras=(0,) * len(problem.extra_reads))
     return replace(problem, row=row, outer=outer)
 
 
@@ -268,13 +249,13 @@ def spread_groups(problem: Contraction, lanes: int) -> Contraction:
     return replace(problem, vector=merged, outer=outer, spread=Spread(summed, size))
 
 
-def collapse(loops: Sequence[Loop], *, keep: set[str], ignore_b: bool = False) -> list[Loop]:
+def collapse(loops: Sequence[StridedLoop], *, keep: set[str], ignore_b: bool = False) -> list[StridedLoop]:
     """Loops from outermost to innermost in A, neighbours that walk like one loop made one.
 
     Dims named in `keep` stay as they are: they are padded.
     """
     ordered = sorted(loops, key=lambda x: (-abs(x.a or x.c), -abs(x.c), x.name))
-    result: list[Loop] = []
+    result: list[StridedLoop] = []
     for x in ordered:
         if (
             result
@@ -283,9 +264,8 @@ def collapse(loops: Sequence[Loop], *, keep: set[str], ignore_b: bool = False) -
             and x.collapses_into(result[-1], ignore_b=ignore_b)
         ):
             outer = result.pop()
-            rows = None if outer.rows is None else outer.rows.inside(x.extent)
             merged = f"{outer.name}.{x.name}"
-            result.append(replace(x, name=merged, extent=x.extent * outer.extent, rows=rows))
+            result.append(replace(x, name=merged, extent=x.extent * outer.extent, rows=outer.rows_with(x)))
         else:
             result.append(x)
     return result

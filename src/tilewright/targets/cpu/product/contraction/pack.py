@@ -21,8 +21,9 @@ from tilewright.targets.cpu.arrangements import (
     window,
 )
 from tilewright.targets.cpu.kernel import KernelArg, Packed
-from tilewright.targets.cpu.product.contraction.match import Contraction, Loop
+from tilewright.targets.cpu.product.contraction.match import Contraction
 from tilewright.targets.cpu.product.contraction.tiling import Panels
+from tilewright.targets.cpu.product.loops import StridedLoop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +41,7 @@ class FactorB:
 
 
 def packed_constant(
-    problem: Contraction, panels: Panels, order: Sequence[Loop], *, is_compact: bool = False
+    problem: Contraction, panels: Panels, order: Sequence[StridedLoop], *, is_compact: bool = False
 ) -> FactorB:
     """B as a constant packed at compile time; `order` is the kernel's order of the summed loops.
 
@@ -97,7 +98,7 @@ def in_place(problem: Contraction, panels: Panels) -> FactorB:
 
 
 def packed_at_run_time(
-    problem: Contraction, panels: Panels, order: Sequence[Loop], local_position: int
+    problem: Contraction, panels: Panels, order: Sequence[StridedLoop], local_position: int
 ) -> tuple[Nest, FactorB]:
     """A nest that copies B into panels of one width (zeros behind the last column), and B as it is then.
 
@@ -139,7 +140,7 @@ def _with_columns(index: Index, column: str, width: int, kept: set[str]) -> Affi
     return affine(*terms, index.offset)
 
 
-def _row_major_strides(order: Sequence[Loop], width: int) -> dict[str, int]:
+def _row_major_strides(order: Sequence[StridedLoop], width: int) -> dict[str, int]:
     strides: dict[str, int] = {}
     step = width
     for x in reversed(order):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from tilewright.targets.cpu.emit.emitter import Emitter
 from tilewright.targets.cpu.emit.values import Int
-from tilewright.targets.cpu.product.contraction.match import Loop
 from tilewright.targets.cpu.product.contraction.tiling import RowTile
+from tilewright.targets.cpu.product.loops import StridedLoop
 
 
-def row_loop(outer: Sequence[Loop], row: Loop | None) -> Loop | None:
+def row_loop(outer: Sequence[StridedLoop], row: StridedLoop | None) -> StridedLoop | None:
     """The outermost loop of the pieces, if it is one over rows of which a run may have fewer.
 
     `row` is the loop that register tiles cut, None where a piece is all of it.
@@ -20,7 +20,12 @@ def row_loop(outer: Sequence[Loop], row: Loop | None) -> Loop | None:
 
 
 def asked_units(
-    e: Emitter, loop: Loop, num_rows: Int, outer: Sequence[Loop], tiles: Sequence[RowTile], num_units: int
+    e: Emitter,
+    loop: StridedLoop,
+    num_rows: Int,
+    outer: Sequence[StridedLoop],
+    tiles: Sequence[RowTile],
+    num_units: int,
 ) -> Int:
     """Of `num_units` pieces, those of the first rows; without loops outside they are the tiles of one."""
     assert loop.rows is not None

@@ -11,7 +11,8 @@ from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
 from tilewright.targets.cpu.product.contraction.frame import Frame, Panel
 from tilewright.targets.cpu.product.contraction.lanes import load_compact, load_lanes
-from tilewright.targets.cpu.product.contraction.match import Loop, Spread
+from tilewright.targets.cpu.product.contraction.match import Spread
+from tilewright.targets.cpu.product.loops import StridedLoop
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +40,7 @@ class Sums:
 
     def steps(
         self,
-        loops: Sequence[Loop],
+        loops: Sequence[StridedLoop],
         rows: Sequence[int],
         a: Int,
         b: Int,
@@ -49,9 +50,9 @@ class Sums:
         """The remaining summed loops, neighbours merged where A walks on evenly, around the FMAs."""
         e = self.frame.emitter
         local = [replace(x, b=panel.step_strides[x.name], c=0, extras=()) for x in loops]
-        merged: list[Loop] = []
+        merged: list[StridedLoop] = []
         for x in local:
-            if merged and merged[-1].a == x.a * x.extent and merged[-1].b == x.b * x.extent:
+            if merged and x.collapses_into(merged[-1]):
                 merged[-1] = replace(x, extent=x.extent * merged[-1].extent)
             else:
                 merged.append(x)
@@ -141,7 +142,7 @@ class Sums:
             pointer = e.gep(at_b, j * lanes * b_dtype.size_bytes)
             vectors.append(load_lanes(e, b_dtype, pointer, lanes, active=active))
         if self.next_panel is not None:
-            ahead = self.frame.moved(self.next_panel, b, b_dtype.size_bytes)
+            ahead = e.moved(self.next_panel, b, b_dtype.size_bytes)
             e.prefetch(ahead, locality=2)
         at_a = self.frame.pointer("a", a, a_operand.dtype.size_bytes)
         result: list[Val] = []
@@ -156,7 +157,7 @@ class Sums:
     def _compact_vectors(self, b: Int, panel: Panel) -> list[Val]:
         """A panel's vectors of B, whose elements lack their lowest byte."""
         e, lanes = self.frame.emitter, self.frame.panels.lanes
-        at = self.frame.moved(self.frame.pointers["b"], e.mul(b, COMPACT_BYTES), 1)
+        at = e.moved(self.frame.pointers["b"], e.mul(b, COMPACT_BYTES), 1)
         places = (e.gep(at, COMPACT_BYTES * lanes * j) for j in range(panel.num_vectors))
         return [load_compact(e, place, lanes) for place in places]
 

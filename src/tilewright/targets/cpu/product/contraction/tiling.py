@@ -14,6 +14,7 @@ from collections import Counter
 from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import L1_WAY_BYTES, CacheSizes, Isa
 from tilewright.targets.cpu.kernel import MIN_CHUNK_OPERATIONS, TARGET_CHUNKS
+from tilewright.targets.cpu.template import chunks_waited
 
 FMAS_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0
@@ -261,9 +262,9 @@ def rank_cuts(
             chunks = panel_parts * row_parts
             largest = -(-num_panels // panel_parts) * -(-num_row_units // row_parts)
             whole = num_panels * num_row_units
-            waits = [-(-chunks // p) * p * largest / whole for p in _USUAL_THREADS]
+            waits = chunks_waited(chunks, _USUAL_THREADS) * largest / whole
             # On a busy machine somebody is late with a chunk: small ones make that cheap.
-            seconds = num_macs / _MACS_PER_S * (sum(waits) / len(waits) + _LATE_SHARE * largest / whole)
+            seconds = num_macs / _MACS_PER_S * (waits + _LATE_SHARE * largest / whole)
             seconds += row_parts * b_bytes / _SHARED_BYTES_PER_S
             if a_bytes > _PRIVATE_BYTES:
                 seconds += panel_parts * a_bytes / _SHARED_BYTES_PER_S

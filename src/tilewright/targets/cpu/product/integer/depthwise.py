@@ -11,13 +11,14 @@ from math import prod
 
 from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.product.contraction.frame import Panel
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes
-from tilewright.targets.cpu.product.contraction.match import Loop
 from tilewright.targets.cpu.product.contraction.row_units import asked_units, row_loop
 from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels, choose_cut, split_rows
 from tilewright.targets.cpu.product.integer.dot import dot_of
-from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Panel, Position
+from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Position
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
+from tilewright.targets.cpu.product.loops import StridedLoop
 
 # Beside the sums live the inputs of one row of the window, as many plus what the window is wider.
 _MAX_ROWS = {32: 8, 16: 4}
@@ -41,11 +42,11 @@ class DepthwiseGenerator(IntegerGenerator):
         return prod(x.extent for x in self.contraction.outer)
 
     @property
-    def row_loop(self) -> Loop | None:
+    def row_loop(self) -> StridedLoop | None:
         """The outermost of the loops around rows of the result."""
         return row_loop(self.contraction.outer, None)
 
-    def asked_units(self, loop: Loop, num_rows: Int) -> Int:
+    def asked_units(self, loop: StridedLoop, num_rows: Int) -> Int:
         """Rows of the result, of as many rows as a run has."""
         outer = self.contraction.outer
         return asked_units(self.emitter, loop, num_rows, outer, self.row_tiles, self.num_units)

@@ -5,27 +5,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from tilewright.ir.expr import Expr
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.exprgen import emit_expr
-from tilewright.targets.cpu.emit.values import I64, PTR, Int, Val, vec
+from tilewright.targets.cpu.emit.emitter import Emitter
+from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import (
-    SYMBOL_PLACEHOLDER,
-    Kernel,
-    KernelArg,
-    name_by_content,
-    rows_operand,
-)
-from tilewright.targets.cpu.product.contraction.lanes import load_lanes, store_lanes
-from tilewright.targets.cpu.product.contraction.match import Loop
+from tilewright.targets.cpu.kernel import Kernel, KernelArg
+from tilewright.targets.cpu.kernel_function import kernel_function
+from tilewright.targets.cpu.product.contraction.elementwise import elementwise
+from tilewright.targets.cpu.product.contraction.frame import Panel
+from tilewright.targets.cpu.product.contraction.lanes import store_lanes
 from tilewright.targets.cpu.product.contraction.row_units import row_loop
 from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
 from tilewright.targets.cpu.product.integer.pack import pack_factor
+from tilewright.targets.cpu.product.loops import StridedLoop, digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +36,6 @@ class Position:
     def moved(self, a: Int) -> Position:
         """The same with another place in A."""
         return replace(self, a=a)
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """The vectors of one panel; `active` lanes of the last one exist."""
-
-    num_vectors: int
-    active: int
 
 
 class IntegerGenerator(ABC):
@@ -97,12 +84,12 @@ class IntegerGenerator(ABC):
         """Independent pieces of rows."""
 
     @property
-    def row_loop(self) -> Loop | None:
+    def row_loop(self) -> StridedLoop | None:
         """The outermost loop of these pieces, if it is one over rows of which a run may have fewer."""
         return row_loop(self.contraction.outer, self.contraction.row)
 
     @abstractmethod
-    def asked_units(self, loop: Loop, num_rows: Int) -> Int:
+    def asked_units(self, loop: StridedLoop, num_rows: Int) -> Int:
         """Pieces of as many rows as a run has, over which this is the loop."""
 
     def prologue(self) -> None:  # noqa: B027 - most kernels need none
@@ -127,22 +114,18 @@ class IntegerGenerator(ABC):
             named["ones"] = self.factor.ones
         args = (*named.values(), *extras)
         loop = self.row_loop
-        params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-        with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
-            loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
-            num_rows = None if loop is None else e.load(I64, e.gep(block, 8 * len(args)))
-            self.pointers = {**dict(zip(named, loaded, strict=False)), "scratch": scratch}
-            self.extra_pointers = tuple(loaded[len(named) :])
+        with kernel_function(e, args, has_rows=loop is not None) as function:
+            num_rows = function.num_rows()
+            self.pointers = dict(zip(named, function.pointers, strict=False))
+            self.pointers["scratch"] = function.scratch
+            self.extra_pointers = function.pointers[len(named) :]
             self.prologue()
             units = self.num_units if loop is None or num_rows is None else self.asked_units(loop, num_rows)
-            self._chunk(chunk, units)
+            self._chunk(function.chunk, units)
             self.closing()
-        symbol, text = name_by_content(e.text(), "integer")
-        return Kernel(
-            symbol=symbol,
-            text=text,
+        return function.kernel(
+            "integer",
             num_chunks=self.cut.num_chunks,
-            args=args if loop is None else (*args, rows_operand()),
             scratch_bytes=self.scratch_bytes,
             template=self.template,
             macs=contraction.num_macs,
@@ -158,9 +141,11 @@ class IntegerGenerator(ABC):
     def _chunk(self, chunk: Val, num_units: Int) -> None:
         e, cut = self.emitter, self.cut
         panel_part: Int = e.urem(chunk, cut.num_panel_parts) if cut.num_row_parts > 1 else chunk
+        if cut.num_panel_parts == 1:
+            panel_part = 0
         row_part: Int = e.udiv(chunk, cut.num_panel_parts) if cut.num_row_parts > 1 else 0
-        first_panel, last_panel = self.part(panel_part, cut.num_panel_parts, self.panels.num_panels)
-        first_unit, last_unit = self.part(row_part, cut.num_row_parts, num_units)
+        first_panel, last_panel = e.piece(panel_part, cut.num_panel_parts, self.panels.num_panels)
+        first_unit, last_unit = e.piece(row_part, cut.num_row_parts, num_units)
         lanes, tail = self.panels.lanes, self.panels.tail
         ranges: list[tuple[Int, Int, Panel]] = []
         if self.panels.num_full:
@@ -181,14 +166,6 @@ class IntegerGenerator(ABC):
 
             self.emitter.loop(low, high, 1, one)
 
-    def part(self, part: Int, num_parts: int, extent: Int) -> tuple[Int, Int]:
-        """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
-        e = self.emitter
-        if num_parts == 1:
-            return 0, extent
-        low = e.udiv(e.mul(part, extent), num_parts)
-        return low, e.udiv(e.mul(e.add(part, 1), extent), num_parts)
-
     def at_outer(self, number: Int, b: Int, column: Int) -> Position:
         """Offsets at one combination of the outer loops, at the panel's first column."""
         e, contraction, factor = self.emitter, self.contraction, self.factor
@@ -199,11 +176,7 @@ class IntegerGenerator(ABC):
             e.add(e.mul(column, s), o)
             for s, o in zip(contraction.vector.extras, contraction.extra_offsets, strict=True)
         ]
-        rest = number
-        for position, x in enumerate(reversed(contraction.outer)):
-            is_outermost = position == len(contraction.outer) - 1
-            index = rest if is_outermost else e.urem(rest, x.extent)
-            rest = rest if is_outermost else e.udiv(rest, x.extent)
+        for x, index in digits(e, number, contraction.outer):
             a = e.add(a, e.mul(index, x.a))
             b = e.add(b, e.mul(index, factor.outer_strides.get(x.name, 0)))
             sums = e.add(sums, e.mul(index, factor.outer_columns.get(x.name, 0)))
@@ -236,7 +209,7 @@ class IntegerGenerator(ABC):
             start = [e.iadd(e.imul(s, factor), e.splat(constant, lanes)) for s in start]
         if contraction.nest.init is None:
             return start * num_rows
-        inits = self._elementwise(contraction.nest.init, num_rows, at, panel, None)
+        inits = self._elementwise(contraction.nest.init, num_rows, at, panel)
         return [e.iadd(value, start[n % panel.num_vectors]) for n, value in enumerate(inits)]
 
     def _runtime_zero(self) -> Val:
@@ -253,41 +226,21 @@ class IntegerGenerator(ABC):
             sums = self._elementwise(nest.finish, num_rows, at, panel, sums)
         dtype = nest.write.operand.dtype
         base = e.gep(self.pointers["c"], e.mul(at.c, dtype.size_bytes))
+        shape = panel.tile(num_rows, self.panels.lanes)
         for number, value in enumerate(sums):
             row, vector = divmod(number, panel.num_vectors)
             offset = row * self.contraction.row.c + vector * self.panels.lanes
             pointer = e.gep(base, offset * dtype.size_bytes)
-            store_lanes(e, dtype, value, pointer, active=self._active(panel, vector))
-
-    def _active(self, panel: Panel, vector: int) -> int:
-        return panel.active if vector == panel.num_vectors - 1 else self.panels.lanes
+            store_lanes(e, dtype, value, pointer, active=shape.active_in(vector))
 
     def _elementwise(
-        self, expression: Expr, num_rows: int, at: Position, panel: Panel, sums: list[Val] | None
+        self, expression: Expr, num_rows: int, at: Position, panel: Panel, sums: Sequence[Val] | None = None
     ) -> list[Val]:
-        """The expression for every vector of the tile; operands that do not vary by row are read once."""
         e, contraction = self.emitter, self.contraction
-        lanes = self.panels.lanes
-        loaded: dict[tuple[int, int, int], Val] = {}
+        sizes = [contraction.nest.reads[i].operand.dtype.size_bytes for i in contraction.extra_reads]
 
-        def read(index: int, row: int, vector: int) -> Val:
-            position = contraction.extra_reads.index(index)
-            operand = contraction.nest.reads[index].operand
-            row_step = contraction.row.extras[position]
-            column_step = contraction.vector.extras[position]
-            key = (position, row if row_step else 0, vector if column_step else 0)
-            if key not in loaded:
-                elements = e.add(at.extras[position], key[1] * row_step + key[2] * lanes * column_step)
-                pointer = e.gep(self.extra_pointers[position], e.mul(elements, operand.dtype.size_bytes))
-                loaded[key] = load_lanes(
-                    e, operand.dtype, pointer, lanes, stride=column_step, active=self._active(panel, vector)
-                )
-            return loaded[key]
+        def address(number: int, elements: Int) -> Val:
+            return e.gep(self.extra_pointers[number], e.mul(elements, sizes[number]))
 
-        result: list[Val] = []
-        for r in range(num_rows):
-            for j in range(panel.num_vectors):
-                total = sums[r * panel.num_vectors + j] if sums else None
-                reads = partial(read, row=r, vector=j)
-                result.append(emit_expr(e, expression, reads, total, lanes=lanes))
-        return result
+        shape = panel.tile(num_rows, self.panels.lanes)
+        return elementwise(e, contraction, expression, shape, at.extras, address, sums)

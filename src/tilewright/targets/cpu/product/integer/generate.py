@@ -5,27 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.emit.values import I32, Int, Val
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.product.contraction.match import Loop
+from tilewright.targets.cpu.product.contraction.frame import Panel
 from tilewright.targets.cpu.product.contraction.row_units import asked_units
 from tilewright.targets.cpu.product.contraction.tiling import Cut, Tile, choose_cut, split_rows
 from tilewright.targets.cpu.product.integer.dot import dot_of
-from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Panel, Position
+from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Position
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
+from tilewright.targets.cpu.product.loops import StridedLoop
 
 # Byte products of one instruction per product of floats: what a chunk must hold to be worth a region.
 _PRODUCTS_PER_OPERATION = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _Steps:
-    """A loop over words: bytes that one step moves in A; in B every step moves one row of the panel."""
-
-    extent: int
-    a: int
 
 
 class VectorGenerator(IntegerGenerator):
@@ -44,7 +36,7 @@ class VectorGenerator(IntegerGenerator):
         """Row tiles at every combination of the outer loops."""
         return prod(x.extent for x in self.contraction.outer) * self.num_tiles
 
-    def asked_units(self, loop: Loop, num_rows: Int) -> Int:
+    def asked_units(self, loop: StridedLoop, num_rows: Int) -> Int:
         """Row tiles of as many rows as a run has."""
         outer = self.contraction.outer
         return asked_units(self.emitter, loop, num_rows, outer, self.row_tiles, self.num_units)
@@ -174,14 +166,14 @@ class VectorGenerator(IntegerGenerator):
         return result
 
 
-def _word_loops(problem: IntegerProblem) -> tuple[_Steps, ...]:
+def _word_loops(problem: IntegerProblem) -> tuple[StridedLoop, ...]:
     """Loops over all words, neighbours merged where A walks on evenly."""
-    loops = [_Steps(x.extent, x.a) for x in problem.outer_steps]
-    loops.append(_Steps(problem.run_words, STEPS_PER_WORD))
-    merged: list[_Steps] = []
+    loops = [StridedLoop(x.extent, x.a) for x in problem.outer_steps]
+    loops.append(StridedLoop(problem.run_words, STEPS_PER_WORD))
+    merged: list[StridedLoop] = []
     for x in loops:
-        if merged and merged[-1].a == x.a * x.extent:
-            merged[-1] = _Steps(merged[-1].extent * x.extent, x.a)
+        if merged and x.collapses_into(merged[-1]):
+            merged[-1] = StridedLoop(merged[-1].extent * x.extent, x.a)
         elif x.extent > 1 or not merged:
             merged.append(x)
     return tuple(merged)

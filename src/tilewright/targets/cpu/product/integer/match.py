@@ -24,7 +24,7 @@ from tilewright.targets.cpu.addresses import access_walk, walk
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
-from tilewright.targets.cpu.product.contraction.match import Loop
+from tilewright.targets.cpu.product.loops import StridedLoop
 
 BYTES = (DType.UINT8, DType.INT8)
 TILE_BYTES_PER_ROW = 64
@@ -55,8 +55,8 @@ class IntegerProblem:
 
     contraction: Contraction
     staging: Nest | None
-    outer_steps: tuple[Loop, ...]
-    run: tuple[Loop, ...]
+    outer_steps: tuple[StridedLoop, ...]
+    run: tuple[StridedLoop, ...]
     a_zero: int
     a_zero_operand: Operand | None
     b_zero: int
@@ -136,7 +136,7 @@ class _Sides:
     staging: Nest | None
 
     def problem(
-        self, contraction: Contraction, outer_steps: tuple[Loop, ...], run: tuple[Loop, ...]
+        self, contraction: Contraction, outer_steps: tuple[StridedLoop, ...], run: tuple[StridedLoop, ...]
     ) -> IntegerProblem:
         """What they make of the nest's loops."""
         nest = contraction.nest
@@ -210,9 +210,9 @@ def match_depthwise(
         steps.append(found[0])
         offsets.append(found[1])
 
-    def loop(dim: Dim) -> Loop:
+    def loop(dim: Dim) -> StridedLoop:
         a, b, c, *extras = (s.get(dim.name, 0) for s in steps)
-        return Loop(dim.name, dim.extent, a, b, c, tuple(extras), dim.rows)
+        return StridedLoop(dim.extent, a, b, c, tuple(extras), dim.name, dim.rows)
 
     loops = {d.name: loop(d) for d in nest.dims if d.extent > 1 or d.name == channel}
     parallel = [loops[d.name] for d in nest.parallel_dims if d.name in loops and d.name != channel]
@@ -232,7 +232,7 @@ def match_depthwise(
         b_read=sides.b.read,
         extra_reads=extra_reads,
         vector=loops[channel],
-        row=row or Loop("", 1, 0, 0, 0, (0,) * len(extra_reads)),
+        row=row or StridedLoop(1, extras=(0,) * len(extra_reads)),
         outer=outer,
         inner=inner,
         windows=(),

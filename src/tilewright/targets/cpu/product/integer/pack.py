@@ -20,9 +20,9 @@ from tilewright.targets.cpu.arrangements import (
     window,
 )
 from tilewright.targets.cpu.kernel import Packed
-from tilewright.targets.cpu.product.contraction.match import Loop
 from tilewright.targets.cpu.product.contraction.tiling import Panels
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
+from tilewright.targets.cpu.product.loops import StridedLoop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ def pack_factor(problem: IntegerProblem, panels: Panels, *, widened: bool = Fals
     `widened` words hold one step each, its zero point taken off, instead of four bytes.
     """
     contraction = problem.contraction
-    outer: list[Loop] = [x for x in contraction.outer if x.b]
+    outer: list[StridedLoop] = [x for x in contraction.outer if x.b]
     loops = (*outer, *problem.outer_steps, *problem.run, contraction.vector)
     shape, strides = tuple(x.extent for x in loops), tuple(x.b for x in loops)
     num_outer = prod(x.extent for x in outer)

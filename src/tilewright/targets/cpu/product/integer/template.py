@@ -10,6 +10,7 @@ from tilewright.ir.nest import Nest
 from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
+from tilewright.targets.cpu.product.amx import TILE_ROWS
 from tilewright.targets.cpu.product.contraction.tiling import Panels, Rows, Tile, choose_tile
 from tilewright.targets.cpu.product.integer.depthwise import DepthwiseGenerator
 from tilewright.targets.cpu.product.integer.dot import PAIRS_TILE, dot_of
@@ -22,7 +23,7 @@ from tilewright.targets.cpu.product.integer.match import (
     product_of,
 )
 from tilewright.targets.cpu.product.integer.stage import lower_staging
-from tilewright.targets.cpu.product.integer.tiles import TILE_COLUMNS, TILE_ROWS, TileGenerator, tiles_suit
+from tilewright.targets.cpu.product.integer.tiles import TILE_COLUMNS, TileGenerator, tiles_suit
 from tilewright.targets.cpu.template import (
     COLD_BYTES_PER_CYCLE,
     Context,

@@ -10,22 +10,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-import numpy as np
-
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
-from tilewright.targets.cpu.emit.values import Int, Val, vec, vector_literal
+from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import TARGET_CHUNKS, choose_num_chunks
-from tilewright.targets.cpu.product.contraction.match import Loop
+from tilewright.targets.cpu.product import amx
+from tilewright.targets.cpu.product.amx import TILE_ROWS
+from tilewright.targets.cpu.product.contraction.frame import Panel
 from tilewright.targets.cpu.product.contraction.row_units import asked_units
 from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels, RowTile, choose_cut
-from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Panel, Position
+from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Position
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
+from tilewright.targets.cpu.product.loops import StridedLoop
 
-TILE_ROWS = 16
 TILE_COLUMNS = 16
-_NUM_TILES = 8
 _ROW_TILES, _COLUMN_TILES = 2, 2
 # Registers: four of sums, two of A, two of B.
 _FIRST_A, _FIRST_B = 4, 6
@@ -83,7 +82,7 @@ class TileGenerator(IntegerGenerator):
         """Pairs of tiles."""
         return -(-self.num_tiles // _ROW_TILES)
 
-    def asked_units(self, loop: Loop, num_rows: Int) -> Int:
+    def asked_units(self, loop: StridedLoop, num_rows: Int) -> Int:
         """Pairs of tiles of as many rows as a run has."""
         e, outer = self.emitter, self.contraction.outer
         of_line = (RowTile(0, self.tiles_per_line, self.rows),)
@@ -123,23 +122,15 @@ class TileGenerator(IntegerGenerator):
 
     def prologue(self) -> None:
         """Say how many rows and bytes each register holds."""
-        e, step_bytes = self.emitter, self.problem.step_bytes
-        palette = np.zeros(64, np.uint8)
-        palette[0] = 1
-        for tile in range(_NUM_TILES):
-            rows, row_bytes = self.rows, 4 * TILE_COLUMNS
-            if _FIRST_A <= tile < _FIRST_B:
-                row_bytes = step_bytes
-            elif tile >= _FIRST_B:
-                rows = step_bytes // STEPS_PER_WORD
-            palette[16 + 2 * tile], palette[48 + tile] = row_bytes, rows
-        place = e.alloca(vec("i32", 16))
-        e.store(vector_literal("i32", [int(x) for x in palette.view(np.int32)]), place)
-        self._call("ldtilecfg", f"ptr {place}", "ptr")
+        step_bytes = self.problem.step_bytes
+        sums, a = (self.rows, 4 * TILE_COLUMNS), (self.rows, step_bytes)
+        b = (step_bytes // STEPS_PER_WORD, 4 * TILE_COLUMNS)
+        registers = (sums,) * _FIRST_A + (a,) * (_FIRST_B - _FIRST_A) + (b,) * (amx.NUM_TILES - _FIRST_B)
+        amx.configure(self.emitter, registers)
 
     def closing(self) -> None:
         """Hand the registers back, so that switching threads need not save them."""
-        self._call("tilerelease", "", "")
+        amx.release(self.emitter)
 
     def units(self, index: Int, panel: Panel, first: Int, last: Int) -> None:
         """One panel of columns for the pairs of tiles in `[first, last)`."""
@@ -191,19 +182,18 @@ class TileGenerator(IntegerGenerator):
         vectors = panel.num_vectors
         for i in range(_ROW_TILES):
             for j in range(vectors):
-                self._call("tilezero", f"i8 {i * _COLUMN_TILES + j}", "i8")
+                amx.clear(e, i * _COLUMN_TILES + j)
         row_bytes = STEPS_PER_WORD * TILE_COLUMNS * vectors
         self._runs(0, [t.at.a for t in tiles], b, problem.outer_steps, panel, row_bytes)
         for i in range(_ROW_TILES):
             for j in range(vectors):
                 pointer = e.gep(self.pointers["scratch"], i * self.rows * row_bytes + j * 4 * TILE_COLUMNS)
-                operands = f"i8 {i * _COLUMN_TILES + j}, ptr {pointer}, i64 {row_bytes}"
-                self._call("tilestored64", operands, "i8, ptr, i64")
+                amx.store(e, i * _COLUMN_TILES + j, pointer, row_bytes)
         for i, tile in enumerate(tiles):
             self._finish_rows(i, tile, panel, row_bytes)
 
     def _runs(
-        self, depth: int, a: Sequence[Int], b: Int, loops: Sequence[Loop], panel: Panel, row_bytes: int
+        self, depth: int, a: Sequence[Int], b: Int, loops: Sequence[StridedLoop], panel: Panel, row_bytes: int
     ) -> None:
         """The summed loops around runs from `depth` on, then the tiles of a run."""
         e, problem = self.emitter, self.problem
@@ -242,15 +232,11 @@ class TileGenerator(IntegerGenerator):
             for line in range(lines // _SHARES):
                 e.prefetch(e.gep(ahead, line * _LINE_BYTES), locality=2)
         for i, offset in enumerate(a):
-            self._load(_FIRST_A + i, e.gep(self.pointers["a"], offset), self.contraction.row.a)
+            amx.load(e, _FIRST_A + i, e.gep(self.pointers["a"], offset), self.contraction.row.a)
             for j in range(panel.num_vectors):
                 if i == 0:
-                    self._load(_FIRST_B + j, e.gep(at_b, j * 4 * TILE_COLUMNS), row_bytes)
-                operands = f"i8 {i * _COLUMN_TILES + j}, i8 {_FIRST_A + i}, i8 {_FIRST_B + j}"
-                self._call(self.operation, operands, "i8, i8, i8")
-
-    def _load(self, tile: int, pointer: Val, row_bytes: int) -> None:
-        self._call("tileloadd64", f"i8 {tile}, ptr {pointer}, i64 {row_bytes}", "i8, ptr, i64")
+                    amx.load(e, _FIRST_B + j, e.gep(at_b, j * 4 * TILE_COLUMNS), row_bytes)
+                amx.dot(e, self.operation, i * _COLUMN_TILES + j, _FIRST_A + i, _FIRST_B + j)
 
     def _finish_rows(self, number: int, tile: _Tile, panel: Panel, row_bytes: int) -> None:
         e = self.emitter
@@ -277,7 +263,3 @@ class TileGenerator(IntegerGenerator):
             e.loop(tile.skipped, self.rows, 1, lambda row, _: rows(row, 1))
 
         e.if_(e.compare("eq", tile.skipped, 0), whole, single)
-
-    def _call(self, name: str, operands: str, types: str) -> None:
-        self.emitter.declare(f"declare void @llvm.x86.{name}({types})")
-        self.emitter.line(f"call void @llvm.x86.{name}({operands})")

@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.emit.exprgen import emit_expr
-from tilewright.targets.cpu.emit.values import I64, PTR, Int, Val
+from tilewright.targets.cpu.emit.values import I64, Int, Val
+from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes, store_lanes
-from tilewright.targets.cpu.product.matrix.frame import INDEX_TYPES, Chunk, Columns, Frame
-from tilewright.targets.cpu.product.matrix.match import Axis
-from tilewright.targets.cpu.product.matrix.tiles import TILE_BYTES_PER_ROW, TILE_COLUMNS
+from tilewright.targets.cpu.product.loops import WindowLoop
+from tilewright.targets.cpu.product.matrix.frame import Chunk, Columns, Frame
+from tilewright.targets.cpu.product.matrix.tiles import TILE_COLUMNS
 
 # Rows finished together: enough to hide latencies, few enough for the registers.
 _FINISH_ROWS = 4
@@ -105,7 +106,9 @@ class Finish:
         e.loop(0, whole, _FINISH_ROWS, rows(_FINISH_ROWS))
         e.loop(whole, length, 1, rows(1))
 
-    def _output_offset(self, position: Int, work: Chunk, start: Int, step: Callable[[Axis], int]) -> Int:
+    def _output_offset(
+        self, position: Int, work: Chunk, start: Int, step: Callable[[WindowLoop], int]
+    ) -> Int:
         """Elements to an output position, counted within the chunk where there is a window."""
         e, grid = self.frame.emitter, self.frame.grid
         if not grid.has_window:
@@ -143,8 +146,7 @@ class Finish:
         operand = problem.nest.reads[problem.contraction.extra_reads[number]].operand
         step = problem.columns_extras[number]
         elements = e.add(start, j * TILE_COLUMNS * step)
-        kind = INDEX_TYPES[operand.dtype.size_bytes]
-        pointer = e.op(f"getelementptr {kind}, ptr {self.frame.extra_pointers[number]}, i64 {elements}", PTR)
+        pointer = e.moved(self.frame.extra_pointers[number], elements, operand.dtype.size_bytes)
         return load_lanes(e, operand.dtype, pointer, TILE_COLUMNS, stride=step, active=active)
 
     def fixed_reads(self, columns: Columns) -> Fixed:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import field
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import PTR, Int, Type, Val, vec
-from tilewright.targets.cpu.product.matrix.match import Axis, MatrixProblem
+from tilewright.targets.cpu.emit.values import Int, Type, Val, vec
+from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
+from tilewright.targets.cpu.product.loops import WindowLoop, digits
+from tilewright.targets.cpu.product.matrix.match import MatrixProblem
 from tilewright.targets.cpu.product.matrix.plan import Grid, MatrixPlan
-from tilewright.targets.cpu.product.matrix.tiles import TILE_BYTES_PER_ROW, TILE_COLUMNS, Block
-
-INDEX_TYPES = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
-"""LLVM's types of elements by their bytes, for addresses."""
+from tilewright.targets.cpu.product.matrix.tiles import TILE_COLUMNS, Block
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,25 +75,20 @@ class Frame:
         block = e.mul(e.udiv(position, size), plan.planes_bytes)
         return e.add(block, e.mul(e.urem(position, size), TILE_BYTES_PER_ROW))
 
-    def walk(self, position: Int, start: Int, step: Callable[[Axis], int]) -> Int:
+    def walk(self, position: Int, start: Int, step: Callable[[WindowLoop], int]) -> Int:
         """`start` plus the steps of every axis to a position counted over all of them."""
-        e, axes = self.emitter, self.problem.axes
-        total, rest = start, position
-        for number, x in enumerate(reversed(axes)):
-            is_outermost = number == len(axes) - 1
-            index = rest if is_outermost else e.urem(rest, x.extent)
-            rest = rest if is_outermost else e.udiv(rest, x.extent)
-            total = e.add(total, e.mul(index, step(x)))
-        return total
+        return self._walk(self.problem.axes, position, start, step)
 
-    def batch_offset(self, batch: Int, start: Int, step: Callable[[Axis], int]) -> Int:
+    def batch_offset(self, batch: Int, start: Int, step: Callable[[WindowLoop], int]) -> Int:
         """`start` plus the steps of the axes outside a chunk's image to one of all its images."""
-        e, axes = self.emitter, self.problem.axes[:-2]
-        total, rest = start, batch
-        for number, x in enumerate(reversed(axes)):
-            is_outermost = number == len(axes) - 1
-            total = e.add(total, e.mul(rest if is_outermost else e.urem(rest, x.extent), step(x)))
-            rest = rest if is_outermost else e.udiv(rest, x.extent)
+        return self._walk(self.problem.axes[:-2], batch, start, step)
+
+    def _walk(
+        self, axes: Sequence[WindowLoop], number: Int, start: Int, step: Callable[[WindowLoop], int]
+    ) -> Int:
+        e, total = self.emitter, start
+        for x, index in digits(e, number, axes):
+            total = e.add(total, e.mul(index, step(x)))
         return total
 
     def pointer(self, name: str, elements: Int, element_bytes: int) -> Val:
@@ -102,7 +96,7 @@ class Frame:
         e, base = self.emitter, self.pointers[name]
         if isinstance(elements, int) and elements == 0:
             return base
-        return e.op(f"getelementptr {INDEX_TYPES[element_bytes]}, ptr {base}, i64 {elements}", PTR)
+        return e.moved(base, elements, element_bytes)
 
     def block_sums(self, number: Int) -> Val:
         """Where the sums of a block of the chunk wait."""

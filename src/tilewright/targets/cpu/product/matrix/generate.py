@@ -15,16 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import I64, PTR, Int, Val
+from tilewright.targets.cpu.emit.emitter import Emitter
+from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import (
-    SYMBOL_PLACEHOLDER,
-    Kernel,
-    KernelArg,
-    name_by_content,
-    rows_operand,
-)
+from tilewright.targets.cpu.kernel import Kernel, KernelArg
+from tilewright.targets.cpu.kernel_function import kernel_function
+from tilewright.targets.cpu.product import amx
+from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
 from tilewright.targets.cpu.product.matrix import tiles
 from tilewright.targets.cpu.product.matrix.finish import Finish
 from tilewright.targets.cpu.product.matrix.frame import Chunk, Columns, Frame
@@ -32,12 +29,7 @@ from tilewright.targets.cpu.product.matrix.match import MatrixProblem
 from tilewright.targets.cpu.product.matrix.pack import pack_weights
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, phases, shift
 from tilewright.targets.cpu.product.matrix.planes import Planes
-from tilewright.targets.cpu.product.matrix.tiles import (
-    TILE_BYTES,
-    TILE_BYTES_PER_ROW,
-    TILE_COLUMNS,
-    Block,
-)
+from tilewright.targets.cpu.product.matrix.tiles import TILE_BYTES, TILE_COLUMNS, Block
 
 _Taps = list[tuple[int, int]]  # phase and positions ahead of each
 
@@ -67,24 +59,18 @@ class _Generator:
             nest.write.operand,
             *extras,
         )
-        params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-        with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
-            loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
-            self.frame.extra_pointers = tuple(loaded[3:])
+        with kernel_function(e, args, has_rows=problem.row_loop is not None) as function:
+            scratch, self.frame.extra_pointers = function.scratch, function.pointers[3:]
             self.frame.pointers = {
-                **dict(zip(("a", "b", "c"), loaded[:3], strict=True)),
+                **dict(zip(("a", "b", "c"), function.pointers[:3], strict=True)),
                 "sums": scratch,
                 "partial": e.gep(scratch, plan.sums_bytes),
                 "planes": e.gep(scratch, plan.planes_offset),
             }
-            has_rows = problem.row_loop is not None
-            self._chunk(chunk, e.load(I64, e.gep(block, 8 * len(args))) if has_rows else None)
-        symbol, text = name_by_content(e.text(), f"matrix{plan.num_products}")
-        return Kernel(
-            symbol=symbol,
-            text=text,
+            self._chunk(function.chunk, function.num_rows())
+        return function.kernel(
+            f"matrix{plan.num_products}",
             num_chunks=plan.num_chunks,
-            args=(*args, rows_operand()) if has_rows else args,
             scratch_bytes=plan.scratch_bytes,
             template=f"matrix-{plan.num_products}",
             macs=problem.contraction.num_macs,
@@ -103,11 +89,11 @@ class _Generator:
         unit_part: Int = e.urem(rest, plan.unit_parts)
         batch: Int = e.udiv(rest, plan.unit_parts) if plan.batch_parts > 1 else 0
         if plan.unit_parts * plan.batch_parts == 1:
-            panel_part = chunk
+            panel_part = chunk if plan.panel_parts > 1 else 0
         elif plan.batch_parts == 1:
             unit_part = rest
         units, end = self._asked(num_rows)
-        work = Chunk(batch, *self._part(unit_part, plan.unit_parts, units), end)
+        work = Chunk(batch, *e.piece(unit_part, plan.unit_parts, units), end)
         if num_rows is None:
             self._products(work, panel_part)
             return
@@ -143,8 +129,8 @@ class _Generator:
     def _products(self, work: Chunk, panel_part: Int) -> None:
         """The planes of a chunk, and its panels of columns."""
         e, plan = self.frame.emitter, self.frame.plan
-        first, last = self._part(panel_part, plan.panel_parts, plan.num_panels)
-        tiles.configure(e)
+        first, last = e.piece(panel_part, plan.panel_parts, plan.num_panels)
+        amx.configure(e)
         self.planes.fill(work)
         lanes = (self.frame.problem.columns - 1) % TILE_COLUMNS + 1
         full, tail = plan.num_full_panels, plan.num_tail_tiles
@@ -164,17 +150,7 @@ class _Generator:
                 )
         if tail:
             e.if_(e.compare("eq", last, plan.num_panels), lambda: self._panel(full, work, tail, lanes))
-        tiles.release(e)
-
-    def _part(self, part: Int, num_parts: int, extent: Int) -> tuple[Int, Int]:
-        """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
-        e = self.frame.emitter
-        if num_parts == 1:
-            return 0, extent
-        return (
-            e.udiv(e.mul(part, extent), num_parts),
-            e.udiv(e.mul(e.add(part, 1), extent), num_parts),
-        )
+        amx.release(e)
 
     def _panel(self, panel: Int, work: Chunk, num_tiles: int, active: int) -> None:
         e, plan = self.frame.emitter, self.frame.plan

@@ -18,44 +18,10 @@ from tilewright.records import dataclass
 from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
+from tilewright.targets.cpu.product.loops import WindowLoop
 
 # A window with more taps would make too much code: every tap is unrolled.
 _MAX_TAPS = 25
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """One axis of the grid of output positions.
-
-    `a` are the elements of A between neighbouring *input* indices, `c` and `extras` those of the result and
-    of the epilogue's operands between neighbouring output positions, `tap_b` those of B between taps.
-    Input indices outside [0, `size`) read zero. With `rows`, a run may ask for the first positions only.
-    """
-
-    extent: int
-    a: int
-    c: int
-    extras: tuple[int, ...]
-    step: int = 1
-    num_taps: int = 1
-    tap_step: int = 1
-    tap_b: int = 0
-    offset: int = 0
-    size: int = 0
-    rows: RowsOf | None = None
-
-    @property
-    def is_window(self) -> bool:
-        """Whether several taps, or padding, make input indices differ from output positions."""
-        return self.num_taps > 1
-
-    def collapses_into(self, outer: Axis) -> bool:
-        """Whether `outer` and this axis walk like one axis in every operand."""
-        if self.is_window or outer.is_window:
-            return False
-        n = self.extent
-        same = all(o == i * n for o, i in zip(outer.extras, self.extras, strict=True))
-        return outer.step * outer.a == self.step * self.a * n and outer.c == self.c * n and same
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +34,7 @@ class MatrixProblem:
     """
 
     contraction: Contraction
-    axes: tuple[Axis, ...]
+    axes: tuple[WindowLoop, ...]
     depth: int
     depth_b: int
     columns: int
@@ -125,7 +91,7 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
     if isinstance(depth, Declined):
         return depth
     names, depth_extent, depth_b = depth
-    axes: list[Axis] = []
+    axes: list[WindowLoop] = []
     start = a[1]
     steps = Layout.row_major(0) if contraction.a.view is None else Layout.row_major(len(contraction.a.view))
     layout = layouts[contraction.a.operand.key] if contraction.a.view is None else steps
@@ -148,7 +114,7 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
         if is_window:
             start -= stride * index.offset
         axes.append(
-            Axis(
+            WindowLoop(
                 extent=extents.get(position, 1),
                 a=stride,
                 c=c[0].get(position, 0),
@@ -199,7 +165,7 @@ def _depth(nest: Nest, a: dict[str, int], b: dict[str, int]) -> tuple[set[str], 
     return names, extent, step
 
 
-def _ordered(axes: Sequence[Axis], num_extras: int) -> tuple[Axis, ...] | Declined:
+def _ordered(axes: Sequence[WindowLoop], num_extras: int) -> tuple[WindowLoop, ...] | Declined:
     """Axes outermost first, those that walk as one merged; the windows last."""
     found = sorted(axes, key=lambda x: -abs(x.a * x.step))
     windows = [i for i, x in enumerate(found) if x.is_window]
@@ -207,11 +173,10 @@ def _ordered(axes: Sequence[Axis], num_extras: int) -> tuple[Axis, ...] | Declin
         return Declined("a window along an outer axis")
     if prod(x.num_taps for x in found) > _MAX_TAPS:
         return Declined(f"a window of more than {_MAX_TAPS} taps")
-    merged: list[Axis] = []
+    merged: list[WindowLoop] = []
     for x in found:
         if merged and x.collapses_into(merged[-1]):
             outer = merged.pop()
-            rows = None if outer.rows is None else outer.rows.inside(x.extent)
-            x = replace(x, extent=x.extent * outer.extent, size=0, rows=rows)
+            x = replace(x, extent=x.extent * outer.extent, size=0, rows=outer.rows_with(x))
         merged.append(x)
-    return tuple(merged) if merged else (Axis(1, 0, 0, (0,) * num_extras),)
+    return tuple(merged) if merged else (WindowLoop(1, extras=(0,) * num_extras),)

@@ -13,20 +13,20 @@ from math import prod
 
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
+from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW, TILE_ROWS
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.contraction.choose import contraction_cycles
-from tilewright.targets.cpu.product.matrix.match import Axis, MatrixProblem
+from tilewright.targets.cpu.product.loops import WindowLoop
+from tilewright.targets.cpu.product.matrix.match import MatrixProblem
 from tilewright.targets.cpu.product.matrix.tiles import (
     PRODUCTS,
     TILE_BYTES,
-    TILE_BYTES_PER_ROW,
     TILE_COLUMNS,
     TILE_DEPTH,
-    TILE_ROWS,
     Block,
     num_pieces,
 )
-from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE, Context
+from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE, Context, chunks_waited
 from tilewright.tuning import Choice
 
 TEMPLATE = "matrix"
@@ -77,18 +77,18 @@ class Grid:
     """
 
     batch: int
-    line: Axis
-    row: Axis
+    line: WindowLoop
+    row: WindowLoop
     has_window: bool
 
     @classmethod
     def of(cls, problem: MatrixProblem) -> Grid:
         """The grid of a problem."""
         if not problem.has_window:
-            unit = Axis(1, 0, 0, ())
-            return cls(1, unit, Axis(problem.num_positions, 0, 0, ()), False)
+            unit = WindowLoop(1)
+            return cls(1, unit, WindowLoop(problem.num_positions), False)
         axes = problem.axes
-        line = axes[-2] if len(axes) > 1 else Axis(1, 0, 0, (0,) * len(axes[0].extras))
+        line = axes[-2] if len(axes) > 1 else WindowLoop(1, extras=(0,) * len(axes[0].extras))
         return cls(prod(x.extent for x in axes[:-2]), line, axes[-1], True)
 
     @property
@@ -126,12 +126,12 @@ class Grid:
         return num_lines + max(shift(self.line, t) for t in range(self.line.num_taps))
 
 
-def phases(axis: Axis) -> tuple[int, ...]:
+def phases(axis: WindowLoop) -> tuple[int, ...]:
     """Remainders of input indices by the step that taps read."""
     return tuple(sorted({axis.tap_step * t % axis.step for t in range(axis.num_taps)}))
 
 
-def shift(axis: Axis, tap: int) -> int:
+def shift(axis: WindowLoop, tap: int) -> int:
     """Positions that a tap lies ahead, in its phase's plane."""
     return axis.tap_step * tap // axis.step
 
@@ -359,8 +359,8 @@ def _ranked(shape: _Shape, block: Block, l2_bytes: int) -> tuple[MatrixPlan, ...
             continue
         for panel_parts in range(1, min(first.num_panels, _MAX_PARTS // unit_parts) + 1):
             plan = _plan(shape, block, num_units, unit_parts, panel_parts)
-            waits = [-(-plan.num_chunks // p) * p for p in _USUAL_THREADS]
-            cycles = _chunk_cycles(shape, plan) * (sum(waits) / len(waits) + _LATE_SHARE)
+            waits = chunks_waited(plan.num_chunks, _USUAL_THREADS)
+            cycles = _chunk_cycles(shape, plan) * (waits + _LATE_SHARE)
             found.append((cycles, unit_parts, panel_parts, plan))
     if not found:  # more units than parts, each too large: as small as the limit allows
         return (_plan(shape, block, num_units, min(num_units, _MAX_PARTS), 1),)

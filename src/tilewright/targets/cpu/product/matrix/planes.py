@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.emit.values import Int, Val, vec
+from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes
+from tilewright.targets.cpu.product.loops import WindowLoop
 from tilewright.targets.cpu.product.matrix import tiles
 from tilewright.targets.cpu.product.matrix.frame import Chunk, Frame
-from tilewright.targets.cpu.product.matrix.match import Axis
-from tilewright.targets.cpu.product.matrix.tiles import TILE_BYTES_PER_ROW, TILE_DEPTH
+from tilewright.targets.cpu.product.matrix.tiles import TILE_DEPTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Planes:
         e.loop(0, num_lines, 1, one, nonempty=True)
         self._zeros(e.mul(num_lines, grid.pitch), 0, grid.width - grid.pitch, phase)
 
-    def _leaves(self, axis: Axis) -> bool:
+    def _leaves(self, axis: WindowLoop) -> bool:
         """Whether lines may be read that are not in the image."""
         if not axis.is_window:
             return False

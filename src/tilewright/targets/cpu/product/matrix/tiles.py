@@ -1,6 +1,6 @@
-"""The matrix unit's instructions, and the order in which a block's tiles are loaded and multiplied.
+"""Blocks of tiles on the matrix unit: the order in which they are loaded and multiplied, and bfloat16 pieces.
 
-Eight tile registers hold 16 rows of 64 bytes each: the first `rows * columns` of a block accumulate, the
+Of the unit's eight registers the first `rows * columns` of a block accumulate, the
 others hold pieces of the factors. One product takes 16 cycles and a load at least 8, so the schedule keeps
 loads at less than half of the products' time.
 """
@@ -9,18 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import TILE_BYTES as TILE_BYTES
 from tilewright.targets.cpu.arrangements import TILE_COLUMNS as TILE_COLUMNS
 from tilewright.targets.cpu.arrangements import TILE_DEPTH as TILE_DEPTH
 from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int, Val, vec, vector_literal
-
-NUM_TILES = 8
-TILE_ROWS = 16
-TILE_BYTES_PER_ROW = 64
+from tilewright.targets.cpu.emit.values import Int, Val, vec
+from tilewright.targets.cpu.product import amx
+from tilewright.targets.cpu.product.amx import NUM_TILES, TILE_BYTES_PER_ROW, TILE_ROWS
 
 # Which pieces of A and B are multiplied, by the number of products: a float32 is the sum of its bfloat16
 # pieces up to 2^-8 of it for one, 2^-17 for two, 2^-26 for three; products below that are left out. The
@@ -50,45 +46,30 @@ class Block:
         return TILE_ROWS * self.rows
 
 
-def configure(e: Emitter) -> None:
-    """Give every tile register 16 rows of 64 bytes. Registers start as zero."""
-    palette = np.zeros(64, np.uint8)
-    palette[0] = 1
-    palette[16 : 16 + 2 * NUM_TILES : 2] = TILE_BYTES_PER_ROW
-    palette[48 : 48 + NUM_TILES] = TILE_ROWS
-    place = e.alloca(vec("i32", 16))
-    e.store(vector_literal("i32", [int(x) for x in palette.view(np.int32)]), place)
-    _call(e, "ldtilecfg", f"ptr {place}", "ptr")
-
-
-def release(e: Emitter) -> None:
-    """Hand the tile registers back, so that switching threads need not save them."""
-    _call(e, "tilerelease", "", "")
-
-
 def load_sums(e: Emitter, block: Block, pointer: Val) -> None:
     """The block's sums as `store_sums` left them."""
-    _move_sums(e, "tileloadd64", block, pointer)
+    _move_sums(e, amx.load, block, pointer)
 
 
 def store_sums(e: Emitter, block: Block, pointer: Val) -> None:
     """The block's sums as one row-major float32 matrix."""
-    _move_sums(e, "tilestored64", block, pointer)
+    _move_sums(e, amx.store, block, pointer)
 
 
-def _move_sums(e: Emitter, name: str, block: Block, pointer: Val) -> None:
+def _move_sums(
+    e: Emitter, move: Callable[[Emitter, int, Val, int], None], block: Block, pointer: Val
+) -> None:
     pitch = block.columns * TILE_BYTES_PER_ROW
     for i in range(block.rows):
         for j in range(block.columns):
             at = e.gep(pointer, i * TILE_ROWS * pitch + j * TILE_BYTES_PER_ROW)
-            tile = i * block.columns + j
-            _call(e, name, f"i8 {tile}, ptr {at}, i64 {pitch}", "i8, ptr, i64")
+            move(e, i * block.columns + j, at, pitch)
 
 
 def clear_sums(e: Emitter, block: Block) -> None:
     """Zero in every sum."""
     for tile in range(block.rows * block.columns):
-        _call(e, "tilezero", f"i8 {tile}", "i8")
+        amx.clear(e, tile)
 
 
 def multiply(
@@ -118,11 +99,10 @@ def multiply(
             held[register] = wanted
             side, piece, index = wanted
             pointer = a_tile(piece, index) if side == "a" else b_tile(piece, index)
-            operands = f"i8 {register}, ptr {pointer}, i64 {TILE_BYTES_PER_ROW}"
-            _call(e, "tileloadd64", operands, "i8, ptr, i64")
+            amx.load(e, register, pointer, TILE_BYTES_PER_ROW)
         a, b = (next(r for r, tile in held.items() if tile == wanted) for wanted in needed)
         sums = needed[0][2] * block.columns + needed[1][2]
-        _call(e, "tdpbf16ps", f"i8 {sums}, i8 {a}, i8 {b}", "i8, i8, i8")
+        amx.dot(e, "tdpbf16ps", sums, a, b)
 
 
 _Tile = tuple[str, int, int]  # factor, piece, row or column
@@ -139,11 +119,6 @@ def _order(block: Block, num_products: int) -> list[tuple[tuple[int, int], int, 
     if block.rows == block.columns or num_products == 1:
         return [(pq, i, j) for pq in products for i, j in tiles]
     return [(pq, i, j) for i, j in tiles for pq in products]
-
-
-def _call(e: Emitter, name: str, operands: str, types: str) -> None:
-    e.declare(f"declare void @llvm.x86.{name}({types})")
-    e.line(f"call void @llvm.x86.{name}({operands})")
 
 
 def split(e: Emitter, low: Val, high: Val, count: int) -> list[Val]:

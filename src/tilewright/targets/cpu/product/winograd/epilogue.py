@@ -8,11 +8,10 @@ from dataclasses import field
 from tilewright.records import dataclass
 from tilewright.targets.cpu.emit.emitter import Emitter
 from tilewright.targets.cpu.emit.exprgen import emit_expr
-from tilewright.targets.cpu.emit.values import PTR, Int, Val
+from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes, store_lanes
-from tilewright.targets.cpu.product.winograd.match import Steps, WinogradProblem
-
-_INDEX_TYPES = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
+from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.winograd.match import WinogradProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +26,26 @@ class TileIndex:
     def offset(self, e: Emitter, start: Int, problem: WinogradProblem, operand: str, read: int = 0) -> Int:
         """Elements from the start of an operand (a, c, or the `read`-th extra) to this tile."""
         total = start
-        dims = (problem.rows.step, problem.columns.step, *(x.step for x in problem.batch))
-        for index, steps in zip((self.row, self.column, *self.batch), dims, strict=True):
-            total = e.add(total, e.mul(index, _step(steps, operand, read)))
+        loops = (problem.rows, problem.columns, *problem.batch)
+        for index, loop in zip((self.row, self.column, *self.batch), loops, strict=True):
+            total = e.add(total, e.mul(index, _step(loop, operand, read)))
         if problem.groups is not None:
-            total = e.add(total, e.mul(self.group, _step(problem.groups.step, operand, read)))
+            total = e.add(total, e.mul(self.group, _step(problem.groups, operand, read)))
         return total
 
 
-def _step(steps: Steps, operand: str, read: int) -> int:
+def _step(loop: StridedLoop, operand: str, read: int) -> int:
     match operand:
         case "a":
-            return steps.a
+            return loop.a
         case "c":
-            return steps.c
-    return steps.extras[read]
+            return loop.c
+    return loop.extras[read]
 
 
 def element_pointer(e: Emitter, base: Val, elements: Int, element_bytes: int = 4) -> Val:
-    """`base` moved by elements; not `inbounds`, since a padded tile may begin before its tensor."""
-    if isinstance(elements, int) and elements == 0:
-        return base
-    return e.op(f"getelementptr {_INDEX_TYPES[element_bytes]}, ptr {base}, i64 {elements}", PTR)
+    """`base` moved by elements, if it is moved at all."""
+    return base if isinstance(elements, int) and elements == 0 else e.moved(base, elements, element_bytes)
 
 
 @dataclass(slots=True)
@@ -82,13 +79,13 @@ class Epilogue:
         dtype = nest.write.operand.dtype
         start = self.at.offset(e, e.add(self.channel, problem.c_offset), problem, "c")
         base = element_pointer(e, self.output, start, dtype.size_bytes)
-        within = row * problem.rows.step.c + column * problem.columns.step.c
+        within = row * problem.rows.c + column * problem.columns.c
         store_lanes(e, dtype, value, e.gep(base, within * dtype.size_bytes), active=self.active)
 
     def _read(self, number: int, row: int, column: int) -> Val:
         e, problem = self.emitter, self.problem
-        row_step, column_step = problem.rows.step.extras[number], problem.columns.step.extras[number]
-        channel_step = problem.outputs.step.extras[number]
+        row_step, column_step = problem.rows.extras[number], problem.columns.extras[number]
+        channel_step = problem.outputs.extras[number]
         key = (number, row if row_step else 0, column if column_step else 0)
         if key not in self._loaded:
             operand = problem.nest.reads[problem.contraction.extra_reads[number]].operand

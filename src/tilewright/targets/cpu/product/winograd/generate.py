@@ -18,20 +18,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import I64, PTR, Bool, Int, Type, Val, vec
+from tilewright.targets.cpu.emit.emitter import Emitter
+from tilewright.targets.cpu.emit.values import Bool, Int, Type, Val, vec
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import (
-    SYMBOL_PLACEHOLDER,
-    Kernel,
-    KernelArg,
-    name_by_content,
-    rows_operand,
-)
+from tilewright.targets.cpu.kernel import Kernel, KernelArg
+from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes
 from tilewright.targets.cpu.product.contraction.tiling import RowTile
+from tilewright.targets.cpu.product.loops import digits
 from tilewright.targets.cpu.product.winograd.epilogue import Epilogue, TileIndex, element_pointer
-from tilewright.targets.cpu.product.winograd.match import WinogradProblem
+from tilewright.targets.cpu.product.winograd.match import WinogradProblem, tiles_along
 from tilewright.targets.cpu.product.winograd.pack import pack_weights
 from tilewright.targets.cpu.product.winograd.plan import WinogradPlan
 from tilewright.targets.cpu.product.winograd.transform import (
@@ -92,25 +88,19 @@ class _Generator:
             nest.write.operand,
             *extras,
         )
-        params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-        with e.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
-            loaded = [e.load(PTR, e.gep(block, 8 * i)) for i in range(len(args))]
-            self.extra_pointers = tuple(loaded[3:])
+        with kernel_function(e, args, has_rows=problem.row_loop is not None) as function:
+            scratch, self.extra_pointers = function.scratch, function.pointers[3:]
             self.pointers = {
-                **dict(zip(("a", "b", "c"), loaded[:3], strict=True)),
+                **dict(zip(("a", "b", "c"), function.pointers[:3], strict=True)),
                 "v": scratch,
                 "m": e.gep(scratch, plan.m_offset * _FLOAT_BYTES),
                 "patch": e.gep(scratch, plan.patch_offset * _FLOAT_BYTES),
             }
-            has_rows = problem.row_loop is not None
-            self._chunk(chunk, e.load(I64, e.gep(block, 8 * len(args))) if has_rows else None)
-        symbol, text = name_by_content(e.text(), f"winograd{plan.tile}")
+            self._chunk(function.chunk, function.num_rows())
         rows = max(t.rows for t in plan.row_tiles)
-        return Kernel(
-            symbol=symbol,
-            text=text,
+        return function.kernel(
+            f"winograd{plan.tile}",
             num_chunks=plan.num_chunks,
-            args=(*args, rows_operand()) if has_rows else args,
             scratch_bytes=plan.scratch_bytes,
             template=f"winograd-{plan.tile}",
             macs=problem.contraction.num_macs,
@@ -128,8 +118,8 @@ class _Generator:
         if plan.num_blocks == 1:
             block = 0
             part = chunk if self.problem.groups is None else part
-        first, last = self._part(block, plan.num_blocks, plan.num_tiles)
-        first_panel, last_panel = self._part(part, plan.panel_parts, plan.panels.num_panels)
+        first, last = e.piece(block, plan.num_blocks, plan.num_tiles)
+        first_panel, last_panel = e.piece(part, plan.panel_parts, plan.panels.num_panels)
         row_loop = self.problem.row_loop
         if row_loop is None or num_rows is None:
             self._block(first, last, first_panel, last_panel)
@@ -158,26 +148,14 @@ class _Generator:
                 lambda: self._panel(panels.num_full, panels.tail_vectors, panels.tail, first, last),
             )
 
-    def _part(self, part: Int, num_parts: int, extent: int) -> tuple[Int, Int]:
-        """Bounds of the `part`-th of `num_parts` nearly equal pieces of `extent`."""
-        e = self.emitter
-        return (
-            e.udiv(e.mul(part, extent), num_parts),
-            e.udiv(e.mul(e.add(part, 1), extent), num_parts),
-        )
-
     def _tile(self, number: Int) -> TileIndex:
         e, problem, tile = self.emitter, self.problem, self.plan.tile
-        columns, rows = problem.columns.num_tiles(tile), problem.rows.num_tiles(tile)
+        columns, rows = tiles_along(problem.columns, tile), tiles_along(problem.rows, tile)
         rest = e.udiv(number, columns)
         column = e.mul(e.urem(number, columns), tile)
         row = e.mul(e.urem(rest, rows) if problem.batch else rest, tile)
         rest = e.udiv(rest, rows)
-        indices: list[Int] = []
-        for position, x in enumerate(reversed(problem.batch)):
-            is_outermost = position == len(problem.batch) - 1
-            indices.append(rest if is_outermost else e.urem(rest, x.extent))
-            rest = e.udiv(rest, x.extent)
+        indices = [index for _, index in digits(e, rest, problem.batch)]
         return TileIndex(row, column, tuple(reversed(indices)), self.group)
 
     def _all(self, conditions: Sequence[Bool]) -> Bool:
@@ -238,7 +216,7 @@ class _Generator:
             base = self._pointer(self.pointers["a"], e.add(a, channel), size_bytes)
 
             def load(row: int, column: int) -> Val:
-                elements = row * self.problem.rows.step.a + column * self.problem.columns.step.a
+                elements = row * self.problem.rows.a + column * self.problem.columns.a
                 return load_lanes(
                     e, operand.dtype, e.gep(base, elements * size_bytes), self.lanes, active=active
                 )
@@ -262,10 +240,10 @@ class _Generator:
             base = e.add(a, channel)
 
             def copy_row(i: Int, _: Sequence[Val]) -> None:
-                source = e.add(base, e.mul(i, problem.rows.step.a))
+                source = e.add(base, e.mul(i, problem.rows.a))
 
                 def copy(j: Int, _: Sequence[Val]) -> None:
-                    at = e.add(source, e.mul(j, problem.columns.step.a))
+                    at = e.add(source, e.mul(j, problem.columns.a))
                     pointer = self._pointer(self.pointers["a"], at, operand.dtype.size_bytes)
                     value = load_lanes(e, operand.dtype, pointer, self.lanes, active=active)
                     e.store(value, self._pointer(patch, e.mul(e.add(e.mul(i, size), j), self.lanes)))

@@ -11,40 +11,7 @@ from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.kernel import Declined, Layouts
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Elements that one step of a dim moves in the input, the weights, the output, the extra reads."""
-
-    a: int
-    b: int
-    c: int
-    extras: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ImageAxis:
-    """One axis the window moves along: input index = output position + tap + `offset`, in [0, `size`)."""
-
-    extent: int
-    offset: int
-    size: int
-    step: Steps
-    tap_b: int
-
-    def num_tiles(self, tile: int) -> int:
-        """Output tiles, the last one perhaps clipped."""
-        return -(-self.extent // tile)
-
-
-@dataclass(frozen=True, slots=True)
-class Channels:
-    """A dim of channels and its steps."""
-
-    extent: int
-    step: Steps
-    rows: RowsOf | None = None
+from tilewright.targets.cpu.product.loops import StridedLoop, WindowLoop
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,12 +22,12 @@ class WinogradProblem:
     """
 
     contraction: Contraction
-    rows: ImageAxis
-    columns: ImageAxis
-    batch: tuple[Channels, ...]
-    groups: Channels | None
-    inputs: Channels
-    outputs: Channels
+    rows: WindowLoop
+    columns: WindowLoop
+    batch: tuple[StridedLoop, ...]
+    groups: StridedLoop | None
+    inputs: StridedLoop
+    outputs: StridedLoop
     a_offset: int
     b_offset: int
     c_offset: int
@@ -88,7 +55,12 @@ class WinogradProblem:
 
     def num_tiles(self, tile: int) -> int:
         """Output tiles of all images."""
-        return self.num_batch * self.rows.num_tiles(tile) * self.columns.num_tiles(tile)
+        return self.num_batch * tiles_along(self.rows, tile) * tiles_along(self.columns, tile)
+
+
+def tiles_along(loop: StridedLoop, tile: int) -> int:
+    """Output tiles of so many positions, the last one perhaps clipped."""
+    return -(-loop.extent // tile)
 
 
 def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
@@ -133,35 +105,45 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
     rows_of = {d.name: d.rows for d in nest.dims}
     reads = [matched_walk(nest.reads[i], layouts) for i in contraction.extra_reads]
 
-    def steps(name: str) -> Steps:
-        return Steps(
-            a[0].get(name, 0), b[0].get(name, 0), c[0].get(name, 0), tuple(r[0].get(name, 0) for r in reads)
-        )
+    def loop(name: str) -> StridedLoop:
+        moved = (a[0].get(name, 0), b[0].get(name, 0), c[0].get(name, 0))
+        extras = tuple(r[0].get(name, 0) for r in reads)
+        return StridedLoop(extents[name], *moved, extras, name, rows_of[name])
 
-    if steps(channel).a != 1:
+    if loop(channel).a != 1:
         return Declined("input channels are not contiguous")
-    if any(steps(name).b for name in (*batch, *(p for _, p, _ in pairs))):
+    if any(loop(name).b for name in (*batch, *(p for _, p, _ in pairs))):
         return Declined("weights that differ between positions")
-    if any(steps(name).b != extents[vector] * steps(vector).b for name in groups):
+    if any(loop(name).b != extents[vector] * loop(vector).b for name in groups):
         return Declined("weights of groups that do not lie one behind the other")
-    if not all(steps(p).a == steps(t).a and not steps(t).c for _, p, t in pairs):
+    if not all(loop(p).a == loop(t).a and not loop(t).c for _, p, t in pairs):
         return Declined("the window's positions and taps move differently")
-    axes: list[ImageAxis] = []
+    axes: list[WindowLoop] = []
     for axis, position, tap in pairs:
         index = access.index[axis]
         assert isinstance(index, Affine)
+        at, size = loop(position), access.shape[axis]
         axes.append(
-            ImageAxis(extents[position], index.offset, access.shape[axis], steps(position), steps(tap).b)
+            WindowLoop(
+                at.extent,
+                at.a,
+                c=at.c,
+                extras=at.extras,
+                num_taps=NUM_TAPS,
+                tap_b=loop(tap).b,
+                offset=index.offset,
+                size=size,
+            )
         )
-    rows, columns = sorted(axes, key=lambda x: -abs(x.step.a))
+    rows, columns = sorted(axes, key=lambda x: -abs(x.a))
     return WinogradProblem(
         contraction=contraction,
         rows=rows,
         columns=columns,
-        batch=tuple(Channels(extents[name], steps(name), rows_of[name]) for name in batch),
-        groups=Channels(extents[groups[0]], steps(groups[0])) if groups else None,
-        inputs=Channels(extents[channel], steps(channel)),
-        outputs=Channels(extents[vector], steps(vector)),
+        batch=tuple(map(loop, batch)),
+        groups=loop(groups[0]) if groups else None,
+        inputs=loop(channel),
+        outputs=loop(vector),
         a_offset=a[1],
         b_offset=b[1],
         c_offset=c[1],

@@ -18,8 +18,8 @@ def pack_weights(problem: WinogradProblem, transform: Transform, panels: Panels)
     strides = (
         problem.rows.tap_b,
         problem.columns.tap_b,
-        problem.inputs.step.b,
-        problem.outputs.step.b,
+        problem.inputs.b,
+        problem.outputs.b,
     )
     weight = np.array(transform.weight, np.float64).tolist()
     arrangement = WinogradPanels(

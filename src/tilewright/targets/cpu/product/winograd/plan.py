@@ -27,6 +27,7 @@ from tilewright.targets.cpu.product.winograd.match import WinogradProblem
 from tilewright.targets.cpu.template import (
     COLD_BYTES_PER_CYCLE,
     Context,
+    chunks_waited,
     operand_bytes,
     overlapped,
     transfer_cycles,
@@ -191,8 +192,8 @@ def _ranked(shape: Shape, isa: Isa) -> tuple[tuple[float, int, int], ...]:
             chunk = _compute_cycles(shape, plan, parts)
             chunk += _weight_cycles(shape, plan, parts, COLD_BYTES_PER_CYCLE, isa)
             chunks = num_blocks * shape.num_groups * parts
-            waits = [-(-chunks // p) * p for p in _USUAL_THREADS]
-            cycles = chunk * (sum(waits) / len(waits) + _LATE_SHARE) + chunks * _CHUNK_CYCLES
+            waits = chunks_waited(chunks, _USUAL_THREADS)
+            cycles = chunk * (waits + _LATE_SHARE) + chunks * _CHUNK_CYCLES
             found.append((cycles, num_blocks, parts))
     return tuple(sorted(found))
 
