@@ -6,8 +6,6 @@ import functools
 import hashlib
 from dataclasses import replace
 
-import llvmlite.binding as llvm
-
 from tilewright.errors import UsageError
 from tilewright.hardware.host import host_instructions, host_machine
 from tilewright.hardware.instruction_sets import (
@@ -64,7 +62,6 @@ class Isa:
     preferred_accumulators: int
     caches: CacheSizes
     runs_on_host: bool
-    has_fma: bool = True
     fmas_per_cycle: float = 2.0  # of the widest vectors; cores whose pipes are narrower take one
 
     @property
@@ -133,27 +130,9 @@ class Isa:
         return rows
 
     @property
-    def max_vectors(self) -> int:
-        """Widest tile, in vectors, that still leaves registers for one row of accumulators."""
-        return max(n for n in range(1, self.num_vector_registers) if self.fits(1, n))
-
-    @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
         """Register tiles (rows, vectors) with the preferred number of accumulators, best measured first."""
         return _REGISTER_USE[self.vectors].tiles
-
-    def target_machine(self, *, opt_level: int = 2, jit: bool = False) -> llvm.TargetMachine:
-        """LLVM's code generator for this instruction set; `jit` when the code runs in this process."""
-        initialize_llvm()
-        target = llvm.Target.from_triple(self.triple)
-        return target.create_target_machine(
-            cpu=self.cpu,
-            features=self.features,
-            opt=opt_level,
-            reloc="pic",
-            codemodel="jitdefault" if jit else "default",
-            jit=jit,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,14 +151,6 @@ _REGISTER_USE = {
     "neon": _RegisterUse(1, 24, ((8, 3), (12, 2), (6, 4), (24, 1))),
 }
 ISA_NAMES = tuple(known.name for known in INSTRUCTION_SETS)
-
-
-@functools.cache
-def initialize_llvm() -> None:
-    """Register every code generator in the llvmlite wheel; cheap after the first call."""
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
-    llvm.initialize_native_asmparser()
 
 
 def isa_of(machine: Machine, name: str | None = None) -> Isa:

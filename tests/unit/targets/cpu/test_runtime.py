@@ -12,15 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.pool_kernels import COUNT, executor, in_threads
+from tests.support.pool_kernels import executor, in_threads
 
 from tilewright.errors import InternalError, UsageError
-from tilewright.targets.cpu.emit.cache import ObjectCache
-from tilewright.targets.cpu.emit.codegen import CompileJob
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.runtime import executor as runtime
 from tilewright.targets.cpu.runtime import pool_ir
-from tilewright.targets.cpu.runtime.executor import Executor
 from tilewright.targets.cpu.runtime.main_code import (
     ArgRef,
     HostCall,
@@ -28,7 +25,6 @@ from tilewright.targets.cpu.runtime.main_code import (
     LaunchGroup,
     Stage,
     build_main,
-    compile_main,
 )
 
 
@@ -306,14 +302,3 @@ def test_profiled_runs_time_every_step() -> None:
     assert times[2].duration_ns < elapsed_ns
     with pytest.raises(UsageError, match="profile=True"):
         executor([Launch("busy", 1, (ArgRef(1),))], 1).run_profiled([short.ctypes.data])
-
-
-def test_a_main_and_its_kernels_compile_in_one_batch_that_is_cached(tmp_path: Path) -> None:
-    isa, cache = host_isa(), ObjectCache(tmp_path)
-    counts = np.zeros(8, np.int64)
-    main = build_main([Launch("count", 8, (ArgRef(1),))], isa)
-    for _ in range(2):
-        library = compile_main(main, [CompileJob(COUNT), CompileJob(COUNT)], isa, cache=cache)
-        Executor(main, library, num_threads=2).run([counts.ctypes.data])
-    assert counts.tolist() == [2] * 8
-    assert len(cache.entries()) == 2

@@ -29,7 +29,7 @@ MATHEMATICAL = sorted(
 # Largest error allowed, in units of the last place. Floats that are computed in double round once.
 MAX_ULP_32 = {
     "exp": 0.9, "expm1": 1.5, "log": 1.0, "log1p": 1.6, "tanh": 1.5, "sigmoid": 2.4, "erf": 1.2,
-    "softplus": 2.0, "rsqrt": 1.5,
+    "softplus": 2.0,
 }  # fmt: skip
 ROUNDED_ONCE_ULP = 0.501
 MAX_ULP_64 = 3.0
@@ -86,8 +86,6 @@ def reference(name: str, x: Array) -> Array:
         x = x.astype(np.float64 if x.dtype == np.float32 else np.longdouble)
         if name == "softplus":
             return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
-        if name == "rsqrt":
-            return 1 / np.sqrt(x)
         if name == "erf":
             x = x.astype(np.float64)
         return np.asarray(FUNCTIONS[name].numpy(x))
@@ -114,7 +112,7 @@ def test_the_table_covers_every_float_function_that_is_not_plain_arithmetic() ->
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", [*MATHEMATICAL, "softplus", "rsqrt"])
+@pytest.mark.parametrize("name", [*MATHEMATICAL, "softplus"])
 def test_float32_error_over_the_whole_range(name: str) -> None:
     x = all_magnitudes(step=4093)
     error = ulp_errors(evaluate(name, x), reference(name, x))
@@ -124,7 +122,7 @@ def test_float32_error_over_the_whole_range(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*MATHEMATICAL, "softplus", "rsqrt"])
+@pytest.mark.parametrize("name", [*MATHEMATICAL, "softplus"])
 def test_float32_error_over_a_dense_sweep(name: str) -> None:
     x = all_magnitudes(step=211)
     error = ulp_errors(evaluate(name, x), reference(name, x))

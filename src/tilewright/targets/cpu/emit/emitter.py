@@ -202,12 +202,6 @@ class Emitter(LaneOps):
                 return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
         return self.op(f"sdiv i64 {a}, {b}", I64)
 
-    def srem(self, a: Int, b: Int) -> Int:
-        """Remainder with the sign of `a`."""
-        if isinstance(a, int) and isinstance(b, int):
-            return abs(a) % abs(b) * (-1 if a < 0 else 1)
-        return self.op(f"srem i64 {a}, {b}", I64)
-
     def udiv(self, a: Int, b: Int) -> Int:
         """Quotient of two non-negative indices."""
         if isinstance(b, int):
@@ -372,11 +366,6 @@ class Emitter(LaneOps):
         """Ask for the cache line at `pointer`; `locality` 3 keeps it in every level."""
         self.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.line(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(write)}, i32 {locality}, i32 1)")
-
-    def readcyclecounter(self) -> Val:
-        """The processor's time-stamp counter."""
-        self.declare("declare i64 @llvm.readcyclecounter()")
-        return self.op("call i64 @llvm.readcyclecounter()", I64)
 
 
 _COMPARE: dict[str, Callable[[int, int], bool]] = {

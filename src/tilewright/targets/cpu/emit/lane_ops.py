@@ -145,14 +145,6 @@ class LaneOps(ModuleText):
         """Smaller value, NaN if either is; the sign of a zero is free."""
         return self._function_of("minimum", "nsz", a, b)
 
-    def maxnum(self, a: Operand, b: Operand) -> Val:
-        """Larger value, ignoring a NaN on one side."""
-        return self._function_of("maxnum", "nsz", a, b)
-
-    def minnum(self, a: Operand, b: Operand) -> Val:
-        """Smaller value, ignoring a NaN on one side."""
-        return self._function_of("minnum", "nsz", a, b)
-
     def sqrt(self, a: Val) -> Val:
         """Square root, correctly rounded."""
         return self._function_of("sqrt", "", a)
@@ -322,15 +314,3 @@ class LaneOps(ModuleText):
         return self.bitcast(self.cast("trunc", kept, "i16"), value.type.with_element("bfloat"))
 
     # Reductions over lanes.
-
-    def reduce_fadd(self, value: Val) -> Val:
-        """Sum of all lanes."""
-        return self.reduce(value, self.fadd)
-
-    def reduce_fmax(self, value: Val) -> Val:
-        """Largest lane, NaN if any is."""
-        return self.reduce(value, self.maximum)
-
-    def reduce_fmin(self, value: Val) -> Val:
-        """Smallest lane, NaN if any is."""
-        return self.reduce(value, self.minimum)

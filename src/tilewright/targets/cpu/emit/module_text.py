@@ -137,12 +137,6 @@ class ModuleText:
             return None
         return self.op(text, result)
 
-    def call_value(self, name: str, args: Sequence[Val], result: Type, *, declare: bool = True) -> Val:
-        """`call` of a function that returns a value."""
-        value = self.call(name, args, result, declare=declare)
-        assert value is not None
-        return value
-
     def intrinsic(self, name: str, type: Type, args: Sequence[Val], *, flags: str = "") -> Val:
         """`llvm.<name>.<type>` where the result and all arguments have the one `type`."""
         return self.op(self._intrinsic_call(name, type, args, flags), type)
@@ -176,15 +170,6 @@ class ModuleText:
         name = f"@table{len(self._globals)}"
         self._globals[name] = body
         return Val(name, PTR)
-
-    def global_buffer(
-        self, name: str, size_bytes: int, *, align_bytes: int = 64, linkage: str = "internal"
-    ) -> Val:
-        """A zeroed writable buffer owned by the module."""
-        self._globals["@" + name] = (
-            f"{linkage} global [{size_bytes} x i8] zeroinitializer, align {align_bytes}"
-        )
-        return Val("@" + name, PTR)
 
     def alloca(self, type: Type, count: int = 1, *, align_bytes: int = 64) -> Val:
         """Stack space of the open function, reserved once on entry wherever this is called."""

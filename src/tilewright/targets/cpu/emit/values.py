@@ -80,7 +80,7 @@ def vec(element: str, lanes: int = 1) -> Type:
     return Type(element, lanes)
 
 
-FLOAT, DOUBLE, HALF, BFLOAT = vec("float"), vec("double"), vec("half"), vec("bfloat")
+FLOAT, DOUBLE = vec("float"), vec("double")
 I1, I8, I16, I32, I64, PTR = vec("i1"), vec("i8"), vec("i16"), vec("i32"), vec("i64"), vec("ptr")
 
 

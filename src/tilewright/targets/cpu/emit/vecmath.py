@@ -147,11 +147,6 @@ def reciprocal(e: Emitter, x: Val) -> Val:
     return e.fdiv(1.0, x)
 
 
-def rsqrt(e: Emitter, x: Val) -> Val:
-    """1 / sqrt(x), both steps correctly rounded."""
-    return e.fdiv(1.0, e.sqrt(x))
-
-
 def sign(e: Emitter, x: Val) -> Val:
     """-1, 0 or 1; a zero keeps no sign, NaN stays NaN (as numpy)."""
     nonzero = e.select(e.fcmp("une", x, 0.0), e.copysign(1.0, x), e.constant(x.type, 0.0))

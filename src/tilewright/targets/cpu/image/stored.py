@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tilewright.ir.graph import Graph, Node
     from tilewright.options import Options
     from tilewright.program import Program
-    from tilewright.targets.cpu.lower.storage import Weights
+    from tilewright.targets.cpu.image.code import CpuCode
 
 Array = np.ndarray[Any, Any]
 
@@ -40,20 +40,10 @@ MAX_STEPS = 1 << 24
 """Of a main: more than any model has."""
 
 
-class GeneratedCode(Protocol):
-    """What is kept of `CpuCode`."""
-
-    @property
-    def program(self) -> Program: ...  # noqa: D102
-
-    @property
-    def images(self) -> Sequence[tuple[CpuImage, Weights]]: ...  # noqa: D102
-
-
 class CpuStore:
     """See `CodeStore`. The code is trusted; its tables are checked against each other and the model."""
 
-    def pack(self, code: GeneratedCode) -> tuple[StoredCode, ...]:
+    def pack(self, code: CpuCode) -> tuple[StoredCode, ...]:
         """The code of every instruction set that was asked for."""
         from tilewright.targets.cpu.image.packed_code import packed_image
 

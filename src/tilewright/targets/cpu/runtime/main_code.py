@@ -317,20 +317,6 @@ def link_main(
     return load_main(main, objects, cache=cache)
 
 
-def compile_main(
-    main: MainCode,
-    kernels: Sequence[CompileJob],
-    isa: CodeTarget,
-    *,
-    cache: ObjectCache | None = None,
-    num_processes: int = 1,
-) -> JitLibrary:
-    """Compile a main and the texts of its kernels in one batch (equal texts once), and load them."""
-    jobs = [*dict.fromkeys(kernels), CompileJob(main.ir_text)]
-    objects = compile_objects(jobs, isa, cache=cache, num_processes=num_processes)
-    return load_main(main, objects, cache=cache)
-
-
 def load_main(
     main: MainCode,
     objects: Sequence[bytes],

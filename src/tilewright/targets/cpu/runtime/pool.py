@@ -87,7 +87,6 @@ class RuntimeCode:
     """Entry points of the runtime in this process."""
 
     library: JitLibrary
-    uses_futex: bool
     worker: Callable[[int, int], int]
     run: Callable[[int | None, int, int, int, int | None], int]
     fill_args: Callable[[int, int, int, int], None]
@@ -136,7 +135,6 @@ def _load_runtime(use_futex: bool, cache: ObjectCache | None, compiled: bytes | 
     pointer, i64, i32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     return RuntimeCode(
         library=library,
-        uses_futex=use_futex,
         worker=ctypes.CFUNCTYPE(i32, pointer, i64)(library["tw_worker"]),
         run=ctypes.CFUNCTYPE(i32, *[pointer] * 5)(library["tw_run"]),
         fill_args=ctypes.CFUNCTYPE(None, pointer, i64, pointer, pointer)(library["tw_fill_args"]),

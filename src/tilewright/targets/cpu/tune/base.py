@@ -16,11 +16,9 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.steps import TuningInfo
-from tilewright.targets.cpu.image.image import CpuImage
-from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.lower.lowered import LoweredModel, LoweredPartition
+from tilewright.targets.cpu.image.code import CpuCode
+from tilewright.targets.cpu.lower.lowered import LoweredPartition
 from tilewright.targets.cpu.lower.storage import Arrangements
-from tilewright.targets.cpu.runtime.executable import CpuExecutable
 from tilewright.targets.cpu.tune.context import context_on
 from tilewright.tuning import TunedPlan, TuningDatabase
 from tilewright.tuning.observation import PlanContext
@@ -34,27 +32,6 @@ TOLERANCES: Mapping[Accuracy, float] = {"strict": 1e-5, "default": 1e-4, "relaxe
 """Errors of outputs, over their largest magnitude, that another way to compute the same may make."""
 
 
-class GeneratedCode(Protocol):
-    """What tuning needs of `CpuCode`."""
-
-    @property
-    def program(self) -> Program: ...  # noqa: D102
-
-    @property
-    def isa(self) -> Isa: ...  # noqa: D102
-
-    @property
-    def lowered(self) -> LoweredModel: ...  # noqa: D102
-
-    @property
-    def image(self) -> CpuImage: ...  # noqa: D102
-
-    @property
-    def weight_bytes(self) -> int: ...  # noqa: D102
-
-    def load(self, num_threads: int | None) -> CpuExecutable: ...  # noqa: D102
-
-
 class Generator(Protocol):
     """What tuning needs of `CpuTarget`."""
 
@@ -65,7 +42,7 @@ class Generator(Protocol):
         profile: bool = False,
         arrangements: Arrangements | None = None,
         lowering: LoweredPartition | None = None,
-    ) -> GeneratedCode: ...
+    ) -> CpuCode: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +50,7 @@ class ModelTuner(ABC):
     """Searches ways to make one model, and keeps what it finds; `plain` is what the estimates made of it."""
 
     target: Generator
-    plain: GeneratedCode
+    plain: CpuCode
     database: TuningDatabase
 
     @property
@@ -105,7 +82,7 @@ class ModelTuner(ABC):
         """Search and keep what is found; without `afresh` earlier measurements count."""
 
 
-def database_of(code: GeneratedCode) -> TuningDatabase:
+def database_of(code: CpuCode) -> TuningDatabase:
     """The database in the cache that a program's options name."""
     options = code.program.options
     return TuningDatabase.in_folder(

@@ -16,11 +16,12 @@ from tilewright.hardware.probe import num_threads_default, resolve_threads
 from tilewright.ir.fuse import FusedNodes
 from tilewright.partition.form import Form
 from tilewright.records import dataclass
+from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import LoweredModel
 from tilewright.targets.cpu.lower.storage import Arrangements
 from tilewright.targets.cpu.repeats import Repeats
-from tilewright.targets.cpu.tune.base import MAX_WEIGHT_BYTES, TOLERANCES, GeneratedCode, Generator
+from tilewright.targets.cpu.tune.base import MAX_WEIGHT_BYTES, TOLERANCES, Generator
 from tilewright.targets.cpu.tune.form_sites import FormSites
 from tilewright.targets.cpu.tune.measuring import packed
 from tilewright.tuning.form_plan import Failure, KernelTimes, Paired
@@ -63,7 +64,7 @@ class FormModelBench:
     """
 
     target: Generator
-    plain: GeneratedCode
+    plain: CpuCode
     sites: FormSites
     pool: MeasuringPool
     feed: Mapping[str, Array]

@@ -19,10 +19,10 @@ from tilewright.records import dataclass
 from tilewright.steps import SearchName, SubgraphTuning, TuningInfo
 from tilewright.targets.cpu.forms.space import SIZES
 from tilewright.targets.cpu.forms.spaces import form_spaces
+from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.tune.base import (
     Array,
-    GeneratedCode,
     Generator,
     ModelTuner,
     database_of,
@@ -75,7 +75,7 @@ class FormTuner(ModelTuner):
 
     @classmethod
     def of(
-        cls, target: Generator, plain: GeneratedCode, search: SearchName = "reformer", workers: str = ""
+        cls, target: Generator, plain: CpuCode, search: SearchName = "reformer", workers: str = ""
     ) -> FormTuner:
         """The tuner whose database lies in the cache that the program's options name."""
         return cls(target, plain, database_of(plain), search, workers)

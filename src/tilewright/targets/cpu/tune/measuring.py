@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,23 +26,12 @@ from tilewright.tuning.ray_fleet import Measuring, ray_pool
 from tilewright.tuning.workers import LocalMeasuringPool, PackedCode
 
 if TYPE_CHECKING:
-    from tilewright.program import Program
-    from tilewright.targets.cpu.image.image import CpuImage
+    from tilewright.targets.cpu.image.code import CpuCode
 
 Array = np.ndarray[Any, Any]
 
 # Parts beside those of the code, whose names have a folder or none.
 _GRAPH, _TENSOR = "program/graph.txt", "program/tensors/"
-
-
-class GeneratedCode(Protocol):
-    """What is measured of `CpuCode`."""
-
-    @property
-    def program(self) -> Program: ...  # noqa: D102
-
-    @property
-    def image(self) -> CpuImage: ...  # noqa: D102
 
 
 def measuring_pool() -> LocalMeasuringPool:
@@ -60,7 +49,7 @@ def cluster_pool(workers: str, fingerprint: str) -> ClusterMeasuringPool:
     return ray_pool(workers, Measuring(__name__, tells, fingerprint))
 
 
-def packed(code: GeneratedCode) -> PackedCode:
+def packed(code: CpuCode) -> PackedCode:
     """Code as it travels; with the program where operators run in Python, or outputs are constants."""
     image, graph = code.image, code.program.graph
     stored = packed_image(image, graph, None)

@@ -24,12 +24,11 @@ from tilewright.targets.cpu.product.matrix.tiles import TILE_COLUMNS, TILE_DEPTH
 from tilewright.targets.cpu.runtime.executor import Executor
 from tilewright.targets.cpu.runtime.main_code import ArgRef, Launch, build_main, link_main
 from tilewright.targets.cpu.runtime.pool import AlignedBuffer
-from tilewright.targets.cpu.runtime.pool_ir import MAX_CHUNKS, pause_ir
+from tilewright.targets.cpu.runtime.pool_ir import pause_ir
 
 _PROBE_S = 0.05
 _NUM_ACCUMULATORS = 12  # covers FMA latency 4 on two ports with room; fits 16 registers
 _NUM_TILE_SUMS = 4
-_NUM_REGIONS = 64
 _CACHED_BYTES = 4 << 20
 _NUM_PASSES = 30  # per sample: few, because each takes a time slice while both threads share a core
 
@@ -67,16 +66,6 @@ class BandwidthProbe:
     num_threads: int
     footprint_bytes: int
     read_bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RegionProbe:
-    """What a parallel region costs over its share of the work, with chunks of the given duration."""
-
-    num_threads: int
-    num_chunks: int
-    chunk_ns: float
-    overhead_ns: float
 
 
 def probe_latency() -> LatencyProbe | None:
@@ -151,21 +140,9 @@ def probe_bandwidth(num_threads: int = 1, footprint_bytes: int = 256 << 20) -> B
     return BandwidthProbe(num_threads, chunk_bytes * num_chunks, read_bytes / best_s)
 
 
-def probe_regions(num_threads: int, *, iterations: int = 5000, num_chunks: int | None = None) -> RegionProbe:
-    """Time of a region less its ideal share, for chunks of `iterations` dependent additions."""
-    num_chunks = min(MAX_CHUNKS, 2 * num_threads if num_chunks is None else num_chunks)
-    text = _wait_ir(iterations)
-    alone = _executor(text, "wait", 1, num_chunks=num_chunks, repeat=_NUM_REGIONS)
-    shared = _executor(text, "wait", num_threads, num_chunks=num_chunks, repeat=_NUM_REGIONS)
-    alone_ns = 1e9 * _best_s(lambda: alone.run([0, 0])) / _NUM_REGIONS
-    shared_ns = 1e9 * _best_s(lambda: shared.run([0, 0])) / _NUM_REGIONS
-    busiest = -(-num_chunks // num_threads) / num_chunks
-    return RegionProbe(num_threads, num_chunks, alone_ns / num_chunks, shared_ns - alone_ns * busiest)
-
-
-def _executor(text: str, symbol: str, num_threads: int, *, num_chunks: int, repeat: int = 1) -> Executor:
+def _executor(text: str, symbol: str, num_threads: int, *, num_chunks: int) -> Executor:
     isa = host_isa()
-    main = build_main([Launch(symbol, num_chunks, (ArgRef(1), ArgRef(2)))] * repeat, isa)
+    main = build_main([Launch(symbol, num_chunks, (ArgRef(1), ArgRef(2)))], isa)
     return Executor(main, link_main(main, [_compiled(text)], isa), num_threads=num_threads)
 
 
@@ -321,22 +298,6 @@ exit:
 {sums}
   %first = extractelement {vector} %s{num}, i32 0
   store i64 %first, ptr %out_at
-  ret void
-}}
-"""
-
-
-def _wait_ir(iterations: int) -> str:
-    return f"""
-define void @wait(ptr %args, i64 %chunk, ptr %scratch) nounwind {{
-entry:
-  br label %loop
-loop:
-  %i = phi i64 [0, %entry], [%i1, %loop]
-  %i1 = add i64 %i, 1
-  %more = icmp ult i64 %i1, {iterations}
-  br i1 %more, label %loop, label %exit
-exit:
   ret void
 }}
 """

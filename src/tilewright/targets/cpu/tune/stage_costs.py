@@ -26,10 +26,9 @@ from tilewright.program import Program
 from tilewright.records import dataclass
 from tilewright.schedule.base import MeasuredStages, NotMeasured, Stage, merges, single
 from tilewright.system.worker_process import NoWorker
-from tilewright.targets.cpu.image.image import CpuImage
+from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.lower.arrange import Barriers, staged_steps
 from tilewright.targets.cpu.lower.lowered import HostOperator, KernelLaunch, LoweredPartition
-from tilewright.targets.cpu.runtime.executable import CpuExecutable
 from tilewright.targets.cpu.tune.base import random_feed
 from tilewright.targets.cpu.tune.measuring import measuring_pool, packed
 from tilewright.tuning.database import TuningDatabase
@@ -63,25 +62,10 @@ _MAX_WEIGHT_BYTES = 1 << 30
 """Two copies of the weights are in the process that measures, and as much is on its way."""
 
 
-class GeneratedCode(Protocol):
-    """What is measured of `CpuCode`."""
-
-    @property
-    def program(self) -> Program: ...  # noqa: D102
-
-    @property
-    def image(self) -> CpuImage: ...  # noqa: D102
-
-    @property
-    def weight_bytes(self) -> int: ...  # noqa: D102
-
-    def load(self, num_threads: int | None) -> CpuExecutable: ...  # noqa: D102
-
-
 class Generate(Protocol):
     """Makes code of a placed program, with stamps around its steps or without."""
 
-    def __call__(self, program: Program, options: Options, *, stamps: bool) -> GeneratedCode: ...  # noqa: D102
+    def __call__(self, program: Program, options: Options, *, stamps: bool) -> CpuCode: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,7 +205,7 @@ class CpuStageBench:
     def _packed(self, program: Program, *, stamps: bool) -> PackedCode:
         return packed(self._generated(program, stamps=stamps))
 
-    def _generated(self, program: Program, *, stamps: bool) -> GeneratedCode:
+    def _generated(self, program: Program, *, stamps: bool) -> CpuCode:
         options = replace(program.options, timeout_s=None)
         if self.cache is None:
             # Schedules share kernels, which are compiled once.
@@ -280,7 +264,7 @@ def _by_stage(samples: Samples, numbers: Sequence[int | None], num_stages: int) 
     return times
 
 
-def _outputs(code: GeneratedCode) -> tuple[dict[str, Array], dict[str, Array]]:
+def _outputs(code: CpuCode) -> tuple[dict[str, Array], dict[str, Array]]:
     """Inputs that the model takes, and what it makes of them."""
     executable = code.load(code.program.options.num_threads)
     try:

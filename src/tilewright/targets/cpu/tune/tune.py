@@ -20,12 +20,12 @@ from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.steps import KernelTuning, TuningInfo, TuningSettings
 from tilewright.system.ray_cluster import NoCluster
+from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.lower.lowered import LoweredModel
 from tilewright.targets.cpu.lower.storage import Arrangements
 from tilewright.targets.cpu.runtime.executable import CpuExecutable
 from tilewright.targets.cpu.tune.base import (
     MAX_WEIGHT_BYTES,
-    GeneratedCode,
     Generator,
     ModelTuner,
     database_of,
@@ -121,7 +121,7 @@ class Tuner(ModelTuner):
     sites: Sites
 
     @classmethod
-    def of(cls, target: Generator, plain: GeneratedCode) -> Tuner:
+    def of(cls, target: Generator, plain: CpuCode) -> Tuner:
         """The tuner whose database lies in the cache that the program's options name."""
         return cls(target, plain, database_of(plain), Sites.of(plain.lowered, plain.program.schedule))
 
@@ -233,7 +233,7 @@ class Tuner(ModelTuner):
 
 def tune(
     target: Generator,
-    plain: GeneratedCode,
+    plain: CpuCode,
     settings: TuningSettings,
     *,
     progress: Progress,

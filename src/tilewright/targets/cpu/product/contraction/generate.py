@@ -22,7 +22,6 @@ from tilewright.targets.cpu.kernel import (
     MAX_CHAIN_STEPS,
     Declined,
     Kernel,
-    KernelArg,
     Layout,
     Packed,
 )
@@ -121,12 +120,10 @@ def _kernel(design: Design, factor: FactorB, order: tuple[StridedLoop, ...], isa
     row_tiles = split_rows(problem.row.extent, design.tile.max_rows)
     most_rows = max(t.rows for t in row_tiles)
     element = vec(ELEMENT[problem.dtype.size_bytes], panels.lanes)
-    extras = tuple(problem.nest.reads[i].operand for i in problem.extra_reads)
-    args: tuple[KernelArg, ...] = (problem.a.operand, factor.arg, problem.nest.write.operand, *extras)
     e = Emitter(attributes=isa.function_attributes)
     is_by_constants = isinstance(factor.arg, Packed) and not factor.is_compact
     blocks = step_blocks(design, order, isa) if is_by_constants else None
-    with kernel_function(e, args, has_rows=design.row_loop is not None) as function:
+    with kernel_function(e, problem.operands(factor.arg), has_rows=design.row_loop is not None) as function:
         num_rows = function.num_rows()
         pointers = dict(zip(("a", "b", "c"), function.pointers[:3], strict=True))
         frame = Frame(e, problem, factor, panels, element, pointers, function.pointers[3:])

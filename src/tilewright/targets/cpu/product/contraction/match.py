@@ -19,7 +19,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Iter, reads_of
 from tilewright.ir.nest import Access, Affine, Nest
 from tilewright.targets.cpu.addresses import Walk, access_walk
-from tilewright.targets.cpu.kernel import Declined, Layouts
+from tilewright.targets.cpu.kernel import Declined, KernelArg, Layouts
 from tilewright.targets.cpu.product.loops import StridedLoop
 
 
@@ -92,6 +92,11 @@ class Contraction:
     def num_macs(self) -> int:
         """Multiply-accumulates, padding taps included."""
         return self.nest.num_iterations
+
+    def operands(self, b: KernelArg) -> tuple[KernelArg, ...]:
+        """What a kernel is given that reads B as `b`: both factors, the result, the epilogue's operands."""
+        extras = (self.nest.reads[i].operand for i in self.extra_reads)
+        return (self.a.operand, b, self.nest.write.operand, *extras)
 
     def window_of(self, position: str) -> Window | None:
         """The padded axis whose output position is this dim."""

@@ -13,8 +13,8 @@ from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.product.contraction.frame import Panel
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes
-from tilewright.targets.cpu.product.contraction.row_units import asked_units, row_loop
-from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels, choose_cut, split_rows
+from tilewright.targets.cpu.product.contraction.row_units import row_loop
+from tilewright.targets.cpu.product.contraction.tiling import Panels, split_rows
 from tilewright.targets.cpu.product.integer.dot import dot_of
 from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Position
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
@@ -26,6 +26,8 @@ _MAX_ROWS = {32: 8, 16: 4}
 
 class DepthwiseGenerator(IntegerGenerator):
     """Lanes are channels; a tile is some neighbouring outputs of a row."""
+
+    products_per_operation = 1
 
     def __init__(self, problem: IntegerProblem, isa: Isa) -> None:
         columns = problem.contraction.vector.extent
@@ -45,23 +47,6 @@ class DepthwiseGenerator(IntegerGenerator):
     def row_loop(self) -> StridedLoop | None:
         """The outermost of the loops around rows of the result."""
         return row_loop(self.contraction.outer, None)
-
-    def asked_units(self, loop: StridedLoop, num_rows: Int) -> Int:
-        """Rows of the result, of as many rows as a run has."""
-        outer = self.contraction.outer
-        return asked_units(self.emitter, loop, num_rows, outer, self.row_tiles, self.num_units)
-
-    @property
-    def cut(self) -> Cut:
-        """How the kernel is cut into chunks."""
-        contraction = self.contraction
-        return choose_cut(
-            self.num_units,
-            self.panels.num_panels,
-            contraction.a.operand.num_elements,
-            contraction.b.operand.num_elements,
-            contraction.num_macs,
-        )
 
     @property
     def tile_note(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from tilewright.ir.expr import Expr
 from tilewright.records import dataclass
@@ -16,8 +17,8 @@ from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product.contraction.elementwise import elementwise
 from tilewright.targets.cpu.product.contraction.frame import Panel
 from tilewright.targets.cpu.product.contraction.lanes import store_lanes
-from tilewright.targets.cpu.product.contraction.row_units import row_loop
-from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels
+from tilewright.targets.cpu.product.contraction.row_units import asked_units, row_loop
+from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels, RowTile, choose_cut
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
 from tilewright.targets.cpu.product.integer.pack import pack_factor
 from tilewright.targets.cpu.product.loops import StridedLoop, digits
@@ -42,6 +43,9 @@ class IntegerGenerator(ABC):
     """Emits one kernel; the attributes are the fixed facts of the problem."""
 
     template: str
+    # Byte products of one instruction per product of floats: what a chunk must hold to be worth a region.
+    products_per_operation: ClassVar[int]
+    row_tiles: Sequence[RowTile]
 
     def __init__(self, problem: IntegerProblem, panels: Panels, isa: Isa, *, widened: bool = False) -> None:
         self.problem = problem
@@ -55,9 +59,16 @@ class IntegerGenerator(ABC):
         self.extra_pointers: tuple[Val, ...] = ()
 
     @property
-    @abstractmethod
     def cut(self) -> Cut:
         """How the kernel is cut into chunks."""
+        contraction = self.contraction
+        return choose_cut(
+            self.num_units,
+            self.panels.num_panels,
+            contraction.a.operand.num_elements,
+            contraction.b.operand.num_elements,
+            contraction.num_macs // self.products_per_operation,
+        )
 
     @property
     @abstractmethod
@@ -88,9 +99,10 @@ class IntegerGenerator(ABC):
         """The outermost loop of these pieces, if it is one over rows of which a run may have fewer."""
         return row_loop(self.contraction.outer, self.contraction.row)
 
-    @abstractmethod
     def asked_units(self, loop: StridedLoop, num_rows: Int) -> Int:
         """Pieces of as many rows as a run has, over which this is the loop."""
+        outer = self.contraction.outer
+        return asked_units(self.emitter, loop, num_rows, outer, self.row_tiles, self.num_units)
 
     def prologue(self) -> None:  # noqa: B027 - most kernels need none
         """What a chunk begins with."""

@@ -9,19 +9,17 @@ from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.emit.values import I32, Int, Val
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.product.contraction.frame import Panel
-from tilewright.targets.cpu.product.contraction.row_units import asked_units
-from tilewright.targets.cpu.product.contraction.tiling import Cut, Tile, choose_cut, split_rows
+from tilewright.targets.cpu.product.contraction.tiling import Tile, split_rows
 from tilewright.targets.cpu.product.integer.dot import dot_of
 from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Position
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
 from tilewright.targets.cpu.product.loops import StridedLoop
 
-# Byte products of one instruction per product of floats: what a chunk must hold to be worth a region.
-_PRODUCTS_PER_OPERATION = 4
-
 
 class VectorGenerator(IntegerGenerator):
     """Words of A broadcast, vectors of B, sums in registers."""
+
+    products_per_operation = 4
 
     def __init__(self, problem: IntegerProblem, tile: Tile, isa: Isa) -> None:
         super().__init__(problem, tile.panels, isa)
@@ -35,23 +33,6 @@ class VectorGenerator(IntegerGenerator):
     def num_units(self) -> int:
         """Row tiles at every combination of the outer loops."""
         return prod(x.extent for x in self.contraction.outer) * self.num_tiles
-
-    def asked_units(self, loop: StridedLoop, num_rows: Int) -> Int:
-        """Row tiles of as many rows as a run has."""
-        outer = self.contraction.outer
-        return asked_units(self.emitter, loop, num_rows, outer, self.row_tiles, self.num_units)
-
-    @property
-    def cut(self) -> Cut:
-        """How the kernel is cut into chunks."""
-        contraction = self.contraction
-        return choose_cut(
-            self.num_units,
-            self.panels.num_panels,
-            contraction.a.operand.num_elements,
-            contraction.b.operand.num_elements,
-            contraction.num_macs // _PRODUCTS_PER_OPERATION,
-        )
 
     @property
     def sums_rows(self) -> bool:

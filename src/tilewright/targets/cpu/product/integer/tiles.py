@@ -19,7 +19,7 @@ from tilewright.targets.cpu.product import amx
 from tilewright.targets.cpu.product.amx import TILE_ROWS
 from tilewright.targets.cpu.product.contraction.frame import Panel
 from tilewright.targets.cpu.product.contraction.row_units import asked_units
-from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels, RowTile, choose_cut
+from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels, RowTile
 from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Position
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
 from tilewright.targets.cpu.product.loops import StridedLoop
@@ -36,8 +36,6 @@ _LINE_BYTES = 64
 _SHARES = 4
 # Rows finished together: they share what varies by column only.
 _ROWS_TOGETHER = 4
-# Byte products of a tile instruction per cycle, in those of one fused multiply-add.
-_PRODUCTS_PER_OPERATION = 24
 
 
 def tiles_suit(problem: IntegerProblem, isa: Isa) -> bool:
@@ -63,6 +61,7 @@ class TileGenerator(IntegerGenerator):
     """Two tiles of rows by two of columns, multiplied together; rows finished one by one from scratch."""
 
     template = "integer-tiles"
+    products_per_operation = 24  # of a tile instruction per cycle, in those of one fused multiply-add
 
     def __init__(self, problem: IntegerProblem, isa: Isa) -> None:
         if problem.flips_a:  # signed bytes need no flipping here
@@ -73,6 +72,7 @@ class TileGenerator(IntegerGenerator):
         extent = self.contraction.row.extent
         self.tiles_per_line = -(-extent // TILE_ROWS)
         self.rows = -(-extent // self.tiles_per_line)
+        self.row_tiles = (RowTile(0, self.tiles_per_line, self.rows),)
         self.num_tiles = self.tiles_per_line * prod(x.extent for x in self.contraction.outer)
         self.share: Int | None = None
         self.operation = "tdpbssd" if problem.a_is_signed else "tdpbusd"
@@ -85,25 +85,17 @@ class TileGenerator(IntegerGenerator):
     def asked_units(self, loop: StridedLoop, num_rows: Int) -> Int:
         """Pairs of tiles of as many rows as a run has."""
         e, outer = self.emitter, self.contraction.outer
-        of_line = (RowTile(0, self.tiles_per_line, self.rows),)
-        asked = asked_units(e, loop, num_rows, outer, of_line, self.num_tiles)
+        asked = asked_units(e, loop, num_rows, outer, self.row_tiles, self.num_tiles)
         return e.udiv(e.add(asked, _ROW_TILES - 1), _ROW_TILES)
 
     @property
     def cut(self) -> Cut:
         """How the kernel is cut into chunks: by rows alone while all of B stays in a private cache."""
-        contraction = self.contraction
-        operations = contraction.num_macs // _PRODUCTS_PER_OPERATION
+        operations = self.contraction.num_macs // self.products_per_operation
         wanted = choose_num_chunks(TARGET_CHUNKS, operations)
         if self.walks_panels and self.num_units >= 2 * wanted:
             return Cut(num_row_parts=wanted, num_panel_parts=1)
-        return choose_cut(
-            self.num_units,
-            self.panels.num_panels,
-            contraction.a.operand.num_elements,
-            contraction.b.operand.num_elements,
-            operations,
-        )
+        return super().cut
 
     @property
     def walks_panels(self) -> bool:

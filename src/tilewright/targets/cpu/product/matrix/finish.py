@@ -76,7 +76,9 @@ class Finish:
         """`length` positions along the innermost axis; `sums` are those of the first."""
         e, problem = self.frame.emitter, self.frame.problem
         axis = problem.axes[-1]
-        c = self._output_offset(position, work, e.add(problem.c_offset, columns.first), lambda x: x.c)
+        c = self._output_offset(
+            position, work, e.add(problem.contraction.c_offset, columns.first), lambda x: x.c
+        )
         extras = [
             self._output_offset(
                 position,
@@ -85,7 +87,7 @@ class Finish:
                 lambda x, n=number: x.extras[n],  # type: ignore[misc]  # bound at once
             )
             for number, (start, step) in enumerate(
-                zip(problem.extra_offsets, problem.columns_extras, strict=True)
+                zip(problem.contraction.extra_offsets, problem.columns_extras, strict=True)
             )
         ]
 
@@ -154,7 +156,7 @@ class Finish:
         e, problem = self.frame.emitter, self.frame.problem
         fixed: Fixed = {}
         for number, (start, step) in enumerate(
-            zip(problem.extra_offsets, problem.columns_extras, strict=True)
+            zip(problem.contraction.extra_offsets, problem.columns_extras, strict=True)
         ):
             if any(x.extras[number] for x in problem.axes if x.extent > 1):
                 continue

@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from tilewright.targets.cpu.arrangements import TILE_BYTES, TILE_COLUMNS, MatrixTiles, window
 from tilewright.targets.cpu.emit.emitter import Emitter
 from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel, KernelArg
+from tilewright.targets.cpu.kernel import Kernel, Packed
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product import amx
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
@@ -26,10 +27,9 @@ from tilewright.targets.cpu.product.matrix import tiles
 from tilewright.targets.cpu.product.matrix.finish import Finish
 from tilewright.targets.cpu.product.matrix.frame import Chunk, Columns, Frame
 from tilewright.targets.cpu.product.matrix.match import MatrixProblem
-from tilewright.targets.cpu.product.matrix.pack import pack_weights
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, phases, shift
 from tilewright.targets.cpu.product.matrix.planes import Planes
-from tilewright.targets.cpu.product.matrix.tiles import TILE_BYTES, TILE_COLUMNS, Block
+from tilewright.targets.cpu.product.matrix.tiles import Block
 
 _Taps = list[tuple[int, int]]  # phase and positions ahead of each
 
@@ -51,14 +51,7 @@ class _Generator:
     def kernel(self) -> Kernel:
         """The whole kernel."""
         e, problem, plan = self.frame.emitter, self.frame.problem, self.frame.plan
-        nest = problem.nest
-        extras = tuple(nest.reads[i].operand for i in problem.contraction.extra_reads)
-        args: tuple[KernelArg, ...] = (
-            problem.contraction.a.operand,
-            self.weights,
-            nest.write.operand,
-            *extras,
-        )
+        args = problem.contraction.operands(self.weights)
         with kernel_function(e, args, has_rows=problem.row_loop is not None) as function:
             scratch, self.frame.extra_pointers = function.scratch, function.pointers[3:]
             self.frame.pointers = {
@@ -276,3 +269,17 @@ class _Generator:
                 )
 
         e.loop(first, last, 1, step, nonempty=True)
+
+
+def pack_weights(problem: MatrixProblem, plan: MatrixPlan) -> Packed:
+    """The constant factor as the kernel reads it."""
+    line, row = plan.grid.line, plan.grid.row
+    shape = (line.num_taps, row.num_taps, problem.depth, problem.columns)
+    strides = (line.tap_b, row.tap_b, problem.depth_b, problem.columns_b)
+    pieces = plan.num_pieces
+    num_tiles = -(-problem.columns // TILE_COLUMNS)
+    size_bytes = pieces * problem.num_taps * plan.num_steps * num_tiles * TILE_BYTES
+    arrangement = MatrixTiles(
+        window(shape, strides, problem.contraction.b_offset), pieces, plan.block.columns
+    )
+    return Packed(problem.contraction.b.operand, arrangement, size_bytes)

@@ -41,9 +41,6 @@ class MatrixProblem:
     columns_b: int
     columns_extras: tuple[int, ...]
     a_offset: int
-    b_offset: int
-    c_offset: int
-    extra_offsets: tuple[int, ...]
 
     @property
     def nest(self) -> Nest:
@@ -142,9 +139,6 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
         columns_b=b[0].get(vector, 0),
         columns_extras=tuple(x[0].get(vector, 0) for x in extras),
         a_offset=start,
-        b_offset=b[1],
-        c_offset=c[1],
-        extra_offsets=tuple(x[1] for x in extras),
     )
 
 

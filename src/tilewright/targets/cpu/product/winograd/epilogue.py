@@ -77,7 +77,7 @@ class Epilogue:
         if nest.finish is not None:
             value = emit_expr(e, nest.finish, read, value, lanes=self.lanes)
         dtype = nest.write.operand.dtype
-        start = self.at.offset(e, e.add(self.channel, problem.c_offset), problem, "c")
+        start = self.at.offset(e, e.add(self.channel, problem.contraction.c_offset), problem, "c")
         base = element_pointer(e, self.output, start, dtype.size_bytes)
         within = row * problem.rows.c + column * problem.columns.c
         store_lanes(e, dtype, value, e.gep(base, within * dtype.size_bytes), active=self.active)
@@ -89,7 +89,7 @@ class Epilogue:
         key = (number, row if row_step else 0, column if column_step else 0)
         if key not in self._loaded:
             operand = problem.nest.reads[problem.contraction.extra_reads[number]].operand
-            start = e.add(problem.extra_offsets[number], e.mul(self.channel, channel_step))
+            start = e.add(problem.contraction.extra_offsets[number], e.mul(self.channel, channel_step))
             start = self.at.offset(e, start, problem, "extra", number)
             elements = e.add(start, key[1] * row_step + key[2] * column_step)
             pointer = element_pointer(e, self.extras[number], elements, operand.dtype.size_bytes)

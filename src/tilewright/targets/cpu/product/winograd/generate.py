@@ -17,18 +17,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import numpy as np
+
 from tilewright.records import dataclass
+from tilewright.targets.cpu.arrangements import NUM_TAPS, WinogradPanels, window
 from tilewright.targets.cpu.emit.emitter import Emitter
 from tilewright.targets.cpu.emit.values import Bool, Int, Type, Val, vec
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel, KernelArg
+from tilewright.targets.cpu.kernel import Kernel, Packed
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes
-from tilewright.targets.cpu.product.contraction.tiling import RowTile
+from tilewright.targets.cpu.product.contraction.tiling import Panels, RowTile
 from tilewright.targets.cpu.product.loops import digits
 from tilewright.targets.cpu.product.winograd.epilogue import Epilogue, TileIndex, element_pointer
 from tilewright.targets.cpu.product.winograd.match import WinogradProblem, tiles_along
-from tilewright.targets.cpu.product.winograd.pack import pack_weights
 from tilewright.targets.cpu.product.winograd.plan import WinogradPlan
 from tilewright.targets.cpu.product.winograd.transform import (
     Transform,
@@ -80,14 +82,7 @@ class _Generator:
     def kernel(self) -> Kernel:
         """The whole kernel."""
         e, problem, plan = self.emitter, self.problem, self.plan
-        nest = problem.nest
-        extras = tuple(nest.reads[i].operand for i in problem.contraction.extra_reads)
-        args: tuple[KernelArg, ...] = (
-            problem.contraction.a.operand,
-            self.weights,
-            nest.write.operand,
-            *extras,
-        )
+        args = problem.contraction.operands(self.weights)
         with kernel_function(e, args, has_rows=problem.row_loop is not None) as function:
             scratch, self.extra_pointers = function.scratch, function.pointers[3:]
             self.pointers = {
@@ -182,7 +177,7 @@ class _Generator:
             index = e.add(first, number)
             at = self._tile(index if is_even else e.min(index, e.sub(last, 1)))
             row, column = e.add(at.row, problem.rows.offset), e.add(at.column, problem.columns.offset)
-            a = at.offset(e, problem.a_offset, problem, "a")
+            a = at.offset(e, problem.contraction.a_offset, problem, "a")
             inside = [
                 e.compare("sge", row, 0) if problem.rows.offset < 0 else True,
                 e.compare("sge", column, 0) if problem.columns.offset < 0 else True,
@@ -403,3 +398,24 @@ class _Generator:
                     ]
                 )
                 e.if_(exists, partial(epilogue().store, i, j, value))
+
+
+def pack_weights(problem: WinogradProblem, transform: Transform, panels: Panels) -> Packed:
+    """The constant factor as the kernel reads it, panels of all groups one behind the other."""
+    num_outputs = problem.num_groups * problem.outputs.extent
+    shape = (NUM_TAPS, NUM_TAPS, problem.inputs.extent, num_outputs)
+    strides = (
+        problem.rows.tap_b,
+        problem.columns.tap_b,
+        problem.inputs.b,
+        problem.outputs.b,
+    )
+    weight = np.array(transform.weight, np.float64).tolist()
+    arrangement = WinogradPanels(
+        window(shape, strides, problem.contraction.b_offset),
+        panels.lanes,
+        panels.width,
+        tuple(map(tuple, weight)),
+    )
+    size_bytes = 4 * transform.size**2 * problem.inputs.extent * panels.padded_extent * problem.num_groups
+    return Packed(problem.contraction.b.operand, arrangement, size_bytes)

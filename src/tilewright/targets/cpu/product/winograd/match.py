@@ -28,10 +28,6 @@ class WinogradProblem:
     groups: StridedLoop | None
     inputs: StridedLoop
     outputs: StridedLoop
-    a_offset: int
-    b_offset: int
-    c_offset: int
-    extra_offsets: tuple[int, ...]
 
     @property
     def nest(self) -> Nest:
@@ -144,8 +140,4 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
         groups=loop(groups[0]) if groups else None,
         inputs=loop(channel),
         outputs=loop(vector),
-        a_offset=a[1],
-        b_offset=b[1],
-        c_offset=c[1],
-        extra_offsets=tuple(r[1] for r in reads),
     )
