@@ -48,9 +48,9 @@ def lower_bound(
     input_bytes = least_seconds.get(DMA, inf) * ports.main_bytes_per_s
     for unit, moving_s in _moving_seconds(steps, machine, ports, policy, input_bytes).items():
         seconds[unit] = moving_s + (seconds.get(unit, 0.0) if unit != DMA else 0.0)
-    unit = max(seconds, key=lambda name: seconds[name], default=DMA)
+    unit = max(seconds, key=lambda name: seconds[name])
     is_serial = policy.overlap == "none" and not any(step.kernel for step in steps)
-    busy_s = sum(seconds.values()) if is_serial else seconds.get(unit, 0.0)
+    busy_s = sum(seconds.values()) if is_serial else seconds[unit]
     is_launched = bool(steps) or policy.launches != "each step"
     return is_launched * machine.overheads.kernel_launch_ns * 1e-9 + busy_s, unit
 
@@ -71,26 +71,24 @@ def _moving_seconds(
     border_bytes = input_bytes + sum(x.size_bytes for s in steps for x in s.stores if x.is_result)
     weight_bytes = sum(weights.values())
     stay_bytes = on_chip_bytes(machine) if policy.resident_weights else 0.0
-    from_main = border_bytes + rows_bytes + max(0.0, weight_bytes - stay_bytes)
-    num_transfers = sum(1 for x in (*inputs.values(), *results.values()) if x)
+    passing_bytes = border_bytes + rows_bytes + max(0.0, weight_bytes - stay_bytes)
+    num_transfers = len(inputs) + sum(1 for x in results.values() if x)
     if not policy.resident_weights:
-        num_transfers += sum(1 for x in weights.values() if x)
-    seconds = {DMA: num_transfers * ports.setup_s + from_main / ports.main_bytes_per_s}
+        num_transfers += len(weights)
+    seconds = {DMA: num_transfers * ports.setup_s + passing_bytes / ports.main_bytes_per_s}
     if ports.shared is not None:
-        to_cores = border_bytes + rows_bytes + max(0.0, weight_bytes - stay_bytes)
-        seconds[CORE_DMA] = to_cores / ports.local_bytes_per_s
+        seconds[CORE_DMA] = passing_bytes / ports.local_bytes_per_s
     return seconds
 
 
 def on_chip_bytes(machine: Machine) -> float:
     """What all buffers of a cluster hold together."""
     ports = ports_of(machine)
-    local = ports.local.capacity_bytes
-    shared = 0 if ports.shared is None else ports.shared.capacity_bytes
-    if local is None or shared is None:
-        return inf
-    clusters = 0 if ports.shared is None else machine.num_instances_per_cluster(ports.shared)
-    return local * machine.num_cores_per_cluster + float(shared * clusters)
+    levels = [ports.local] if ports.shared is None else [ports.local, ports.shared]
+    return sum(
+        inf if x.capacity_bytes is None else float(x.capacity_bytes * machine.num_instances_per_cluster(x))
+        for x in levels
+    )
 
 
 def _bytes_once(parts: Iterable[tuple[str, Region, int]]) -> dict[str, float]:
