@@ -342,13 +342,15 @@ ANSWERED_BY: dict[str, set[str]] = {
     "partition.check_forms": {"artifact.plan", "partition.check"}
     | {"targets.cpu.form_sites", "targets.cpu.forms.space"},
     "partition.check_fusions": {"partition.check"},
-    "partition.check_rows": {"memory.check_scopes", "partition.check_splits", "schedule.check_instances"},
+    "partition.check_rows": {"memory.check_scopes", "partition.check_splits"}
+    | {"schedule.check", "schedule.check_instances"},
     "partition.check_splits": {"partition.check", "targets.npu.check_plan"},
     "schedule.check": {"schedule", "targets.validate"},
     "schedule.check_instances": {"schedule.scheduled", "targets.npu.check_plan"},
     "schedule.check_lanes": {"schedule.check"},
     "schedule.check_merges": {"schedule.check"},
     "targets.cpu.check_places": {"targets.cpu.target"},
+    "targets.npu.check_energies": {"targets.npu.check_run"},
     "targets.npu.check_levels": {"targets.npu.check_run"},
     "targets.npu.check_order": {"targets.npu.check_run"},
     "targets.npu.check_plan": {"targets.npu.backend"},

@@ -139,13 +139,15 @@ def weighty(machine: Machine = MACHINE) -> SimulatedPlan:
 
 
 def changed(planned: SimulatedPlan, runs: Iterable[Run], **figures: Any) -> SimulatedPlan:
-    """The plan with other runs, and units as busy as these are."""
+    """The plan with other runs, units as busy as these are, and what is taken while idle."""
     runs = tuple(runs)
     busy = Counter[str]()
     for run in runs:
         busy[run.unit] += run.end_s - run.start_s  # type: ignore[assignment]
     time_s = max(planned.simulation.time_s, max((run.end_s for run in runs), default=0.0))
-    figures = {"runs": runs, "busy_s": busy, "time_s": time_s} | figures
+    energies = dict(planned.simulation.energy_pj)
+    energies["static"] *= time_s / planned.simulation.time_s
+    figures = {"runs": runs, "busy_s": busy, "time_s": time_s, "energy_pj": energies} | figures
     return replace(planned, simulation=replace(planned.simulation, **figures))
 
 

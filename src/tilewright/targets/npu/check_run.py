@@ -19,6 +19,7 @@ from tilewright.ir.region import Region, hull, volume
 from tilewright.memory.instances import InstanceStep
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Scope
+from tilewright.targets.npu.check_energies import check_energies
 from tilewright.targets.npu.check_levels import check_levels
 from tilewright.targets.npu.check_order import check_order
 from tilewright.targets.npu.check_sections import check_sections
@@ -53,8 +54,9 @@ def check_run(planned: SimulatedPlan, machine: Machine) -> tuple[Violation, ...]
     Checked: no unit does two things at once; lanes of a kernel have no more than its cores, which are theirs
     from the beginning of their section to its end; nothing moves faster than its port, nothing is computed
     faster than the units multiply; whatever a step reads, writes and multiplies by moves, and totals are
-    those of the runs; no level ever holds more than its capacity, with weights and tiles on their way;
-    nothing is read before it is there, nothing written where something is still needed.
+    those of the runs; energies are those of what moves and is computed; no level ever holds more than its
+    capacity, with weights and tiles on their way; nothing is read before it is there, nothing written where
+    something is still needed.
     """
     trace = Trace(planned, machine)
     return (
@@ -63,6 +65,7 @@ def check_run(planned: SimulatedPlan, machine: Machine) -> tuple[Violation, ...]
         *_check_rates(trace),
         *_check_steps(trace),
         *_check_totals(trace),
+        *check_energies(trace),
         *check_levels(trace),
         *check_order(trace),
     )
