@@ -340,7 +340,7 @@ ANSWERED_BY: dict[str, set[str]] = {
     "memory.check_scopes": {"targets.npu.check_plan"},
     "partition.check": {"partition", "targets.validate"},
     "partition.check_forms": {"artifact.plan", "partition.check"}
-    | {"targets.cpu.form_sites", "targets.cpu.forms.space"},
+    | {"targets.cpu.tune.form_sites", "targets.cpu.forms.space"},
     "partition.check_fusions": {"partition.check"},
     "partition.check_rows": {"memory.check_scopes", "partition.check_splits"}
     | {"schedule.check", "schedule.check_instances"},
@@ -349,7 +349,7 @@ ANSWERED_BY: dict[str, set[str]] = {
     "schedule.check_instances": {"schedule.scheduled", "targets.npu.check_plan"},
     "schedule.check_lanes": {"schedule.check"},
     "schedule.check_merges": {"schedule.check"},
-    "targets.cpu.check_places": {"targets.cpu.target"},
+    "targets.cpu.lower.check_places": {"targets.cpu.target"},
     "targets.npu.check_energies": {"targets.npu.check_run"},
     "targets.npu.check_levels": {"targets.npu.check_run"},
     "targets.npu.check_order": {"targets.npu.check_run"},
