@@ -144,6 +144,8 @@ def test_a_kernel_takes_no_more_cores_than_it_may() -> None:
     assert times[0] > 10 * times[-1]
     assert times[-1] == costs.kernel(full).time_ns
     fed = costs_for(graph, FED)
+    of_fed = [fed.kernel(full, cores).time_ns for cores in (1, 4, 16, 64)]
+    assert of_fed == sorted(of_fed, reverse=True), "parts for more cores fill their units' tiles, too"
     assert fed.kernel(small, 16).time_ns == fed.kernel(small).time_ns, "more do not help"
     as_program = MACHINE.model_copy(update={"launches": "once"})
     program = costs_for(graph, as_program)

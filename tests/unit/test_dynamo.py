@@ -269,6 +269,10 @@ def test_each_kind_of_weight_is_sampled(dtype: torch.dtype) -> None:
         if tensor.numel():
             tensor.data.add_(1)
             assert not bound.are_those_of([tensor])
+        if tensor.numel() and dtype.is_complex:
+            bound = _bound(tensor)
+            tensor.data.add_(1j)
+            assert not bound.are_those_of([tensor]), "the second number of an element"
 
 
 def _bound(tensor: Any) -> BoundWeights:

@@ -61,6 +61,8 @@ def _samples(tensors: Sequence[Any]) -> tuple[_Sample, ...]:
                 (i * s for i, s in zip(index, tensor.stride(), strict=True)), np.zeros_like(numbers)
             )
             found = tensor.data_ptr() + offsets * tensor.element_size()
+            # An element of complex128 is two numbers.
+            found = np.concatenate([found + part for part in range(0, tensor.element_size(), size_bytes)])
             if not (found % size_bytes).any():
                 addresses.setdefault(size_bytes, []).extend(found.tolist())
     return tuple(_Sample.of(found, size_bytes) for size_bytes, found in sorted(addresses.items()))

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import gcd, prod
 from typing import cast
 
 from tilewright.cost.bound import num_mac_units
@@ -31,6 +32,7 @@ from tilewright.loops.mapping import Mapping as LoopMapping
 from tilewright.loops.problem import Problem
 from tilewright.mapping.base import MappingProblem
 from tilewright.mapping.checked import solved
+from tilewright.mapping.constraints import UNCONSTRAINED, Constraints, FixedSpatial
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
 from tilewright.mapping.network import layers_in, products_of
 from tilewright.planning import UNLIMITED, Budget, Infeasible
@@ -208,6 +210,44 @@ class ProductMapper:
         share = volume(region) / max(1, node.output.num_elements)
         return NodeProducts(tuple(part for part in found if part is not None), share)
 
+    def in_parts(
+        self,
+        node: Node,
+        region: Region,
+        rate: Rate,
+        element_bytes: int,
+        num_cores: int,
+        binding: tuple[int, ...],
+    ) -> NodeProducts | None:
+        """The only sums of products that make a region, from main memory to main memory, in so many parts
+        along each axis of the result; None where extents do not divide so, or cores lie in groups."""
+        nests = [nest for nest in nests_of(node) if contraction_of(nest)]
+        restricted = restricted_nest(nests[0], region) if len(nests) == 1 else None
+        products = None if restricted is None else products_of(node, restricted)
+        if restricted is None or products is None:
+            return None
+        problem, axes = products.problem, axes_of_dims(restricted, products.problem)
+        part_key = (rate.unit.name, rate.dtype, rate.per_cycle, element_bytes, num_cores, False)
+        part = self._part(rate, part_key)
+        names = [level.name for level in part.levels]
+        assert self.machine.local is not None, "only of machines that run networks"
+        if self.machine.local.name not in names[:-1]:
+            return None
+        around = names[names.index(self.machine.local.name) + 1]
+        factors = dict.fromkeys(problem.extents, 1)
+        for dim, axis in axes:
+            factors[dim] = gcd(
+                problem.extents[dim], binding[axis] // prod(factors[d] for d, a in axes if a == axis)
+            )
+        if prod(factors.values()) != prod(binding):
+            return None
+        key = problem.dims, problem.operands, part_key, binding
+        if key not in self._known:
+            fixed = tuple(FixedSpatial(around, dim, factor) for dim, factor in factors.items())
+            self._known[key] = self._mapped(problem, part, num_cores, Constraints(spatial=fixed))
+        found = self._known[key]
+        return None if found is None else NodeProducts((found,), 1.0, axes)
+
     def _slice(
         self, problem: Problem, whole: Problem, rate: Rate, part_key: tuple[object, ...]
     ) -> MappedProducts | None:
@@ -253,12 +293,19 @@ class ProductMapper:
             self._parts[part_key] = part if part.threads is not None else operator_view(part).machine
         return self._parts[part_key]
 
-    def _mapped(self, problem: Problem, part: Machine, num_cores: int) -> MappedProducts | None:
+    def _mapped(
+        self,
+        problem: Problem,
+        part: Machine,
+        num_cores: int,
+        constraints: Constraints = UNCONSTRAINED,
+    ) -> MappedProducts | None:
         checkpoint()
         budget = Budget(UNLIMITED)
         try:
             if part.threads is None:
-                answer = solved(MAPPERS.get(SEARCH), MappingProblem(problem, part), budget)
+                task = MappingProblem(problem, part, constraints=constraints)
+                answer = solved(MAPPERS.get(SEARCH), task, budget)
             else:
                 mapper = MAPPERS.get(SEARCH)
                 answer = solve_blocks(

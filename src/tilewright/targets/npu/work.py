@@ -32,6 +32,8 @@ from tilewright.targets.npu.rates import Rate, Rates
 
 AS_IN_FILE = ElementTypes()
 
+_AS_GOOD = 1.1  # times the cycles: a mapping that whole tiles slow down by no more is kept
+
 
 @dataclass(frozen=True, slots=True)
 class UnitWork:
@@ -134,8 +136,7 @@ class Works:
         mapped = None if binding is None else self.products(node, region, is_whole=is_whole)
         if is_whole and mapped is not None and blocks is None:
             cores = mapped.cores_used
-            if task.shape is not None and task.work is Work.CONTRACTION:
-                filled = _filled_by(rate.unit, task.shape, mapped.own_extents(len(region)))
+            filled = self._filled_whole(task, rate, region, mapped)
         pj = products * (rate.unit.mac_pj or 0.0)
         if mapped is not None:
             filled = min(filled, mapped.utilization)
@@ -156,13 +157,47 @@ class Works:
             return None
         key = (id(describe(node)), node.outputs.index(node.output), extents(region), is_whole)
         if key not in self._products:
-            rate = self.rates.of(task.work, task.dtypes, node)
-            element_bytes = self.types.stored(task.dtypes[0]).size_bytes
-            num_cores = self.machine.num_cores_per_cluster
-            self._products[key] = self._mapper.of_node(
-                node, region, rate, element_bytes, num_cores, is_inner=not is_whole
-            )
+            self._products[key] = self._mapped(task, node, region, is_whole=is_whole)
         return self._products[key]
+
+    def _mapped(self, task: _Task, node: Node, region: Region, *, is_whole: bool) -> NodeProducts | None:
+        """A mapping onto all cores; a whole one that the tiles of matrix units slow down gives way to one in
+        the parts that fill these, or to none."""
+        rate = self.rates.of(task.work, task.dtypes, node)
+        element_bytes = self.types.stored(task.dtypes[0]).size_bytes
+        num_cores = self.machine.num_cores_per_cluster
+        found = self._mapper.of_node(node, region, rate, element_bytes, num_cores, is_inner=not is_whole)
+        if not is_whole or found is None or len(found.parts) > 1 or self.machine.threads is not None:
+            return found
+        cycles = self._tiled_cycles(task, rate, region, found)
+        if cycles <= found.parts[0].cost.cycles * _AS_GOOD:
+            return found
+        binding = self.fewest_cores(node, region, num_cores)
+        spread = self._mapper.in_parts(node, region, rate, element_bytes, num_cores, binding)
+        if spread is not None and (fewer := self._tiled_cycles(task, rate, region, spread)) < cycles:
+            found, cycles = spread, fewer
+        inner = self.products(node, region, is_whole=False)
+        assert task.shape is not None, "only tiles take longer"
+        filled = _filled(rate.unit, task.shape, region, binding)
+        busy = min(filled, 1.0 if inner is None else inner.utilization)
+        busy *= volume(region) / prod(_part(region, binding))
+        (part,) = found.parts
+        in_parts = max(
+            [part.cycles * part.utilization * part.cores_used / busy, *(x.cycles for x in part.outer)]
+        )
+        return found if cycles <= in_parts * _AS_GOOD else None
+
+    def _filled_whole(self, task: _Task, rate: Rate, region: Region, mapped: NodeProducts) -> float:
+        """The share of a matrix unit's tiles that the part of a core fills, of those that have one."""
+        if task.shape is None or task.work is not Work.CONTRACTION:
+            return 1.0
+        return _filled_by(rate.unit, task.shape, mapped.own_extents(len(region)))
+
+    def _tiled_cycles(self, task: _Task, rate: Rate, region: Region, mapped: NodeProducts) -> float:
+        """Cycles of a whole mapping of the only sums of products where units compute whole tiles."""
+        (part,) = mapped.parts
+        filled = self._filled_whole(task, rate, region, mapped)
+        return max(float(part.cost.cycles), part.cycles * part.utilization / min(filled, part.utilization))
 
     def require(self, node: Node) -> None:
         """Raise if no unit has a rate for what a node does.
