@@ -8,20 +8,20 @@ from itertools import chain, combinations
 from math import inf
 from typing import Any
 
-from tilewright.contest.least import least_time_of_set
+from tilewright.contest.least import least_time, least_time_of_set
 from tilewright.contest.problem import MAX_STEPS, ContestProblem
 from tilewright.contest.rules import Step
 from tilewright.contest.subgraph import Subgraph, analyse, is_connected, sinks_of
-from tilewright.contest.tiling import MAX_WALKED_STEPS, NONE, Tiling, best_tiling, least_time
+from tilewright.contest.tiling import MAX_WALKED_STEPS, NONE, Tiling, best_tiling
 from tilewright.contest.walk import SMALL
 from tilewright.contest.walker import compiled, fast_walk
 from tilewright.joint.base import Block, Mask, bits, union
 from tilewright.planning import Bound, Rule, Space
 
-SCHEDULES = "schedules"
+SCHEDULES, KEPT = "schedules", "tensors retained at once"
 
-MAX_KEPT = 2
-"""Tensors that one step keeps for the next."""
+MAX_KEPT, MAX_KEPT_OF_FEW = 2, 3
+"""Tensors that one step keeps for the next; in small graphs."""
 
 
 class ContestPricer:
@@ -33,9 +33,10 @@ class ContestPricer:
         self._subgraphs: dict[Mask, Subgraph | None] = {}
         self._tilings: dict[Block, Tiling] = {}
         self._cases: dict[Any, Tiling] = {}
-        self._least_times: dict[Any, float] = {}
+        self._least_times: dict[Block, float] = {}
         self._basics: dict[Mask, tuple[float, int]] = {}
         is_small = len(problem.operators) <= SMALL
+        self._most_kept = (MAX_KEPT_OF_FEW if is_small else MAX_KEPT) if is_exhaustive else 1
         self._walk: Callable[..., tuple[float, int]] = fast_walk if is_small else compiled
         count = range(len(problem.operators))
         self._predecessors = [
@@ -67,11 +68,18 @@ class ContestPricer:
             (
                 Rule(sides),
                 Rule("with tiles in snakes"),
-                Rule("tensors retained at once", MAX_KEPT if self.is_exhaustive else 1),
+                Rule(KEPT, self._most_kept),
                 Rule("tiles and steps of a subgraph", MAX_STEPS),
                 Rule("of these where slices of a tensor may be the same", MAX_WALKED_STEPS),
             ),
         )
+
+    @property
+    def least_space(self) -> Space:
+        """Lower bounds hold for any granularity and order."""
+        sizes = sorted(self.problem.size(t) for t in self.problem.maker if t in self.problem.users)
+        is_any = sum(sizes[: self._most_kept + 1]) > self.problem.capacity or len(sizes) <= self._most_kept
+        return Space(SCHEDULES, () if is_any else (Rule(KEPT, self._most_kept),))
 
     @cached_property
     def bound(self) -> Bound:
@@ -129,12 +137,11 @@ class ContestPricer:
         outputs = [
             i for i in members if self._size(i) <= room and problem.operators[i].output in problem.users
         ]
-        most = MAX_KEPT if self.is_exhaustive else 1
-        for resident in _choices(inputs, most):
+        for resident in _choices(inputs, self._most_kept):
             held = sum(map(self._size, resident))
             if held > room:
                 continue
-            for kept in _choices(outputs, most):
+            for kept in _choices(outputs, self._most_kept):
                 if held + sum(map(self._size, kept)) > problem.capacity:
                     continue
                 keeps = union(1 << i for i in kept)
@@ -171,14 +178,14 @@ class ContestPricer:
         return max(basics[0], moved / self.problem.bandwidth)
 
     def tight_least(self, block: Block) -> float:
-        """The lower bound at the granularity for which it is lowest."""
-        subgraph = self.subgraph(block.layers)
-        if subgraph is None:
-            return inf
-        resident, retained = self._tensors(block.resident), self._tensors(block.keeps)
-        return least_time(
-            self.problem, subgraph, resident=resident, retained=retained, known=self._least_times
-        )
+        """The lower bound at the numbers of tiles for which it is lowest."""
+        known = self._least_times.get(block)
+        if known is None:
+            subgraph = self.subgraph(block.layers)
+            resident, retained = self._tensors(block.resident), self._tensors(block.keeps)
+            known = inf if subgraph is None else least_time(self.problem, subgraph, resident, retained)
+            self._least_times[block] = known
+        return known
 
     def price(self, block: Block) -> float:
         """The time at the best granularity."""

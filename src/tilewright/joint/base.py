@@ -98,6 +98,11 @@ class SetPricer(Pricer, Protocol):
         """A lower bound of every block that runs exactly these layers; infinite if there is none."""
         ...
 
+    @property
+    def least_space(self) -> Space:
+        """The plans for which these bounds hold: at least those among which the search chooses."""
+        ...
+
     def tight_least(self, block: Block) -> float:
         """A lower bound of a block's cost that is close to it, cheaper to ask than its price."""
         ...

@@ -2,8 +2,8 @@
 
 Floors add up over layers to at most the cost of any block, so their sum bounds every plan. What a block costs
 above the sum of its floors is its waste; one that wastes more than a known plan lies above the bound is in no
-better plan (reduced-cost fixing). Sets count with their lower bounds; those that hold the sum down are
-priced, until none of them is left.
+better plan (reduced-cost fixing). Sets count with their lower bounds; those that hold the sum down get closer
+ones, and only when all of them have these, are they priced, until none of them is left.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class StrongFloors:
 
     floors: tuple[float, ...]
     bound: float
+    unpriced_bound: float  # from lower bounds alone, so of all plans for which these hold
     sets: tuple[Mask, ...]
     num_priced: int
 
@@ -51,6 +52,7 @@ def strong_floors(
     program.add(members[active], costs[active], active)
     num_priced = 0
     best: np.ndarray | None = None
+    unpriced = 0.0
     is_open = True
     while is_open and not is_due():
         checkpoint()
@@ -64,6 +66,9 @@ def strong_floors(
             continue
         best = floors
         loose = [n for n, weight in weights.items() if weight > 1e-9 and known[n] < 2]
+        if known.max() < 2:
+            unpriced = float(_allowed(best, members, costs).sum())
+        loose = [n for n in loose if not known[n]] or loose
         is_open = bool(loose) and float(floors.sum()) < below * (1 - _ROUNDING)
         for n in loose if is_open else []:
             if is_due():
@@ -75,14 +80,18 @@ def strong_floors(
             program.change(n, costs[n])
     if best is None:
         return None
-    # Solvers are exact to a tolerance: floors are lowered until every set allows them.
-    sums = members @ best
-    share = float(np.min(np.where(sums > 0, costs / np.maximum(sums, 1e-300), inf), initial=1.0))
-    floors = np.maximum(best * min(share, 1.0), 0.0)
+    floors = _allowed(best, members, costs)
     bound = float(floors.sum())
     kept = costs - members @ floors < below - bound + _ROUNDING * max(bound, 1.0)
     chosen = tuple(s for s, ok in zip(sets, kept, strict=True) if ok)
-    return StrongFloors(tuple(map(float, floors)), bound, chosen, num_priced)
+    return StrongFloors(tuple(map(float, floors)), bound, unpriced, chosen, num_priced)
+
+
+def _allowed(floors: np.ndarray, members: np.ndarray, costs: np.ndarray) -> np.ndarray:
+    """Floors lowered until every set allows them: solvers are exact to a tolerance."""
+    sums = members @ floors
+    share = float(np.min(np.where(sums > 0, costs / np.maximum(sums, 1e-300), inf), initial=1.0))
+    return np.maximum(floors * min(share, 1.0), 0.0)
 
 
 def _least_cost(pricer: SetPricer, layers: Mask, below: float, ask: Callable[[Block], float]) -> float:

@@ -82,10 +82,7 @@ def _solved(
     again = Repair(pricer, fine, meter, publish, seed=1)
     proof = _Proof(fine, [])
     with meter.ending_early():
-        is_small = pricer.num_layers <= PROVABLE
-        if is_small:
-            proof.plan = again.run(COARSE_IDLE)
-        _prove(pricer, proof, meter, share=1.0 if is_small else 0.5)
+        _prove(pricer, proof, meter, share=0.5)
     if proof.certificate is None:
         again.plan = min(proof.plan, again.plan, key=lambda plan: plan.cost)
         with meter.ending_early():
@@ -150,8 +147,10 @@ def _prove(pricer: SetPricer, proof: _Proof, meter: Meter, share: float) -> None
     if strong is None:
         return
     proof.num_priced = strong.num_priced
-    floors = Bound(min(strong.bound, plan.cost), pricer.space, "floors of layers by linear programming")
-    proof.bounds = [floors]
+    source = "floors of layers by linear programming"
+    of_all = Bound(min(strong.unpriced_bound, plan.cost), pricer.least_space, source)
+    floors = Bound(min(strong.bound, plan.cost), pricer.space, source)
+    proof.bounds = [of_all, floors]
     part = Part((1 << pricer.num_layers) - 1, 0, pricer.goal)
     found = shortest(
         pricer,
@@ -166,11 +165,11 @@ def _prove(pricer: SetPricer, proof: _Proof, meter: Meter, share: float) -> None
     proof.num_states, proof.num_priced = found.num_states, found.num_priced + strong.num_priced
     proof.plan = found.plan or plan
     if found.is_closed:
-        proof.bounds = [Bound(proof.plan.cost, pricer.space, "shortest path over states")]
+        proof.bounds = [of_all, Bound(proof.plan.cost, pricer.space, "shortest path over states")]
         proof.certificate = Certificate(pricer, part, strong.floors, proof.plan.cost, found.costs)
     else:
         value = min(max(strong.bound, found.bound), proof.plan.cost)
-        proof.bounds = [replace(floors, value=value)]
+        proof.bounds = [of_all, replace(floors, value=value)]
 
 
 def _is_spent(meter: Meter) -> bool:

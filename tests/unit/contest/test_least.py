@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.contest_problems import random_problem
 
-from tilewright.contest.least import least_time_of_set
+from tilewright.contest.least import least_time, least_time_of_set
 from tilewright.contest.pricer import ContestPricer
 from tilewright.contest.problem import ContestProblem, read_problem
 from tilewright.contest.rules import Step, time_of
@@ -44,6 +44,7 @@ def random_times(problem: ContestProblem, seed: int, count: int) -> list[tuple[f
         step = Step(subgraph.operators, (w, h, k), tuple(tensors[1]), tuple(order))
         time, _ = time_of(problem, subgraph, step, tensors[0])
         found.append((least_time_of_set(problem, subgraph), time))
+        found.append((least_time(problem, subgraph, *tensors), time))
     return found
 
 
