@@ -20,14 +20,14 @@ from tilewright.cost.features import identity_of
 from tilewright.cost.learned.model import Quantity
 from tilewright.cost.learned.training import METHODS, Effort, Method
 from tilewright.frontend.onnx import load_onnx
-from tilewright.learning.collect import Collection, Network, machine_of
+from tilewright.learning.collect import Collection, SampledNetwork, machine_of
 from tilewright.learning.samples import SampleFile, Samples
 from tilewright.learning.table import (
     ESTIMATE,
     ROW_HEADS,
+    AccuracyTable,
     Array,
-    Outcome,
-    Table,
+    ModelOutcome,
     held_out_by_family,
     pretrained_without,
     tables_of,
@@ -47,7 +47,7 @@ def collect(arguments: argparse.Namespace) -> None:
     """Kernels of the networks, as far as the time goes."""
     started_s = time.monotonic()
     names = arguments.networks.split(",")
-    networks = [Network(n, CATALOG[n].family, n, load_onnx(zoo.build(n))) for n in names]
+    networks = [SampledNetwork(n, CATALOG[n].family, n, load_onnx(zoo.build(n))) for n in names]
     arguments.folder.mkdir(parents=True, exist_ok=True)
     file = SampleFile(_path(arguments), identity_of(machine_of(arguments.target)[0]))
     left_s = None if arguments.seconds is None else arguments.seconds - (time.monotonic() - started_s)
@@ -70,7 +70,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
             arguments.output.write_text("\n".join(lines) + "\n")
 
 
-def _tables(arguments: argparse.Namespace) -> Iterator[tuple[tuple[str, Quantity], Table]]:
+def _tables(arguments: argparse.Namespace) -> Iterator[tuple[tuple[str, Quantity], AccuracyTable]]:
     for path in sorted(arguments.folder.glob("*.jsonl")):
         target, _, threads = path.stem.rpartition("-")
         if arguments.only and target not in arguments.only.split(","):
@@ -86,7 +86,7 @@ def _tables(arguments: argparse.Namespace) -> Iterator[tuple[tuple[str, Quantity
 
 
 def _rows(
-    tables: Mapping[tuple[str, Quantity], Table], share: float, num_seeds: int
+    tables: Mapping[tuple[str, Quantity], AccuracyTable], share: float, num_seeds: int
 ) -> Iterator[tuple[str, ...]]:
     """All methods at one share, the error against the share, and what other machines' kernels bring."""
     for (machine, quantity), table in tables.items():
@@ -106,20 +106,20 @@ def _rows(
 
 
 def _held_out(
-    table: Table,
+    table: AccuracyTable,
     share: float,
     methods: Sequence[Method],
     num_seeds: int,
     pretrained: Callable[[str], Callable[[Array], Array]] | None = None,
-) -> Mapping[str, Outcome]:
+) -> Mapping[str, ModelOutcome]:
     """Of all seeds together: which operators are measured is chance, of which one says little."""
-    total: dict[str, Outcome] = {}
+    total: dict[str, ModelOutcome] = {}
     for seed in range(num_seeds if share < 1 else 1):
         effort = Effort(share=share, seed=seed)
         for name, outcome in held_out_by_family(table, effort, methods, pretrained).items():
             if name == ESTIMATE and seed:
                 continue
-            total[name] = total.get(name, Outcome()) + outcome
+            total[name] = total.get(name, ModelOutcome()) + outcome
     return total
 
 

@@ -22,7 +22,7 @@ from zoo import built, commit
 
 from tilewright import zoo
 from tilewright.benchmark.limits import MachineLimits
-from tilewright.benchmark.work import Work, total_constant_bytes
+from tilewright.benchmark.work import BenchmarkWork, total_constant_bytes
 from tilewright.compiler import plan
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.contraction import contraction_of
@@ -53,7 +53,7 @@ def measure(
     options = Options(threads=threads, accuracy=accuracy, isa=isa)
     program = plan(load_onnx(model), options).program
     code = CpuTarget().generate(program, profile=True)
-    works = {launch: Work.of(launch, code.lowered) for launch in code.lowered.launches}
+    works = {launch: BenchmarkWork.of(launch, code.lowered) for launch in code.lowered.launches}
     limits = MachineLimits.measure(threads).with_constants(total_constant_bytes(works.values()))
     peak = limits.fma_flop_per_s
     executable = code.load(threads)

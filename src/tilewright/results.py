@@ -51,7 +51,7 @@ def in_json_as(key: str) -> Callable[[F], F]:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JsonEntry:
     """A key of a result's JSON and the attribute that it is the value of."""
 
     attribute: str
@@ -63,14 +63,14 @@ class Entry:
 
 
 @functools.cache
-def entries_of(kind: Any) -> tuple[Entry, ...]:
+def entries_of(kind: Any) -> tuple[JsonEntry, ...]:
     """What the JSON of a dataclass says, fields first."""
     found = []
     for field in dataclasses.fields(kind):
         facts = field.metadata
         if not facts.get("hidden") and not field.name.startswith("_"):
             found.append(
-                Entry(
+                JsonEntry(
                     field.name,
                     facts.get("key") or key_of(field.name),
                     facts.get("about") or facts.get("help", ""),
@@ -82,7 +82,7 @@ def entries_of(kind: Any) -> tuple[Entry, ...]:
         key = getattr(member.fget, "json_key", None)
         if key is not None:
             text = " ".join((member.fget.__doc__ or "").split())
-            found.append(Entry(name, key or key_of(name), text, getter=member.fget))
+            found.append(JsonEntry(name, key or key_of(name), text, getter=member.fget))
     return tuple(found)
 
 

@@ -18,7 +18,7 @@ from tilewright.mapping.gpu import evaluate_blocks
 from tilewright.reproduce.cosa.gpu import fixed_block
 from tilewright.reproduce.cosa.paper import NETWORKS, PRINTED
 from tilewright.reproduce.graphturbo.paper import NETWORKS as GRAPHTURBO_NETWORKS
-from tilewright.reproduce.graphturbo.paper import TABLE_5, Network
+from tilewright.reproduce.graphturbo.paper import TABLE_5, PublishedNetwork
 from tilewright.reproduce.graphturbo.utilization import busy_by_stage
 from tilewright.targets.npu.events import Run
 
@@ -136,8 +136,8 @@ def test_graphturbo_has_every_exhibit(tmp_path: Path) -> None:
     arguments = ("--processes", "1", "--output", str(page), "--json")
     tiny = {"image": 32}
     few = (
-        Network("A", "one", "resnet18", tiny, 2, 4, 1.0, (1, 1, 1), 1, 1.0),
-        Network("G", "two", "mobilenet_v2", tiny, 1, 8, 1.0, (1, 1, 1), 1, 1.0),
+        PublishedNetwork("A", "one", "resnet18", tiny, 2, 4, 1.0, (1, 1, 1), 1, 1.0),
+        PublishedNetwork("G", "two", "mobilenet_v2", tiny, 1, 8, 1.0, (1, 1, 1), 1, 1.0),
     )
     nothing = ((None, None), (None, None))
     with pytest.MonkeyPatch.context() as patch:

@@ -27,8 +27,8 @@ from tilewright.reproduce.ios.runs import (
     PARALLEL,
     SCHEDULES,
     SEQUENTIAL,
-    Job,
-    Outcome,
+    IosJob,
+    IosOutcome,
     PlannedStage,
     Transfer,
     outcome,
@@ -75,17 +75,17 @@ def test_counts_are_the_papers(document: dict[str, object]) -> None:
 
 
 @pytest.fixture(scope="module")
-def squeezenet() -> Outcome:
-    return outcome(Job("ios_squeezenet", "v100", 1))
+def squeezenet() -> IosOutcome:
+    return outcome(IosJob("ios_squeezenet", "v100", 1))
 
 
 @pytest.fixture(scope="module")
-def inception() -> Outcome:
-    return outcome(Job("ios_inception_v3", "v100", 1, (SEQUENTIAL, GREEDY, MERGE, PARALLEL, BOTH)))
+def inception() -> IosOutcome:
+    return outcome(IosJob("ios_inception_v3", "v100", 1, (SEQUENTIAL, GREEDY, MERGE, PARALLEL, BOTH)))
 
 
 @pytest.mark.sampled(0)
-def test_schedules_are_in_the_papers_order(squeezenet: Outcome, inception: Outcome) -> None:
+def test_schedules_are_in_the_papers_order(squeezenet: IosOutcome, inception: IosOutcome) -> None:
     """Figure 6: greedy gains on Inception, less than parallel stages; IOS-Both is the best of the paper's."""
     for found in (squeezenet, inception):
         times = {name: planned.time_ns for name, planned in found.schedules.items()}
@@ -102,24 +102,24 @@ def test_schedules_are_in_the_papers_order(squeezenet: Outcome, inception: Outco
 @pytest.mark.xfail(
     strict=True, reason="a tie (1.003) where steps run whole mappings; the paper measured a loss"
 )
-def test_greedy_loses_on_squeezenet(squeezenet: Outcome) -> None:
+def test_greedy_loses_on_squeezenet(squeezenet: IosOutcome) -> None:
     """Figure 6, the paper's reason for not starting all that is ready."""
     assert squeezenet.gain(GREEDY) < 1
 
 
 @pytest.mark.slow
-def test_the_gain_falls_with_the_batch_and_with_the_machine(inception: Outcome) -> None:
+def test_the_gain_falls_with_the_batch_and_with_the_machine(inception: IosOutcome) -> None:
     few = (SEQUENTIAL, BOTH)
-    more = outcome(Job("ios_inception_v3", "v100", 8, few))
-    most = outcome(Job("ios_inception_v3", "v100", 32, few))
+    more = outcome(IosJob("ios_inception_v3", "v100", 8, few))
+    most = outcome(IosJob("ios_inception_v3", "v100", 32, few))
     assert inception.gain() > more.gain() > most.gain() >= 1
-    smaller = outcome(Job("ios_inception_v3", "k80", 1, few))
+    smaller = outcome(IosJob("ios_inception_v3", "k80", 1, few))
     assert 1 < smaller.gain() < inception.gain()
 
 
 @pytest.mark.sampled(0)
-def test_a_schedule_loses_where_it_was_not_made_for(squeezenet: Outcome) -> None:
-    other = outcome(Job("ios_squeezenet", "k80", 1, (BOTH,)))
+def test_a_schedule_loses_where_it_was_not_made_for(squeezenet: IosOutcome) -> None:
+    other = outcome(IosJob("ios_squeezenet", "k80", 1, (BOTH,)))
     for machine, own, foreign in (("v100", squeezenet, other), ("k80", other, squeezenet)):
         plans = {"own": own.schedules[BOTH], "foreign": foreign.schedules[BOTH]}
         times = {k: sum(t) for k, t in transferred(Transfer("ios_squeezenet", machine, 1, plans)).items()}
@@ -187,7 +187,7 @@ def test_tuned_kernels_are_mapped_once_for_equal_layers() -> None:
 
 @pytest.mark.sampled(0)
 def test_kernels_of_single_operators_take_longer_than_units() -> None:
-    job = Job("ios_squeezenet", "v100", 1, (SEQUENTIAL,))
+    job = IosJob("ios_squeezenet", "v100", 1, (SEQUENTIAL,))
     assert by_node_ns(job) > outcome(job).schedules[SEQUENTIAL].time_ns
 
 

@@ -22,7 +22,7 @@ from tilewright.reproduce.pcgc.runs import (
     RELAY_SIDE_BY_SIDE,
     STATIC,
     WITHIN,
-    Job,
+    PcgcJob,
     outcome,
     speeds,
 )
@@ -86,7 +86,7 @@ def test_the_rule_table_has_a_row_and_a_column_for_each_class() -> None:
 
 
 def test_cut_again_a_network_takes_no_more_than_static_fusion_or_a_default() -> None:
-    found = outcome(Job("a chain", "resnet18_tailor", "a310", (16, 8)))
+    found = outcome(PcgcJob("a chain", "resnet18_tailor", "a310", (16, 8)))
     plans = found.plans
     for other in (STATIC, RELAY, GRAPHTURBO, PCGC):
         assert plans[BEST].energy_mj <= plans[other].energy_mj * 1.03
@@ -106,7 +106,7 @@ def test_cut_again_a_network_takes_no_more_than_static_fusion_or_a_default() -> 
 
 
 def test_figure_13_compares_plans_of_one_network() -> None:
-    plans = speeds(Job("a chain", "resnet18_tailor", "v100{dtype=float32}", (16, 8)))
+    plans = speeds(PcgcJob("a chain", "resnet18_tailor", "v100{dtype=float32}", (16, 8)))
     (figure, *_) = exhibits.speedups({"a chain": plans}).figures
     assert figure.what == "a chain: Relay's rule, side by side over Relay's rule"
     assert figure.ours == pytest.approx(plans[RELAY].time_ms / plans[RELAY_SIDE_BY_SIDE].time_ms)

@@ -17,7 +17,7 @@ from tilewright.schedule.ios.costs import AskedCosts, Bounds
 from tilewright.schedule.ios.dynamic import dynamic
 from tilewright.schedule.ios.endings import Grouping, Pruning, endings
 from tilewright.schedule.ios.graph import StageGraph
-from tilewright.schedule.ios.network import Network
+from tilewright.schedule.ios.network import BlockNetwork
 from tilewright.schedule.ios.paper import require_valid
 from tilewright.schedule.ios.planner import Ios
 from tilewright.schedule.ios.search import AStar
@@ -189,12 +189,12 @@ def test_any_interruption_leaves_a_schedule_between_its_bound_and_its_cost(
 ) -> None:
     graph, costs, merge_sets = case
     whole = AskedCosts(costs, graph)
-    best = Network(graph, whole, Rules(), max_block_size, merge_sets).solve(
+    best = BlockNetwork(graph, whole, Rules(), max_block_size, merge_sets).solve(
         "a-star", 2, Stop.of(Budget(UNLIMITED), whole)
     )
     asked = AskedCosts(costs, graph)
     stop = Stop(Budget(1).start(), asked, UNLIMITED, max_asked)
-    answer = Network(graph, asked, Rules(), max_block_size, merge_sets).solve("a-star", 2, stop)
+    answer = BlockNetwork(graph, asked, Rules(), max_block_size, merge_sets).solve("a-star", 2, stop)
     require_valid(graph, answer.stages)
     require_valid(graph, best.stages)
     assert best.is_closed

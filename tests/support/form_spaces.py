@@ -10,7 +10,7 @@ import random
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.tuning.space import FormSpace, FormT, Part, text_of
+from tilewright.tuning.space import FormPart, FormSpace, FormT, text_of
 
 SIZES = (1, 2, 4, 8, 16, 32)
 
@@ -104,9 +104,10 @@ class ChainSpace:
         form = ChainForm(tuple(document["sizes"]), tuple(document["cuts"]))
         return form if len(form.sizes) == len(self.best_sizes) else None
 
-    def split(self) -> tuple[Part[ChainForm], ...]:
+    def split(self) -> tuple[FormPart[ChainForm], ...]:
         return tuple(
-            Part((place,), replace(self, best_sizes=(best,))) for place, best in enumerate(self.best_sizes)
+            FormPart((place,), replace(self, best_sizes=(best,)))
+            for place, best in enumerate(self.best_sizes)
         )
 
     def join(self, forms: Sequence[ChainForm]) -> ChainForm:

@@ -17,7 +17,7 @@ from tilewright.errors import UsageError
 from tilewright.ir.derive import nests_of
 from tilewright.ir.graph import Node
 from tilewright.ir.nest import Access, Affine, Lookup, Nest
-from tilewright.mapping.chains.chain import Chain, Part
+from tilewright.mapping.chains.chain import Chain, ChainPart
 from tilewright.mapping.chains.plan import STREAMED, ChainCount, ChainPlan
 from tilewright.planning import Violation
 
@@ -99,7 +99,7 @@ class _Walk:
         self.live.append(max(map(len, self._live(parts, 0))))
         return needs
 
-    def _add(self, part: Part, depth: int) -> None:
+    def _add(self, part: ChainPart, depth: int) -> None:
         needed = [_box(self._needed(part, at)) for at in range(len(self.steps))]
         first = 0 if depth == STREAMED or not part.is_held else depth
         retains = depth != STREAMED and part.is_held
@@ -117,7 +117,7 @@ class _Walk:
             self.read_words += num_fresh
         self.live.append(max(map(len, self._live(needed, depth))) if retains else int(depth == STREAMED))
 
-    def _needed(self, part: Part, at: int) -> set[Element]:
+    def _needed(self, part: ChainPart, at: int) -> set[Element]:
         needed: set[Element] = set()
         for reader in part.readers:
             if reader.node is self.chain.anchor:

@@ -14,7 +14,7 @@ from tilewright.cost.learned.training import METHODS, Effort, Method, require_tr
 from tilewright.errors import UsageError
 from tilewright.files import require_other_file, write_output
 from tilewright.frontend.onnx import Source
-from tilewright.learning.collect import Collection, Network, machine_of
+from tilewright.learning.collect import Collection, SampledNetwork, machine_of
 from tilewright.learning.samples import SampleFile
 from tilewright.learning.table import learned_model, tables_of
 from tilewright.planning import UNLIMITED, Budget
@@ -127,7 +127,7 @@ def learn_costs(
     name = identity_of(machine)
     file = None if samples is None else SampleFile(samples, name)
     collection = Collection(target, threads, file, budget.deadline_s)
-    collection.collect([Network(m.name, m.name, m.sha256, m.graph) for m in loaded], progress)
+    collection.collect([SampledNetwork(m.name, m.name, m.sha256, m.graph) for m in loaded], progress)
     num_kernels = len(collection.samples.samples)
     if num_kernels < _FEWEST_KERNELS:
         raise UsageError(

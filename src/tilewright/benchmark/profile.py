@@ -21,7 +21,7 @@ import numpy as np
 
 from tilewright.benchmark.limits import MachineLimits
 from tilewright.benchmark.statistics import quantile
-from tilewright.benchmark.work import Work, total_constant_bytes
+from tilewright.benchmark.work import BenchmarkWork, total_constant_bytes
 from tilewright.cost.energy import Energy, RaplMeter, unavailable
 from tilewright.program import Program
 from tilewright.progress import Progress
@@ -186,7 +186,7 @@ def profile_program(
     finally:
         executable.close()
     progress("measuring this machine", 0, 1)
-    works = {launch: Work.of(launch, code.lowered) for launch in code.lowered.launches}
+    works = {launch: BenchmarkWork.of(launch, code.lowered) for launch in code.lowered.launches}
     total_bytes = total_constant_bytes(works.values())
     machine = (
         MachineLimits.measure(num_threads).with_constants(total_bytes)
@@ -258,7 +258,7 @@ def _recorded(trace: RunTrace, code: CpuCode, num_threads: int) -> RecordedRun:
 def _kernel_time(
     info: StepInfo,
     step: LoweredStep,
-    works: Sequence[Work],
+    works: Sequence[BenchmarkWork],
     times: Sequence[float],
     run_ns: float,
     machine: MachineLimits,

@@ -34,7 +34,7 @@ _MAX_ITERATIONS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class BenchmarkWork:
     """Of one launch. `product_flop` and `other_flop` count as `derive.flops` does, padding included.
 
     `product_share` is the part of the products that do not meet padding, `vector_flop` what the others take
@@ -50,7 +50,7 @@ class Work:
     activation_bytes: int
 
     @classmethod
-    def of(cls, launch: KernelLaunch, lowered: LoweredModel) -> Work:
+    def of(cls, launch: KernelLaunch, lowered: LoweredModel) -> BenchmarkWork:
         """Count."""
         products = [nest for nest in launch.nests if contraction_of(nest) is not None]
         planned = sum(nest.num_iterations for nest in products)
@@ -76,7 +76,7 @@ class Work:
         )
 
 
-def total_constant_bytes(works: Iterable[Work]) -> int:
+def total_constant_bytes(works: Iterable[BenchmarkWork]) -> int:
     """Bytes of constants that the launches read, each once."""
     largest: dict[str, int] = {}
     for work in works:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Union
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from tilewright.cli.output import SCHEMA_VERSION
-from tilewright.results import Entry, WrittenAsList, entries_of
+from tilewright.results import JsonEntry, WrittenAsList, entries_of
 
 _FACTS = "tilewright.cli.facts:ModelFacts"
 
@@ -199,7 +199,7 @@ def _fields(part: Any) -> dict[str, Any]:
     return fields
 
 
-def _annotation(part: Any, entry: Entry) -> Any:
+def _annotation(part: Any, entry: JsonEntry) -> Any:
     """The annotation of an entry, read where it was written."""
     if entry.getter is not None:
         text, scope = entry.getter.__annotations__["return"], entry.getter.__globals__
@@ -219,7 +219,7 @@ def _json_type(kind: Any) -> Any:
     base: Any = origin or kind
     if isinstance(base, type) and dataclasses.is_dataclass(base):
         if issubclass(base, WrittenAsList):
-            items = (_annotation(base, Entry(f.name, f.name)) for f in dataclasses.fields(base))
+            items = (_annotation(base, JsonEntry(f.name, f.name)) for f in dataclasses.fields(base))
             return tuple[tuple(_json_type(k) for k in items)]  # type: ignore[misc]  # made at run time
         return _part_model(base)
     if isinstance(base, type) and issubclass(base, StrEnum):

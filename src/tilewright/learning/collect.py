@@ -24,7 +24,7 @@ from tilewright.targets.cpu.target import CpuTarget
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class SampledNetwork:
     """A graph as it was imported, the digest of its file, and the family with which it is held out."""
 
     name: str
@@ -49,7 +49,7 @@ class Collection:
     num_unmeasured: int = field(init=False, default=0)
     skipped: list[str] = field(init=False, default_factory=list)
 
-    def collect(self, networks: Sequence[Network], progress: Progress | None = None) -> None:
+    def collect(self, networks: Sequence[SampledNetwork], progress: Progress | None = None) -> None:
         """All of them, one part after another.
 
         Raises:
@@ -81,7 +81,9 @@ class Collection:
                         self.file.append(key, samples)
                 self.samples.extend(samples)
 
-    def _made(self, network: Network, part: str, threads: int, bench: KernelBench | None) -> Samples | None:
+    def _made(
+        self, network: SampledNetwork, part: str, threads: int, bench: KernelBench | None
+    ) -> Samples | None:
         try:
             if bench is None:
                 return simulated(network.name, network.family, network.graph, self.target)

@@ -11,7 +11,7 @@ from tilewright.compiler import optimise
 from tilewright.cost.features import WorkFacts
 from tilewright.ir.graph import Graph, Node
 from tilewright.learning.kernel_times import KernelBench, KernelTimes
-from tilewright.learning.samples import Choice, Group, Sample, Samples, split_once
+from tilewright.learning.samples import Choice, Sample, SampleGroup, Samples, split_once
 from tilewright.options import Options
 from tilewright.partition.base import Partition, Reason, build_partition
 from tilewright.planner import Planner
@@ -65,7 +65,7 @@ class NetworkBench:
         samples: list[Sample] = []
         numbers: dict[tuple[Node, ...], int] = {}
         for nodes, times_ns in times.items():
-            work = Group.of(nodes, wanted)
+            work = SampleGroup.of(nodes, wanted)
             estimate_ns = costs.fused(work).time_ns
             time_ns = median(times_ns)
             numbers[nodes] = len(samples)

@@ -75,14 +75,14 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class SampleGroup:
     """Nodes that become one kernel, as `KernelWork`."""
 
     nodes: tuple[Node, ...]
     outputs: tuple[Value, ...]
 
     @classmethod
-    def of(cls, nodes: Sequence[Node], wanted: frozenset[Value]) -> Group:
+    def of(cls, nodes: Sequence[Node], wanted: frozenset[Value]) -> SampleGroup:
         """Nodes in order; what others read or `wanted` has of their results leaves the group."""
         inside = set(nodes)
         made = [v for node in nodes for v in node.results()]

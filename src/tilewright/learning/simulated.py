@@ -8,7 +8,7 @@ from tilewright.compiler import optimise
 from tilewright.cost.features import MachineFacts, WorkFacts
 from tilewright.errors import InfeasibleMapping
 from tilewright.ir.graph import Graph, Node
-from tilewright.learning.samples import PARTITIONS, Choice, Group, Sample, Samples
+from tilewright.learning.samples import PARTITIONS, Choice, Sample, SampleGroup, Samples
 from tilewright.options import Options
 from tilewright.partition import PARTITIONERS
 from tilewright.partition.base import Partition
@@ -28,7 +28,7 @@ def simulated(network: str, family: str, graph: Graph, target: str) -> Samples:
 
     def number_of(nodes: tuple[Node, ...]) -> int | None:
         if nodes not in numbers:
-            work = Group.of(nodes, wanted)
+            work = SampleGroup.of(nodes, wanted)
             facts = WorkFacts.of(work)
             estimate = machine.roofline(facts)
             try:

@@ -35,7 +35,7 @@ TrueChoice = tuple[int, tuple[int, ...], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class AccuracyTable:
     """The samples of one machine as arrays: equal operators of a family are one row each.
 
     Their value is the middle one of all that were seen of them. `choices` are those that matter.
@@ -51,7 +51,9 @@ class Table:
     is_resolved: Array
 
     @classmethod
-    def of(cls, samples: Samples, machine: MachineFacts, quantity: Quantity, least: float = 0.0) -> Table:
+    def of(
+        cls, samples: Samples, machine: MachineFacts, quantity: Quantity, least: float = 0.0
+    ) -> AccuracyTable:
         """Kernels alone; views, which take nothing, are left out together with the choices about them.
 
         What takes less than `least` is nearer to what a clock resolves: it decides nothing and is not tested.
@@ -83,11 +85,11 @@ class Table:
         )
 
 
-def tables_of(samples: Samples, machine: MachineFacts, *, is_measured: bool) -> dict[Quantity, Table]:
+def tables_of(samples: Samples, machine: MachineFacts, *, is_measured: bool) -> dict[Quantity, AccuracyTable]:
     """Times, from those on that a clock resolves if they are measured, and energies where any are known."""
-    tables = {"time": Table.of(samples, machine, "time", LEAST_MEASURED_NS if is_measured else 0.0)}
+    tables = {"time": AccuracyTable.of(samples, machine, "time", LEAST_MEASURED_NS if is_measured else 0.0)}
     if any(sample.energy_pj for sample in samples.samples):
-        tables["energy"] = Table.of(samples, machine, "energy")
+        tables["energy"] = AccuracyTable.of(samples, machine, "energy")
     return tables  # type: ignore[return-value]  # they are quantities
 
 
@@ -133,7 +135,7 @@ def _class_of(sample: Sample) -> str:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ModelOutcome:
     """Predictions of held-out operators by one method, beside what is true, and decisions (right, all)."""
 
     predicted: list[Array] = field(default_factory=list)
@@ -148,9 +150,9 @@ class Outcome:
         self.right += decisions[0]
         self.num_choices += decisions[1]
 
-    def __add__(self, other: Outcome) -> Outcome:
+    def __add__(self, other: ModelOutcome) -> ModelOutcome:
         """Of both together, as of several seeds."""
-        return Outcome(
+        return ModelOutcome(
             self.predicted + other.predicted,
             self.true + other.true,
             self.right + other.right,
@@ -187,18 +189,18 @@ class Outcome:
 
 
 def held_out_by_family(
-    table: Table,
+    table: AccuracyTable,
     effort: Effort,
     methods: Sequence[Method] = METHODS,
     pretrained: Callable[[str], Callable[[Array], Array]] | None = None,
     untested: Sequence[str] = (),
-) -> Mapping[str, Outcome]:
+) -> Mapping[str, ModelOutcome]:
     """Each family predicted by what the others teach; rows that it shares with others teach nothing of it.
 
     `pretrained` says for a family that is held out what was learned of other machines, without it; those in
     `untested` are not held out.
     """
-    outcomes: dict[str, Outcome] = {name: Outcome() for name in (*methods, ESTIMATE)}
+    outcomes: dict[str, ModelOutcome] = {name: ModelOutcome() for name in (*methods, ESTIMATE)}
     families = np.array(table.families)
     for family in sorted(set(table.families) - set(untested)):
         inside = families == family
@@ -234,11 +236,11 @@ def held_out_by_family(
     return outcomes
 
 
-def _values_of(table: Table, rows: Sequence[int], numbers: Sequence[int]) -> Array:
+def _values_of(table: AccuracyTable, rows: Sequence[int], numbers: Sequence[int]) -> Array:
     return np.asarray(table.log_values[[rows[n] for n in numbers]])
 
 
-def _first_of_each(table: Table, rows: Sequence[int] | Array) -> list[int]:
+def _first_of_each(table: AccuracyTable, rows: Sequence[int] | Array) -> list[int]:
     first: dict[bytes, int] = {}
     for row in rows:
         if table.is_resolved[row]:
@@ -248,7 +250,7 @@ def _first_of_each(table: Table, rows: Sequence[int] | Array) -> list[int]:
 
 def learned_model(
     machine: str,
-    tables: Mapping[Quantity, Table],
+    tables: Mapping[Quantity, AccuracyTable],
     effort: Effort,
     method: Method = "trees",
     *,
@@ -302,7 +304,7 @@ def learned_model(
 
 
 def pretrained_without(
-    tables: Sequence[Table], method: Method = "trees", seed: int = 0
+    tables: Sequence[AccuracyTable], method: Method = "trees", seed: int = 0
 ) -> Callable[[str], Callable[[Array], Array]]:
     """What tables of other machines teach, all of their rows, without those of a family."""
     known: dict[str, Callable[[Array], Array]] = {}
@@ -320,7 +322,7 @@ def pretrained_without(
     return predictor
 
 
-def _pool(table: Table, rows: Sequence[int]) -> Pool:
+def _pool(table: AccuracyTable, rows: Sequence[int]) -> Pool:
     counts = Counter(table.keys)
     return Pool(
         table.features[rows],

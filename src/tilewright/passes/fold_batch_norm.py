@@ -10,7 +10,7 @@ from tilewright.ir.graph import Graph, Node
 from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.rules import Kept, Rule, apply_rules
-from tilewright.passes.weights import Layer, layer_before, scale_layer
+from tilewright.passes.weights import WeightedLayer, layer_before, scale_layer
 from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -40,7 +40,7 @@ class _Affine:
 
     factor: Array
     shift: Array
-    layer: Layer | None = None
+    layer: WeightedLayer | None = None
 
 
 def _affine(editor: Editor, node: Node) -> _Affine | Kept | None:
@@ -62,7 +62,7 @@ def _match_layer(editor: Editor, node: Node) -> _Affine | Kept | None:
     if not isinstance(affine, _Affine):
         return affine
     layer = layer_before(editor, node.require(0), channel_axis=1)
-    if isinstance(layer, Layer) and layer.node.op_type == "MatMul" and np.any(affine.shift != 0):
+    if isinstance(layer, WeightedLayer) and layer.node.op_type == "MatMul" and np.any(affine.shift != 0):
         return Kept(f"{layer.node.name} is a MatMul, which has no bias for the shift")
     return layer if isinstance(layer, Kept) else _Affine(affine.factor, affine.shift, layer)
 

@@ -11,7 +11,7 @@ from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import operand_orders
 from tilewright.passes.rules import Kept, Rule, apply_rules
-from tilewright.passes.weights import Layer, layer_before, per_channel, scale_layer
+from tilewright.passes.weights import WeightedLayer, layer_before, per_channel, scale_layer
 from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -30,7 +30,7 @@ class FoldBias:
 
 @dataclass(frozen=True, slots=True)
 class _Shift:
-    layer: Layer
+    layer: WeightedLayer
     shift: Array
 
 
@@ -39,7 +39,7 @@ def _match(editor: Editor, node: Node) -> _Shift | Kept | None:
         if editor.data(c) is None or (node.op_type == "Sub" and c is not node.inputs[1]):
             continue
         layer = layer_before(editor, x)
-        if not isinstance(layer, Layer):
+        if not isinstance(layer, WeightedLayer):
             return layer
         shift = per_channel(editor, c, layer, node.output)
         if shift is None or layer.node.op_type == "MatMul":

@@ -11,7 +11,7 @@ from tilewright.passes.base import PassResult
 from tilewright.passes.edit import Editor
 from tilewright.passes.patterns import made_by, operand_orders
 from tilewright.passes.rules import Kept, Rule, apply_rules
-from tilewright.passes.weights import Layer, layer_before, per_channel, scale_layer
+from tilewright.passes.weights import WeightedLayer, layer_before, per_channel, scale_layer
 from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -37,7 +37,7 @@ class FoldScaleShift:
 
 @dataclass(frozen=True, slots=True)
 class _Scaling:
-    layer: Layer
+    layer: WeightedLayer
     factor: Array
     shift: Array
 
@@ -47,7 +47,7 @@ def _match_factor(editor: Editor, node: Node) -> _Scaling | Kept | None:
         if editor.data(c) is None or (node.op_type == "Div" and c is not node.inputs[1]):
             continue
         layer = layer_before(editor, x)
-        if not isinstance(layer, Layer):
+        if not isinstance(layer, WeightedLayer):
             return layer
         factor = per_channel(editor, c, layer, node.output)
         if factor is None:
@@ -64,7 +64,7 @@ def _match_factor(editor: Editor, node: Node) -> _Scaling | Kept | None:
 class _ScaledSum:
     """`(product + bias) * factor`, where the product is a MatMul, which has no bias of its own."""
 
-    layer: Layer
+    layer: WeightedLayer
     bias: Array
     factor: Array
 
@@ -78,7 +78,7 @@ def _match_behind_sum(editor: Editor, node: Node) -> _ScaledSum | None:
             if made_by(product, "MatMul") is None or editor.sole_user(total) is None:
                 continue
             layer = layer_before(editor, product)
-            if not isinstance(layer, Layer):
+            if not isinstance(layer, WeightedLayer):
                 continue
             bias = per_channel(editor, addend, layer, total)
             factor = per_channel(editor, c, layer, node.output)
@@ -104,7 +104,7 @@ def _match_negation(editor: Editor, node: Node) -> _Scaling | Kept | None:
     if editor.data(c) is None:
         return None
     layer = layer_before(editor, node.require(1))
-    if not isinstance(layer, Layer):
+    if not isinstance(layer, WeightedLayer):
         return layer
     shift = per_channel(editor, c, layer, node.output)
     if shift is None or layer.node.op_type == "MatMul":

@@ -21,7 +21,7 @@ _MAX_COPIED_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class WeightedLayer:
     """A Conv, ConvTranspose, Gemm or MatMul whose result one node reads."""
 
     node: Node
@@ -36,7 +36,9 @@ class Layer:
         return None if self.node.op_type == "MatMul" else self.node.input(2)
 
 
-def layer_before(editor: Editor, value: Value, *, channel_axis: int | None = None) -> Layer | Kept | None:
+def layer_before(
+    editor: Editor, value: Value, *, channel_axis: int | None = None
+) -> WeightedLayer | Kept | None:
     """The layer that computes `value`, if its weights may change; `channel_axis` is the one it must have."""
     node = made_by(value, "Conv", "ConvTranspose", "Gemm", "MatMul")
     if node is None:
@@ -53,7 +55,7 @@ def layer_before(editor: Editor, value: Value, *, channel_axis: int | None = Non
     own_axis = 1 if node.op_type in ("Conv", "ConvTranspose") else len(value.shape) - 1
     if axes is None or (channel_axis is not None and own_axis != channel_axis % max(len(value.shape), 1)):
         return None
-    layer = Layer(node, data, axes, value.shape[own_axis], own_axis)
+    layer = WeightedLayer(node, data, axes, value.shape[own_axis], own_axis)
     bias = layer.bias
     if bias is not None and (editor.data(bias) is None or bias.num_elements not in (1, layer.num_channels)):
         return Kept(f"the bias of {node.name} is not one constant per channel")
@@ -75,7 +77,7 @@ def _channel_axes(node: Node, weight: Array) -> tuple[int, ...] | None:
             return (1,) if weight.ndim == 2 and len(node.output.shape) >= 2 else None
 
 
-def scale_layer(editor: Editor, layer: Layer, root: Node, factor: Array, shift: Array) -> None:
+def scale_layer(editor: Editor, layer: WeightedLayer, root: Node, factor: Array, shift: Array) -> None:
     """Make `root`, which computes `layer * factor + shift` per channel, the layer itself.
 
     Factor and shift are float64 of one element, or one per channel. Weights are multiplied in float64 and
@@ -101,7 +103,7 @@ def scale_layer(editor: Editor, layer: Layer, root: Node, factor: Array, shift: 
     editor.become(root, node.op_type, inputs, attributes, since=node.opset, name=node.name)
 
 
-def _scaled(layer: Layer, factor: Array) -> Array:
+def _scaled(layer: WeightedLayer, factor: Array) -> Array:
     weight = layer.weight
     (axis,) = layer.weight_axes
     shape = [1] * weight.ndim
@@ -115,7 +117,7 @@ def _scaled(layer: Layer, factor: Array) -> Array:
     return result
 
 
-def per_channel(editor: Editor, value: Value, layer: Layer, result: Value) -> Array | None:
+def per_channel(editor: Editor, value: Value, layer: WeightedLayer, result: Value) -> Array | None:
     """A constant in float64, one element or one per channel of the layer, if that is how it broadcasts.
 
     `result` is what it is combined into, which must have the layer's shape.

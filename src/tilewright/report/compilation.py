@@ -22,7 +22,7 @@ from tilewright.text.printable import json_text
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """Rows under a heading."""
 
     title: str
@@ -77,7 +77,7 @@ class CompilationReport:
     """Everything a compilation decided. Equal compilations give equal bytes."""
 
     document: dict[str, Any]
-    tables: tuple[Table, ...]
+    tables: tuple[ReportTable, ...]
 
     @classmethod
     def of(
@@ -105,14 +105,14 @@ class CompilationReport:
             for e in explanation.edges
         )
         tables = (
-            Table("Summary", ("", ""), _summary(document, facts)),
-            Table(
+            ReportTable("Summary", ("", ""), _summary(document, facts)),
+            ReportTable(
                 "Kernels",
                 ("kernel", "template", "nodes", "multiply-accumulates", "chunks", "estimate", "notes"),
                 kernels,
             ),
-            Table("Nodes of the model", ("node", "operator", "became", "kernels", "note"), nodes),
-            Table("Edges", ("from", "to", "verdict", "code", "reason"), edges),
+            ReportTable("Nodes of the model", ("node", "operator", "became", "kernels", "note"), nodes),
+            ReportTable("Edges", ("from", "to", "verdict", "code", "reason"), edges),
         )
         return cls(document, tables)
 

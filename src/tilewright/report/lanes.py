@@ -55,7 +55,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class LaneBlock:
     """A stretch of time in a row; `label` is shown when pointed at."""
 
     start: float
@@ -152,7 +152,7 @@ class _Cell:
     by_colour: dict[str, float] = field(default_factory=dict)
     num_blocks: int = 0
 
-    def add(self, block: Block) -> None:
+    def add(self, block: LaneBlock) -> None:
         taken = self.by_colour.get(block.colour, 0.0)
         self.by_colour[block.colour] = taken + block.end - block.start
         self.num_blocks += 1
@@ -165,7 +165,7 @@ class _Cell:
         return _Shape(start, start + width, colour, label, shade)
 
 
-def block_lanes(time: Time, rows: Sequence[tuple[str, Sequence[Block]]]) -> list[Lane]:
+def block_lanes(time: Time, rows: Sequence[tuple[str, Sequence[LaneBlock]]]) -> list[Lane]:
     """A lane for each row of blocks, of which no two overlap; `rows` are names, as HTML, and blocks."""
     num_cells = _CELLS
     while True:
@@ -190,7 +190,7 @@ def _row(shapes: Sequence[_Shape]) -> str:
     return _of_lane([marks], _BLOCK_PX)
 
 
-def _blocks(time: Time, blocks: Sequence[Block], num_cells: int) -> list[_Shape]:
+def _blocks(time: Time, blocks: Sequence[LaneBlock], num_cells: int) -> list[_Shape]:
     """Blocks that are longer than a cell each, others together with those in the same cell."""
     shapes: list[_Shape] = []
     cells: dict[int, _Cell] = {}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tilewright.report.figure import colour, heading, note
 from tilewright.report.lanes import (
     STYLE,
-    Block,
     Lane,
+    LaneBlock,
     Rectangle,
     Time,
     block_lanes,
@@ -97,10 +97,10 @@ def run_section(
 
 def _step_lanes(steps: Sequence[TimedStep], clock: Clock) -> list[Lane]:
     """A row for each of what holds steps back."""
-    rows: dict[str, list[Block]] = {}
+    rows: dict[str, list[LaneBlock]] = {}
     for number, step in enumerate(steps):
         label = f"step {number}: {step.name}\n{bound_name(step.bound)}"
-        block = Block(clock.start(number), clock.end(number), bound_colour(step.bound), label)
+        block = LaneBlock(clock.start(number), clock.end(number), bound_colour(step.bound), label)
         rows.setdefault(step.bound, []).append(block)
     return block_lanes(
         clock.axis, [(f"<b>{html_text(bound_name(bound))}</b>", row) for bound, row in rows.items()]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from tilewright.report import figure
 from tilewright.report.lanes import (
     STYLE,
-    Block,
     Lane,
+    LaneBlock,
     Rectangle,
     Span,
     Time,
@@ -143,7 +143,7 @@ class _Run:
 
     def _step_lanes(self) -> list[Lane]:
         """Steps, those that overlap in rows of their own."""
-        rows: list[list[Block]] = []
+        rows: list[list[LaneBlock]] = []
         ends: list[float] = []
         for step in sorted(self.plan.steps, key=lambda s: (s.start_s, s.end_s)):
             if step.end_s <= step.start_s:
@@ -155,7 +155,7 @@ class _Run:
                 rows.append([])
                 ends.append(0.0)
             colour = self._colour(self.plan.instances[step.instance].subgraph)
-            rows[free].append(Block(step.start_s, step.end_s, colour, self._told(step)))
+            rows[free].append(LaneBlock(step.start_s, step.end_s, colour, self._told(step)))
             ends[free] = step.end_s
         names = ["<b>steps</b>", *[""] * (len(rows) - 1)]
         return block_lanes(self.time, list(zip(names, rows, strict=False)))
@@ -234,7 +234,7 @@ class _Run:
                 joined.append([run])
         return joined
 
-    def _run_block(self, runs: Sequence[UnitRun]) -> Block:
+    def _run_block(self, runs: Sequence[UnitRun]) -> LaneBlock:
         first, last = runs[0], runs[-1]
         step = self.plan.steps[first.step]
         size_bytes = sum(run.size_bytes for run in runs)
@@ -246,7 +246,7 @@ class _Run:
         )
         what = f"{first.what}{moved}{name}: step {step.number} ({step.name}){tile}"
         label = f"{what}\n{_ms(first.start_s, last.end_s)}"
-        return Block(first.start_s, last.end_s, _DOES.get(first.what, ("#999",))[0], label)
+        return LaneBlock(first.start_s, last.end_s, _DOES.get(first.what, ("#999",))[0], label)
 
     def subgraph_table(self) -> str:
         """Which subgraph is which."""

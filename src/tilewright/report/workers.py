@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.report.lanes import Block
+from tilewright.report.lanes import LaneBlock
 from tilewright.text.formatting import format_ms
 from tilewright.text.printable import html_text
 
@@ -54,7 +54,7 @@ def thread_name(number: int) -> str:
     return f"worker {number}" if number else "worker 0 (caller)"
 
 
-def worker_rows(run: RecordedRun, colours: Sequence[str]) -> list[tuple[str, list[Block]]]:
+def worker_rows(run: RecordedRun, colours: Sequence[str]) -> list[tuple[str, list[LaneBlock]]]:
     """Rows for `block_lanes`: each thread with the share of the run in which it ran kernels; `colours`
     are those of steps."""
     rows = []
@@ -66,11 +66,11 @@ def worker_rows(run: RecordedRun, colours: Sequence[str]) -> list[tuple[str, lis
     return rows
 
 
-def _block(chunk: RecordedChunk, colour: str) -> Block:
+def _block(chunk: RecordedChunk, colour: str) -> LaneBlock:
     of_all = f", chunk {chunk.chunk + 1} of {chunk.num_chunks}" if chunk.num_chunks > 1 else ""
     took = format_ms((chunk.end_ns - chunk.start_ns) / 1e6)
     label = f"{chunk.kernel_id} {chunk.name}{of_all}\n{took} from {chunk.start_ns / 1e6:.4g} ms on"
-    return Block(chunk.start_ns / 1e9, chunk.end_ns / 1e9, colour, label)
+    return LaneBlock(chunk.start_ns / 1e9, chunk.end_ns / 1e9, colour, label)
 
 
 STEPS_TRACK = 0

@@ -27,7 +27,7 @@ from tilewright.specialise.binding import Binding, Key
 from tilewright.specialise.divided import DividedRows, PaddedShapes, placed
 from tilewright.specialise.facts import Specialisation, Specialisations
 from tilewright.specialise.growing import GrowingCaches, GrownShapes
-from tilewright.specialise.parts import Compile, Part, is_light
+from tilewright.specialise.parts import Compile, CompiledPart, is_light
 from tilewright.specialise.shape_reuse import ShapeReuse, with_extent
 from tilewright.specialise.store import Entry, Store
 from tilewright.specialise.tails import Tail
@@ -57,7 +57,7 @@ class _Recent:
     names: Sequence[str]
     shapes: list[Shape]
     dtypes: list[np.dtype[Any]]
-    entry: Entry[Part | ByOthers]
+    entry: Entry[CompiledPart | ByOthers]
     executable: Executable | None
 
     def has_kinds_of(self, feed: Mapping[str, Array]) -> bool:
@@ -104,11 +104,11 @@ class OpenCompiledModel(CompiledModel):
         self._compile_part = compile_part
         limit = facts.options.max_shapes
         # What runs by code for other shapes holds none: any number of lengths may come, none is proven twice.
-        self._store: Store[tuple[Key, bool], Part | ByOthers] = Store(
+        self._store: Store[tuple[Key, bool], CompiledPart | ByOthers] = Store(
             limit, is_light=lambda value: isinstance(value, ByOthers)
         )
         # Shapes that data decide may differ in every run: they must not push out those of the inputs.
-        self._following: Store[tuple[PreparedModel, Key], Part] = Store(limit, warns=False)
+        self._following: Store[tuple[PreparedModel, Key], CompiledPart] = Store(limit, warns=False)
         self._shape_reuse = ShapeReuse(
             prepared, binding, self._ahead, self._compile_masked, is_frozen=facts.options.frozen_shapes
         )
@@ -153,7 +153,7 @@ class OpenCompiledModel(CompiledModel):
         self._require_tensors()
         arrays = self._arrays(feed)
         part = self._part(arrays)
-        if isinstance(part, Part) and part.whole is not None:
+        if isinstance(part, CompiledPart) and part.whole is not None:
             return part.whole.run_into(arrays, into)
         results = dict(zip(self._output_names, self._run(self._output_names, part, arrays), strict=True))
         return placed(results, arrays, into)
@@ -195,7 +195,7 @@ class OpenCompiledModel(CompiledModel):
                 progress("shapes", number, len(keys))
             self._obtained(key, "ahead")
             part = self._store.get((key, False))
-            if self.options.frozen_shapes and isinstance(part, Part):
+            if self.options.frozen_shapes and isinstance(part, CompiledPart):
                 self._shape_reuse.prepare(key, part)
         if self.options.frozen_shapes:
             self._shape_reuse.prove_ahead(keys)
@@ -211,7 +211,7 @@ class OpenCompiledModel(CompiledModel):
         from tilewright.artifact.write import save_shapes
 
         made = {key: entry.value for (key, _), entry in self._store.items()}
-        parts = {key: part for key, part in made.items() if isinstance(part, Part)}
+        parts = {key: part for key, part in made.items() if isinstance(part, CompiledPart)}
         if not parts:
             self._body.program()  # says what is open
         keys, contents = sorted(parts), []
@@ -277,7 +277,7 @@ class OpenCompiledModel(CompiledModel):
 
     def _compiled_parts(self) -> list[CompiledModel]:
         parts = (*self._store.values(), *self._following.values())
-        found = (part.compiled for part in parts if isinstance(part, Part))
+        found = (part.compiled for part in parts if isinstance(part, CompiledPart))
         return [compiled for compiled in found if compiled is not None]
 
     def close(self) -> None:
@@ -285,7 +285,7 @@ class OpenCompiledModel(CompiledModel):
         super().close()
         # What another thread makes meanwhile finds the stores closed, and is not kept.
         for part in (*self._store.close(), *self._following.close()):
-            if isinstance(part, Part) and part.compiled is not None:
+            if isinstance(part, CompiledPart) and part.compiled is not None:
                 part.compiled.close()
         self._shape_reuse.close()
         self._growing.close()
@@ -300,7 +300,9 @@ class OpenCompiledModel(CompiledModel):
             raise UsageError(f"feed is a {type(feed).__name__}: give a dict from input name to array.")
         return {name: as_array(name, value) for name, value in feed.items() if value is not None}
 
-    def _run(self, names: Sequence[str], part: Part | ByOthers, feed: Mapping[str, Array]) -> list[Array]:
+    def _run(
+        self, names: Sequence[str], part: CompiledPart | ByOthers, feed: Mapping[str, Array]
+    ) -> list[Array]:
         if isinstance(part, ByOthers):
             return part.run(names, feed)
         if part.whole is not None:
@@ -308,13 +310,13 @@ class OpenCompiledModel(CompiledModel):
         values = self._results(part, feed)
         return [values[name] for name in names]
 
-    def _part(self, feed: Mapping[str, Array]) -> Part | ByOthers:
+    def _part(self, feed: Mapping[str, Array]) -> CompiledPart | ByOthers:
         key = self._binding.key(feed)
         part = self._obtained(key)
         entry = self._store.entry((key, False))
         if entry is not None:
             # Not locked, as it is no more than the shapes and code that most runs have in common.
-            whole = part.whole if isinstance(part, Part) else None
+            whole = part.whole if isinstance(part, CompiledPart) else None
             executable = None if whole is None else whole.load()
             names, shapes = [n for n, _ in key], [s for _, s in key]
             self._recent = _Recent(names, shapes, [feed[n].dtype for n in names], entry, executable)
@@ -323,7 +325,7 @@ class OpenCompiledModel(CompiledModel):
                 raise ModelClosed
         return part
 
-    def _results(self, part: Part, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def _results(self, part: CompiledPart, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Values by name, the outputs among them: part after part, each at the shapes that arrive."""
         values = part.values(feed)
         outputs = {name: values[name] for name in self._output_names if name in values}
@@ -357,13 +359,13 @@ class OpenCompiledModel(CompiledModel):
             self._tails[model] = tail
         return outputs
 
-    def _obtained(self, key: Key, purpose: Purpose = "run") -> Part | ByOthers:
+    def _obtained(self, key: Key, purpose: Purpose = "run") -> CompiledPart | ByOthers:
         """What runs at shapes of the model's inputs."""
         return self._store.obtain(
             (key, purpose == "at"), lambda: self._made(key, purpose), is_ahead=purpose == "ahead"
         )
 
-    def _made(self, key: Key, purpose: Purpose) -> Part | ByOthers:
+    def _made(self, key: Key, purpose: Purpose) -> CompiledPart | ByOthers:
         if purpose == "ahead" and self._binding.is_inside(key):
             beside = self._growing.serving(key) or self._shape_reuse.rows_of_larger(key)
             if beside is not None:
@@ -385,7 +387,7 @@ class OpenCompiledModel(CompiledModel):
         if purpose == "ahead" and division.is_static:
             self._mark_rows(division.graph)
         compile_part = self._limited(key, started, is_whole=division.is_static)
-        return Part.of(
+        return CompiledPart.of(
             division, dict(key), compile_part, keeps=purpose == "ahead", run_operator=self._run_operator
         )
 
@@ -397,14 +399,14 @@ class OpenCompiledModel(CompiledModel):
                 return
         graph.row_axes = {}
 
-    def _followed(self, prepared: PreparedModel, key: Key) -> Part:
+    def _followed(self, prepared: PreparedModel, key: Key) -> CompiledPart:
         """What runs behind a shape that data decide."""
 
-        def make() -> Part:
+        def make() -> CompiledPart:
             started = time.perf_counter()
             division = prepared.divided(dict(key))
             interprets = self.options.frozen_shapes or is_light(division.graph)
-            return Part.of(
+            return CompiledPart.of(
                 division,
                 dict(key),
                 self._limited(key, started),
@@ -422,10 +424,14 @@ class OpenCompiledModel(CompiledModel):
 
         return compile_part
 
-    def _ahead(self) -> dict[Key, Part]:
+    def _ahead(self) -> dict[Key, CompiledPart]:
         """What was compiled before any run, and is all of the model."""
         made = {key: entry.value for (key, _), entry in self._store.items() if entry.is_ahead}
-        return {key: part for key, part in made.items() if isinstance(part, Part) and part.whole is not None}
+        return {
+            key: part
+            for key, part in made.items()
+            if isinstance(part, CompiledPart) and part.whole is not None
+        }
 
     def _compile_masked(self, key: Key, graph: Graph) -> CompiledModel:
         """The code of a graph that has masks beside its inputs."""
@@ -446,10 +452,10 @@ class OpenCompiledModel(CompiledModel):
 
 
 def _specialisation(
-    key: Key, entry: Entry[Part] | Entry[Part | ByOthers], *, follows_data: bool = False
+    key: Key, entry: Entry[CompiledPart] | Entry[CompiledPart | ByOthers], *, follows_data: bool = False
 ) -> Specialisation:
     part = entry.value
-    compiled = part.compiled if isinstance(part, Part) else None
+    compiled = part.compiled if isinstance(part, CompiledPart) else None
     return Specialisation(
         shapes=dict(key),
         seconds=entry.seconds,

@@ -32,7 +32,7 @@ as long as the reference takes for so many operations hundreds of times."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class CompiledPart:
     """The static part of a model, compiled or interpreted, and what follows it.
 
     Neither where nothing static is asked for. `rest` is what the results of `operators` lead to; `graph` is
@@ -58,7 +58,7 @@ class Part:
         interprets: bool = False,
         keeps: bool = False,
         run_operator: HostRunner | None = None,
-    ) -> Part:
+    ) -> CompiledPart:
         """Compile what is static; `interprets` leaves that to the reference, `keeps` its graph."""
         graph, compiled = division.graph, None
         if not interprets and graph.outputs:
@@ -107,7 +107,9 @@ def interpreted_values(
     outputs, dtypes = dict[str, Array](), dict[str, DType]()
     while rest is not None:
         shapes = {name: array.shape for name, array in feed.items()}
-        part = Part.of(rest.divided(shapes), shapes, refuse, interprets=True, run_operator=run_operator)
+        part = CompiledPart.of(
+            rest.divided(shapes), shapes, refuse, interprets=True, run_operator=run_operator
+        )
         values = part.values(feed)
         outputs.update({name: values[name] for name in rest.outputs if name in values})
         dtypes.update(part.dtypes)

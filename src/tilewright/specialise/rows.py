@@ -27,7 +27,7 @@ from tilewright.specialise.graph_pairing import (
     same_bits,
     walk,
 )
-from tilewright.specialise.parts import Part
+from tilewright.specialise.parts import CompiledPart
 from tilewright.targets.runs import RunsRows
 
 Array = np.ndarray[Any, Any]
@@ -95,7 +95,11 @@ def _constant_rows(a: Array, b: Array) -> Axes | None:
 
 
 def divided_rows(
-    graph: Graph, prepared: Mapping[int, Part], axes: Mapping[str, int], num_rows: int, extents: Sequence[int]
+    graph: Graph,
+    prepared: Mapping[int, CompiledPart],
+    axes: Mapping[str, int],
+    num_rows: int,
+    extents: Sequence[int],
 ) -> DividedRows | None:
     """The rows of a graph by prepared code; None where the axes of its inputs are not proven to hold rows."""
     outputs: dict[str, int | None] | None = None
@@ -112,7 +116,7 @@ def divided_rows(
     return DividedRows(num_rows, tuple(extents), code, axes, outputs)
 
 
-def rows_share(part: Part, axes: Mapping[str, int]) -> float:
+def rows_share(part: CompiledPart, axes: Mapping[str, int]) -> float:
     """How much of the work of prepared code is less, where fewer rows along these axes are asked for."""
     if part.whole is None or part.graph is None or part.graph.row_axes != axes:
         return 0.0

@@ -11,7 +11,7 @@ from tilewright.ir.graph import Graph, Shape
 from tilewright.specialise.binding import Binding, Key
 from tilewright.specialise.divided import DividedRows, PaddedShapes, cover
 from tilewright.specialise.masked import Mask, Padding, masked_graph, padding
-from tilewright.specialise.parts import Part
+from tilewright.specialise.parts import CompiledPart
 from tilewright.specialise.rows import divided_rows, rows_share
 
 ByOthers = DividedRows | PaddedShapes
@@ -44,7 +44,7 @@ class ShapeReuse:
         self,
         prepared: PreparedModel,
         binding: Binding,
-        ahead: Callable[[], Mapping[Key, Part]],
+        ahead: Callable[[], Mapping[Key, CompiledPart]],
         compile_masked: Callable[[Key, Graph], CompiledModel],
         *,
         is_frozen: bool,
@@ -118,7 +118,7 @@ class ShapeReuse:
                         return both
         return None
 
-    def prepare(self, key: Key, part: Part) -> None:
+    def prepare(self, key: Key, part: CompiledPart) -> None:
         """Compile prepared code with masks, too: the next smaller extent says if it can be used."""
         if part.whole is None or part.graph is None:
             return
@@ -141,7 +141,7 @@ class ShapeReuse:
         self._proven.clear()
 
     def _rows(
-        self, key: Key, graph: Graph, axes: Axes, beside: Mapping[int, tuple[Key, Part]]
+        self, key: Key, graph: Graph, axes: Axes, beside: Mapping[int, tuple[Key, CompiledPart]]
     ) -> DividedRows | None:
         extent = _extent(key, axes)
         shares = {e: rows_share(part, axes) for e, (_, part) in beside.items()}
@@ -150,7 +150,7 @@ class ShapeReuse:
         return divided_rows(graph, parts, axes, extent, extents) if extents else None
 
     def _padded(
-        self, key: Key, graph: Graph, axes: Axes, beside: Mapping[int, tuple[Key, Part]]
+        self, key: Key, graph: Graph, axes: Axes, beside: Mapping[int, tuple[Key, CompiledPart]]
     ) -> PaddedShapes | None:
         """A run by code for a larger extent that hides what pads."""
         extent = _extent(key, axes)
@@ -182,14 +182,14 @@ class ShapeReuse:
         found = _padding(self._prepared.graph(dict(key)), graph, axes, extent, larger)
         if found is None:
             return None
-        parts: dict[int, Part] = {}
+        parts: dict[int, CompiledPart] = {}
         for e in extents:
             prepared, part = beside[e]
             assert part.graph is not None
             code = self._masked_code(prepared, part.graph, found.masks)
             if code is None:
                 return None
-            parts[e] = Part(code, None, {}, (), None, {}, masked_graph(part.graph, found.masks))
+            parts[e] = CompiledPart(code, None, {}, (), None, {}, masked_graph(part.graph, found.masks))
         rows = divided_rows(masked_graph(graph, found.masks), parts, row_axes, num_rows, extents)
         code = parts[extents[0]].compiled
         if rows is None or code is None:
@@ -208,7 +208,7 @@ class ShapeReuse:
         masks = {i.name: i.shape[0] for i in code.get_inputs() if i.name not in self._binding.names}
         return PaddedShapes(larger - extent, larger, found.is_at_end, runs, masks, axes, found.outputs)
 
-    def _beside(self, key: Key, axes: Axes) -> dict[int, tuple[Key, Part]]:
+    def _beside(self, key: Key, axes: Axes) -> dict[int, tuple[Key, CompiledPart]]:
         """What was prepared for a key but for some axes of the same extent, by that extent."""
         found = {}
         for prepared, part in self._ahead().items():

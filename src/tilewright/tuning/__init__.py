@@ -12,7 +12,7 @@ from tilewright.tuning.choice import (
 )
 from tilewright.tuning.database import Trial, TunedPlan, TuningDatabase
 from tilewright.tuning.observation import Failure, FailureReason, Observation, PlanContext, Provenance
-from tilewright.tuning.search import Bench, Outcome, Site, search
+from tilewright.tuning.search import Bench, SearchOutcome, Site, search
 
 __all__ = [
     "NO_CHOICES",
@@ -24,10 +24,10 @@ __all__ = [
     "Failure",
     "FailureReason",
     "Observation",
-    "Outcome",
     "Plan",
     "PlanContext",
     "Provenance",
+    "SearchOutcome",
     "Site",
     "Trial",
     "TunedPlan",

@@ -39,7 +39,7 @@ from tilewright.tuning.form_plan import (
 from tilewright.tuning.incumbent import Incumbent
 from tilewright.tuning.search import typical
 from tilewright.tuning.similar import Sharing
-from tilewright.tuning.space import FormSpace, FormT, Part
+from tilewright.tuning.space import FormPart, FormSpace, FormT
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class _Subgraph(Generic[FormT]):
     """A site and how far its search is: in its parts, or as a whole."""
 
     site: FormSite[FormT]
-    parts: tuple[Part[FormT], ...]  # none: it is searched as a whole
+    parts: tuple[FormPart[FormT], ...]  # none: it is searched as a whole
     plain_ns: float
 
     @property

@@ -71,7 +71,7 @@ class Bench(Protocol):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outcome:
+class SearchOutcome:
     """What a search found. `trials` are the best of each site, won or lost, in the order of `sites`.
 
     `num_measured` of their candidates were measured, now or before; `num_trials` of them now.
@@ -104,7 +104,7 @@ class _Search:
     least_s: float = math.inf  # and in the quickest, when its kernels were compiled already
     num_trials: int = 0
 
-    def run(self) -> Outcome:
+    def run(self) -> SearchOutcome:
         """The whole search; an interrupt ends it with what is known."""
         start_s = self.clock()
         plan = TunedPlan(PLAIN, 0.0, 0.0, is_complete=False)
@@ -123,7 +123,7 @@ class _Search:
         num_measured = sum(
             candidate in self.trials.get(site.key, {}) for site in self.sites for candidate in site.candidates
         )
-        return Outcome(plan, best, self.plain_ns, self.num_trials, interrupted, num_measured)
+        return SearchOutcome(plan, best, self.plain_ns, self.num_trials, interrupted, num_measured)
 
     def _todo(self) -> dict[str, list[Candidate]]:
         """Candidates of each site that were not measured yet; what is known already is a trial."""
@@ -279,7 +279,7 @@ def search(
     report: Report,
     known: Mapping[str, Mapping[Candidate, Trial]],
     clock: Callable[[], float] = time.monotonic,
-) -> Outcome:
+) -> SearchOutcome:
     """Look for a plan faster than the plain one. `record` gets trials as soon as they are measured.
 
     `known` are trials of earlier searches, by site: they are not measured again unless they look good.

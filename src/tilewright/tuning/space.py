@@ -32,7 +32,7 @@ FormT = TypeVar("FormT", bound=Form)
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Generic[FormT]):
+class FormPart(Generic[FormT]):
     """A mini-subgraph of a subgraph: the positions of its nodes among the whole's, and its forms."""
 
     positions: tuple[int, ...]
@@ -99,7 +99,7 @@ class FormSpace(Protocol[FormT]):
         """The form most like the one that `portable` gave elsewhere; None where there is none like it."""
         ...
 
-    def split(self) -> tuple[Part[FormT], ...]:
+    def split(self) -> tuple[FormPart[FormT], ...]:
         """Mini-subgraphs of at most one complex operator, in topological order; a single one is the whole."""
         ...
 

@@ -19,7 +19,7 @@ from tilewright.results import Result
 from tilewright.zoo.builder import Builder
 from tilewright.zoo.catalog import NETWORKS
 from tilewright.zoo.examples import Arrays, array_for, spec_from_model
-from tilewright.zoo.network import Network, Settings, Size
+from tilewright.zoo.network import Settings, Size, ZooNetwork
 
 __all__ = ["BuiltNetwork", "ImageSize", "Networks", "ZooEntry", "build", "entry", "example_inputs", "names"]
 
@@ -125,7 +125,7 @@ def example_inputs(model: ModelProto | str, seed: int = 0) -> Arrays:
     return {spec.name: array_for(spec, seed) for spec in specs}
 
 
-def _find(name: str) -> Network:
+def _find(name: str) -> ZooNetwork:
     if name in NETWORKS:
         return NETWORKS[name]
     close = difflib.get_close_matches(name.lower().replace("-", "_"), NETWORKS, n=3, cutoff=0.5)
@@ -133,7 +133,7 @@ def _find(name: str) -> Network:
     raise UsageError(f"The zoo has no network {name!r}. {hint}")
 
 
-def _settings(network: Network, *, batch: int, image: ImageSize | None, sequence: int | None) -> Settings:
+def _settings(network: ZooNetwork, *, batch: int, image: ImageSize | None, sequence: int | None) -> Settings:
     if batch < 1:
         raise UsageError(f"{network.name}: batch {batch} is not a positive number.")
     width, height = image if isinstance(image, tuple) else (image, image)
@@ -145,7 +145,7 @@ def _settings(network: Network, *, batch: int, image: ImageSize | None, sequence
     )
 
 
-def _size(network: Network, what: str, size: Size | None, asked: int | None) -> int:
+def _size(network: ZooNetwork, what: str, size: Size | None, asked: int | None) -> int:
     if size is None:
         if asked is not None:
             raise UsageError(f"{network.name} has no {what} size; leave {what} out.")

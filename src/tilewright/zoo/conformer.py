@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tilewright.zoo.builder import Builder, Tensor
 from tilewright.zoo.layers import dense, layer_norm, silu
-from tilewright.zoo.network import InputSpec, Network, Settings, Size
+from tilewright.zoo.network import InputSpec, Settings, Size, ZooNetwork
 
 _MELS = 80
 _LAYERS = 16
@@ -124,7 +124,7 @@ def _conformer_s(b: Builder, inputs: tuple[Tensor, ...]) -> None:
 
 
 NETWORKS = (
-    Network(
+    ZooNetwork(
         "conformer_s",
         "speech",
         "Conformer-S encoder of 16 blocks on 80 mel bins; the sequence counts frames before subsampling",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.network import Fill, InputSpec, Network, Settings
+from tilewright.zoo.network import Fill, InputSpec, Settings, ZooNetwork
 
 _DENSE_FEATURES = 13
 _TABLES = 26
@@ -56,7 +56,7 @@ def _dlrm_s(b: Builder, inputs: tuple[Tensor, ...]) -> None:
 
 
 NETWORKS = (
-    Network(
+    ZooNetwork(
         "dlrm_s",
         "recommendation",
         "DLRM with the layers of MLPerf's model and 26 tables of 1000 rows, one row per feature and query",

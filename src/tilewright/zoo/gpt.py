@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.zoo.builder import Builder, Tensor
 from tilewright.zoo.layers import dense, layer_norm, tanh_gelu
-from tilewright.zoo.network import Fill, InputSpec, Network, Settings, Size
+from tilewright.zoo.network import Fill, InputSpec, Settings, Size, ZooNetwork
 
 _VOCABULARY = 50257
 _MAX_SEQUENCE = 1024
@@ -108,7 +108,7 @@ def _gpt2_decode(b: Builder, inputs: tuple[Tensor, ...]) -> None:
 
 
 NETWORKS = (
-    Network(
+    ZooNetwork(
         "gpt2_small",
         "gpt",
         "GPT-2 small over a whole prompt, without a cache of keys and values",
@@ -117,7 +117,7 @@ NETWORKS = (
         _gpt2,
         sequence=Size(64, smallest=1, largest=_MAX_SEQUENCE),
     ),
-    Network(
+    ZooNetwork(
         "gpt2_decode",
         "gpt",
         "GPT-2 small by one token; the sequence counts those before it, whose keys and values are cached",

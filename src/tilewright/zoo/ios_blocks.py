@@ -58,7 +58,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ZooBlock:
     """Units in topological order; `edges` are the dependencies between them, the last unit is the exit."""
 
     label: str
@@ -75,7 +75,7 @@ class BlockNetwork:
     num_units: int
     macs: int
     input_id: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[ZooBlock, ...]
 
 
 @cache
@@ -93,7 +93,7 @@ def load_blocks(name: str) -> BlockNetwork:
     text = resources.files("tilewright.zoo").joinpath("data", f"{name}.json").read_text("utf-8")
     data = json.loads(text)
     blocks = tuple(
-        Block(
+        ZooBlock(
             label=block["label"],
             units=tuple(_unit(node) for node in block["nodes"]),
             edges=tuple((source, target) for source, target in block["edges"]),

@@ -70,7 +70,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class ZooNetwork:
     """A recipe: `inputs` declares the graph inputs, `body` adds nodes and outputs in the same order."""
 
     name: str
@@ -97,12 +97,14 @@ def image_network(
     body: Callable[[Builder, Tensor], None],
     *,
     image: Size,
-) -> Network:
+) -> ZooNetwork:
     """A network of one image input."""
-    return Network(name, family, description, paper, image_input, lambda b, xs: body(b, xs[0]), image=image)
+    return ZooNetwork(
+        name, family, description, paper, image_input, lambda b, xs: body(b, xs[0]), image=image
+    )
 
 
-def by_name(networks: tuple[Network, ...]) -> Mapping[str, Network]:
+def by_name(networks: tuple[ZooNetwork, ...]) -> Mapping[str, ZooNetwork]:
     """Networks under their names, which must differ."""
     index = {network.name: network for network in networks}
     if len(index) != len(networks):

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.zoo.builder import Builder, Tensor
 from tilewright.zoo.layers import dense
-from tilewright.zoo.network import Fill, InputSpec, Network, Settings, Size
+from tilewright.zoo.network import Fill, InputSpec, Settings, Size, ZooNetwork
 
 _LSTM_VOCABULARY, _LSTM_UNITS = 10000, 650
 _GRU_VOCABULARY, _GRU_FEATURES, _GRU_UNITS, _GRU_CLASSES = 20000, 300, 256, 17
@@ -71,7 +71,7 @@ def _gru_tagger(b: Builder, inputs: tuple[Tensor, ...]) -> None:
 
 
 NETWORKS = (
-    Network(
+    ZooNetwork(
         "lstm_words",
         "recurrent",
         "LSTM of two layers of 650 units that predicts the next of 10,000 words",
@@ -80,7 +80,7 @@ NETWORKS = (
         _lstm_words,
         sequence=Size(35, smallest=1),
     ),
-    Network(
+    ZooNetwork(
         "gru_tagger",
         "recurrent",
         "GRU of two layers of 256 units in each direction that tags words",

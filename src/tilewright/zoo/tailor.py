@@ -15,7 +15,7 @@ Kernel sizes and widths stay a reading of the paper, not a quotation.
 from __future__ import annotations
 
 from tilewright.zoo.builder import Builder, Tensor
-from tilewright.zoo.network import Fill, InputSpec, Network, Settings, Size
+from tilewright.zoo.network import Fill, InputSpec, Settings, Size, ZooNetwork
 
 
 def _inputs(settings: Settings) -> tuple[InputSpec, ...]:
@@ -34,7 +34,7 @@ def _chain(b: Builder, x: Tensor) -> None:
 
 
 NETWORKS = (
-    Network(
+    ZooNetwork(
         "resnet18_tailor",
         "resnet",
         "Eight convolutions with ReLU, two per stage of ResNet-18; the input is the stem's output",

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.zoo.builder import Builder, Tensor
 from tilewright.zoo.layers import attention, dense, gelu, layer_norm
-from tilewright.zoo.network import Fill, InputSpec, Network, Settings, Size, image_network
+from tilewright.zoo.network import Fill, InputSpec, Settings, Size, ZooNetwork, image_network
 
 # The most negative float32: what PyTorch adds to the scores of masked positions.
 _MASKED = float(np.finfo(np.float32).min)
@@ -88,8 +88,8 @@ def _bert(b: Builder, inputs: tuple[Tensor, ...], *, shape: _BertShape) -> None:
     b.output(pooled, "pooler_output")
 
 
-def _bert_network(name: str, description: str, paper: str, shape: _BertShape) -> Network:
-    return Network(
+def _bert_network(name: str, description: str, paper: str, shape: _BertShape) -> ZooNetwork:
+    return ZooNetwork(
         name,
         "bert",
         description,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.benchmark.work import Work, needed_share, total_constant_bytes
+from tilewright.benchmark.work import BenchmarkWork, needed_share, total_constant_bytes
 from tilewright.compiler import plan
 from tilewright.ir.derive import flops, nests_of
 from tilewright.ir.dtype import DType
@@ -26,10 +26,10 @@ def convolution(size: int, kernel: int, *, stride: int = 1, pad: int = 0, group:
     return g
 
 
-def works(graph: Graph) -> list[Work]:
+def works(graph: Graph) -> list[BenchmarkWork]:
     program = plan(graph, Options(no_cache=True)).program
     lowered = CpuTarget().place(program, host_isa()).lowered
-    return [Work.of(launch, lowered) for launch in lowered.launches]
+    return [BenchmarkWork.of(launch, lowered) for launch in lowered.launches]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.noc import NocOptions, NocResult, simulate
 from tilewright.cost.noc.mesh import EAST, WEST
 from tilewright.cost.noc.phases import Walk
-from tilewright.cost.noc.reference_layer import Layer
+from tilewright.cost.noc.reference_layer import FlitLayer
 from tilewright.cost.noc.traffic import TrafficPlan, plan
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
@@ -88,7 +88,7 @@ def agree(made: TrafficPlan) -> NocResult:
     fast = Walk(made).run()
     if fast.cycles > 4000:
         return fast
-    assert replace(fast, num_simulated_steps=made.num_steps) == Layer(made).run()
+    assert replace(fast, num_simulated_steps=made.num_steps) == FlitLayer(made).run()
     assert fast.cycles == fast.compute_cycles + sum(fast.wait_cycles.values())
     return fast
 

@@ -25,8 +25,8 @@ from tilewright.learning.simulated import simulated
 from tilewright.learning.table import (
     ESTIMATE,
     ROW_HEADS,
-    Outcome,
-    Table,
+    AccuracyTable,
+    ModelOutcome,
     held_out_by_family,
     learned_model,
     pretrained_without,
@@ -65,7 +65,7 @@ def _samples(num_families: int = 3, count: int = 40) -> Samples:
 
 def test_what_a_family_shares_with_others_is_neither_learned_from_nor_tested() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, the extra [learn], is not installed")
-    table = Table.of(_samples(), MACHINE, "time")
+    table = AccuracyTable.of(_samples(), MACHINE, "time")
     outcomes = held_out_by_family(table, Effort(share=0.3), ("trees",))
     learned, estimate = outcomes["trees"], outcomes[ESTIMATE]
     assert sum(map(len, learned.true)) == 3 * 39
@@ -75,7 +75,7 @@ def test_what_a_family_shares_with_others_is_neither_learned_from_nor_tested() -
 
 
 def test_outcomes_of_several_seeds_are_one_row_of_all_their_operators() -> None:
-    first, second = Outcome(), Outcome()
+    first, second = ModelOutcome(), ModelOutcome()
     first.add(np.array([1.1, 2.0]), np.array([1.0, 2.0]), (1, 2))
     second.add(np.array([3.0, 8.0]), np.array([4.0, 4.0]), (1, 1))
     row = (first + second).row("a310", "time", 0.05, "trees")
@@ -86,7 +86,9 @@ def test_outcomes_of_several_seeds_are_one_row_of_all_their_operators() -> None:
 
 def test_a_model_of_samples_says_its_error_and_is_read_again(tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, the extra [learn], is not installed")
-    model = learned_model("jetson-nano", {"time": Table.of(_samples(), MACHINE, "time")}, Effort(share=0.3))
+    model = learned_model(
+        "jetson-nano", {"time": AccuracyTable.of(_samples(), MACHINE, "time")}, Effort(share=0.3)
+    )
     time = model.quantities["time"]
     assert time.held_out is not None
     assert time.held_out.mape < time.held_out.estimate_mape
@@ -196,7 +198,7 @@ def test_samples_of_another_machine_or_version_are_refused(
 @pytest.mark.sampled(0)
 def test_what_other_machines_teach_is_built_upon_and_families_it_saw_are_not_held_out() -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, the extra [learn], is not installed")
-    table = Table.of(_samples(), MACHINE, "time")
+    table = AccuracyTable.of(_samples(), MACHINE, "time")
     effort = Effort(share=0.1, seed_share=1.0)
     alone = held_out_by_family(table, effort, ("trees",))["trees"]
     adapted = held_out_by_family(table, effort, ("trees",), pretrained_without([table]))["trees"]
@@ -229,5 +231,5 @@ def test_choices_that_rounds_do_not_agree_on_decide_nothing() -> None:
         Choice(0, (1, 2), 0.7, 1.3),
         Choice(0, (1, 2), 0.97, 0.99),
     ]
-    assert Table.of(samples, MACHINE, "time").choices == ((0, (1, 2), True), (0, (1, 2), False))
-    assert Table.of(samples, MACHINE, "time", least=1e9).choices == ()
+    assert AccuracyTable.of(samples, MACHINE, "time").choices == ((0, (1, 2), True), (0, (1, 2), False))
+    assert AccuracyTable.of(samples, MACHINE, "time", least=1e9).choices == ()

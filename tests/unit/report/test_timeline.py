@@ -14,7 +14,7 @@ from tests.support.models import small_net
 from tests.support.pictures import marks, own_text, pictures
 
 import tilewright as tw
-from tilewright.report.lanes import SPAN, Block, Time, block_lanes, stack_lane
+from tilewright.report.lanes import SPAN, LaneBlock, Time, block_lanes, stack_lane
 
 EVIL = '<script>alert("x")</script>&\n\x1b[2J'
 
@@ -50,7 +50,7 @@ def test_a_capacity_is_a_line_where_it_is_not_far_above(limit_bytes: int | None,
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 30_000))
 def test_blocks_of_any_number_are_few_shapes_that_cover_their_time(number: int) -> None:
-    blocks = [Block(i / number, (i + 0.5) / number, "#123456", f"b{i}") for i in range(number)]
+    blocks = [LaneBlock(i / number, (i + 0.5) / number, "#123456", f"b{i}") for i in range(number)]
     (lane,) = block_lanes(Time.of(1.0), [("u", blocks)])
     (found,) = marks(pictures(lane.body)[0], "rect")
     drawn = list(zip(found["x1"], found["x2"], strict=True))
@@ -61,7 +61,7 @@ def test_blocks_of_any_number_are_few_shapes_that_cover_their_time(number: int) 
 
 
 def test_short_blocks_are_as_dark_as_they_are_dense() -> None:
-    blocks = [Block(i / 40_000, (i + 0.25) / 40_000, "#123456", "b") for i in range(20_000)]
+    blocks = [LaneBlock(i / 40_000, (i + 0.25) / 40_000, "#123456", "b") for i in range(20_000)]
     (lane,) = block_lanes(Time.of(1.0), [("u", blocks)])
     (found,) = marks(pictures(lane.body)[0], "rect")
     assert max(found["fillOpacity"]) <= 0.5

@@ -11,10 +11,10 @@ from tests.support.cli import tilewright
 from tilewright.errors import UsageError
 from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.kept import Kept
-from tilewright.reproduce.pcgc.runs import Checked, Cut, Outcome, Planned
+from tilewright.reproduce.pcgc.runs import Checked, Cut, PcgcOutcome, Planned
 
 PLANNED = Planned(3, 1.5, 0.25)
-OUTCOME = Outcome(
+OUTCOME = PcgcOutcome(
     {"layerwise": PLANNED},
     {"energy": {"rules-alone": Cut(PLANNED, PLANNED, PLANNED)}},
     Checked(3, 2, 0),
@@ -35,9 +35,9 @@ def test_what_was_kept_is_known_again(tmp_path: Path) -> None:
     kept.keep("network", OUTCOME)
     kept.keep("exhibits", exhibits)
     again = Kept(path)
-    assert again.value("network", Outcome) == OUTCOME
+    assert again.value("network", PcgcOutcome) == OUTCOME
     assert again.made("exhibits", tuple[Exhibit, ...], tuple) == exhibits
-    assert again.value("another", Outcome) is None
+    assert again.value("another", PcgcOutcome) is None
 
 
 def test_a_line_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_line_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write('{"version": "0.1')
     kept = Kept(path)
-    assert kept.value("first", Outcome) == OUTCOME
+    assert kept.value("first", PcgcOutcome) == OUTCOME
     kept.keep("second", OUTCOME)
     assert [json.loads(line)["key"] for line in path.read_text().splitlines()] == ["first", "second"]
 
@@ -73,7 +73,7 @@ def test_a_part_of_another_kind_is_refused(tmp_path: Path) -> None:
     kept = Kept(tmp_path / "parts.jsonl")
     kept.keep("network", (1, 2))
     with pytest.raises(UsageError, match="'network' is not what this program keeps"):
-        Kept(kept.path).value("network", Outcome)
+        Kept(kept.path).value("network", PcgcOutcome)
 
 
 def test_papers_that_keep_nothing_say_so(tmp_path: Path) -> None:

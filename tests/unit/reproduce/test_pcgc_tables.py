@@ -21,7 +21,7 @@ from tilewright.reproduce.pcgc.runs import (
     WITHIN,
     Checked,
     Cut,
-    Outcome,
+    PcgcOutcome,
     Planned,
 )
 
@@ -32,7 +32,7 @@ def planned(time_ms: float, energy_mj: float) -> Planned:
     return Planned(1, time_ms, energy_mj)
 
 
-def made_up(num_gop: float = 40.0, least_ms: float = 13.0) -> Outcome:
+def made_up(num_gop: float = 40.0, least_ms: float = 13.0) -> PcgcOutcome:
     plans = {
         RELAY: planned(20.0, 100.0),
         STATIC: planned(18.0, 80.0),
@@ -51,16 +51,16 @@ def made_up(num_gop: float = 40.0, least_ms: float = 13.0) -> Outcome:
         for start in get_args(StartName)
     }
     cuts = {"energy": cut, "latency": cut}
-    return Outcome(plans, cuts, Checked(3, 2, 1), ((14.0, 52.0),), num_gop, least_ms)
+    return PcgcOutcome(plans, cuts, Checked(3, 2, 1), ((14.0, 52.0),), num_gop, least_ms)
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, dict[str, Outcome]]:
+def found() -> dict[str, dict[str, PcgcOutcome]]:
     return {board.name: {row.name: made_up() for row in board.rows} for board in BOARDS}
 
 
 @pytest.fixture(scope="module")
-def made(found: dict[str, dict[str, Outcome]]) -> dict[str, Exhibit]:
+def made(found: dict[str, dict[str, PcgcOutcome]]) -> dict[str, Exhibit]:
     return {exhibit.name: exhibit for exhibit in (*tables.tables(found), *gains.exhibits(found))}
 
 

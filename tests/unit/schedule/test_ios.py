@@ -30,7 +30,7 @@ from tilewright.schedule.ios.dynamic import dynamic
 from tilewright.schedule.ios.endings import EndingSpace, Grouping, Pruning
 from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.lazy import LazyPaths
-from tilewright.schedule.ios.network import Network, SearchKind
+from tilewright.schedule.ios.network import BlockNetwork, SearchKind
 from tilewright.schedule.ios.paper import (
     PUBLISHED_NETWORK,
     published_schedules,
@@ -150,7 +150,7 @@ def test_whole_networks_are_proven_in_no_time(network: str) -> None:
     for label in (block.label for block in load_blocks(network).blocks):
         graph = graph_of(network, label)
         costs = AskedCosts(SyntheticCosts(graph, 0.3), graph)
-        answer = Network(graph, costs, Rules("parallel"), 40).solve("lazy", 1, Stop.of(NO_LIMIT, costs))
+        answer = BlockNetwork(graph, costs, Rules("parallel"), 40).solve("lazy", 1, Stop.of(NO_LIMIT, costs))
         require_valid(graph, answer.stages)
         assert answer.is_closed
         assert answer.holds
@@ -192,13 +192,13 @@ def test_pruned_transitions_hold_every_better_path() -> None:
 def test_an_interrupted_search_has_a_schedule_and_a_bound(kind: SearchKind) -> None:
     graph = graph_of("ios_nasnet_a", "first1")
     costs = AskedCosts(SyntheticCosts(graph, 0.3), graph)
-    whole = Network(graph, costs, Rules("parallel"), 40).solve(kind, 1, Stop.of(NO_LIMIT, costs))
+    whole = BlockNetwork(graph, costs, Rules("parallel"), 40).solve(kind, 1, Stop.of(NO_LIMIT, costs))
     assert whole.is_closed
     gaps = []
     for max_asked in (0, 5, 20, 40, *((80, 320) if kind == "a-star" else ())):
         costs = AskedCosts(SyntheticCosts(graph, 0.3), graph)
         stop = Stop(Budget(1).start(), costs, UNLIMITED, max_asked)
-        answer = Network(graph, costs, Rules("parallel"), 40).solve(kind, 1, stop)
+        answer = BlockNetwork(graph, costs, Rules("parallel"), 40).solve(kind, 1, stop)
         require_valid(graph, answer.stages)
         assert not answer.is_closed
         assert answer.bound_ns <= whole.cost_ns <= answer.cost_ns
@@ -212,7 +212,7 @@ def test_a_deadline_holds_and_marks_the_schedule_as_cut_off() -> None:
     costs = AskedCosts(SyntheticCosts(graph, 0.3), graph)
     now_s = iter(range(1_000_000))
     stop = Stop(Budget(1, deadline_s=50.0).start(lambda: float(next(now_s))), costs, UNLIMITED, UNLIMITED)
-    answer = Network(graph, costs, Rules("parallel"), 40).solve("a-star", 2, stop)
+    answer = BlockNetwork(graph, costs, Rules("parallel"), 40).solve("a-star", 2, stop)
     require_valid(graph, answer.stages)
     assert answer.was_cut_off
     assert answer.bound_ns <= answer.cost_ns
@@ -236,7 +236,7 @@ def test_an_interrupt_keeps_what_was_found_before_a_deadline() -> None:
     graph = graph_of("ios_nasnet_a", "first1")
     costs = AskedCosts(Interrupted(graph, 50), graph)
     stop = Stop.of(Budget(1, deadline_s=1000.0), costs)
-    answer = Network(graph, costs, Rules("parallel"), 40).solve("a-star", 1, stop)
+    answer = BlockNetwork(graph, costs, Rules("parallel"), 40).solve("a-star", 1, stop)
     require_valid(graph, answer.stages)
     assert answer.was_cut_off
     assert not answer.is_closed
@@ -244,7 +244,7 @@ def test_an_interrupt_keeps_what_was_found_before_a_deadline() -> None:
     assert answer.cost_ns == pytest.approx(sum(map(costs.cost_ns, answer.stages)), rel=1e-12)
     costs = AskedCosts(Interrupted(graph, 50), graph)
     with pytest.raises(KeyboardInterrupt):
-        Network(graph, costs, Rules("parallel"), 40).solve("a-star", 1, Stop.of(NO_LIMIT, costs))
+        BlockNetwork(graph, costs, Rules("parallel"), 40).solve("a-star", 1, Stop.of(NO_LIMIT, costs))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -1.0])
@@ -267,7 +267,7 @@ def test_a_cost_below_its_bound_takes_the_certificate_away() -> None:
             return super().cost_ns(choice) / 2
 
     costs = AskedCosts(Loose(graph), graph)
-    answer = Network(graph, costs, Rules("parallel"), 40).solve("a-star", 1, Stop.of(NO_LIMIT, costs))
+    answer = BlockNetwork(graph, costs, Rules("parallel"), 40).solve("a-star", 1, Stop.of(NO_LIMIT, costs))
     assert not answer.holds
     assert "estimated" in answer.text("ns")
 
@@ -302,7 +302,7 @@ def test_stages_may_join_across_blocks() -> None:
     for size, num_stages in ((1, 7), (2, 4), (3, 3)):
         costs = AskedCosts(SyntheticCosts(graph), graph)
         rules = Rules("parallel", "component", Pruning(size, 8))
-        network = Network(graph, costs, rules, 40)
+        network = BlockNetwork(graph, costs, rules, 40)
         assert len(network.blocks) == 7
         answer = network.solve("a-star", 1, Stop.of(NO_LIMIT, costs))
         require_valid(graph, answer.stages)
@@ -457,7 +457,7 @@ def test_groups_have_to_pay(saved: float, least_gain: float, num_together: int) 
     graph = StageGraph.of_edges("abcdefg", ["ab", "ac", "bd", "cd", "de", "df", "eg", "fg"])
     costs = AskedCosts(Summed(graph, saved), graph)
     rules = Rules("parallel", least_gain=least_gain)
-    answer = Network(graph, costs, rules, 40).solve("a-star", 2, Stop.of(NO_LIMIT, costs))
+    answer = BlockNetwork(graph, costs, rules, 40).solve("a-star", 2, Stop.of(NO_LIMIT, costs))
     require_valid(graph, answer.stages)
     together = [choice for choice in answer.stages if len(choice.groups) > 1]
     assert sum(choice.mask.bit_count() for choice in together) == num_together

@@ -8,7 +8,7 @@ from tilewright.schedule.ios.counts import Counts, count, count_merges
 from tilewright.schedule.ios.endings import EndingSpace, Grouping, Pruning
 from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.paper import unit_merge_sets
-from tilewright.zoo.ios_blocks import Block, load_blocks
+from tilewright.zoo.ios_blocks import ZooBlock, load_blocks
 
 LARGEST = {
     "ios_inception_v3": "E1",
@@ -19,7 +19,7 @@ LARGEST = {
 PRUNINGS = [(r, s) for r in (1, 2, 3) for s in (3, 8)]
 
 
-def block_of(network: str, label: str) -> Block:
+def block_of(network: str, label: str) -> ZooBlock:
     return next(block for block in load_blocks(network).blocks if block.label == label)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.planning import UNLIMITED, Budget
-from tilewright.tuning import Candidate, Choice, Outcome, Plan, Site, Trial, search
+from tilewright.tuning import Candidate, Choice, Plan, SearchOutcome, Site, Trial, search
 
 
 def candidate(template: str, number: int, product: str = "product") -> Candidate:
@@ -59,7 +59,7 @@ def run(
     bench: Bench,
     budget: Budget = NO_LIMIT,
     known: Mapping[str, Mapping[Candidate, Trial]] | None = None,
-) -> tuple[Outcome, list[tuple[str, Trial]]]:
+) -> tuple[SearchOutcome, list[tuple[str, Trial]]]:
     recorded: list[tuple[str, Trial]] = []
     outcome = search(
         SITES,
@@ -161,7 +161,7 @@ BOTH = Candidate.of(dict(FIRST.choices + SECOND.choices))
 GROUP = (Site("group", (FIRST, SECOND)),)
 
 
-def run_group(times: Times) -> tuple[Outcome, Bench]:
+def run_group(times: Times) -> tuple[SearchOutcome, Bench]:
     bench = Bench(times, sites=GROUP)
     outcome = search(
         GROUP,

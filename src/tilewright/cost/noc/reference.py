@@ -54,7 +54,7 @@ class Router:
         return [out for out in range(NUM_PORTS) if self.held_by[out] == port]
 
 
-class Network:
+class FlitNetwork:
     """The routers of a mesh and what lies in them."""
 
     def __init__(self, mesh: Mesh) -> None:
@@ -139,7 +139,7 @@ def deliver(mesh: Mesh, packets: tuple[Packet, ...]) -> Delivery:
         UsageError: a packet that the mesh cannot carry.
     """
     check_packets(mesh, packets)
-    network = Network(mesh)
+    network = FlitNetwork(mesh)
     waiting: list[deque[int]] = [deque() for _ in range(mesh.num_elements + 1)]
     for number, packet in enumerate(packets):
         waiting[packet.source].append(number)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from tilewright.cost.noc.reference import Flit, Network
+from tilewright.cost.noc.reference import Flit, FlitNetwork
 from tilewright.cost.noc.result import NocResult
 from tilewright.cost.noc.traffic import Stream, TrafficPlan, Window
 
@@ -39,12 +39,12 @@ class Element:
     flit: int = 0
 
 
-class Layer:
+class FlitLayer:
     """The state of everything between two cycles."""
 
     def __init__(self, plan: TrafficPlan) -> None:
         self.plan = plan
-        self.network = Network(plan.mesh)
+        self.network = FlitNetwork(plan.mesh)
         num = len(plan.streams)
         self.incoming = [Incoming() for _ in range(num)]
         self.elements = [Element([0] * num) for _ in range(plan.mesh.num_elements)]

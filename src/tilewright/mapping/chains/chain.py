@@ -46,7 +46,7 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class ChainPart:
     """A value of a chain. `axis_of_loop` has the axis that each loop moves, None where it moves none.
 
     A value that is not held is made in the place of the one computed from it. One that may stream comes from
@@ -90,7 +90,7 @@ class Chain:
     anchor: Node
     nest: Nest
     loops: tuple[Dim, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[ChainPart, ...]
     reaches: Reaches = field(repr=False)
     known: dict[tuple[object, ...], Side] = field(default_factory=dict, repr=False)
 
@@ -99,7 +99,7 @@ class Chain:
         """Multiply-accumulates where nothing is computed twice."""
         return sum(part.macs_per_word * part.num_words for part in self.parts)
 
-    def needed(self, part: Part, loop: int, made: Sequence[Side]) -> Side:
+    def needed(self, part: ChainPart, loop: int, made: Sequence[Side]) -> Side:
         """What each step of a loop needs of a part whose readers make these sides: the hull of needs."""
         sides = []
         for reader, side in zip(part.readers, made, strict=True):
@@ -114,7 +114,7 @@ class Chain:
             self.known[together] = hull_of(sides)
         return self.known[together]
 
-    def _reach(self, part: Part, reader: Reader, loop: int) -> Reach:
+    def _reach(self, part: ChainPart, reader: Reader, loop: int) -> Reach:
         """What a reader needs of a part for each position along the axis that it computes in a loop."""
         if part.axis_of_loop[loop] is None:
             return STILL
@@ -254,7 +254,7 @@ class _Unfolding:
 
     def __init__(self, anchor: Node, nest: Nest, maps: RegionMaps) -> None:
         self.anchor, self.nest, self.loops, self.maps = anchor, nest, _loops(nest), maps
-        self.parts: list[Part] = []
+        self.parts: list[ChainPart] = []
         self.readers: dict[Value, list[Reader]] = {}
         self.regions: dict[Value, Region] = {}
 
@@ -264,7 +264,7 @@ class _Unfolding:
         whole = full_region(result.shape)
         axes = tuple(_written_axis(self.nest, loop) for loop in self.loops)
         macs_per_word = _macs_per_word(self.anchor)
-        self.parts.append(Part(result, "result", whole, (), axes, macs_per_word=macs_per_word))
+        self.parts.append(ChainPart(result, "result", whole, (), axes, macs_per_word=macs_per_word))
         needs = [_anchor_region(self.nest, position, {}) for position in range(len(self.anchor.inputs))]
         self._add_readers(self.anchor, _anchor_axes(self.anchor, self.nest, self.loops), needs)
         made = {result, *(value for node in after for value in node.results())}
@@ -306,13 +306,13 @@ class _Unfolding:
                 self.readers.setdefault(value, []).append(Reader(last, node, position, axes[position]))
                 self.regions[value] = hull(self.regions[value], need) if value in self.regions else need
 
-    def _part(self, value: Value, kind: PartKind, macs_per_word: int = 0) -> Part:
+    def _part(self, value: Value, kind: PartKind, macs_per_word: int = 0) -> ChainPart:
         readers = tuple(self.readers.pop(value))
         axes, whole = self._axis_of_loop(value, readers), self.regions[value]
         is_held = (
             kind != "intermediate" or len(readers) > 1 or not _is_in_place(value, readers[0], self.parts)
         )
-        return Part(value, kind, whole, readers, axes, is_held, macs_per_word=macs_per_word)
+        return ChainPart(value, kind, whole, readers, axes, is_held, macs_per_word=macs_per_word)
 
     def _axis_of_loop(self, value: Value, readers: Sequence[Reader]) -> tuple[int | None, ...]:
         """The axis of a value that each loop moves.
@@ -344,7 +344,7 @@ class _Unfolding:
         return None if axis is None else reader.axes.get(axis)
 
 
-def _is_in_place(value: Value, reader: Reader, parts: Sequence[Part]) -> bool:
+def _is_in_place(value: Value, reader: Reader, parts: Sequence[ChainPart]) -> bool:
     """Whether a value's place is taken by the only one computed from it, element by element."""
     node = reader.node
     others = [v for v in node.inputs if v is not None and v is not value and v.shape == value.shape]

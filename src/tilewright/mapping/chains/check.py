@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tilewright.ir.graph import Node
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.region import Region, access_region, hull, volume
-from tilewright.mapping.chains.chain import Chain, Part
+from tilewright.mapping.chains.chain import Chain, ChainPart
 from tilewright.mapping.chains.plan import STREAMED, ChainCount, ChainPlan
 from tilewright.planning import Quality, Violation
 
@@ -126,7 +126,7 @@ class _Walk:
         self.written_words = sum(count for _, count in backwards.new)
         self.live.append(_Seen(written, self._spend).most_live)
 
-    def _add(self, part: Part, depth: int) -> None:
+    def _add(self, part: ChainPart, depth: int) -> None:
         needed = [self._needed(part, at) for at in range(len(self.steps))]
         if depth == STREAMED or not part.is_held:
             fresh: list[tuple[Region | None, int]] = [(box, _words(box)) for box in needed]
@@ -145,7 +145,7 @@ class _Walk:
         if part.kind in ("input", "constant"):
             self.read_words += num_fresh
 
-    def _needed(self, part: Part, at: int) -> Region | None:
+    def _needed(self, part: ChainPart, at: int) -> Region | None:
         """The box of what a step needs of a part, by all that read it."""
         needed: Region | None = None
         for reader in part.readers:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.mapping.chains.chain import CannotFuse, Chain, Part
+from tilewright.mapping.chains.chain import CannotFuse, Chain, ChainPart
 from tilewright.mapping.chains.sides import Side, still_side, tiles_of
 
 _MAX_COUNT = 1 << 55  # tiles may cover what strides jump over, several times as much
@@ -76,7 +76,7 @@ class PartCount:
     held_words: int
 
 
-def _needed(chain: Chain, part: Part, tiling: Tiling, counts: Sequence[PartCount]) -> tuple[Side, ...]:
+def _needed(chain: Chain, part: ChainPart, tiling: Tiling, counts: Sequence[PartCount]) -> tuple[Side, ...]:
     """What each step needs of a part, by what its readers make; `counts` are those of the parts before it."""
     made = [
         tiling.sides(chain) if reader.node is chain.anchor else counts[reader.part].fresh
@@ -87,7 +87,7 @@ def _needed(chain: Chain, part: Part, tiling: Tiling, counts: Sequence[PartCount
     )
 
 
-def _count_part(part: Part, tiling: Tiling, needed: tuple[Side, ...], depth: int) -> PartCount:
+def _count_part(part: ChainPart, tiling: Tiling, needed: tuple[Side, ...], depth: int) -> PartCount:
     """Fresh and held words of a part that is retained from a depth inwards; see the module's text."""
     still = part.num_still_words(tiling.order)
     is_retained = depth != STREAMED and part.is_held
@@ -124,7 +124,7 @@ def written_side(chain: Chain, loop: int, tile: int) -> Side:
     return tiles_of(extent, tile, (stop - start) // extent)
 
 
-def made_side(part: Part, loop: int, side: Side, is_retained: bool) -> Side:
+def made_side(part: ChainPart, loop: int, side: Side, is_retained: bool) -> Side:
     """What steps make of a part, by what they need of it: of the result when the last sum is done."""
     if part.kind == "result":
         return side if part.axis_of_loop[loop] is not None else side.last

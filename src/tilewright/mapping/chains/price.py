@@ -26,7 +26,7 @@ from tilewright.ir.nest import Nest
 from tilewright.ir.region import Interval, Region, dim_intervals
 from tilewright.loops.problem import Problem
 from tilewright.mapping.base import MappingProblem, MappingSolution
-from tilewright.mapping.chains.chain import Chain, Part
+from tilewright.mapping.chains.chain import Chain, ChainPart
 from tilewright.mapping.chains.plan import STREAMED, ChainPlan, PartCount, count_parts
 from tilewright.mapping.chains.search import ValueOf, Values
 from tilewright.mapping.chains.tables import Counts
@@ -343,7 +343,7 @@ def write_pj(level: Level) -> float:
     return level.write_access_pj / level.words_per_access / level.num_instances_per_access
 
 
-def _maker(chain: Chain, part: Part) -> Node | None:
+def _maker(chain: Chain, part: ChainPart) -> Node | None:
     """The operator that makes a part; None of what comes from outside."""
     if part.kind == "result":
         return chain.anchor
@@ -373,7 +373,7 @@ def _anchor_shares(chain: Chain, plan: ChainPlan) -> Iterator[tuple[Nest, int]]:
         yield _with_extents(chain.nest, extents), prod(number for _, (_, number) in chosen)
 
 
-def _shares(part: Part, count: PartCount, plan: ChainPlan, nest: Nest) -> Iterator[tuple[Nest, int]]:
+def _shares(part: ChainPart, count: PartCount, plan: ChainPlan, nest: Nest) -> Iterator[tuple[Nest, int]]:
     """A nest with the extents of what a step makes of a part, and the steps that make as much."""
     by_loop = [_by_length(side.intervals) for side in count.fresh]
     for chosen in product(*(lengths.values() for lengths in by_loop)):

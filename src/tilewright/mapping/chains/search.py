@@ -17,7 +17,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.mapping.chains.chain import Chain, Part
+from tilewright.mapping.chains.chain import Chain, ChainPart
 from tilewright.mapping.chains.plan import (
     STREAMED,
     ChainCount,
@@ -181,7 +181,7 @@ class _Search:
             num_macs = self.chain.parts[0].macs_per_word * self.chain.parts[0].num_words
             self._choose(order, _State(at, held, np.full(len(at), num_macs), (0,), nothing))
 
-    def _least_box(self, part: Part, place: int) -> Counts:
+    def _least_box(self, part: ChainPart, place: int) -> Counts:
         """What steps hold of a part at least: their boxes where all is retained, or a word that streams."""
         if part.may_stream:
             return np.ones(self.grid.num_tilings, np.int64)

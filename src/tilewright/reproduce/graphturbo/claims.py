@@ -14,7 +14,7 @@ from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.graphturbo.exhibits import gpu_speedups
 from tilewright.reproduce.graphturbo.gpu import AS_THE_PAPER
 from tilewright.reproduce.graphturbo.measured import Measured, Row
-from tilewright.reproduce.graphturbo.runs import BREADTH_FIRST, DEPTH_FIRST, LARGEST, Outcome
+from tilewright.reproduce.graphturbo.runs import BREADTH_FIRST, DEPTH_FIRST, LARGEST, GraphTurboOutcome
 
 _VERDICTS = {True: "yes", False: "no", None: "not measured"}
 _NEAR = 0.25
@@ -379,15 +379,15 @@ def _is_near(value: float, paper: float) -> bool:
     return abs(value / paper - 1) <= _NEAR
 
 
-def _ms(outcome: Outcome) -> str:
+def _ms(outcome: GraphTurboOutcome) -> str:
     return f"{outcome.time_s * 1e3:.2f} ms"
 
 
-def _mib(outcome: Outcome) -> str:
+def _mib(outcome: GraphTurboOutcome) -> str:
     return f"{outcome.spilled_bytes / 2**20:.1f} MiB"
 
 
-def _moved(outcome: Outcome) -> str:
+def _moved(outcome: GraphTurboOutcome) -> str:
     return f"{outcome.outside_bytes / 2**20:.0f} MiB through LLB and DDR"
 
 
@@ -395,7 +395,7 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def _outside_per_sample(outcome: Outcome) -> float:
+def _outside_per_sample(outcome: GraphTurboOutcome) -> float:
     return outcome.outside_bytes / outcome.batch
 
 

@@ -10,7 +10,7 @@ from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.graphturbo.gpu import AS_THE_PAPER, GpuTimes
 from tilewright.reproduce.graphturbo.measured import Measured, Row
 from tilewright.reproduce.graphturbo.paper import TABLE_1, TABLE_5
-from tilewright.reproduce.graphturbo.runs import MASKED, Outcome
+from tilewright.reproduce.graphturbo.runs import MASKED, GraphTurboOutcome
 from tilewright.reproduce.graphturbo.utilization import UNITS
 
 _VARIANTS = ("variant-1", "variant-2", "variant-3", "variant-4")
@@ -54,13 +54,13 @@ def _papers_buffers(row: Row) -> int:
     return sum(row.network.buffers)
 
 
-def _text_of_factors(outcome: Outcome) -> str:
+def _text_of_factors(outcome: GraphTurboOutcome) -> str:
     if outcome.num_subgraphs <= 12:
         return " ".join(map(str, outcome.factors))
     return f"{outcome.num_subgraphs} subgraphs, {sum(outcome.factors)} instances"
 
 
-def _text_of_buffers(outcome: Outcome) -> str:
+def _text_of_buffers(outcome: GraphTurboOutcome) -> str:
     return "/".join(map(str, outcome.buffers))
 
 

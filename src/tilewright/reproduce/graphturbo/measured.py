@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean, geometric_mean
 
 from tilewright.reproduce.graphturbo.gpu import GpuTimes
-from tilewright.reproduce.graphturbo.paper import Network
-from tilewright.reproduce.graphturbo.runs import Outcome
+from tilewright.reproduce.graphturbo.paper import PublishedNetwork
+from tilewright.reproduce.graphturbo.runs import GraphTurboOutcome
 
 SERIAL, OVERLAPPED = "", "-overlapped"
 """What the names of baselines end in: phases of a step in sequence, or tile by tile at the same time."""
@@ -18,11 +18,11 @@ SERIAL, OVERLAPPED = "", "-overlapped"
 class Row:
     """A network with TVM's outcomes at TVM's batch, and all others at GraphTurbo's."""
 
-    network: Network
-    tvm: Mapping[str, Outcome]
-    ours: Mapping[str, Outcome]
+    network: PublishedNetwork
+    tvm: Mapping[str, GraphTurboOutcome]
+    ours: Mapping[str, GraphTurboOutcome]
 
-    def outcome(self, recipe: str) -> Outcome:
+    def outcome(self, recipe: str) -> GraphTurboOutcome:
         """Of TVM's recipes at TVM's batch."""
         return self.tvm[recipe] if recipe in self.tvm else self.ours[recipe]
 
@@ -46,11 +46,11 @@ class Measured:
     """
 
     rows: Sequence[Row]
-    by_batch: Mapping[int, Mapping[str, Outcome]]
-    units: Mapping[str, Mapping[int, Mapping[str, Outcome]]]
-    orders: Mapping[str, Outcome]
-    choices: Mapping[str, Outcome]
-    allocated: Mapping[float, Outcome]
+    by_batch: Mapping[int, Mapping[str, GraphTurboOutcome]]
+    units: Mapping[str, Mapping[int, Mapping[str, GraphTurboOutcome]]]
+    orders: Mapping[str, GraphTurboOutcome]
+    choices: Mapping[str, GraphTurboOutcome]
+    allocated: Mapping[float, GraphTurboOutcome]
     gpu: Mapping[int, Mapping[str, GpuTimes]]
 
     def row(self, label: str) -> Row | None:

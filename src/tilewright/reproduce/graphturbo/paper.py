@@ -11,7 +11,7 @@ MACHINE = "stcp920"
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class PublishedNetwork:
     """A row of the paper's table 2: samples for a cluster, TVM's samples per second; of tables 3 and 4 the
     buffers in DDR, LLB and L1, TVM's, and seconds of compiling. `size` are arguments of the zoo's."""
 
@@ -27,18 +27,20 @@ class Network:
     compile_s: float
 
 
-NETWORKS: tuple[Network, ...] = (
-    Network("A", "ResNet-50", "resnet50", {}, 2, 16, 1064, (1, 11, 284), 58, 139),
-    Network("B", "BERT-128", "bert_base", {"sequence": 128}, 4, 8, 512, (1, 0, 305), 242, 199),
-    Network("C", "BERT-256", "bert_base", {"sequence": 256}, 2, 4, 412, (1, 110, 240), 242, 224),
-    Network("D", "BERT-384 large", "bert_large", {"sequence": 384}, 1, 2, 36, (1, 75, 967), 515, 699),
-    Network("E", "BERT-512", "bert_base", {"sequence": 512}, 1, 2, 324, (1, 76, 337), 242, 282),
-    Network("F", "DLRM", "dlrm_s", {}, 64, 256, 131_000, (1, 0, 75), 76, 23),
-    Network("G", "MobileNet-v2", "mobilenet_v2", {}, 2, 32, 1416, (1, 3, 608), 56, 248),
-    Network("H", "Vision Transformer", "vit_b_16", {}, 4, 8, 40, (24, 60, 340), 214, 340),
-    Network("I", "DenseNet", "densenet121", {}, 4, 8, 456, (0, 3, 389), 247, 189),
+NETWORKS: tuple[PublishedNetwork, ...] = (
+    PublishedNetwork("A", "ResNet-50", "resnet50", {}, 2, 16, 1064, (1, 11, 284), 58, 139),
+    PublishedNetwork("B", "BERT-128", "bert_base", {"sequence": 128}, 4, 8, 512, (1, 0, 305), 242, 199),
+    PublishedNetwork("C", "BERT-256", "bert_base", {"sequence": 256}, 2, 4, 412, (1, 110, 240), 242, 224),
+    PublishedNetwork(
+        "D", "BERT-384 large", "bert_large", {"sequence": 384}, 1, 2, 36, (1, 75, 967), 515, 699
+    ),
+    PublishedNetwork("E", "BERT-512", "bert_base", {"sequence": 512}, 1, 2, 324, (1, 76, 337), 242, 282),
+    PublishedNetwork("F", "DLRM", "dlrm_s", {}, 64, 256, 131_000, (1, 0, 75), 76, 23),
+    PublishedNetwork("G", "MobileNet-v2", "mobilenet_v2", {}, 2, 32, 1416, (1, 3, 608), 56, 248),
+    PublishedNetwork("H", "Vision Transformer", "vit_b_16", {}, 4, 8, 40, (24, 60, 340), 214, 340),
+    PublishedNetwork("I", "DenseNet", "densenet121", {}, 4, 8, 456, (0, 3, 389), 247, 189),
     # How long its sentences are, the paper does not say: here 512 frames.
-    Network("J", "Conformer", "conformer_s", {}, 1, 3, 184, (4, 813, 250), 1054, 296),
+    PublishedNetwork("J", "Conformer", "conformer_s", {}, 1, 3, 184, (4, 813, 250), 1054, 296),
 )
 Pair = tuple[float | None, float | None]
 TABLE_1: tuple[str, Mapping[str, int], Mapping[int, tuple[Pair, Pair]]] = (

@@ -11,7 +11,14 @@ from tilewright.reproduce.graphturbo import exhibits
 from tilewright.reproduce.graphturbo.claims import claims_of_the_text
 from tilewright.reproduce.graphturbo.gpu import GPU, GpuTimes, gpu_times
 from tilewright.reproduce.graphturbo.measured import Measured, Row
-from tilewright.reproduce.graphturbo.paper import FIGURE_16, NETWORKS, PRINTED, TABLE_1, TABLE_5, Network
+from tilewright.reproduce.graphturbo.paper import (
+    FIGURE_16,
+    NETWORKS,
+    PRINTED,
+    TABLE_1,
+    TABLE_5,
+    PublishedNetwork,
+)
 from tilewright.reproduce.graphturbo.runs import (
     BREADTH_FIRST,
     CALIBRATION,
@@ -19,8 +26,8 @@ from tilewright.reproduce.graphturbo.runs import (
     LARGEST,
     MASKED,
     PLANNED_FOR_ALL,
-    Job,
-    Outcome,
+    GraphTurboJob,
+    GraphTurboOutcome,
     each,
     outcomes,
 )
@@ -48,7 +55,7 @@ class GraphTurbo:
         """Every exhibit, in the paper's order."""
         chosen = NETWORKS[:: max(1, round(1 / effort.share))]
         jobs = _jobs(chosen)
-        found: dict[Hashable, dict[str, Outcome]] = {}
+        found: dict[Hashable, dict[str, GraphTurboOutcome]] = {}
         for number, (key, outcome) in enumerate(
             zip(jobs, each(outcomes, tuple(jobs.values()), effort.num_processes), strict=True)
         ):
@@ -73,32 +80,34 @@ class GraphTurbo:
         )
 
 
-def _jobs(chosen: Sequence[Network]) -> Mapping[Hashable, Job]:
+def _jobs(chosen: Sequence[PublishedNetwork]) -> Mapping[Hashable, GraphTurboJob]:
     """What is run, by what it is for; what takes longest first."""
-    jobs: dict[Hashable, Job] = {}
+    jobs: dict[Hashable, GraphTurboJob] = {}
     for network in chosen:
-        jobs["ours", network.label] = Job(network.zoo_name, network.size, network.batch, _OURS)
+        jobs["ours", network.label] = GraphTurboJob(network.zoo_name, network.size, network.batch, _OURS)
     for network in chosen:
-        jobs["tvm", network.label] = Job(network.zoo_name, network.size, network.tvm_batch, _TVM)
+        jobs["tvm", network.label] = GraphTurboJob(network.zoo_name, network.size, network.tvm_batch, _TVM)
     name, size, batches = TABLE_1
     for batch in batches:
-        jobs["batch", batch] = Job(name, size, batch, (*_TVM, "variant-1", "graphturbo"))
+        jobs["batch", batch] = GraphTurboJob(name, size, batch, (*_TVM, "variant-1", "graphturbo"))
     for title, name, size, dtype, counts in FIGURE_16:
         for batch in counts:
-            jobs["units", title, batch] = Job(name, size, batch, ("tvm", "graphturbo"), dtype)
+            jobs["units", title, batch] = GraphTurboJob(name, size, batch, ("tvm", "graphturbo"), dtype)
     first, third = NETWORKS[0], NETWORKS[min(2, len(NETWORKS) - 1)]
-    jobs["choices"] = Job(first.zoo_name, first.size, first.batch, tuple(CALIBRATION))
-    jobs["orders"] = Job(first.zoo_name, first.size, first.batch, (DEPTH_FIRST, BREADTH_FIRST, LARGEST))
+    jobs["choices"] = GraphTurboJob(first.zoo_name, first.size, first.batch, tuple(CALIBRATION))
+    jobs["orders"] = GraphTurboJob(
+        first.zoo_name, first.size, first.batch, (DEPTH_FIRST, BREADTH_FIRST, LARGEST)
+    )
     for share in _ALLOCATED:
-        jobs["allocated", share] = Job(
+        jobs["allocated", share] = GraphTurboJob(
             third.zoo_name, third.size, third.batch, (PLANNED_FOR_ALL,), allocated=share
         )
     return jobs
 
 
 def _measured(
-    chosen: Sequence[Network],
-    found: Mapping[Hashable, Mapping[str, Outcome]],
+    chosen: Sequence[PublishedNetwork],
+    found: Mapping[Hashable, Mapping[str, GraphTurboOutcome]],
     gpu: Mapping[int, Mapping[str, GpuTimes]],
 ) -> Measured:
     batches = TABLE_1[2]

@@ -41,7 +41,7 @@ _NOT_IN_RELAY = ("recognise-attention", "recognise-layer-norm")
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class GraphTurboJob:
     """Recipes on a network of the zoo. `dtype` is what it is lowered to; `allocated` the share of the cores'
     buffers that buffers may take."""
 
@@ -54,7 +54,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class GraphTurboOutcome:
     """One recipe on one network with `batch` samples for a cluster.
 
     `buffers` are those in main memory, the shared buffer and the cores'; `disagreed` and `spilled` say of
@@ -96,7 +96,7 @@ def each(run: Callable[[T], R], jobs: Sequence[T], num_processes: int) -> Iterat
         yield from pool.map(run, jobs)
 
 
-def outcomes(job: Job) -> dict[str, Outcome]:
+def outcomes(job: GraphTurboJob) -> dict[str, GraphTurboOutcome]:
     """Build a network and run recipes on it."""
     from tilewright import zoo
     from tilewright.compiler import plan_optimised
@@ -111,7 +111,7 @@ def outcomes(job: Job) -> dict[str, Outcome]:
     run_passes(graph, disabled=_NOT_IN_RELAY)
     machine_text = f"{MACHINE}{{dtype={job.dtype}, mapper=paper}}"
     known = _recipes()
-    found: dict[str, Outcome] = {}
+    found: dict[str, GraphTurboOutcome] = {}
     for recipe in job.recipes:
         started = time.process_time()
         options = Options(target=machine_text) if recipe == "best" else known[recipe].options(machine_text)
@@ -156,7 +156,7 @@ def _with_less(machine: Machine, allocated: float) -> Machine:
     return machine.model_copy(update={"levels": levels})
 
 
-def _outcome(planned: SimulatedPlan, machine: Machine, batch: int, plan_s: float) -> Outcome:
+def _outcome(planned: SimulatedPlan, machine: Machine, batch: int, plan_s: float) -> GraphTurboOutcome:
     from tilewright.reproduce.graphturbo.utilization import busy_by_stage
     from tilewright.schedule.binding import Scope
 
@@ -165,7 +165,7 @@ def _outcome(planned: SimulatedPlan, machine: Machine, batch: int, plan_s: float
     shared = [buffer for buffer in scopes.buffers if buffer.scope is Scope.SHARED]
     traffic = simulation.traffic
     first = {node.subgraph_id: node.id for node in reversed(planned.instances.nodes) if node.inputs}
-    return Outcome(
+    return GraphTurboOutcome(
         batch,
         simulation.time_s,
         machine.num_clusters * batch / simulation.time_s,

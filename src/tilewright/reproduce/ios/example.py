@@ -21,7 +21,7 @@ from tilewright.reproduce.ios.runs import (
     BOTH,
     GREEDY,
     SEQUENTIAL,
-    Outcome,
+    IosOutcome,
     PlannedStage,
     outcome_of,
     problem_of_model,
@@ -41,7 +41,7 @@ class Example:
     """Schedules of the block, work of each operator by number, and by schedule what share of the
     multiprocessors' time each stage holds."""
 
-    outcome: Outcome
+    outcome: IosOutcome
     num_flop: tuple[int, ...]
     held: Mapping[str, tuple[float, ...]]
 

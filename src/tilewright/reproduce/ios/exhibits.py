@@ -26,7 +26,7 @@ from tilewright.reproduce.ios.paper import (
     TABLE_3_BATCHES,
     TABLE_3_DEVICES,
 )
-from tilewright.reproduce.ios.runs import BOTH, SCHEDULES, SEQUENTIAL, Outcome, PlannedStage
+from tilewright.reproduce.ios.runs import BOTH, SCHEDULES, SEQUENTIAL, IosOutcome, PlannedStage
 from tilewright.reproduce.ios.trends import figure_1
 
 _SPECIALISED = "Inception V3"
@@ -152,11 +152,11 @@ def _papers_gain(network: str, schedule: str) -> float | None:
     return times_ms[SEQUENTIAL] / times_ms[schedule] if schedule in times_ms else None
 
 
-def _fastest_ns(outcome: Outcome) -> float:
+def _fastest_ns(outcome: IosOutcome) -> float:
     return min(planned.time_ns for planned in outcome.schedules.values())
 
 
-def _schedules_row(name: str, outcome: Outcome) -> tuple[str, ...]:
+def _schedules_row(name: str, outcome: IosOutcome) -> tuple[str, ...]:
     both = outcome.schedules[BOTH]
     gap = both.time_ns / both.bound_ns - 1 if both.bound_ns else 0.0
     return (
@@ -371,7 +371,7 @@ def _last_block(names: Sequence[str]) -> str:
     return next(label for label in reversed(labels) if labels.count(label) > 4)
 
 
-def _of_block(outcome: Outcome, label: str) -> Iterator[int]:
+def _of_block(outcome: IosOutcome, label: str) -> Iterator[int]:
     """The stages that run operators of a block, by their places."""
     for place, stage in enumerate(outcome.schedules[BOTH].stages):
         if any(outcome.operators[i].partition(".")[0] == label for group in stage.groups for i in group):

@@ -8,7 +8,7 @@ from tilewright.report.figure import Bars, bar_chart
 from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.ios.measured import Measurements
 from tilewright.reproduce.ios.paper import AUTO_TUNED_MS, FRAMEWORKS_MS, GPU_HOURS, MAIN_DEVICE
-from tilewright.reproduce.ios.runs import BOTH, MERGE, SEQUENTIAL, Job, problem_of_model
+from tilewright.reproduce.ios.runs import BOTH, MERGE, SEQUENTIAL, IosJob, problem_of_model
 
 _BY_NODE, _TUNED = "kernel by node", "tuned kernels"
 _STAND_INS: Mapping[str, tuple[str, ...]] = {
@@ -20,7 +20,7 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
 """What runs here, and the frameworks that it stands for."""
 
 
-def by_node_ns(job: Job) -> float:
+def by_node_ns(job: IosJob) -> float:
     """The time of a network whose every operator is a kernel of its own, one after another."""
     from tilewright import zoo
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from tilewright.benchmark.engines import PEERS
 from tilewright.reproduce.ios.counts import NetworkCounts
-from tilewright.reproduce.ios.paper import Network
+from tilewright.reproduce.ios.paper import PublishedNetwork
 from tilewright.reproduce.ios.processor import Measured
-from tilewright.reproduce.ios.runs import Outcome
+from tilewright.reproduce.ios.runs import IosOutcome
 
 if TYPE_CHECKING:
     from tilewright.reproduce.ios.example import Example
@@ -29,12 +29,12 @@ class Measurements:
     the block of figure 2.
     """
 
-    networks: Sequence[Network]
-    specialised: Network
+    networks: Sequence[PublishedNetwork]
+    specialised: PublishedNetwork
     counts: Mapping[str, NetworkCounts]
-    schedules: Mapping[tuple[str, str], Outcome]
-    pruned: Mapping[tuple[str, tuple[int, int]], Outcome]
-    by_batch: Mapping[int, Outcome]
+    schedules: Mapping[tuple[str, str], IosOutcome]
+    pruned: Mapping[tuple[str, tuple[int, int]], IosOutcome]
+    by_batch: Mapping[int, IosOutcome]
     batches: Mapping[tuple[int, int], tuple[float, ...]]
     devices: Mapping[tuple[str, str], tuple[float, ...]]
     processor: Mapping[tuple[int, str], Mapping[str, Measured]]

@@ -20,7 +20,7 @@ PRUNINGS = tuple((r, s) for r in (1, 2, 3) for s in (3, 8))
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class PublishedNetwork:
     """A network of table 2, and its largest block of table 1 by label: operators, width, the bound of
     transitions, the search space.
 
@@ -41,8 +41,8 @@ class Network:
 
 
 NETWORKS = (
-    Network("SqueezeNet", "ios_squeezenet", 10, 50, "Conv-Relu", "fire2_proj", 3, 2.2e2, 51, 1.3e2),
-    Network(
+    PublishedNetwork("SqueezeNet", "ios_squeezenet", 10, 50, "Conv-Relu", "fire2_proj", 3, 2.2e2, 51, 1.3e2),
+    PublishedNetwork(
         "Inception V3",
         "ios_inception_v3",
         11,
@@ -55,8 +55,12 @@ NETWORKS = (
         3.8e6,
         1.59,
     ),
-    Network("RandWire", "ios_randwire", 3, 120, "Relu-SepConv", "ws32_c616", 8, 3.7e9, 1.2e6, 9.2e22),
-    Network("NasNet", "ios_nasnet_a", 13, 374, "Relu-SepConv", "first1", 8, 5.2e6, 3.1e5, 7.2e12, 1.37),
+    PublishedNetwork(
+        "RandWire", "ios_randwire", 3, 120, "Relu-SepConv", "ws32_c616", 8, 3.7e9, 1.2e6, 9.2e22
+    ),
+    PublishedNetwork(
+        "NasNet", "ios_nasnet_a", 13, 374, "Relu-SepConv", "first1", 8, 5.2e6, 3.1e5, 7.2e12, 1.37
+    ),
 )
 """The quickest first, so that a share of them is a first look."""
 

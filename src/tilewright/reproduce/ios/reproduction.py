@@ -27,14 +27,14 @@ from tilewright.reproduce.ios.paper import (
     NETWORKS,
     PRINTED,
     PRUNINGS,
-    Network,
+    PublishedNetwork,
 )
 from tilewright.reproduce.ios.processor import measured as measured_here
 from tilewright.reproduce.ios.runs import (
     BOTH,
     SEQUENTIAL,
-    Job,
-    Outcome,
+    IosJob,
+    IosOutcome,
     Transfer,
     outcome,
     transferred,
@@ -128,31 +128,31 @@ class _Work:
 
 
 def _words(key: Hashable) -> str:
-    if isinstance(key, Job):
+    if isinstance(key, IosJob):
         return f"{key.network} on {key.machine} at batch {key.batch}"
     return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)
 
 
-def _jobs(chosen: Sequence[Network], specialised: Network) -> list[Job]:
+def _jobs(chosen: Sequence[PublishedNetwork], specialised: PublishedNetwork) -> list[IosJob]:
     jobs = [_on(network, device) for device in DEVICES for network in chosen]
     jobs += [_pruned(n, pruning) for n in chosen if n.zoo_name in _PRUNED for pruning in PRUNINGS]
     jobs += [_at(specialised, batch) for batch in FIGURE_11_BATCHES]
     return list(dict.fromkeys(jobs))
 
 
-def _on(network: Network, device: str) -> Job:
-    return Job(network.zoo_name, device, 1)
+def _on(network: PublishedNetwork, device: str) -> IosJob:
+    return IosJob(network.zoo_name, device, 1)
 
 
-def _pruned(network: Network, pruning: tuple[int, int]) -> Job:
-    return Job(network.zoo_name, MAIN_DEVICE, 1, (SEQUENTIAL, BOTH), pruning)
+def _pruned(network: PublishedNetwork, pruning: tuple[int, int]) -> IosJob:
+    return IosJob(network.zoo_name, MAIN_DEVICE, 1, (SEQUENTIAL, BOTH), pruning)
 
 
-def _at(network: Network, batch: int) -> Job:
-    return Job(network.zoo_name, MAIN_DEVICE, batch, (SEQUENTIAL, BOTH))
+def _at(network: PublishedNetwork, batch: int) -> IosJob:
+    return IosJob(network.zoo_name, MAIN_DEVICE, batch, (SEQUENTIAL, BOTH))
 
 
-def _transfers(network: Network, found: Mapping[Hashable, Any]) -> dict[Hashable, Transfer]:
+def _transfers(network: PublishedNetwork, found: Mapping[Hashable, Any]) -> dict[Hashable, Transfer]:
     """Each schedule of table 3 on all that it is not made for, too."""
     by_batch = {str(batch): found[_at(network, batch)].schedules[BOTH] for batch in BATCHES}
     pair = (_OTHER_DEVICE, MAIN_DEVICE)
@@ -166,9 +166,9 @@ def _transfers(network: Network, found: Mapping[Hashable, Any]) -> dict[Hashable
 
 
 def _measurements(
-    chosen: Sequence[Network], specialised: Network, found: Mapping[Hashable, Any]
+    chosen: Sequence[PublishedNetwork], specialised: PublishedNetwork, found: Mapping[Hashable, Any]
 ) -> Measurements:
-    schedules: dict[tuple[str, str], Outcome] = {
+    schedules: dict[tuple[str, str], IosOutcome] = {
         (device, network.name): found[_on(network, device)] for device in DEVICES for network in chosen
     }
     return Measurements(

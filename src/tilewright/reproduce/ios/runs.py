@@ -26,7 +26,7 @@ _BEAM_WIDTH = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class IosJob:
     """Schedules of a network on a machine; `pruning` is the paper's r and s."""
 
     network: str
@@ -59,7 +59,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class IosOutcome:
     """Schedules of one network by name. `operators` are names of its units, in order."""
 
     operators: tuple[str, ...]
@@ -70,7 +70,7 @@ class Outcome:
         return self.schedules[SEQUENTIAL].time_ns / self.schedules[name].time_ns
 
 
-def outcome(job: Job) -> Outcome:
+def outcome(job: IosJob) -> IosOutcome:
     """Build a network and schedule it."""
     problem = problem_of(job.network, job.machine, job.batch)
     return outcome_of(problem, job.schedules, job.pruning)
@@ -78,10 +78,10 @@ def outcome(job: Job) -> Outcome:
 
 def outcome_of(
     problem: ScheduleProblem, schedules: Sequence[str], pruning: tuple[int, int] = (3, 8)
-) -> Outcome:
+) -> IosOutcome:
     """Schedules of any problem whose subgraphs are units."""
     names = tuple(unit_of(subgraph.nodes[0].name) for subgraph in problem.partition.subgraphs)
-    return Outcome(names, {name: _planned(problem, name, pruning) for name in schedules})
+    return IosOutcome(names, {name: _planned(problem, name, pruning) for name in schedules})
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ def _searched(
     from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, stage_of
     from tilewright.schedule.ios.endings import Pruning
     from tilewright.schedule.ios.graph import StageGraph
-    from tilewright.schedule.ios.network import Network
+    from tilewright.schedule.ios.network import BlockNetwork
 
     graph = StageGraph.of_partition(problem.partition)
     costs = AskedCosts(ModelCosts(problem, graph, is_moldable=name == MOLDABLE), graph)
@@ -191,7 +191,7 @@ def _searched(
     sets = [] if strategy == "parallel" else merge_sets(problem.partition)
     merges = [sum(1 << i for i in members) for members in sets]
     rules = Rules(strategy, "component", pruning, name == MOLDABLE)
-    network = Network(graph, costs, rules, _MAX_BLOCK, merges)
+    network = BlockNetwork(graph, costs, rules, _MAX_BLOCK, merges)
     stop = Stop.of(Budget(_EVALUATIONS), costs)
     answer = network.solve("lazy", _BEAM_WIDTH, stop)
     stages = [stage_of(choice) for choice in answer.stages]

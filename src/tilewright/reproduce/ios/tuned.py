@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilewright.reproduce.ios.runs import Job, problem_of
+from tilewright.reproduce.ios.runs import IosJob, problem_of
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
@@ -25,7 +25,7 @@ class Tuned:
     num_kernels: int
 
 
-def tuned(job: Job) -> Tuned:
+def tuned(job: IosJob) -> Tuned:
     """A network of the zoo with tuned kernels."""
     return tuned_kernels(problem_of(job.network, job.machine, job.batch))
 

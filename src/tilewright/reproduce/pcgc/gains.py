@@ -9,7 +9,7 @@ from itertools import pairwise
 from tilewright.report.figure import Point, scatter
 from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.pcgc.paper import BOARDS, Board, Row, mean
-from tilewright.reproduce.pcgc.runs import BEST, BEST_TIME, LIMIT, RELAY, WITHIN, Outcome, Planned
+from tilewright.reproduce.pcgc.runs import BEST, BEST_TIME, LIMIT, RELAY, WITHIN, PcgcOutcome, Planned
 from tilewright.reproduce.pcgc.tables import Found
 
 _ROUNDING = 1e-6
@@ -51,7 +51,7 @@ def exhibits(found: Mapping[str, Found]) -> Iterator[Exhibit]:
         yield _recutting(pairs, objective)
 
 
-_Pairs = Sequence[tuple[Board, Row, Outcome]]
+_Pairs = Sequence[tuple[Board, Row, PcgcOutcome]]
 
 
 def _sources(pairs: _Pairs, objective: _Objective) -> Exhibit:

@@ -8,11 +8,11 @@ from math import ceil
 from tilewright.cost.learned.model import Quantity
 from tilewright.cost.learned.training import Effort, Method
 from tilewright.errors import UsageError
-from tilewright.learning.collect import Collection, Network, machine_of
+from tilewright.learning.collect import Collection, SampledNetwork, machine_of
 from tilewright.learning.table import (
     ESTIMATE,
     ROW_HEADS,
-    Table,
+    AccuracyTable,
     held_out_by_family,
     pretrained_without,
     tables_of,
@@ -101,7 +101,7 @@ def _exhibits(share: Share, update: Update) -> Iterator[Exhibit]:
     yield _pretraining({m: table for (m, quantity), table in tables.items() if quantity == "time"}, update)
 
 
-def _pretraining(tables: Mapping[str, Table], update: Update) -> Exhibit:
+def _pretraining(tables: Mapping[str, AccuracyTable], update: Update) -> Exhibit:
     """Each machine, with and without what all kernels of the simulated others teach."""
     rows: list[tuple[str, ...]] = []
     for machine, table in tables.items():
@@ -130,12 +130,16 @@ def _pretraining(tables: Mapping[str, Table], update: Update) -> Exhibit:
     )
 
 
-def _tables(networks: tuple[str, ...], update: Update) -> Iterator[tuple[tuple[str, Quantity], Table]]:
+def _tables(
+    networks: tuple[str, ...], update: Update
+) -> Iterator[tuple[tuple[str, Quantity], AccuracyTable]]:
     from tilewright import zoo
     from tilewright.frontend.onnx import load_onnx
     from tilewright.zoo.catalog import NETWORKS as CATALOG
 
-    known = [Network(name, CATALOG[name].family, name, load_onnx(zoo.build(name))) for name in networks]
+    known = [
+        SampledNetwork(name, CATALOG[name].family, name, load_onnx(zoo.build(name))) for name in networks
+    ]
     for target in ("cpu", *MACHINES):
         is_here = target == "cpu"
         collection = Collection(target, 1)

@@ -17,7 +17,7 @@ from tilewright.reproduce.ios.processor import Measured, measured
 from tilewright.reproduce.pcgc import exhibits, gains, learned, tables
 from tilewright.reproduce.pcgc.examples import Example, examples
 from tilewright.reproduce.pcgc.paper import BOARDS, PRINTED, Board, Row
-from tilewright.reproduce.pcgc.runs import Job, Outcome, Planned, outcome, speeds
+from tilewright.reproduce.pcgc.runs import PcgcJob, PcgcOutcome, Planned, outcome, speeds
 from tilewright.system.worker_process import end_with_parent
 
 T = TypeVar("T")
@@ -53,10 +53,10 @@ class Pcgc:
         boards = [replace(b, rows=tuple(_share(b.rows, effort.share))) for b in BOARDS]
         kept = effort.kept
         jobs = {(b.name, row.name): _job(b, row) for b in boards for row in b.rows}
-        outcomes = _made(outcome, Outcome, list(jobs.values()), effort, update)
+        outcomes = _made(outcome, PcgcOutcome, list(jobs.values()), effort, update)
         found = {b.name: {row.name: outcomes[jobs[b.name, row.name]] for row in b.rows} for b in boards}
         figure_13 = [
-            Job(network, network, _FIGURE_13) for network in _share(_NETWORKS_OF_FIGURE_13, effort.share)
+            PcgcJob(network, network, _FIGURE_13) for network in _share(_NETWORKS_OF_FIGURE_13, effort.share)
         ]
         speedups = _made(speeds, dict[str, Planned], figure_13, effort, update)
         # Alone on the processor, so that nothing disturbs what is measured.
@@ -88,8 +88,8 @@ def _share(items: Sequence[T], share: float) -> Sequence[T]:
 
 
 def _made(
-    make: Callable[[Job], T], kind: type[T], jobs: Sequence[Job], effort: Effort, update: Update
-) -> dict[Job, T]:
+    make: Callable[[PcgcJob], T], kind: type[T], jobs: Sequence[PcgcJob], effort: Effort, update: Update
+) -> dict[PcgcJob, T]:
     """What a function makes of each job, in processes of their own; what an earlier run finished is taken."""
     kept = effort.kept
     keys = {job: f"{make.__name__} of {job}" for job in jobs}
@@ -105,8 +105,8 @@ def _made(
     return found
 
 
-def _job(board: Board, row: Row) -> Job:
+def _job(board: Board, row: Row) -> PcgcJob:
     machine = Spec.parse(board.machine)
     for key, value in Spec.parse(f"m{{{row.execution}}}").options if row.execution else ():
         machine = machine.with_options(**{key: value})
-    return Job(row.name, row.network, str(machine), (row.width, row.height), row.batch)
+    return PcgcJob(row.name, row.network, str(machine), (row.width, row.height), row.batch)

@@ -37,7 +37,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PcgcJob:
     """A network of the zoo on a machine, for so many images of width x height; None: as the zoo has it."""
 
     name: str
@@ -85,7 +85,7 @@ class Checked:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PcgcOutcome:
     """Plans by planner; by objective what re-cutting makes of each starting partition; the frontier that the
     cost model sees (ms, mJ); billions of operations of a run, and the ms that the busiest unit takes for
     these at the rate of the description."""
@@ -101,7 +101,7 @@ class Outcome:
 class _Network:
     """A network on a machine, under one cost model that is asked once for each subgraph."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: PcgcJob) -> None:
         from tilewright import zoo
         from tilewright.compiler import optimise
         from tilewright.frontend.onnx import load_onnx
@@ -189,7 +189,7 @@ class _Network:
         return Checked(num_clusters, num_exact, num_missed)
 
 
-def outcome(job: Job) -> Outcome:
+def outcome(job: PcgcJob) -> PcgcOutcome:
     """Plan a network by every planner, from every start."""
     from typing import get_args
 
@@ -212,7 +212,7 @@ def outcome(job: Job) -> Outcome:
     }
     corners = Pcgc().frontier(network.problem("edp"), _BUDGET)
     nodes = network.graph.nodes
-    return Outcome(
+    return PcgcOutcome(
         plans,
         cuts,
         network.checked("energy"),
@@ -222,7 +222,7 @@ def outcome(job: Job) -> Outcome:
     )
 
 
-def speeds(job: Job) -> dict[str, Planned]:
+def speeds(job: PcgcJob) -> dict[str, Planned]:
     """Plans for time by Relay's rule, by PCGC as in the paper and from every start, also side by side."""
     network = _Network(job)
     relay, pcgc, best = (network.partition(member, "latency") for member in ("layerwise", _AS_PAPER, "pcgc"))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.pcgc.paper import A310, BOARDS, GOPS_PER_W, NANO, ZCU102, Board, Row, mean
-from tilewright.reproduce.pcgc.runs import BEST, GRAPHTURBO, PCGC, RELAY, STATIC, Outcome, Planned
+from tilewright.reproduce.pcgc.runs import BEST, GRAPHTURBO, PCGC, RELAY, STATIC, PcgcOutcome, Planned
 
-Found = Mapping[str, Outcome]
+Found = Mapping[str, PcgcOutcome]
 """By row of a board's tables."""
 
 _OURS: Mapping[str, str] = {"TVM": RELAY, "TVM (VTA)": RELAY, "PCGC": PCGC}
@@ -34,22 +34,22 @@ _WHY_NOT: Mapping[str, str] = {
     A310.name: "Not reproduced: APOLLO and AKG generate code for the real chip.",
 }
 
-_Value = Callable[[Planned, Row, Outcome], float]
+_Value = Callable[[Planned, Row, PcgcOutcome], float]
 
 
-def _time_ms(plan: Planned, row: Row, outcome: Outcome) -> float:
+def _time_ms(plan: Planned, row: Row, outcome: PcgcOutcome) -> float:
     return plan.time_ms / row.batch
 
 
-def _frames_per_s(plan: Planned, row: Row, outcome: Outcome) -> float:
+def _frames_per_s(plan: Planned, row: Row, outcome: PcgcOutcome) -> float:
     return 1e3 * row.batch / plan.time_ms
 
 
-def _power_w(plan: Planned, row: Row, outcome: Outcome) -> float:
+def _power_w(plan: Planned, row: Row, outcome: PcgcOutcome) -> float:
     return plan.power_w
 
 
-def _gops_per_w(plan: Planned, row: Row, outcome: Outcome) -> float:
+def _gops_per_w(plan: Planned, row: Row, outcome: PcgcOutcome) -> float:
     return outcome.num_gop / (plan.energy_mj / 1e3)
 
 
@@ -74,7 +74,7 @@ def _columns(board: Board) -> tuple[str, ...]:
 
 
 def _pair(
-    board: Board, row: Row, outcome: Outcome, what: str, papers: Sequence[float], value: _Value
+    board: Board, row: Row, outcome: PcgcOutcome, what: str, papers: Sequence[float], value: _Value
 ) -> Iterator[tuple[str, ...]]:
     """A row of the paper, and ours."""
     columns = _columns(board)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tilewright.errors import UsageError
 from tilewright.partition.base import Partition
-from tilewright.zoo.ios_blocks import Block
+from tilewright.zoo.ios_blocks import ZooBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class StageGraph:
         return cls(names, tuple(masks))
 
     @classmethod
-    def of_block(cls, block: Block) -> StageGraph:
+    def of_block(cls, block: ZooBlock) -> StageGraph:
         """A block of IOS's networks: operator i is unit i.
 
         Raises:

@@ -65,7 +65,7 @@ class NetworkAnswer:
 
 
 @dataclass(slots=True)
-class Network:
+class BlockNetwork:
     """The blocks of a network under rules, with one memory of stage costs for all."""
 
     graph: StageGraph

@@ -14,12 +14,12 @@ from tilewright.schedule.base import Stage
 from tilewright.schedule.ios.costs import stage_of
 from tilewright.schedule.ios.graph import StageGraph, bits
 from tilewright.schedule.ios.stages import StageChoice
-from tilewright.zoo.ios_blocks import Block, Unit, load_blocks
+from tilewright.zoo.ios_blocks import Unit, ZooBlock, load_blocks
 
 PUBLISHED_NETWORK = "ios_inception_v3"
 
 
-def unit_merge_sets(block: Block) -> tuple[int, ...]:
+def unit_merge_sets(block: ZooBlock) -> tuple[int, ...]:
     """The sets of units of which any two or more may merge, by the rule of the released code.
 
     Convolutions without groups of one value, of equal stride and activation, with results of equal extents.
@@ -89,7 +89,7 @@ def published_stages(partition: Partition, name: str) -> tuple[Stage, ...]:
     return tuple(stages)
 
 
-def _choice(block: Block, stage: Mapping[str, Any]) -> StageChoice:
+def _choice(block: ZooBlock, stage: Mapping[str, Any]) -> StageChoice:
     numbers = {unit.id: i for i, unit in enumerate(block.units)}
     if "merge" in stage:
         return StageChoice(tuple((numbers[name],) for name in stage["merge"]), "merge")

@@ -17,7 +17,7 @@ from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, StageCosts, st
 from tilewright.schedule.ios.endings import Grouping, Pruning
 from tilewright.schedule.ios.graph import StageGraph
 from tilewright.schedule.ios.measured import INTERRUPTED, MeasuredSearch
-from tilewright.schedule.ios.network import Network, NetworkAnswer, SearchKind
+from tilewright.schedule.ios.network import BlockNetwork, NetworkAnswer, SearchKind
 from tilewright.schedule.ios.stages import StageChoice
 from tilewright.schedule.sequential import Sequential
 from tilewright.schedule.space import (
@@ -82,7 +82,7 @@ class Ios:
 
         def plan(stage_costs: StageCosts, effort: Budget) -> tuple[NetworkAnswer, AskedCosts, Stop]:
             costs = AskedCosts(stage_costs, graph)
-            network = Network(graph, costs, rules, self.max_block_size, merge_sets)
+            network = BlockNetwork(graph, costs, rules, self.max_block_size, merge_sets)
             stop = Stop.of(effort, costs)
             return network.solve(self.search, self.beam_width, stop), costs, stop
 

@@ -26,7 +26,7 @@ from tilewright.targets.npu.pools import PoolSizes, pool_sizes
 from tilewright.targets.npu.residents import Residents
 from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Store, Weight
 from tilewright.targets.npu.tile_mapping import tiler_of
-from tilewright.targets.npu.tile_requests import Part, StepParts, TileRequests
+from tilewright.targets.npu.tile_requests import RequestPart, StepParts, TileRequests
 from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
 from tilewright.targets.npu.work import UnitWork, Works, has_products, is_read, is_table
 
@@ -237,7 +237,7 @@ class _Lowering:
         step: InstanceStep,
         regions: Mapping[Value, Region],
         main: Value,
-        weights: Sequence[tuple[Weight, Part]],
+        weights: Sequence[tuple[Weight, RequestPart]],
         loads: Sequence[Load],
         stores: Sequence[Store],
         exact: Hashable,
@@ -298,9 +298,9 @@ class _Lowering:
                 passages[place] = bringing(weight.size_bytes, self.group)
         return replace(tiling, weights=tuple(passages))
 
-    def _part(self, value: Value, region: Region, x: Load | Store) -> Part:
+    def _part(self, value: Value, region: Region, x: Load | Store) -> RequestPart:
         is_local, is_main = x.scope is Scope.LOCAL, x.scope is Scope.MAIN
-        return Part(value, region, x.size_bytes, is_local, is_main, num_places=self._num_places(x))
+        return RequestPart(value, region, x.size_bytes, is_local, is_main, num_places=self._num_places(x))
 
     def _works_of(
         self, step: InstanceStep, regions: Mapping[Value, Region], main: Value, exact: Hashable
@@ -465,7 +465,7 @@ class _Lowering:
 
     def _weights(
         self, step: InstanceStep, regions: Mapping[Value, Region], exact: Hashable
-    ) -> list[tuple[Weight, Part]]:
+    ) -> list[tuple[Weight, RequestPart]]:
         """The constants that a step needs; two operators that read the same part of one share it."""
         if self.cores is not None:
             return self._new_weights(step, regions)
@@ -473,8 +473,10 @@ class _Lowering:
         key = ("weights", exact, outputs, self.bindings.bindings[step.node], self.num_cores)
         return self.known.of(key, lambda: self._new_weights(step, regions))
 
-    def _new_weights(self, step: InstanceStep, regions: Mapping[Value, Region]) -> list[tuple[Weight, Part]]:
-        found: dict[tuple[object, ...], tuple[Weight, Part]] = {}
+    def _new_weights(
+        self, step: InstanceStep, regions: Mapping[Value, Region]
+    ) -> list[tuple[Weight, RequestPart]]:
+        found: dict[tuple[object, ...], tuple[Weight, RequestPart]] = {}
         for node in step.operators:
             copies = 0
             for position, operand in enumerate(node.inputs):
@@ -487,7 +489,7 @@ class _Lowering:
                     whole = self.graph.bytes_of(operand, full_region(operand.shape))
                     size = min(whole, self.graph.bytes_of(value, regions[value]))
                     # Of a table as much as is made of it comes, wherever it lies.
-                    rows = Part(value, regions[value], size)
+                    rows = RequestPart(value, regions[value], size)
                     found[node, position] = Weight(None, size), rows
                     continue
                 part = self._part_of(node, position, regions)
@@ -497,7 +499,10 @@ class _Lowering:
                     most = copies if known is None else max(copies, known[0].num_copies)
                     size = self.graph.bytes_of(operand, part)
                     weight = Weight(operand.name, size, part, most)
-                    found[operand.name, part] = weight, Part(operand, part, size, reader=(node, position))
+                    found[operand.name, part] = (
+                        weight,
+                        RequestPart(operand, part, size, reader=(node, position)),
+                    )
         return list(found.values())
 
     def _part_of(self, node: Node, position: int, regions: Mapping[Value, Region]) -> Region | None:

@@ -19,7 +19,7 @@ from tilewright.targets.npu.tiles import Moved, TileRequest
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class RequestPart:
     """A part of a value that a step reads or writes, or of a constant that it needs, and where it lives.
 
     `reader` is the node that reads a constant, and as which of its inputs. `num_places` is how often it lies
@@ -44,9 +44,9 @@ class StepParts:
     regions: Mapping[Value, Region]
     main: Value
     binding: Binding
-    weights: Sequence[Part]
-    loads: Sequence[Part]
-    stores: Sequence[Part]
+    weights: Sequence[RequestPart]
+    loads: Sequence[RequestPart]
+    stores: Sequence[RequestPart]
 
 
 @dataclass(slots=True)
@@ -87,11 +87,11 @@ class TileRequests:
         part = (*whole[:axis], (middle, min(stop, middle + 1)), *whole[axis + 1 :])
         return value_regions(parts.operators, {parts.main: part}, self.maps)
 
-    def _value(self, parts: StepParts, part: Part, of_one: Sequence[Mapping[Value, Region]]) -> Moved:
+    def _value(self, parts: StepParts, part: RequestPart, of_one: Sequence[Mapping[Value, Region]]) -> Moved:
         needs = [regions.get(part.value, part.region) for regions in of_one]
         return self._moved(parts, part, needs)
 
-    def _weight(self, parts: StepParts, part: Part, of_one: Sequence[Mapping[Value, Region]]) -> Moved:
+    def _weight(self, parts: StepParts, part: RequestPart, of_one: Sequence[Mapping[Value, Region]]) -> Moved:
         if part.reader is None:
             return self._moved(parts, part, [part.region for _ in of_one])
         node, position = part.reader
@@ -104,7 +104,7 @@ class TileRequests:
                 return self.maps.inputs_of(node, number, regions[value])[position]
         return None
 
-    def _moved(self, parts: StepParts, part: Part, needs: Sequence[Region]) -> Moved:
+    def _moved(self, parts: StepParts, part: RequestPart, needs: Sequence[Region]) -> Moved:
         size, elements = part.size_bytes, max(1, volume(part.region))
         axis_bytes = tuple(min(size, -(-size * volume(need) // elements)) for need in needs)
         pairs = zip(axis_bytes, parts.binding, strict=True)
@@ -129,13 +129,13 @@ class TileRequests:
         products = None if restricted is None else products_of(node, restricted)
         if restricted is None or products is None or region is None:
             return request
-        roles: dict[Part, str] = {}
+        roles: dict[RequestPart, str] = {}
         for name, access in products.accesses.items():
             part = _written(parts) if name == "Outputs" else _read(parts, node, access)
             if part is not None:
                 roles[part] = name
 
-        def named(moved: tuple[Moved, ...], listed: Sequence[Part]) -> tuple[Moved, ...]:
+        def named(moved: tuple[Moved, ...], listed: Sequence[RequestPart]) -> tuple[Moved, ...]:
             pairs = zip(moved, listed, strict=True)
             return tuple(replace(x, role=roles.get(part, "")) for x, part in pairs)
 
@@ -150,11 +150,11 @@ class TileRequests:
         )
 
 
-def _written(parts: StepParts) -> Part | None:
+def _written(parts: StepParts) -> RequestPart | None:
     return next((part for part in parts.stores if part.value is parts.main), None)
 
 
-def _read(parts: StepParts, node: Node, access: Access) -> Part | None:
+def _read(parts: StepParts, node: Node, access: Access) -> RequestPart | None:
     """What an operand of products is among what the step reads; None of what it reads nothing for."""
     value = node.inputs[access.operand.position] if access.operand.kind == "input" else None
     if value is None:

@@ -23,7 +23,7 @@ from tilewright.targets.cpu.forms.makings import Making, Work, distance
 from tilewright.targets.cpu.fused.estimate import Estimate
 from tilewright.targets.cpu.fused.generate import inner_loops, inner_product
 from tilewright.targets.cpu.lower.layouts import BY_WISH, LAYOUT, ROW_MAJOR
-from tilewright.tuning.space import Part
+from tilewright.tuning.space import FormPart
 
 # Elements of one kernel.
 _MAX_ELEMENTS = 8
@@ -264,12 +264,12 @@ class SubgraphForms:
                     chosen[making.name] = way
         return replace(kernel, choices=tuple(sorted(chosen.items())))
 
-    def split(self) -> tuple[Part[Form], ...]:
+    def split(self) -> tuple[FormPart[Form], ...]:
         """The layers, in the order in which they can run: each has at most one complex operator."""
         elements = self._all_elements
         if len(elements) < 2:
             return ()
-        return tuple(Part(positions, self._part(positions)) for positions in elements)
+        return tuple(FormPart(positions, self._part(positions)) for positions in elements)
 
     def join(self, forms: Sequence[Form]) -> Form:
         """The kernels of all parts, one after another."""

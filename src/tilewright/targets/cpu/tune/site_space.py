@@ -11,7 +11,7 @@ from tilewright.ir.derive import nests_of
 from tilewright.partition.base import Subgraph
 from tilewright.partition.form import Form, KernelForm
 from tilewright.records import dataclass
-from tilewright.tuning.space import FormSpace, Part
+from tilewright.tuning.space import FormPart, FormSpace
 
 _NUM_ATTEMPTS = 12
 
@@ -104,7 +104,7 @@ class SiteSpace:
         form = self.space.adapted(document)
         return form if form is not None and self.allows(form) else None
 
-    def split(self) -> tuple[Part[Form], ...]:
+    def split(self) -> tuple[FormPart[Form], ...]:
         """As the space: each part has one complex operator at most, so that nothing is left out there."""
         return self.space.split()
 

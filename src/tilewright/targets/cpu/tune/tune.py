@@ -34,7 +34,7 @@ from tilewright.targets.cpu.tune.base import (
 from tilewright.targets.cpu.tune.form_tuner import FormTuner
 from tilewright.targets.cpu.tune.race import BLOCK_RUNS, race
 from tilewright.targets.cpu.tune.sites import Sites
-from tilewright.tuning import Candidate, Outcome, Plan, Site, Trial, TunedPlan, search
+from tilewright.tuning import Candidate, Plan, SearchOutcome, Site, Trial, TunedPlan, search
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class Tuner(ModelTuner):
             sites = tuple(self._hinted(site) for site in sites)
         quiet = replace(program, options=replace(program.options, frozen=False, timeout_s=None))
 
-        def searched(feed: Mapping[str, Array]) -> Outcome:
+        def searched(feed: Mapping[str, Array]) -> SearchOutcome:
             return search(
                 sites,
                 ModelBench(self.target, quiet, self.sites, feed, self.plain.weight_bytes),
@@ -195,14 +195,14 @@ class Tuner(ModelTuner):
             elif known:
                 trials[site.key] = min(known.values(), key=lambda t: t.ratio)
         plain_ns = {key: trial.plain_ns for key, trial in trials.items()}
-        outcome = Outcome(plan, trials, plain_ns, 0, num_measured=num_measured)
+        outcome = SearchOutcome(plan, trials, plain_ns, 0, num_measured=num_measured)
         return replace(self._info(outcome, sites), is_stored=True)
 
     def measured_sites(self) -> tuple[Site, ...]:
         """What has a time of its own and can be done in several ways."""
         return self.sites.all(self.plain.isa, self.program.options.accuracy)
 
-    def _info(self, outcome: Outcome, sites: Sequence[Site]) -> TuningInfo:
+    def _info(self, outcome: SearchOutcome, sites: Sequence[Site]) -> TuningInfo:
         plan = outcome.plan
         rows: list[KernelTuning] = []
         for site in sites:
