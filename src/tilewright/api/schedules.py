@@ -129,8 +129,10 @@ class ScheduleComparison(Result):
             if row.bound_space is not None:
                 spaces.setdefault(row.bound_space, []).append(row.schedule)
         if len(spaces) == 1:
-            return tuple(f"at least: {space}" for space in spaces)
-        return tuple(f"at least, {', '.join(names)}: {space}" for space, names in spaces.items())
+            return tuple(f"at least: the lower bound of {space}" for space in spaces)
+        return tuple(
+            f"at least, of {', '.join(names)}: the lower bound of {space}" for space, names in spaces.items()
+        )
 
 
 def _figures(row: ScheduledModel) -> tuple[object, ...]:

@@ -101,10 +101,11 @@ class Rates:
         key = "macs_per_cycle" if work in MULTIPLYING else "ops_per_cycle"
         known = list(unit.rates_of(work))
         lower = next((name for name in known if name in LOWERED), None) if dtype.is_float else None
+        option = f"-t '{self.machine.name}{{dtype={lower}}}'"
         return MachineError(
             f"machine {self.machine.name!r}: units[{number}].{key}: {unit.name} has a rate for "
             f"{', '.join(known)}, and {node.op_type} {node.name!r} is {dtype}; "
-            f"{f'lower the network with --dtype {lower}, or ' if lower else ''}give it {dtype}: RATE."
+            f"{f'lower the network with {option}, or ' if lower else ''}give it {dtype}: RATE."
         )
 
 
