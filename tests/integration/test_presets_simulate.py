@@ -35,7 +35,7 @@ def simulated_or_refused(name: str, network: str, image: int) -> None:
         assert len(str(caught.value).splitlines()) == 1
         return
     if name in FOR_INTEGERS:
-        with pytest.raises(tw.MachineError, match="lower the network with -t .*dtype=int8") as caught:
+        with pytest.raises(tw.MachineError, match=r"lower the network with -t .*dtype=int8") as caught:
             tw.simulate(model, name, recipe="graphturbo")
         assert len(str(caught.value).splitlines()) == 1
         target = f"{name}{{dtype=int8}}"

@@ -7,6 +7,7 @@ depthwise layers all are.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass
@@ -41,13 +42,7 @@ class Operand:
 
     def independent_axes(self) -> tuple[tuple[Axis, ...], ...]:
         """Axes in groups, of which no two share a dim, as both axes of a diagonal do."""
-        groups: list[tuple[Axis, ...]] = []
-        for axis in self.axes:
-            dims = {dim for dim, _ in axis}
-            joined = [group for group in groups if any(dim in dims for other in group for dim, _ in other)]
-            groups = [group for group in groups if group not in joined]
-            groups.append((*(other for group in joined for other in group), axis))
-        return tuple(groups)
+        return _independent(self.axes)
 
     def box(self, tile: MappingOf[str, int]) -> tuple[int, ...]:
         """Extents of the smallest box around the elements that a tile of the dims touches.
@@ -59,6 +54,17 @@ class Operand:
     def num_words(self, tile: MappingOf[str, int]) -> int:
         """Elements of that box."""
         return prod(self.box(tile))
+
+
+@functools.lru_cache(maxsize=1 << 10)
+def _independent(axes: tuple[Axis, ...]) -> tuple[tuple[Axis, ...], ...]:
+    groups: list[tuple[Axis, ...]] = []
+    for axis in axes:
+        dims = {dim for dim, _ in axis}
+        joined = [group for group in groups if any(dim in dims for other in group for dim, _ in other)]
+        groups = [group for group in groups if group not in joined]
+        groups.append((*(other for group in joined for other in group), axis))
+    return tuple(groups)
 
 
 @dataclass(frozen=True, slots=True)

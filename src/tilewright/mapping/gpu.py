@@ -129,7 +129,8 @@ def solve_blocks(
             if of_view < 1:  # fewer trials than sizes: the last ones have them
                 continue
             searcher = mapper.limited(of_view)
-        if isinstance(mapper, Exact) and tried.is_hopeless(view):
+        bound = tried.bound_of(view) if isinstance(mapper, Exact) and tried.best is not None else 0.0
+        if tried.is_hopeless(view, bound):
             continue
         left_s = _left_s(of_sizes, started)
         if left_s is not None:
@@ -138,7 +139,7 @@ def solve_blocks(
                 break
             left_s = max(left_s, 0.01) / min(2, len(views) - number)
         if isinstance(mapper, Exact) and tried.best is not None:
-            tried.improve(view, mapper, _within(budget, left_s))
+            tried.improve(view, mapper, _within(budget, left_s), bound)
             continue
         answer = searcher.solve(tried.task(view, problem), _within(budget, left_s))
         tried.prove(view, answer)
@@ -286,23 +287,25 @@ class _Tried:
         """Whether no block of any size is better than the best answer."""
         return self.value <= measure(self.objective, *self.bounds_of_all) * (1 + _ROUNDING)
 
-    def is_hopeless(self, view: BlockView) -> bool:
-        """Whether no block of a size is as good as the best answer."""
-        if self.cost is None:
-            return False
-        length = self._cycle_length(view)
-        bound = bound_padded(self.task(view, self.problem), self.value / length) * length
+    def bound_of(self, view: BlockView) -> float:
+        """What no block of a size beats, in the cycles of its view, as far as it matters beside the best
+        answer."""
+        return bound_padded(self.task(view, self.problem), self.value / self._cycle_length(view))
+
+    def is_hopeless(self, view: BlockView, bound: float) -> bool:
+        """Whether no block of a size, with that bound, is as good as the best answer."""
+        bound *= self._cycle_length(view)
         if bound <= self.value:
             return False
         self.bounds[view.num_threads] = bound
         return True
 
-    def improve(self, view: BlockView, mapper: Exact, budget: Budget) -> None:
-        """Look among blocks of a size for what is better than the best answer."""
+    def improve(self, view: BlockView, mapper: Exact, budget: Budget, bound: float) -> None:
+        """Look among blocks of a size, with that bound, for what is better than the best answer."""
         if self.best is None or self.cost is None:
             return
         in_view = replace(self.cost, cycles=int(self.cost.cycles / view.cycle_length))
-        better = mapper.improve(self.task(view, self.problem), budget, self.best.mapping, in_view)
+        better = mapper.improve(self.task(view, self.problem), budget, self.best.mapping, in_view, bound)
         if better.answer is not None:
             self.prove(view, better.answer)
             self.take(view, better.answer)

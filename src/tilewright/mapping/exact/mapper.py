@@ -100,10 +100,13 @@ class Exact:
             )
         return self._solution(problem, best, bound, time.perf_counter() - started)
 
-    def improve(self, problem: MappingProblem, budget: Budget, known: Mapping, cost: Cost) -> Improvement:
-        """What is better than a mapping of that cost by 1.5 %, or as fast with so much less energy."""
+    def improve(
+        self, problem: MappingProblem, budget: Budget, known: Mapping, cost: Cost, bound: float
+    ) -> Improvement:
+        """What is better than a mapping of that cost by 1.5 %, or as fast with so much less energy; `bound`
+        is one of all mappings."""
         started = time.perf_counter()
-        if problem.objective == "latency" and cost.cycles <= (bound := bound_padded(problem)):
+        if problem.objective == "latency" and cost.cycles <= bound:
             best = self._as_fast(problem, budget, _Best(known, cost, bound))
         else:
             best, bound = self._search(problem, budget, _Best(known, cost))
