@@ -127,6 +127,7 @@ def open_model(path: Path, *, weights_are_inputs: bool = False) -> Path:
     return path
 
 
+@pytest.mark.sampled(0)
 def test_the_best_batch_is_that_of_the_recipe(tmp_path: Path) -> None:
     path = open_model(tmp_path / "net.onnx")
     document = report(path, "--batch", "auto", "--recipe", "tvm")

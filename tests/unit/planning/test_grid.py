@@ -34,6 +34,7 @@ def test_others_are_asked_behind_each_recipe() -> None:
     assert (len(grid), len(asked)) == (4, 4)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["v100", "stcp920", "cpu"])
 def test_the_best_of_the_grid_is_the_least_of_every_method_alone(target: str) -> None:
     options = Options(target=target, plan="grid")

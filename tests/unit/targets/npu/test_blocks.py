@@ -129,6 +129,7 @@ def test_kernels_on_other_multiprocessors_run_at_the_same_time() -> None:
     assert five > max(four, 1.9 * alone), "the fifth waits for multiprocessors"
 
 
+@pytest.mark.sampled(0)
 def test_the_gain_falls_with_the_batch() -> None:
     gains = [gain(convolutions(batch, 4)) for batch in (1, 4, 64)]
     assert gains[0] > 2 > gains[1] > 1.05

@@ -159,7 +159,7 @@ def test_a_batch_that_does_not_divide(batch: int) -> None:
     assert any(len(p.instances.nodes) > len(p.partition.subgraphs) for p in plans)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("data_bytes", [0, 128])
 def test_buffers_of_cores_without_room_for_data(seed: int, data_bytes: int) -> None:

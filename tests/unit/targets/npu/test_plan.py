@@ -199,7 +199,7 @@ def beginning_of(name: str, num_nodes: int) -> Graph:
     return load_onnx(Excerpts(model, values).part(range(num_nodes)))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_portfolio_is_never_slower_on_the_beginning_of_networks(name: str) -> None:
     graph = beginning_of(name, 20)
@@ -396,7 +396,7 @@ def with_buffers(local_bytes: int, shared_bytes: int) -> Machine:
     return MACHINE.model_copy(update={"levels": tuple(levels)})
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize(("local_bytes", "shared_bytes"), [(24 << 10, 512 << 10), (1 << 20, 8 << 20)])
 def test_nothing_simple_beats_the_portfolio_and_nothing_any_plans_bound(
     local_bytes: int, shared_bytes: int

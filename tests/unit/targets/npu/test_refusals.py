@@ -17,7 +17,7 @@ from tilewright.hardware.presets import load_preset, preset_names, preset_text
 from tilewright.targets.npu.target import NpuTarget
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("machine", preset_names())
 def test_a_machine_runs_what_it_says_it_runs(machine: str) -> None:
     report = tw.check(small_net(), machine)

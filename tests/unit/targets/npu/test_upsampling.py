@@ -74,7 +74,7 @@ def assert_valid(planned: SimulatedPlan, graph: Graph) -> None:
 LARGER = [pytest.param(n, 16, size, marks=pytest.mark.slow) for n in (1, 3, 4) for size in (512, 4096)]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(0)
 @pytest.mark.parametrize(
     ("batch", "side", "local_bytes"), [(1, 8, 256), (3, 8, 256), (3, 8, 1024), (4, 8, 1024), *LARGER]
 )
