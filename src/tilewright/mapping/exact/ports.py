@@ -184,10 +184,10 @@ class PortBound:
             else:
                 lanes /= length
         if inside is None:
-            computing = in_level.prod(axis=-1, dtype=np.float64) / (lanes * at_once)
+            computing = _product(in_level) / (lanes * at_once)
         else:
-            num_used = inside.prod(axis=-1, dtype=np.float64)
-            steps = (-(-in_level // inside)).prod(axis=-1, dtype=np.float64)
+            num_used = _product(inside)
+            steps = _product(-(-in_level // inside))
             computing = steps / lanes * np.maximum(1.0, num_used / at_once)
         moving = self.port.cycles(*self._words(in_level, inside))
         return np.asarray(np.maximum(computing, np.maximum(*moving) * length))
@@ -219,7 +219,7 @@ class PortBound:
         in_next = -(-in_level // inside)
         places = self._num_places(operand, inside)
         if inner < 0 and self.next_level < 0:  # nothing is kept from one iteration to the next
-            return np.asarray(in_next.prod(axis=-1, dtype=np.float64) * places)
+            return np.asarray(_product(in_next) * places)
         if inner < self.next_level and any(len(axis) > 1 for axis in operand.axes):
             return 0.0  # further inside windows may meet by chance
         return np.asarray(self.touched(operand, in_next) * places)
@@ -261,6 +261,14 @@ class PortBound:
             return np.asarray(reduce(np.add, columns) - (len(axis) - 1))
 
         return _over_axes(operand, places)
+
+
+def _product(counts: Array) -> Array:
+    """The product over dims, column by column: a reduction over so short an axis takes much longer."""
+    total: Array = counts[..., 0].astype(np.float64)
+    for place in range(1, counts.shape[-1]):
+        total *= counts[..., place]
+    return total
 
 
 def _over_axes(operand: Operand, number_of: Callable[[Axis], Array]) -> Array:
