@@ -10,7 +10,7 @@ from tilewright.ir.region import Region, intersect, volume
 from tilewright.memory.check import check_memory
 from tilewright.memory.instances import InstanceStep, Read
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
-from tilewright.partition.check_rows import Link, chain_links, needs
+from tilewright.partition.check_rows import Link, chain_links, leaving, needs
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.instances import InstanceNode, Kind
@@ -83,7 +83,7 @@ def _needed_layers(plan: ScopePlan, place: int, chains: _Chains) -> list[int]:
     return [
         number
         for number, layer in enumerate(_layers(plan, node))
-        if any(v in touched for v in _escaping(plan, layer))
+        if any(v in touched for v in leaving(layer, plan.graph.results))
     ]
 
 
@@ -101,13 +101,6 @@ def _touched(
         return needs(plan.graph.partition.subgraphs[node.subgraph_id].nodes, node.outputs), {}
     kept = {v: region for v, (region, _) in link.kept.items()}
     return link.made, {v: region for v, region in kept.items() if region != link.made[v]}
-
-
-def _escaping(plan: ScopePlan, layer: Sequence[Node]) -> list[Value]:
-    """What a layer makes for others; of one without readers, the results of its last operator."""
-    made = [v for n in layer for v in n.results()]
-    found = [v for v in made if v in plan.graph.results or any(u not in layer for u in v.users)]
-    return found or list(layer[-1].results())
 
 
 def _check_reads(plan: ScopePlan, chains: _Chains) -> Iterator[Violation]:
@@ -197,7 +190,7 @@ def _check_regions(
             yield Violation("regions", f"step {number} does not pass on what {node} does")
         return
     layer = _layers(plan, node)[step.layer]
-    wanted = {v: touched[v] for v in _escaping(plan, layer) if v in touched}
+    wanted = {v: touched[v] for v in leaving(layer, plan.graph.results) if v in touched}
     if tuple(layer) != step.operators or made != wanted:
         yield Violation("regions", f"step {number} makes {made} instead of {wanted}")
     inside = {v for n in layer for v in n.results()}
@@ -220,7 +213,6 @@ def _make_up(parts: Sequence[Region], whole: Region) -> bool:
         all(_covers(whole, part) for part in parts)
         and sum(map(volume, parts)) == volume(whole)
         and not any(intersect(a, b) for i, a in enumerate(parts) for b in parts[i + 1 :])
-        and (len(parts) > 1 or parts[0] == whole)
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright.ir.graph import Node, Value
@@ -47,7 +47,7 @@ def chain_links(layers: Layers, slices: Sequence[Mapping[Value, Region]]) -> lis
     return links
 
 
-def leaving(layer: Sequence[Node], results: Mapping[Value, Region]) -> list[Value]:
+def leaving(layer: Sequence[Node], results: Container[Value]) -> list[Value]:
     """What a layer makes for others; of one that is never read, the results of its last operator."""
     made = [v for n in layer for v in n.results()]
     found = [v for v in made if v in results or any(u not in layer for u in v.users)]

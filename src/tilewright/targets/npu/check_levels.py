@@ -287,7 +287,7 @@ def _in_turn(
             until = come_bytes * all_gone // all_come
         elif not is_once:
             block_bytes = held_bytes if run.size_bytes < held_bytes else 1
-            until = all_gone * min(all_come, -(-come_bytes // block_bytes) * block_bytes) // all_come
+            until = all_gone * min(all_come, -(-come_bytes // block_bytes) * block_bytes) // max(1, all_come)
         while place < len(going) and gone_bytes < until:
             gone_bytes += going[place].size_bytes
             place += 1

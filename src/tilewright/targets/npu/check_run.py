@@ -111,7 +111,9 @@ def _check_rates(trace: Trace) -> Iterator[Violation]:
     rates = _rates(trace.machine)
     for run in trace.runs:
         share = run.num_cores / trace.machine.num_cores_per_cluster if run.num_cores else 1.0
-        least_s = run.size_bytes / (rates[run.unit] * share) if run.size_bytes else 0.0
+        least_s = 0.0
+        if run.size_bytes:  # which units that compute never move
+            least_s = run.size_bytes / (rates[run.unit] * share) if run.unit in rates else inf
         if (run.end_s - run.start_s) * (1 + _CLOSE) + trace.tolerance_s < least_s:
             yield Violation(
                 "rate",
