@@ -4,8 +4,9 @@
 
 Adds a line for each network and machine, one sample each: simulated ns of every paper alone (layers one by
 one tiled by CoSA, or staged by IOS; GraphTurbo; AGO; PCGC with virtual units), of the best of the grid, of
-the portfolio and of the joint plan; its bound; processor seconds. Those that OUTPUT has already are left out,
-so that it may be stopped and started again. Prints a table and geometric means.
+the portfolio and of the joint plan; its bound, and the highest of a space that holds it; processor seconds.
+Those that OUTPUT has already are left out, so that it may be stopped and started again. Prints a table and
+geometric means.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ def planned(network: str, target: str, budget: str | None) -> dict[str, Any]:
         "joint_ns": joint.time_s * 1e9,
         "joint": joint.recipe,
         "bound_ns": joint.lower_bound_s * 1e9,
+        "space_bound_ns": max((b.value for b in joint.bounds or ()), default=None),
+        "optimal_among": joint.optimal_among,
         "portfolio_cpu_s": portfolio_s,
         "joint_cpu_s": time.process_time() - start_s - portfolio_s,
     }
@@ -95,13 +98,17 @@ def planned(network: str, target: str, budget: str | None) -> dict[str, Any]:
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """Simulated µs, and how much less a joint plan takes than the best paper and the best combination."""
     lines = [
-        f"| network | machine | {' | '.join(ALONE)} | grid | portfolio | joint | bound | s |",
-        f"|---|---|{'---:|' * (len(ALONE) + 5)}",
+        f"| network | machine | {' | '.join(ALONE)} | grid | portfolio | joint | bound | of its space | s |",
+        f"|---|---|{'---:|' * (len(ALONE) + 6)}",
     ]
     for row in rows:
         alone = [row["alone_ns"][name] for name in ALONE]
         figures = [*alone, row["grid_ns"], row["portfolio_ns"], row["joint_ns"], row["bound_ns"]]
         cells = ["-" if ns is None else f"{ns / 1e3:,.1f}" for ns in figures]
+        of_space = row["space_bound_ns"]
+        cells.append(
+            "optimal" if row["optimal_among"] else "-" if of_space is None else f"{of_space / 1e3:,.1f}"
+        )
         lines.append(
             f"| {row['network']} | `{row['target']}` | {' | '.join(cells)} | {row['joint_cpu_s']:.0f} |"
         )

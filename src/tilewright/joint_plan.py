@@ -171,6 +171,7 @@ def _machine(planner: Planner) -> Machine:
         allows_lanes=backend.runs_lanes,
         pads_kernels=planner.options.accuracy != "strict",
         launch_ns=parts.launch_ns,
+        join_ns=parts.join_ns,
         floors_ns=parts.floors_ns(),
         layer_times=parts.layer_times,
     )

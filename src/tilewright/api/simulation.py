@@ -28,7 +28,7 @@ from tilewright.files import write_output
 from tilewright.frontend.onnx import Source
 from tilewright.options import AUTO, Options, Shapes, parse_shapes
 from tilewright.planner import WHOLE_PORTFOLIO
-from tilewright.planning import Budget, Meter, Spec
+from tilewright.planning import Bound, Budget, Meter, Quality, Spec
 from tilewright.progress import PhaseClock, Progress, ending_with
 from tilewright.requests import PLANS, asked
 from tilewright.results import Result, Table, about, in_json
@@ -366,6 +366,12 @@ class SimulationResult(SimulatedRecipe, Result):
     joint_tilings: tuple[JointTiling, ...] | None = field(
         metadata=about("Subgraphs beside the best joint tilings of their operators.", optional=True)
     )
+    bounds: tuple[Bound, ...] | None = field(
+        metadata=about("Lower bounds of a joint plan's cost, each of a space of plans.", optional=True)
+    )
+    optimal_among: str | None = field(
+        metadata=about("The space in which a joint plan is proven to be the best.", optional=True)
+    )
     is_grid: bool = field(metadata=about(hidden=True))
     mappings: MappedCosts | None = field(
         metadata=about("Sums of products beside their mappings, level by level.", optional=True)
@@ -438,6 +444,12 @@ class SimulationResult(SimulatedRecipe, Result):
         if self.is_grid:
             whys = {tried.recipe: tried.why for tried in self.tried if tried.cost is None}
             lines += [f"no plan of {recipe}: {why}" for recipe, why in whys.items()]
+        if self.optimal_among is not None:
+            lines.append(f"optimal among {self.optimal_among}")
+        for bound in self.bounds or ():
+            if str(bound.space) != self.optimal_among:
+                least = f"{bound.value:,.0f} {self.objective_unit}"
+                lines.append(f"at least {least}: {bound.space}")
         if self.values_checked:
             lowered = any(kept.file != kept.stored for kept in self.element_types)
             types = ", in the file's types, without the rounding of those they are kept as" if lowered else ""
@@ -617,6 +629,8 @@ class _Simulation:
             compared=compared,
             values_checked=request.check,
             joint_tilings=tilings,
+            bounds=chosen.quality.bounds if request.recipe == JOINT else None,
+            optimal_among=chosen.quality.among if request.recipe == JOINT else None,
             is_grid=request.recipe == GRID,
             mappings=mappings,
             num_clusters=self.num_clusters,
@@ -648,7 +662,8 @@ class _Simulation:
         priced = [a for a in planned.attempts if a.cost is not None]
         best = min(priced, key=lambda a: a.cost or 0.0, default=None)
         name = name or (str(planned.program.recipe) if best is None else best.what)
-        return _Planned(name, code, planned.attempts, planned.num_untried, meter.is_interrupted)
+        quality = planned.program.schedule.quality
+        return _Planned(name, code, planned.attempts, planned.num_untried, meter.is_interrupted, quality)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -660,6 +675,7 @@ class _Planned:
     attempts: tuple[Attempt, ...]
     num_untried: int
     is_interrupted: bool
+    quality: Quality
 
     def figures(self, samples: int, num_clusters: int) -> dict[str, Any]:
         """The fields of `SimulatedRecipe`."""

@@ -85,6 +85,7 @@ def pricer_of(planner: Planner, numbered: Numbered) -> LaunchedPricer:
             allows_lanes=planner.backend.runs_lanes,
             pads_kernels=True,
             launch_ns=parts.launch_ns,
+            join_ns=parts.join_ns,
             floors_ns=parts.floors_ns(),
             layer_times=parts.layer_times,
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf, isclose
 
 import pytest
@@ -21,15 +22,18 @@ from tests.unit.joint.test_launched import (
 
 from tilewright.compiler import plan_optimised
 from tilewright.ir.graph import Graph
+from tilewright.joint.additive import Part, shortest
 from tilewright.joint.base import bits
 from tilewright.joint.check import check_potentials
-from tilewright.joint.launched.content import Content, Numbered
+from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.ideals import LayerGraph
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import DECLARED, WHOLE_LAYERS, Proof, prove
 from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Budget, Status
+from tilewright.planning.portfolio import Recipe
+from tilewright.schedule.base import Group, Instance, Stage
 
 MACHINES = ("v100", "jetson-nano", "a310")
 
@@ -45,7 +49,7 @@ CASES = [(name, machine) for name in GRAPHS for machine in MACHINES]
 
 
 class Case:
-    """A graph on a machine, and all its connected sets of layers by plain enumeration."""
+    """A graph on a machine, and all sets of its layers that can run at once, by plain enumeration."""
 
     def __init__(self, name: str, machine: str) -> None:
         graph = GRAPHS[name]()
@@ -57,21 +61,22 @@ class Case:
     def fresh(self) -> LaunchedPricer:
         return pricer_of(self.planner, self.numbered)
 
-    def connected(self) -> Iterator[int]:
-        """Sets of layers, as nodes, that hang together and that no layer outside lies between."""
+    def sets(self) -> Iterator[int]:
+        """Sets of layers, as nodes, that no layer outside lies between."""
         for size in range(1, len(self.masks) + 1):
             for chosen in itertools.combinations(self.masks, size):
                 nodes = sum(chosen)
-                if self._hangs_together(chosen) and not self._is_left(nodes):
+                if not self._is_left(nodes):
                     yield nodes
 
-    def _hangs_together(self, chosen: tuple[int, ...]) -> bool:
-        found = chosen[0]
-        for _ in chosen:
-            for mask in chosen:
-                if any(self.pricer.neighbours(node) & found for node in bits(mask)):
-                    found |= mask
-        return found == sum(chosen)
+    def parts(self, nodes: int) -> list[int]:
+        """The layers of a set that hang together."""
+        found: list[int] = []
+        for mask in self.masks:
+            if mask & nodes:
+                met = [p for p in found if any(self.pricer.neighbours(node) & p for node in bits(mask))]
+                found = [*(p for p in found if p not in met), mask | sum(met)]
+        return found
 
     def _is_left(self, nodes: int) -> bool:
         """Whether a path leaves a set and comes back."""
@@ -82,7 +87,10 @@ class Case:
         return any(self.pricer.predecessors(node) & behind for node in bits(nodes))
 
     def ways(self, nodes: int) -> list[Content]:
-        """One kernel, whole or in lanes."""
+        """One kernel, whole or in lanes; of several parts a stage with a kernel for each."""
+        parts = self.parts(nodes)
+        if len(parts) > 1:
+            return [self.moves.side_by_side(parts)]
         kernel = self.moves.fused(nodes)
         laned = Moves(self.pricer, 4).laned(kernel, Budget(UNLIMITED).start())
         return [kernel] if laned is None else [kernel, laned]
@@ -109,7 +117,7 @@ class Case:
 @pytest.mark.parametrize(("name", "machine"), CASES)
 def test_the_proven_plan_is_the_least_of_all_cuts_into_kernels(name: str, machine: str) -> None:
     case = Case(name, machine)
-    least_ns = {nodes: min(map(case.pricer.cost, case.ways(nodes))) for nodes in case.connected()}
+    least_ns = {nodes: min(map(case.pricer.cost, case.ways(nodes))) for nodes in case.sets()}
     everything = (1 << len(case.numbered.nodes)) - 1
     known = {0: 0.0}
     for stored in range(1, everything + 1):
@@ -144,12 +152,14 @@ def test_no_kernel_costs_less_than_its_bound(name: str, machine: str) -> None:
         asked.layer_times,
         has_lanes=asked.allows_lanes and asked.limits.num_cores > 1,
         launch_ns=asked.launch_ns,
+        join_ns=asked.join_ns,
+        most_groups=8,
         floors_of_nodes_ns=asked.floors_ns,
     )
     space = graph.space(1000, 10_000)
     assert space is not None
     bounds = {graph.nodes_of(layers): least_ns for layers, least_ns in space.least_ns.items()}
-    assert set(bounds) == set(case.connected())
+    assert set(bounds) == set(case.sets())
     for nodes, least_ns in bounds.items():
         for content in case.ways(nodes):
             assert case.pricer.cost(content) >= least_ns * (1 - 1e-9)
@@ -160,7 +170,7 @@ def test_potentials_of_ideals_prove_the_bound(name: str, machine: str) -> None:
     case = Case(name, machine)
     proof = case.proof()
     plain = case.fresh()
-    for nodes in case.connected():
+    for nodes in case.sets():
         for content in case.ways(nodes):
             plain.add(content)
     for layer in case.moves.layers:
@@ -201,3 +211,33 @@ def test_a_joint_plan_says_of_which_space_it_is_the_best() -> None:
     assert quality.status is Status.OPTIMAL
     assert quality.optimal_among is not None
     assert {DECLARED, *WHOLE_LAYERS.rules} & set(quality.optimal_among.rules)
+
+
+@pytest.mark.parametrize("name", ["fork", "diamond", "two inputs"])
+def test_with_stages_of_layers_alone_the_search_proves_what_ios_does(name: str) -> None:
+    case = Case(name, "v100")
+    recipe = Recipe("layerwise", "ios{strategy=parallel}", "longest-liveness")
+    partition = case.planner.partition(recipe.partition)
+    proven = case.planner.schedule(partition, recipe).quality
+    plain = case.fresh()
+    sequential = case.planner.schedule(partition, replace(recipe, schedule="sequential"))
+    kernels = {c.mask: c.kernels[0] for c in case.numbered.contents(sequential)}
+    case.masks = list(kernels)
+    for nodes in case.sets():
+        groups = [[kernels[mask] for mask in kernels if mask & part] for part in case.parts(nodes)]
+        if all(len(group) <= 3 for group in groups) and len(groups) <= 8:
+            plain.add(_stage_of(groups))
+    everything = (1 << len(case.numbered.nodes)) - 1
+    part = Part(everything, 0, everything)
+    found = shortest(plain, part, list(plain.sets), inf, is_once=True)
+    assert found.plan is not None
+    assert proven.status is Status.OPTIMAL
+    assert isclose(found.plan.cost, proven.cost, rel_tol=1e-9)
+
+
+def _stage_of(groups: list[list[Kernel]]) -> Content:
+    """Groups of kernels that run at the same time."""
+    kernels = tuple(kernel for group in groups for kernel in group)
+    numbers = iter(range(len(kernels)))
+    stage = Stage(tuple(Group(tuple(Instance(next(numbers)) for _ in group)) for group in groups))
+    return Content(kernels, (stage,))

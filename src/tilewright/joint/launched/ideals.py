@@ -1,4 +1,4 @@
-"""Ideals of a graph's layers, the connected sets of layers between two of them, and what these cost at least.
+"""Ideals of a graph's layers, the sets of layers between two of them, and what these cost at least.
 
 Plans of kernels that are launched one by one are paths over ideals, sets of layers that are closed under
 predecessors. A kernel of whole layers, run whole or with layers in lanes, takes no less than its launch and
@@ -32,9 +32,10 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IdealSpace:
-    """Ideals in the order of their sizes, and transitions by connected sets of at most `most_layers`.
+    """Ideals in the order of their sizes, and transitions by sets of at most `most_layers`.
 
-    `least_ns` is what each of these sets takes at least as one kernel. `bound_ns` is what any plan of whole
+    `least_ns` is what each of these sets takes at least as one kernel, or where it falls apart into no more
+    parts than a stage may have groups, as a stage of a kernel for each. `bound_ns` is what any plan of whole
     layers takes at least, whatever stages and lanes it has; 0 where larger sets were left out.
     """
 
@@ -67,6 +68,8 @@ class LayerGraph:
     members: tuple[tuple[int, ...], ...]
     has_lanes: bool
     launch_ns: float
+    join_ns: float
+    most_groups: int
     floors_ns: tuple[float, ...]
     predecessors: list[Mask] = field(init=False)
     successors: list[Mask] = field(init=False)
@@ -87,11 +90,13 @@ class LayerGraph:
         *,
         has_lanes: bool,
         launch_ns: float,
+        join_ns: float,
+        most_groups: int,
         floors_of_nodes_ns: Sequence[float],
     ) -> LayerGraph:
         """The graph of these layers, or parts of `layers`, with the times that a target says."""
         floors_ns = tuple(sum(floors_of_nodes_ns[i] for i in nodes) for nodes in members)
-        graph = cls(numbered, tuple(members), has_lanes, launch_ns, floors_ns)
+        graph = cls(numbered, tuple(members), has_lanes, launch_ns, join_ns, most_groups, floors_ns)
         graph._connect()
         # Of a part of a layer nothing is known: others of it may run in the same step.
         times = times_of([[numbered.nodes[i] for i in nodes] for nodes in layers])
@@ -202,16 +207,20 @@ class LayerGraph:
                 reached |= bit
         yield from bits(reached)
 
-    def is_connected(self, layers: Mask) -> bool:
-        """Whether a set hangs together."""
-        part = frontier = layers & -layers
-        while frontier:
-            reached = 0
-            for layer in bits(frontier):
-                reached |= self.predecessors[layer] | self.successors[layer]
-            frontier = reached & layers & ~part
-            part |= frontier
-        return part == layers
+    def parts(self, layers: Mask) -> list[Mask]:
+        """The connected parts of a set."""
+        found = []
+        while layers:
+            part = frontier = layers & -layers
+            while frontier:
+                reached = 0
+                for layer in bits(frontier):
+                    reached |= self.predecessors[layer] | self.successors[layer]
+                frontier = reached & layers & ~part
+                part |= frontier
+            found.append(part)
+            layers &= ~part
+        return found
 
     def space(self, most_ideals: int, most_pairs: int) -> IdealSpace | None:
         """Ideals and transitions, of as many layers as pairs of ideals allow; None: not even of two."""
@@ -248,7 +257,7 @@ class LayerGraph:
         place = {ideal: number for number, ideal in enumerate(ideals)}
         transitions: list[Transition] = []
         all_ns: dict[Mask, float] = {}
-        is_connected: dict[Mask, bool] = {}
+        num_parts: dict[Mask, int] = {}
         ahead_ns = dict.fromkeys(ideals, inf)
         ahead_ns[0] = 0.0
         for source in ideals:
@@ -264,17 +273,21 @@ class LayerGraph:
                             grown[target] = self._with(layer, least, ends, source)
                 for target, least in grown.items():
                     layers = target & ~source
-                    if layers not in is_connected:
-                        is_connected[layers] = self.is_connected(layers)
+                    if layers not in num_parts:
+                        num_parts[layers] = len(self.parts(layers))
                         main_ns = least.main_ns + self._stored_ns(layers)
                         all_ns[layers] = self.launch_ns + max(*least.units_ns, least.floors_ns, main_ns)
                     ahead_ns[target] = min(ahead_ns[target], ahead_ns[source] + all_ns[layers])
-                    if is_connected[layers]:
+                    if num_parts[layers] <= self.most_groups:
                         transitions.append(Transition(place[source], place[target], layers))
                 level = grown
                 if not level:
                     break
-        least_ns = {layers: ns for layers, ns in all_ns.items() if is_connected[layers]}
+        least_ns = {
+            layers: ns + (self.join_ns if num_parts[layers] > 1 else 0.0)
+            for layers, ns in all_ns.items()
+            if num_parts[layers] <= self.most_groups
+        }
         bound_ns = ahead_ns[self.everything] if most_layers >= len(self.members) else 0.0
         return IdealSpace(ideals, tuple(transitions), least_ns, most_layers, bound_ns)
 

@@ -59,6 +59,10 @@ class Moves:
         alike = all(len({shape[dim] for shape in shapes}) == 1 for dim, _ in split.cuts) if fits else False
         return Content.of_kernel(self._layers_in(mask), split if alike else WHOLE)
 
+    def side_by_side(self, parts: Sequence[int]) -> Content:
+        """A stage of one kernel for each of some sets of nodes."""
+        return _side_by_side([[Kernel(self._layers_in(part))] for part in parts])
+
     def laned(self, content: Content, meter: Meter) -> Content | None:
         """A block whose kernels run layers side by side where that costs less; None if none is known."""
         if not self.pricer.machine.allows_lanes or content in self._laned:
@@ -79,7 +83,7 @@ class Moves:
             for split in dict.fromkeys(k.split for c in window for k in c.kernels if k.split != WHOLE):
                 yield self.fused(mask, split)
         if 1 < len(parts) <= self.pricer.machine.limits.num_groups:
-            yield _side_by_side([[Kernel(self._layers_in(part))] for part in parts])
+            yield self.side_by_side(parts)
             groups = [self._kernels_in(window, part) for part in parts]
             if all(groups):
                 yield _side_by_side(groups)

@@ -22,8 +22,9 @@ from tilewright.schedule.base import PriceSchedule, ScheduleProblem
 class Machine:
     """What is asked of a target: its cost model, what a part of a network costs alone, and what may run.
 
-    `launch_ns` is what every kernel takes beside its work; `floors_ns` what each node takes at least of the
-    unit that has most to do; `layer_times` says what layers take within kernels that run them whole.
+    `launch_ns` is what every kernel takes beside its work, `join_ns` a stage of several; `floors_ns` what
+    each node takes at least of the unit that has most to do; `layer_times` says what layers take within
+    kernels that run them whole.
     """
 
     cost: CostModel
@@ -33,6 +34,7 @@ class Machine:
     allows_lanes: bool
     pads_kernels: bool
     launch_ns: float
+    join_ns: float
     floors_ns: tuple[float, ...]
     layer_times: TimeLayers
 

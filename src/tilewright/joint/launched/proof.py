@@ -26,10 +26,14 @@ from tilewright.records import dataclass
 from tilewright.schedule.base import merges
 from tilewright.schedule.space import SCHEDULES, WHOLE_SUBGRAPHS, WITHOUT_MERGES
 
-DECLARED = Rule("of known blocks, and of kernels of whole layers in lanes that virtual units chooses")
+DECLARED = Rule(
+    "of known blocks, kernels of whole layers in lanes that virtual units chooses, and such kernels in stages"
+)
 """What every plan of the declared space keeps: each kernel that is no known block runs whole."""
 WHOLE_LAYERS = Space(SCHEDULES.of, (WITHOUT_MERGES, WHOLE_SUBGRAPHS, Rule("of whole layers")))
 """Plans whose kernels run in no slices, whatever stages and lanes they have."""
+MOST_GROUPS = 8
+"""Kernels side by side in a stage of the declared space, as many as IOS allows groups."""
 MOST_IDEALS, MOST_PAIRS = 4000, 400_000
 """Ideals of a graph, and pairs of them, up to which a proof is tried."""
 _ROUNDING = 1e-9  # of costs that are sums of floats
@@ -94,6 +98,8 @@ def prove(
         pricer.machine.layer_times,
         has_lanes=pricer.machine.allows_lanes and pricer.machine.limits.num_cores > 1,
         launch_ns=pricer.machine.launch_ns,
+        join_ns=pricer.machine.join_ns,
+        most_groups=min(pricer.machine.limits.num_groups, MOST_GROUPS),
         floors_of_nodes_ns=pricer.machine.floors_ns,
     )
     space = graph.space(MOST_IDEALS, MOST_PAIRS)
@@ -156,7 +162,7 @@ class _Proving:
 
     def _declared_bound(self) -> Bound:
         most, num_layers = self.space.most_layers, len(self.graph.members)
-        rules = [DECLARED]
+        rules = [DECLARED, Rule("kernels in a stage that is no known block", self.graph.most_groups)]
         if most < num_layers:
             rules.append(Rule("layers in a kernel that is no known block", most))
         return Bound(self.bound, Space(SCHEDULES.of, tuple(rules)), "shortest path over ideals")
@@ -259,10 +265,14 @@ class _Proving:
         return True
 
     def _price(self, layers: Mask) -> float:
-        """The least cost of a set: as it is known, and as one kernel, in lanes if they may be cheaper."""
+        """The least cost of a set: as it is known, as one kernel, in lanes if they may be cheaper, or as a
+        stage of its parts."""
         nodes = self.graph.nodes_of(layers)
         least_ns = self.space.least_ns.get(layers)
-        if least_ns is not None:
+        parts = self.graph.parts(layers)
+        if least_ns is not None and len(parts) > 1:
+            self.pricer.add(self.moves.side_by_side([self.graph.nodes_of(part) for part in parts]))
+        elif least_ns is not None:
             kernel = self.moves.fused(nodes)
             self.pricer.add(kernel)
             if self.pricer.cost(kernel) > least_ns * (1 + _ROUNDING):
