@@ -231,14 +231,18 @@ class NpuBackend(PlainBackend):
         """A search over kernels, slices, orders and places; none on a graph that merging made."""
         if best.graph is not self.graph:
             return Improved(best)
-        numbered, num_cores = Numbered(self.graph), self.machine.num_cores_per_cluster
-        judge = NestJudge(self.partition_problem, numbered, self.types, num_cores, self._judged)
         executions = [best.recipe.execution]
         if self._policy_of("").launches != "each subgraph":
             executions += [RESIDENT] if not best.recipe.execution else [""]
         memories = self._memories(best.recipe.memory)
         seed = self.options.seed
+        judge = self.nest_judge()
         return improved(judge, best, seeds, make, budget, memories, executions, seed, progress)
+
+    def nest_judge(self) -> NestJudge:
+        """What prices plans of the search over kernels, slices, orders and places."""
+        numbered, num_cores = Numbered(self.graph), self.machine.num_cores_per_cluster
+        return NestJudge(self.partition_problem, numbered, self.types, num_cores, self._judged)
 
     def _memories(self, memory: str) -> list[str]:
         """A planner of memory and others like it: the other rule of what leaves a full buffer, less of the
