@@ -24,7 +24,7 @@ from tilewright.targets.npu.lower_groups import lower_in_groups
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulate import GRAPHTURBO, Keeps, Policy, Simulation, simulate
-from tilewright.targets.npu.steps import KnownSteps, lower
+from tilewright.targets.npu.steps import KnownSteps, fetches, lower
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works
@@ -108,11 +108,10 @@ def simulated_order(
     tiler, works = tiler or tiler_of(machine), works or Works(machine, types)
     known = known or KnownSteps()
     if cores is None:
-        steps = lower(scopes, bindings, machine, types, residents, tiler, works=works, known=known)
         if policy.resident_weights and not launches:  # a launch leaves nothing on the chip
-            weights = ((w.key, w.size_bytes) for step in steps for w in step.weights if w.key is not None)
-            residents = choose_residents(tuple(weights), residents.pools)
-            steps = lower(scopes, bindings, machine, types, residents, tiler, works=works, known=known)
+            weights = fetches(scopes, bindings, machine, residents, tiler, works, known)
+            residents = choose_residents(weights, residents.pools)
+        steps = lower(scopes, bindings, machine, types, residents, tiler, works=works, known=known)
     else:
         steps, residents = lower_in_groups(
             scopes, bindings, machine, types, residents, tiler,

@@ -78,6 +78,20 @@ def lower(
     return _Lowering(plan, bindings, machine, works, residents, tiler, groups, known or KnownSteps()).run()
 
 
+def fetches(
+    plan: ScopePlan,
+    bindings: Bindings,
+    machine: Machine,
+    residents: Residents,
+    tiler: Tiler,
+    works: Works,
+    known: KnownSteps,
+) -> tuple[tuple[str, int], ...]:
+    """The weights that steps need which all cores run, by key with their bytes, as often as they need them;
+    of `lower`'s arguments."""
+    return tuple(_Lowering(plan, bindings, machine, works, residents, tiler, (), known).fetches())
+
+
 class _Lowering:
     def __init__(
         self,
@@ -120,9 +134,10 @@ class _Lowering:
         self.requests_by_pools: dict[PoolSizes, dict[tuple[object, ...], TileRequest]] = {}
         self.known_wholes: dict[tuple[object, ...], Tiling | None] = {}
         self.known_works: dict[tuple[object, ...], tuple[UnitWork, ...]] = {}
-        self.reused = reused_places(plan)
+        self.reused: list[tuple[int, ...]] = []
 
     def run(self) -> tuple[SimulatedStep, ...]:
+        self.reused = reused_places(self.plan)
         if self.cores is None:
             return tuple(self._of_program(number, step) for number, step in enumerate(self.plan.steps))
         return tuple(
@@ -130,6 +145,26 @@ class _Lowering:
             for number, launch in enumerate(self.bindings.launches)
             for step in self._launched(number, launch, self.cores.most(launch))
         )
+
+    def fetches(self) -> Iterator[tuple[str, int]]:
+        for step in self.plan.steps:
+            if step.operators:
+                regions, exact = self._regions(step, self._made(step))
+                weights = (weight for weight, _ in self._weights(step, regions, exact))
+                yield from ((w.key, w.size_bytes) for w in weights if w.key is not None)
+
+    def _made(self, step: InstanceStep) -> dict[Value, Region]:
+        """What a step writes."""
+        written = (self.plan.buffers[i] for i in step.writes)
+        return {buffer.value: buffer.region for buffer in written}
+
+    def _regions(
+        self, step: InstanceStep, made: Mapping[Value, Region]
+    ) -> tuple[Mapping[Value, Region], Hashable]:
+        """The regions of all values of a step that makes these, and what names all of that."""
+        exact = (self.sizes, step.operators, *made.items())
+        key = ("regions", *exact)
+        return self.known.of(key, lambda: value_regions(step.operators, made, self.graph.maps)), exact
 
     def _of_program(self, number: int, step: InstanceStep) -> SimulatedStep:
         """A step of the one program, on the cores of its group if there are groups."""
@@ -177,7 +212,7 @@ class _Lowering:
         checkpoint()
         node = self.graph.nodes[step.node]
         written = [self.plan.buffers[i] for i in step.writes]
-        made = {buffer.value: buffer.region for buffer in written}
+        made = self._made(step)
         stores = tuple(Store(p.value.name, p.size_bytes, p.scope, self._is_result(p)) for p in written)
         loads = [self._load(number, step, read) for read in step.reads]
         if not step.operators:
@@ -191,10 +226,7 @@ class _Lowering:
                 number, name, kind, works, tuple(loads), stores, (), self.tilings[-1], self.reused[number],
                 self.kernel, group=self.group, lane=self.lane,
             )  # fmt: skip
-        exact = (self.sizes, step.operators, *made.items())
-        regions = self.known.of(
-            ("regions", *exact), lambda: value_regions(step.operators, made, self.graph.maps)
-        )
+        regions, exact = self._regions(step, made)
         main = max(made, key=lambda v: volume(made[v]))
         parts = self._weights(step, regions, exact)
         weights = tuple(weight for weight, _ in parts)
