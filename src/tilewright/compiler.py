@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
@@ -23,6 +24,9 @@ from tilewright.steps import STORED_TUNING, StepInfo, TuningInfo, TuningSettings
 from tilewright.system.gc_tuning import collected_rarely
 from tilewright.targets import find_target, runs_steps
 from tilewright.targets.base import Backend, Code, Target
+
+if TYPE_CHECKING:
+    from tilewright.joint_prices import PriceSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,8 +135,10 @@ def plan_optimised(
     target: Target | None = None,
     passes: PassReport | None = None,
     portfolio: Budget | Meter = WHOLE_PORTFOLIO,
+    prices: PriceSettings | None = None,
 ) -> Planned:
-    """The same of a graph that stays as it is; `portfolio` is as for `Planner.best`.
+    """The same of a graph that stays as it is; `portfolio` is as for `Planner.best`, `prices` says how blocks
+    of a joint plan are priced ahead.
 
     Raises:
         InfeasibleMapping: a planner found no solution; says what is too small.
@@ -150,7 +156,7 @@ def plan_optimised(
         if asked == LEFT_OPEN and options.plan == "joint" and backend.launched_parts is not None:
             from tilewright.joint_plan import joint_plan
 
-            best, backend = joint_plan(planner, best)
+            best, backend = joint_plan(planner, best, prices)
     return Planned(
         target,
         best.plan,

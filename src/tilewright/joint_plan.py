@@ -12,9 +12,10 @@ from math import inf
 
 from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.merging import merges_within_kernels
-from tilewright.joint.launched.pricer import LaunchedPricer, Machine
+from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import Proof
 from tilewright.joint.launched.search import LaunchedSearch
+from tilewright.joint_prices import PriceSettings, machine_of, price_ahead
 from tilewright.options import AUTO
 from tilewright.partition import check_partition
 from tilewright.planner import Planner, brief, cost_of
@@ -37,18 +38,22 @@ _NUM_MERGED, _NUM_AGAIN = 3, 8
 """Graphs that merging made of which joint plans are made, too, and recipes that are tried on each."""
 
 
-def joint_plan(planner: Planner, best: Best[Program]) -> tuple[Best[Program], Backend]:
+def joint_plan(
+    planner: Planner, best: Best[Program], prices: PriceSettings | None = None
+) -> tuple[Best[Program], Backend]:
     """The best path through the blocks of all plans that a planner made, and on from there: on its graph and
     on those that merging made of it. The best plan, and the backend of the graph that it is of."""
     meter = planner.portfolio
     assert meter is not None, "the best of several recipes was asked for"
     with ending_with(meter):
-        return _best_of_graphs(planner, best, meter)
+        return _best_of_graphs(planner, best, meter, prices)
 
 
-def _best_of_graphs(planner: Planner, best: Best[Program], meter: Meter) -> tuple[Best[Program], Backend]:
+def _best_of_graphs(
+    planner: Planner, best: Best[Program], meter: Meter, prices: PriceSettings | None
+) -> tuple[Best[Program], Backend]:
     backend = planner.backend
-    best = _best_of_blocks(planner, best, meter)
+    best = _best_of_blocks(planner, best, meter, prices)
     priced = [a for a in best.attempts if a.recipe is not None and a.recipe.partition != JOINT.partition]
     cheapest = [a.recipe for a in sorted(priced, key=_cost_of_attempt) if a.recipe is not None]
     mergings: list[Schedule] = []
@@ -59,7 +64,7 @@ def _best_of_graphs(planner: Planner, best: Best[Program], meter: Meter) -> tupl
         if not meter.spend():
             break
         with meter.ending_early():
-            again, other = _best_of_merged(planner, schedule, cheapest[:_NUM_AGAIN], meter)
+            again, other = _best_of_merged(planner, schedule, cheapest[:_NUM_AGAIN], meter, prices)
             attempts = (*best.attempts, *again.attempts)
             if cost_of(again.plan) < cost_of(best.plan):
                 program = replace(again.plan, remarks=(*again.plan.remarks, *merge_remarks(schedule)))
@@ -70,7 +75,11 @@ def _best_of_graphs(planner: Planner, best: Best[Program], meter: Meter) -> tupl
 
 
 def _best_of_merged(
-    planner: Planner, schedule: Schedule, recipes: Sequence[Recipe], meter: Meter
+    planner: Planner,
+    schedule: Schedule,
+    recipes: Sequence[Recipe],
+    meter: Meter,
+    prices: PriceSettings | None,
 ) -> tuple[Best[Program], Backend]:
     """The best of recipes, and of the blocks of their plans, of the graph that the merges of a schedule
     make; and the backend of that graph."""
@@ -78,17 +87,19 @@ def _best_of_merged(
     backend = planner.target.backend(graph, planner.options)
     other = Planner(graph, planner.target, backend, planner.options, planner.clock)
     best = best_of(recipes, other.program, cost_of, planner.clock.report, meter=meter, show=brief)
-    return _best_of_blocks(other, best, meter), backend
+    return _best_of_blocks(other, best, meter, prices), backend
 
 
-def _best_of_blocks(planner: Planner, best: Best[Program], meter: Meter) -> Best[Program]:
+def _best_of_blocks(
+    planner: Planner, best: Best[Program], meter: Meter, prices: PriceSettings | None
+) -> Best[Program]:
     """The better of a plan and what the search over blocks finds from all plans of its graph on."""
     if meter.is_over:
         return best
     backend, numbered = planner.backend, Numbered(planner.graph)
     recipe = replace(JOINT, memory=backend.default_recipe.memory)
     plans = [tuple(numbered.contents(s)) for s in planner.seeds if s.partition.graph is planner.graph]
-    pricer = LaunchedPricer(numbered, _machine(planner))
+    pricer = LaunchedPricer(numbered, machine_of(planner.backend, planner.options))
 
     def judge(contents: Sequence[Content]) -> None:
         nonlocal best
@@ -108,6 +119,8 @@ def _best_of_blocks(planner: Planner, best: Best[Program], meter: Meter) -> Best
 
     proof: Proof | None = None
     with meter.ending_early():
+        if prices is not None:
+            price_ahead(pricer, (c for plan in plans for c in plan), planner.options, prices)
         search = LaunchedSearch.of(pricer, plans, meter, planner.clock.report)
         search.run(judge)
         proof = search.prove(judge, _SHARE_OF_PROOF)
@@ -149,7 +162,7 @@ def _merging(planner: Planner, meter: Meter) -> list[Schedule]:
     chose."""
     partition = planner.partition(PLAIN_RECIPE.partition)
     problem = planner.schedule_problem(partition, planner.backend.default_recipe)
-    stages = merges_within_kernels(partition, _machine(planner), meter)
+    stages = merges_within_kernels(partition, machine_of(planner.backend, planner.options), meter)
     within = build_schedule(problem, stages, Provenance(JOINT.schedule))
     found: dict[frozenset[str], Schedule] = {}
     for schedule in (within, *planner.seeds):
@@ -157,24 +170,6 @@ def _merging(planner: Planner, meter: Meter) -> list[Schedule]:
         if names and schedule.partition.graph is planner.graph:
             found.setdefault(names, schedule)
     return list(found.values())[:_NUM_MERGED]
-
-
-def _machine(planner: Planner) -> Machine:
-    """What blocks are priced by."""
-    backend, parts = planner.backend, planner.backend.launched_parts
-    assert parts is not None, "plans cost the sum of their blocks"
-    return Machine(
-        cost=backend.costs,
-        price=parts.price,
-        objective=planner.options.objective,
-        limits=backend.limits,
-        allows_lanes=backend.runs_lanes,
-        pads_kernels=planner.options.accuracy != "strict",
-        launch_ns=parts.launch_ns,
-        join_ns=parts.join_ns,
-        floors_ns=parts.floors_ns(),
-        layer_times=parts.layer_times,
-    )
 
 
 def _cost_of_attempt(attempt: Attempt) -> float:

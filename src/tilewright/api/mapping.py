@@ -296,7 +296,7 @@ class MapRequest:
             if getattr(self, name) is not None and not self.sweep:
                 raise UsageError(f"{name} is for a sweep; give one, or leave {name} out.")
         if self.workers is not None:
-            from tilewright.mapping.sweep.explore import check_workers
+            from tilewright.mapping.sweep.crews import check_workers
 
             check_workers(self.workers)
 

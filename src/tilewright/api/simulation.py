@@ -26,11 +26,13 @@ from tilewright.cost.base import UNITS, Objective
 from tilewright.errors import NumericMismatch, UsageError
 from tilewright.files import write_output
 from tilewright.frontend.onnx import Source
+from tilewright.joint_prices import PriceSettings
+from tilewright.mapping.sweep.crews import check_workers
 from tilewright.options import AUTO, Options, Shapes, parse_shapes
 from tilewright.planner import WHOLE_PORTFOLIO
 from tilewright.planning import Bound, Budget, Meter, Quality, Spec
 from tilewright.progress import PhaseClock, Progress, ending_with
-from tilewright.requests import PLANS, asked
+from tilewright.requests import FILES, PLANS, asked
 from tilewright.results import Result, Table, about, in_json
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode, SimulatingTarget
@@ -186,6 +188,28 @@ class SimulationRequest:
             is_expert=True,
         ),
     )
+    workers: str | None = field(
+        default=None,
+        metadata=asked(
+            "With --recipe joint: price blocks of plans in so many processes, or on a Ray cluster: ray, or "
+            "ray://HOST:10001. The answer is the same.",
+            "--workers",
+            panel=PLANS,
+            typed=str | None,
+            metavar="N|ray",
+        ),
+    )
+    journal: Path | None = field(
+        default=None,
+        metadata=asked(
+            "With --workers: append prices of blocks to a file of JSON lines; those that it holds are not "
+            "asked for again.",
+            "--journal",
+            panel=FILES,
+            typed=Path | None,
+            metavar="FILE",
+        ),
+    )
     compare: bool = field(
         default=False,
         metadata=asked("Simulate the paper's baselines as well.", "--compare", panel=None, typed=bool),
@@ -244,6 +268,13 @@ class SimulationRequest:
                 f"{', '.join(_MANY[:-1])} or {_MANY[-1]} instead."
             )
         latency_limit_s(self.max_latency_ms, wanted_batch(self.batch))
+        for name in ("workers", "journal"):
+            if getattr(self, name) is not None and self.recipe != JOINT:
+                raise UsageError(f"{name} is for recipe joint; take that, or leave {name} out.")
+        if self.journal is not None and self.workers is None:
+            raise UsageError("journal is for prices that workers give; give workers, or leave journal out.")
+        if self.workers is not None:
+            check_workers(self.workers)
 
     @property
     def planners(self) -> dict[str, str]:
@@ -303,6 +334,8 @@ _KINDS: Mapping[str, Any] = {
     "shapes": Mapping[str, tuple[int, ...]] | str | None,
     "max_latency_ms": float | None,
     "mapper": str | None,
+    "workers": str | None,
+    "journal": Path | None,
     "compare": bool,
     "check": bool,
     "joint_tilings": bool,
@@ -656,7 +689,10 @@ class _Simulation:
         if options is None and self.request.recipe in self.named:
             name = str(self.request.recipe)
         clock = PhaseClock(None, self.progress)
-        planned = plan_optimised(graph, asked, clock, portfolio=meter)
+        prices = None
+        if self.request.workers is not None:
+            prices = PriceSettings(self.request.workers, self.request.journal)
+        planned = plan_optimised(graph, asked, clock, portfolio=meter, prices=prices)
         code = planned.backend.generate(planned.program)
         assert isinstance(code, SimulatedCode), "that is what simulating targets make"
         priced = [a for a in planned.attempts if a.cost is not None]

@@ -15,8 +15,9 @@ from tilewright.joint.base import bits
 from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.moves import Moves
-from tilewright.joint.launched.pricer import LaunchedPricer, Machine
+from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.search import LaunchedSearch
+from tilewright.joint_prices import machine_of
 from tilewright.options import Options
 from tilewright.planner import LEFT_OPEN, Planner
 from tilewright.planning import Budget, Provenance
@@ -73,23 +74,7 @@ def planner_of(graph: Graph, machine: str) -> Planner:
 
 
 def pricer_of(planner: Planner, numbered: Numbered) -> LaunchedPricer:
-    parts = planner.backend.launched_parts
-    assert parts is not None
-    return LaunchedPricer(
-        numbered,
-        Machine(
-            cost=planner.backend.costs,
-            price=parts.price,
-            objective="latency",
-            limits=planner.backend.limits,
-            allows_lanes=planner.backend.runs_lanes,
-            pads_kernels=True,
-            launch_ns=parts.launch_ns,
-            join_ns=parts.join_ns,
-            floors_ns=parts.floors_ns(),
-            layer_times=parts.layer_times,
-        ),
-    )
+    return LaunchedPricer(numbered, machine_of(planner.backend, planner.options))
 
 
 @pytest.mark.parametrize("machine", MACHINES)

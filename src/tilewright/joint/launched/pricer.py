@@ -75,6 +75,7 @@ class LaunchedPricer:
         self._ways: dict[int, dict[Content, float | None]] = {}
         self._least: dict[int, float] = {}
         self._known: dict[Hashable, float] = {}
+        self._ahead: dict[Hashable, float] = {}
         self.num_simulated = 0
 
     def predecessors(self, layer: int) -> int:
@@ -166,8 +167,22 @@ class LaunchedPricer:
         if key not in self._known:
             checkpoint()
             self.num_simulated += 1
-            self._known[key] = self._simulated(content)
+            ahead = self._ahead.pop(key, None)
+            self._known[key] = self._simulated(content) if ahead is None else ahead
         return self._known[key]
+
+    def unknown(self, contents: Iterable[Content]) -> Iterator[Content]:
+        """Blocks that have not been priced, of each structure the first."""
+        seen: set[Hashable] = set()
+        for content in contents:
+            key = self._structure(content)
+            if key not in self._known and key not in self._ahead and key not in seen:
+                seen.add(key)
+                yield content
+
+    def know(self, content: Content, cost: float) -> None:
+        """What a block costs, found elsewhere: it counts as simulated when it is asked for."""
+        self._ahead[self._structure(content)] = cost
 
     def _simulated(self, content: Content) -> float:
         try:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.errors import InternalError, UsageError
+from tilewright.errors import InternalError
 from tilewright.hardware.components import components_of, with_energies
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.variants import Axis, Variant, parse_axis, variants
@@ -25,6 +24,7 @@ from tilewright.mapping.solve import (
     same_loops,
     streamed_nodes,
 )
+from tilewright.mapping.sweep.crews import crew_of
 from tilewright.mapping.sweep.journal import Journal
 from tilewright.mapping.sweep.results import (
     MapSweep,
@@ -44,10 +44,9 @@ from tilewright.mapping.sweep.tasks import (
     answer_of,
     solve_text,
 )
-from tilewright.mapping.sweep.workers import Crew, Processes, answers, answers_here
+from tilewright.mapping.sweep.workers import answers, answers_here
 from tilewright.progress import Progress
 
-_MAX_PROCESSES = 1024
 _LIMIT_S = 24 * 3600.0
 """What a layer may take where its search has no time limit."""
 
@@ -107,7 +106,9 @@ def _answered(
 ) -> dict[str, LayerAnswer | Refusal]:
     """Every task's answer: the journal's, or a worker's."""
     with contextlib.ExitStack() as stack:
-        journal = None if settings.journal is None else stack.enter_context(Journal(settings.journal))
+        journal = (
+            None if settings.journal is None else stack.enter_context(Journal(settings.journal, answer_of))
+        )
         known = {} if journal is None else {k: a for k, a in journal.answers.items() if k in tasks}
         left = {key: task.to_text() for key, task in tasks.items() if key not in known}
         _tell(len(known), len(tasks), progress)
@@ -117,7 +118,7 @@ def _answered(
             known[key] = _checked(text, tasks[key])
             if journal is not None:
                 task = tasks[key]
-                journal.add(key, task.layer.name, task.machine.fingerprint[:16], text)
+                journal.add(key, text, layer=task.layer.name, machine=task.machine.fingerprint[:16])
             _tell(len(known), len(tasks), progress)
     return known
 
@@ -140,36 +141,11 @@ def _worked_on(
         yield from answers_here(tasks, solve_text)
         return
     deadline_s = search.budget.deadline_s
-    crew = _crew(settings.workers, _LIMIT_S if deadline_s is None else 300.0 + 20 * deadline_s)
+    crew = crew_of(settings.workers, _LIMIT_S if deadline_s is None else 300.0 + 20 * deadline_s)
     try:
         yield from answers(tasks, crew)
     finally:
         crew.close()
-
-
-def check_workers(workers: str) -> None:
-    """Refuse what is neither a number of processes nor an address of a cluster.
-
-    Raises:
-        UsageError: it is none, or Ray is not installed.
-    """
-    from tilewright.system.ray_cluster import EXAMPLE, check_address
-
-    if workers.startswith("ray"):
-        check_address(workers)
-    elif not re.fullmatch(r"\d{1,4}", workers) or not 0 < int(workers) <= _MAX_PROCESSES:
-        raise UsageError(
-            f"workers {workers!r}: expected a number of processes from 1 to {_MAX_PROCESSES}, or {EXAMPLE}."
-        )
-
-
-def _crew(workers: str, limit_s: float) -> Crew:
-    check_workers(workers)
-    if workers.isdigit():
-        return Processes(int(workers), limit_s)
-    from tilewright.mapping.sweep.ray_workers import RayCrew
-
-    return RayCrew(workers, limit_s)
 
 
 def _row(

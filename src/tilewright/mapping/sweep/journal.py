@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Generic, Self, TypeVar
 
 from tilewright.errors import UsageError
 from tilewright.fields import FieldError, parsed_json
 from tilewright.files import not_writable, regular_file
-from tilewright.mapping.sweep.tasks import LayerAnswer, Refusal, answer_of
+
+T = TypeVar("T")
 
 
-class Journal:
-    """See above. A line that a kill cut short is passed over, and ended before the next one."""
+class Journal(Generic[T]):
+    """See above. A line that a kill cut short is passed over, and ended before the next one.
 
-    def __init__(self, path: Path) -> None:
+    `read` makes of an answer's JSON what it says; of a text that is no answer it raises a `FieldError`.
+    """
+
+    def __init__(self, path: Path, read: Callable[[str], T]) -> None:
         """Read it, if it is there.
 
         Raises:
             UsageError: the file is something else, or cannot be written.
         """
-        self.path = path
-        self.answers: dict[str, LayerAnswer | Refusal] = {}
+        self.path, self._answer_of = path, read
+        self.answers: dict[str, T] = {}
         try:
             data = _content(path) if path.exists() else b""
             self._read(path, data)
@@ -33,13 +39,13 @@ class Journal:
         if data and not data.endswith(b"\n"):
             self._write(b"\n")
 
-    def add(self, key: str, layer: str, machine: str, text: str) -> None:
+    def add(self, key: str, text: str, **names: str) -> None:
         """Append what a worker said of a task; the names are for people.
 
         Raises:
             UsageError: the file cannot be written any more, as where the disk is full.
         """
-        line = json.dumps({"task": key, "layer": layer, "machine": machine, "answer": json.loads(text)})
+        line = json.dumps({"task": key, **names, "answer": json.loads(text)})
         self._write(line.encode() + b"\n")
 
     def _write(self, line: bytes) -> None:
@@ -50,7 +56,7 @@ class Journal:
         except OSError as error:
             raise not_writable(f"journal {self.path}", error) from None
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -67,7 +73,7 @@ class Journal:
                     continue  # cut short
                 raise _not_a_journal(path, number) from None
             try:
-                self.answers[str(document["task"])] = answer_of(json.dumps(document["answer"]))
+                self.answers[str(document["task"])] = self._answer_of(json.dumps(document["answer"]))
             except (KeyError, TypeError, FieldError, RecursionError):
                 raise _not_a_journal(path, number) from None
 

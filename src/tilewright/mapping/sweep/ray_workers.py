@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import threading
 from typing import Any
 
-from tilewright.mapping.sweep.worker import answer
+from tilewright.mapping.sweep.workers import LAYERS
 from tilewright.system.ray_cluster import NoCluster, check_address, connect, last_line
 from tilewright.system.worker_process import NoWorker, WorkerDied
 from tilewright.version import __version__
@@ -18,7 +19,10 @@ _START_S = 300.0
 
 
 class Answering:
-    """In a process of Ray's: maps layers."""
+    """In a process of Ray's: answers tasks as a module does."""
+
+    def __init__(self, module: str) -> None:
+        self._answer = importlib.import_module(module).answer
 
     def hello(self) -> tuple[int, str]:
         """The number of this process, and the version that it runs."""
@@ -26,7 +30,8 @@ class Answering:
 
     def answer(self, task: str) -> str:
         """A task answered."""
-        return answer(task)
+        answered: str = self._answer(task)
+        return answered
 
 
 class RayWorker:
@@ -67,13 +72,13 @@ class RayCrew:
         NoCluster: Ray is not installed, there is no such cluster, or it has no processor.
     """
 
-    def __init__(self, address: str, limit_s: float) -> None:
+    def __init__(self, address: str, limit_s: float, module: str = LAYERS) -> None:
         check_address(address)
         import ray
         import ray.exceptions
 
         self._ray: Any = ray
-        self._limit_s = limit_s
+        self._limit_s, self._module = limit_s, module
         self._is_connected_here = not ray.is_initialized()
         self._lock = threading.Lock()
         self.started: list[RayWorker] = []
@@ -91,7 +96,7 @@ class RayCrew:
 
     def start(self) -> RayWorker:
         """See `Crew`."""
-        actor = self._ray.remote(Answering).options(num_cpus=1).remote()
+        actor = self._ray.remote(Answering).options(num_cpus=1).remote(self._module)
         worker = RayWorker(self._ray, actor, self._limit_s)
         with self._lock:
             self.started.append(worker)

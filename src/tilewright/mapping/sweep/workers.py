@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from tilewright.errors import InternalError
+from tilewright.progress import checkpoint
 from tilewright.system.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command
 
 logger = logging.getLogger(__name__)
@@ -22,7 +23,8 @@ MAX_DEATHS = 3
 """So many workers may end with a task, before it counts as what ends them."""
 _START_S = 300.0
 _POLL_S = 0.2
-_MODULE = "tilewright.mapping.sweep.worker"
+LAYERS = "tilewright.mapping.sweep.worker"
+"""The module of processes that map layers: run as a program it serves tasks, its `answer` answers one."""
 
 
 class Worker(Protocol):
@@ -69,8 +71,8 @@ class Crew(Protocol):
 class ProcessWorker:
     """A process on this machine."""
 
-    def __init__(self, limit_s: float) -> None:
-        arguments, environment = module_command(_MODULE)
+    def __init__(self, limit_s: float, module: str = LAYERS) -> None:
+        arguments, environment = module_command(module)
         self._limit_s = limit_s
         self._process = WorkerProcess(arguments, start_s=_START_S, environment=environment)
 
@@ -99,10 +101,10 @@ class ProcessWorker:
 
 
 class Processes:
-    """So many processes on this machine."""
+    """So many processes on this machine, of a module as `LAYERS` is one."""
 
-    def __init__(self, num_workers: int, limit_s: float) -> None:
-        self._num_workers, self._limit_s = num_workers, limit_s
+    def __init__(self, num_workers: int, limit_s: float, module: str = LAYERS) -> None:
+        self._num_workers, self._limit_s, self._module = num_workers, limit_s, module
         self.started: list[ProcessWorker] = []
 
     @property
@@ -112,7 +114,7 @@ class Processes:
 
     def start(self) -> ProcessWorker:
         """See `Crew`."""
-        worker = ProcessWorker(self._limit_s)
+        worker = ProcessWorker(self._limit_s, self._module)
         self.started.append(worker)
         return worker
 
@@ -176,7 +178,7 @@ class _Queue:
             self.changed.notify_all()
 
 
-def answers(tasks: Mapping[str, str], crew: Crew) -> Iterator[tuple[str, str]]:
+def answers(tasks: Mapping[str, str], crew: Crew) -> Generator[tuple[str, str], None, None]:
     """Keys of tasks with their answers, in whatever order these come.
 
     Raises:
@@ -194,6 +196,7 @@ def answers(tasks: Mapping[str, str], crew: Crew) -> Iterator[tuple[str, str]]:
             with queue.changed:
                 while not queue.answers and queue.num_open and not queue.is_over:
                     queue.changed.wait(_POLL_S)
+                    checkpoint()
                 come = list(queue.answers)
                 queue.answers.clear()
                 is_over = not queue.num_open or queue.is_over
@@ -259,7 +262,7 @@ class _Serving:
             logger.info("a worker died with a task, the %d. time: %s", task.num_deaths, error)
             if task.num_deaths == MAX_DEATHS:
                 raise InternalError(
-                    f"{MAX_DEATHS} workers ended while they mapped the same layer, the last: {error}."
+                    f"{MAX_DEATHS} workers ended with the same task, the last: {error}."
                 ) from None
             self._queue.put_back(task)
             return None

@@ -16,9 +16,11 @@ from tests.support.models import small_net
 import tilewright as tw
 from tilewright.errors import UsageError
 from tilewright.hardware.presets import find_machine
+from tilewright.mapping.sweep import crews as sweep_crews
 from tilewright.mapping.sweep import explore
 from tilewright.mapping.sweep.explore import SweepSettings
 from tilewright.mapping.sweep.journal import Journal
+from tilewright.mapping.sweep.tasks import answer_of
 from tilewright.mapping.sweep.workers import Processes
 
 LAYERS = ["1_1_4_4_1", "3_4_8_8_1"]
@@ -88,8 +90,8 @@ def test_models_are_workloads_with_what_streams_through_them() -> None:
 def test_a_killed_process_changes_nothing(plain: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     crews: list[Processes] = []
 
-    def crew(num_workers: int, limit_s: float) -> Processes:
-        crews.append(Processes(num_workers, limit_s))
+    def crew(num_workers: int, limit_s: float, module: str) -> Processes:
+        crews.append(Processes(num_workers, limit_s, module))
         return crews[-1]
 
     def kill_the_first() -> None:
@@ -98,7 +100,7 @@ def test_a_killed_process_changes_nothing(plain: dict[str, Any], monkeypatch: py
         time.sleep(0.2)
         os.kill(crews[0].started[0].pid, signal.SIGKILL)
 
-    monkeypatch.setattr(explore, "Processes", crew)
+    monkeypatch.setattr(sweep_crews, "Processes", crew)
     killer = threading.Thread(target=kill_the_first)
     killer.start()
     assert document(workers="2") == plain
@@ -109,15 +111,15 @@ def test_a_killed_process_changes_nothing(plain: dict[str, Any], monkeypatch: py
 def test_an_interrupt_leaves_no_process_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     crews: list[Processes] = []
 
-    def crew(num_workers: int, limit_s: float) -> Processes:
-        crews.append(Processes(num_workers, limit_s))
+    def crew(num_workers: int, limit_s: float, module: str) -> Processes:
+        crews.append(Processes(num_workers, limit_s, module))
         return crews[-1]
 
     def stop(_what: str, num_done: int, _total: int) -> None:
         if num_done == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(explore, "Processes", crew)
+    monkeypatch.setattr(sweep_crews, "Processes", crew)
     journal = tmp_path / "sweep.jsonl"
     with pytest.raises(KeyboardInterrupt):
         document(workers="2", journal=journal, progress=stop)
@@ -168,11 +170,11 @@ def test_a_journal_that_is_no_file_is_refused_without_waiting(tmp_path: Path) ->
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="the system has no device that is full")
 def test_a_disk_that_is_full_ends_a_sweep_in_one_line(tmp_path: Path) -> None:
     path = tmp_path / "sweep.jsonl"
-    with Journal(path) as journal, open("/dev/full", "ab", buffering=0) as full:
+    with Journal(path, answer_of) as journal, open("/dev/full", "ab", buffering=0) as full:
         journal._file.close()
         journal._file = full
         with pytest.raises(UsageError, match=rf"^journal {path}: cannot be written \(No space left"):
-            journal.add("key", "layer", "machine", "{}")
+            journal.add("key", "{}", layer="layer")
 
 
 @pytest.mark.parametrize("workers", ["0", "many", "-1", "1e3", "ray://", "99999"])

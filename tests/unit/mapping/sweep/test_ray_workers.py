@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tilewright.mapping.sweep.ray_workers import Answering, RayWorker
+from tilewright.mapping.sweep.workers import LAYERS
 from tilewright.system.worker_process import NoWorker, WorkerDied
 from tilewright.version import __version__
 
@@ -40,7 +41,7 @@ def actor_of(version: str = __version__) -> Any:
     """An actor whose calls are names with their results."""
     return SimpleNamespace(
         hello=SimpleNamespace(remote=lambda: ("hello", (7, version))),
-        answer=SimpleNamespace(remote=lambda task: ("answer", Answering().answer(task))),
+        answer=SimpleNamespace(remote=lambda task: ("answer", Answering(LAYERS).answer(task))),
     )
 
 

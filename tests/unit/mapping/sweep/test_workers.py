@@ -78,9 +78,7 @@ def test_every_task_is_answered_once_whoever_dies(seed: int) -> None:
 
 
 def test_a_task_that_ends_every_worker_ends_the_sweep() -> None:
-    with pytest.raises(
-        InternalError, match="3 workers ended while they mapped the same layer, the last: SIG"
-    ):
+    with pytest.raises(InternalError, match="3 workers ended with the same task, the last: SIG"):
         list(answers(TASKS, Mortals({"task 7": 99})))
 
 

@@ -1,0 +1,195 @@
+"""Prices of blocks of joint plans as tasks: texts that processes answer, or those of a Ray cluster.
+
+A task holds the block as a network of its own, so that a worker needs nothing else, and any worker gives the
+same answer. What is known ahead changes no search: it asks for the same prices in the same order, and counts
+those that it asks for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import InternalError
+from tilewright.fields import decoded
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Graph
+from tilewright.ir.text import parse_graph, print_graph
+from tilewright.joint.launched.content import Content, Kernel, Numbered
+from tilewright.joint.launched.pricer import LaunchedPricer, Machine
+from tilewright.mapping.sweep.crews import crew_of
+from tilewright.mapping.sweep.journal import Journal
+from tilewright.mapping.sweep.workers import answers
+from tilewright.options import Options
+from tilewright.partition.split import split_of
+from tilewright.progress import checkpoint
+from tilewright.records import dataclass
+from tilewright.schedule.base import Stage
+from tilewright.system.worker_process import serve_texts
+from tilewright.targets import find_target
+from tilewright.targets.base import Backend
+from tilewright.version import __version__
+
+_LIMIT_S = 3600.0
+"""What a block may take."""
+_MODULE = "tilewright.joint_prices"
+_CONSTANT = re.compile(r"const \S+: (\w+)\[([\d, ]*)\] = sha256:([0-9a-f]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class PriceSettings:
+    """How blocks are priced ahead; none of it changes the answer.
+
+    `workers` is a number of processes, or the address of a Ray cluster. What `journal` has is not priced
+    again, and what is found is appended.
+    """
+
+    workers: str | None = None
+    journal: Path | None = None
+
+
+def machine_of(backend: Backend, options: Options) -> Machine:
+    """What blocks of a graph are priced by."""
+    parts = backend.launched_parts
+    assert parts is not None, "plans cost the sum of their blocks"
+    return Machine(
+        cost=backend.costs,
+        price=parts.price,
+        objective=options.objective,
+        limits=backend.limits,
+        allows_lanes=backend.runs_lanes,
+        pads_kernels=options.accuracy != "strict",
+        launch_ns=parts.launch_ns,
+        join_ns=parts.join_ns,
+        floors_ns=parts.floors_ns(),
+        layer_times=parts.layer_times,
+    )
+
+
+def price_ahead(
+    pricer: LaunchedPricer, contents: Iterable[Content], options: Options, settings: PriceSettings
+) -> None:
+    """Let workers price the blocks whose costs are not known yet, each structure once.
+
+    Raises:
+        NoWorker: none can be had.
+        UsageError: the journal is none.
+    """
+    asked = {"target": options.target, "hint": options.hint, "accuracy": options.accuracy}
+    texts: dict[str, str] = {}
+    blocks: dict[str, Content] = {}
+    for content in pricer.unknown(contents):
+        checkpoint()
+        with contextlib.suppress(ValueError):  # it is no plan; seen where it is asked for
+            text = _task(pricer.numbered, content, asked)
+            key = hashlib.sha256(text.encode()).hexdigest()
+            texts[key], blocks[key] = text, content
+    found: dict[str, float] = {}
+    with contextlib.ExitStack() as stack:
+        journal = None if settings.journal is None else Journal(settings.journal, _cost_of)
+        if journal is not None:
+            stack.enter_context(journal)
+            found.update((key, cost) for key, cost in journal.answers.items() if key in texts)
+        left = {key: text for key, text in texts.items() if key not in found}
+        if left and settings.workers is not None:
+            crew = crew_of(settings.workers, _LIMIT_S, _MODULE)
+            stack.callback(crew.close)
+            for key, answer in stack.enter_context(contextlib.closing(answers(left, crew))):
+                found[key] = _cost_of(answer)
+                if journal is not None:
+                    journal.add(key, answer, machine=options.target)
+                checkpoint()
+    for key in sorted(found):
+        pricer.know(blocks[key], found[key])
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """A kernel with its slices as cuts, as `split_of` takes them."""
+
+    layers: tuple[tuple[int, ...], ...]
+    cuts: tuple[tuple[int, int], ...]
+    keeps_rows: bool
+
+
+def _task(numbered: Numbered, content: Content, asked: dict[str, Any]) -> str:
+    """A block, as a network with the numbers of its nodes, and what is asked of it."""
+    part = numbered.part(content).partition.graph
+    place = {
+        number: n for n, number in enumerate(i for i in range(len(numbered.nodes)) if content.mask >> i & 1)
+    }
+    kernels = [
+        asdict(
+            _Kernel(
+                tuple(tuple(place[i] for i in layer) for layer in kernel.layers),
+                kernel.split.cuts,
+                kernel.split.chain_length > 1,
+            )
+        )
+        for kernel in content.kernels
+    ]
+    stages = [asdict(stage) for stage in content.stages]
+    document = {"version": __version__, "graph": print_graph(part), "kernels": kernels, "stages": stages}
+    return json.dumps(document | asked)
+
+
+def _cost_of(text: str) -> float:
+    """What a worker said.
+
+    Raises:
+        InternalError: it could not price the block.
+        FieldError: it is no answer.
+    """
+    document = json.loads(text)
+    if isinstance(document, dict) and "failed" in document:
+        raise InternalError(f"pricing a block: {document['failed']}")
+    cost = decoded(_Answer, document).cost
+    return inf if cost is None else cost
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    cost: float | None  # None: it does not fit
+
+
+def answer(task: str) -> str:
+    """A task answered; an error as the line it is."""
+    try:
+        cost = _priced(json.loads(task))
+    except Exception as error:
+        return json.dumps({"failed": " ".join(f"{type(error).__name__}: {error}".split())})
+    return json.dumps(asdict(_Answer(None if cost == inf else cost)))
+
+
+def _priced(document: dict[str, Any]) -> float:
+    graph = _graph_of(document["graph"])
+    options = Options(**{name: document[name] for name in ("target", "hint", "accuracy")})
+    backend = find_target(options.target).backend(graph, options)
+    kernels = tuple(
+        Kernel(kernel.layers, split_of(kernel.cuts, keeps_rows=kernel.keeps_rows))
+        for kernel in decoded(tuple[_Kernel, ...], document["kernels"])
+    )
+    content = Content(kernels, decoded(tuple[Stage, ...], document["stages"]))
+    return LaunchedPricer(Numbered(graph), machine_of(backend, options)).cost(content)
+
+
+def _graph_of(text: str) -> Graph:
+    """A graph whose constants are zeros: they cost the same."""
+    zeros = {}
+    for name, shape, digest in _CONSTANT.findall(text):
+        extents = tuple(int(extent) for extent in shape.split(",") if extent.strip())
+        zeros[digest] = np.zeros(extents, DType[name.upper()].numpy)
+    return parse_graph(text, constants=zeros)
+
+
+if __name__ == "__main__":
+    serve_texts(lambda: lambda texts: [answer(texts[0].decode()).encode()])
