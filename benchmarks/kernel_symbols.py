@@ -27,9 +27,6 @@ from tests.support.quantize import quantize
 from tilewright import zoo
 from tilewright.compiler import plan
 from tilewright.frontend.onnx import load_onnx
-from tilewright.hardware.instruction_sets import instruction_set_by_name
-from tilewright.hardware.machine import Level, Machine
-from tilewright.hardware.processor import promised_machine
 from tilewright.options import Accuracy, Options
 from tilewright.targets.cpu.isa import isa_of
 from tilewright.targets.cpu.kernel import Declined, Kernel, Packed
@@ -37,17 +34,9 @@ from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredPartition
 from tilewright.targets.cpu.product.select import lower_product, product_candidates, product_variations
 from tilewright.targets.cpu.products import Product
-from tilewright.testing.processors import on_machine
+from tilewright.testing.processors import machine_with, on_machine
 
 ISAS = ("avx512+amx", "avx512", "avx2", "neon")
-CACHES = (("L1", 48 << 10), ("L2", 2 << 20), ("L3", 64 << 20))
-
-
-def machine_with(instruction_set: str) -> Machine:
-    """A machine of usual caches with an instruction set, wherever this runs."""
-    machine = promised_machine(instruction_set_by_name(instruction_set))
-    caches = (Level(name=n, capacity_bytes=size, managed_by="hardware", line_bytes=64) for n, size in CACHES)
-    return machine.model_copy(update={"levels": (*caches, *machine.levels)})
 
 
 def built(name: str) -> onnx.ModelProto:

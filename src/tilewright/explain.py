@@ -172,6 +172,25 @@ def explain_program(
     return links.explanation(name, nodes, only=name)
 
 
+def kernel_plan(kernels: Sequence[KernelInfo], name: str) -> str:
+    """What a kernel was generated from, as text.
+
+    Raises:
+        UsageError: nothing has that name, or the kernel's template prints no plans.
+    """
+    kernel = next((k for k in kernels if name in (k.id, k.symbol)), None)
+    if kernel is None:
+        planned = [k.id for k in kernels if k.plan]
+        hint = f"those with a plan are {', '.join(planned[:8])}" if planned else "none of them has a plan"
+        raise UsageError(f"no kernel is called {name!r}; of {len(kernels)} kernels {hint}.")
+    if not kernel.plan:
+        raise UsageError(
+            f"kernel {kernel.id} is made by {kernel.template!r}, which prints no plan: "
+            f"`tilewright explain` with {kernel.id} as NAME says what it does."
+        )
+    return kernel.plan.rstrip("\n")
+
+
 class _Links:
     """What belongs together."""
 

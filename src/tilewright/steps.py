@@ -62,6 +62,7 @@ class KernelInfo:
     `nodes` are the names of the operators it serves, none for a copy between two layouts. `notes` are the
     generator's remarks; `macs` multiply-accumulates. `estimate_ns` is what the target's cost model says of
     it, None where it says nothing of single kernels, and in artifacts that are older than such estimates.
+    `plan` is the text of what it was generated from, empty where its template prints none.
     """
 
     id: str
@@ -74,6 +75,7 @@ class KernelInfo:
     scratch_bytes: int = 0
     notes: tuple[str, ...] = ()
     estimate_ns: float | None = None
+    plan: str = ""
 
     @property
     def is_host(self) -> bool:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 import tilewright as tw
 from tilewright import zoo
-from tilewright.explain import origins_of
+from tilewright.errors import UsageError
+from tilewright.explain import kernel_plan, origins_of
 from tilewright.ir.text import parse_graph
 from tilewright.passes import PassReport, PassResult, Remark
-from tilewright.steps import NodeOrigin
+from tilewright.steps import KernelInfo, NodeOrigin
 
 
 def origins(before: str, after: str, report: PassReport | None = None) -> dict[str, NodeOrigin]:
@@ -145,3 +147,30 @@ def test_the_beginning_of_a_name_leads_to_names_that_begin_so() -> None:
     graph = parse_graph(f'graph "g" opset 17 {{\n input %x: float32[4]\n{text} return %v1, %v10\n}}')
     with pytest.raises(tw.UsageError, match=r"did you mean block.1.relu or block.10.relu"):
         tw.compile(tw.Model(graph, "0" * 64, "blocks"), threads=1).explain("block.1")
+
+
+def test_a_kernel_is_printed_as_what_it_was_generated_from() -> None:
+    node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="m")
+    shapes = {"x": [8, 32], "y": [8, 16]}
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in shapes.items())
+    weight = onnx.numpy_helper.from_array(np.ones((32, 16), np.float32), "w")
+    graph = onnx.helper.make_graph([node], "g", [x], [y], [weight])
+    with tw.compile(onnx.helper.make_model(graph), threads=1) as compiled:
+        (kernel,) = compiled.kernels
+        text = kernel_plan(compiled.kernels, kernel.id)
+        assert text == kernel_plan(compiled.kernels, kernel.symbol) == kernel.plan.rstrip("\n")
+    assert text.startswith("contraction float32\n  a = input0 float32[8, 32]\n")
+    assert "\n  sum k 32: a 1, b 16\n" in text
+
+
+def test_kernels_without_a_plan_say_so() -> None:
+    kernels = [
+        KernelInfo("k0", "tw_a", "contraction", ("a",), 0, plan="contraction float32\n"),
+        KernelInfo("k1", "tw_b", "loop-nest", ("b",), 1),
+    ]
+    with pytest.raises(UsageError, match="kernel k1 is made by 'loop-nest', which prints no plan"):
+        kernel_plan(kernels, "k1")
+    with pytest.raises(UsageError, match="no kernel is called 'k2'; of 2 kernels those with a plan are k0"):
+        kernel_plan(kernels, "k2")
+    with pytest.raises(UsageError, match="of 1 kernels none of them has a plan"):
+        kernel_plan(kernels[1:], "k2")

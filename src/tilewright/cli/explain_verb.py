@@ -28,6 +28,9 @@ def explain(
     flags: CompileFlags,
     model: Path = MODEL,
     name: str | None = typer.Argument(None, help="A node, value or kernel; default: everything."),
+    kernel: str | None = typer.Option(
+        None, "--kernel", help="Print what this kernel was generated from, and nothing else."
+    ),
     report: Path | None = typer.Option(None, "--report", help="Also write all of it as .html or .json."),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -36,6 +39,7 @@ def explain(
     Example: `tilewright explain resnet50.tw conv1`.
     """
     from tilewright.api.artifacts import open_or_compile
+    from tilewright.explain import kernel_plan
     from tilewright.report.compilation import ChosenAlgorithms
 
     options = flags.options()
@@ -43,6 +47,9 @@ def explain(
         raise UsageError(f"{report}: give a name that ends in .html or .json.")
     with progress(f"loading {model.name}") as update:
         compiled = open_or_compile(model, options, update, flags.asked)
+    if kernel is not None:
+        say(kernel_plan(compiled.kernels, kernel))
+        return
     accuracy = compiled.options.accuracy
     explanation = compiled.explain(name)
     chosen = ChosenAlgorithms(compiled.algorithms, compiled.error, accuracy)

@@ -11,6 +11,7 @@ its result.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -503,3 +504,92 @@ def _text(expr: Expr, names: Mapping[int, str]) -> str:
                         stack.append(", ")
                 pieces.append(f"{dtype if function == 'cast' else function}(")
     return "".join(pieces)
+
+
+_TOKEN = re.compile(r"\s*([^\s(),]+|[(),])")
+
+
+def parse_expr(text: str, read_dtypes: Sequence[DType], acc_dtype: DType) -> Expr:
+    """The expression that `format_expr` prints so, over reads and an accumulator of these types.
+
+    A number takes the type of what it is computed with; alone, that of the accumulator. Equal parts are one.
+
+    >>> format_expr(parse_expr("max(add(acc, r0), 0.0)", [DType.FLOAT32], DType.FLOAT32))
+    'max(add(acc, r0), 0.0)'
+
+    Raises:
+        ValueError: the text is no expression; says where.
+    """
+    shared: dict[str, Expr | Scalar] = {}
+    known: dict[Hashable, Expr] = {}
+    value: Expr | Scalar | None = None
+    for statement in text.split("; "):
+        name, equals, right = statement.partition(" = ")
+        value = _parsed(right if equals else statement, read_dtypes, acc_dtype, shared, known)
+        if equals:
+            shared[name.strip()] = value
+    assert value is not None
+    return value if isinstance(value, Expr) else Const(value, acc_dtype)
+
+
+def _parsed(
+    text: str,
+    read_dtypes: Sequence[DType],
+    acc_dtype: DType,
+    shared: Mapping[str, Expr | Scalar],
+    known: dict[Hashable, Expr],
+) -> Expr | Scalar:
+    calls: list[tuple[str, list[Expr | Scalar]]] = [("", [])]
+    tokens = _TOKEN.findall(text)
+    for token, following in zip(tokens, [*tokens[1:], ""], strict=False):
+        if following == "(":
+            calls.append((token, []))
+        elif token == ")":
+            function, args = calls.pop()
+            if not calls:
+                raise ValueError(f"one ) too many in {text!r}")
+            made = _built(function, args, acc_dtype)
+            parts = (id(x) if isinstance(x, Call) else repr(x) for x in made.children())
+            key = (function, made.result, *parts)
+            calls[-1][1].append(known.setdefault(key, made))
+        elif token not in "(,":
+            calls[-1][1].append(shared[token] if token in shared else _leaf(token, read_dtypes, acc_dtype))
+    if len(calls) != 1 or len(calls[0][1]) != 1:
+        raise ValueError(f"{text!r} is not one expression")
+    return calls[0][1][0]
+
+
+def _built(function: str, args: Sequence[Expr | Scalar], acc_dtype: DType) -> Expr:
+    types = {str(dtype): dtype for dtype in DType}
+    if function in types and len(args) == 1:
+        (arg,) = args
+        return Call("cast", (arg if isinstance(arg, Expr) else Const(arg, acc_dtype),), types[function])
+    if function not in FUNCTIONS or len(args) != FUNCTIONS[function].arity or function == "cast":
+        raise ValueError(f"{function!r} of {len(args)} values is no function")
+    operands = list(args)
+    if FUNCTIONS[function].rule == "select" and not isinstance(operands[0], Expr):
+        operands[0] = Const(operands[0], DType.BOOL)
+    first = 1 if FUNCTIONS[function].rule == "select" else 0
+    if not any(isinstance(arg, Expr) for arg in operands[first:]):
+        operands[first] = Const(operands[first], acc_dtype)  # type: ignore[arg-type]  # no expression
+    try:
+        return call(function, *operands)
+    except AssertionError as error:
+        raise ValueError(str(error)) from None
+
+
+def _leaf(token: str, read_dtypes: Sequence[DType], acc_dtype: DType) -> Expr | Scalar:
+    if token == "acc":
+        return Acc(acc_dtype)
+    if token.startswith("#"):
+        return Iter(token[1:])
+    if token in ("True", "False"):
+        return token == "True"
+    if token.startswith("r") and token[1:].isdigit() and int(token[1:]) < len(read_dtypes):
+        return Read(int(token[1:]), read_dtypes[int(token[1:])])
+    for number in (int, float):
+        try:
+            return number(token)
+        except ValueError:
+            continue
+    raise ValueError(f"{token!r} is neither acc, a read, a loop's index nor a number")

@@ -6,9 +6,13 @@ import contextlib
 from collections.abc import Iterator
 
 from tilewright.hardware.host import host_machine
-from tilewright.hardware.machine import Machine
-from tilewright.hardware.processor import described_units
+from tilewright.hardware.instruction_sets import instruction_set_by_name
+from tilewright.hardware.machine import Level, Machine
+from tilewright.hardware.processor import described_units, promised_machine
 from tilewright.testing.features import PROCESSORS, features_as
+
+CACHES = (("L1", 48 << 10), ("L2", 2 << 20), ("L3", 64 << 20))
+"""Usual sizes of a core's caches, in bytes."""
 
 _NEEDS = {"avx2": "avx2", "avx512": "avx512vl", "amx": "avx512vl"}
 
@@ -36,6 +40,13 @@ def machine_as(name: str) -> Machine:
     per_instance = next((unit.num_per_instance for unit in machine.units if unit.kind == "vector"), 1)
     units = described_units(instructions, per_instance)
     return machine.model_copy(update={"instructions": instructions, "units": units})
+
+
+def machine_with(instruction_set: str) -> Machine:
+    """Machine of usual caches that has what an instruction set promises, wherever this runs."""
+    machine = promised_machine(instruction_set_by_name(instruction_set))
+    caches = (Level(name=n, capacity_bytes=size, managed_by="hardware", line_bytes=64) for n, size in CACHES)
+    return machine.model_copy(update={"levels": (*caches, *machine.levels)})
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import (
@@ -11,11 +12,15 @@ from tilewright.ir.expr import (
     Call,
     Const,
     Expr,
+    Iter,
     Read,
+    call,
     cast,
     evaluate,
     format_expr,
+    parse_expr,
     reads_of,
+    select,
     structure,
     substitute,
 )
@@ -94,3 +99,51 @@ def test_text_names_shared_parts_only_where_it_would_repeat_much() -> None:
         chain = Call("neg", (chain,), F32)
     assert format_expr(chain).startswith("neg(neg(")  # nothing is shared
     assert format_expr(cast(Const(1, F32), DType.INT32)) == "int32(1)"
+
+
+ACC, I8 = Acc(F32), Read(1, DType.INT8)
+
+
+@pytest.mark.parametrize(
+    "expr",
+    [
+        ACC,
+        Const(0.0, F32),
+        call("max", ACC + X, 0),
+        call("min", ACC, Const(float("inf"), F32)),
+        (ACC - 1e-05) * -2.5,
+        select(call("lt", X, 0.0), X, 1.0),
+        cast(cast(I8, F32) * X, DType.INT32),
+        cast(Iter("n.m"), F32) + ACC,
+        doubled(14),
+    ],
+    ids=str,
+)
+def test_text_is_read_as_the_same_expression(expr: Expr) -> None:
+    read = parse_expr(format_expr(expr), [F32, DType.INT8], F32)
+    assert format_expr(read) == format_expr(expr)
+    assert structure(read) == structure(expr)
+
+
+def test_equal_parts_of_a_text_are_one_object() -> None:
+    read = parse_expr("mul(add(acc, r0), add(acc, r0))", [F32], F32)
+    first, second = read.children()
+    assert first is second
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("add(acc", "is not one expression"),
+        ("add(acc, r0))", "one ) too many"),
+        ("add(acc, r3)", "'r3' is neither acc, a read"),
+        ("add(acc)", "'add' of 1 values is no function"),
+        ("plus(acc, r0)", "'plus' of 2 values is no function"),
+        ("add(acc, r1)", "operand types differ"),
+        ("acc r0", "is not one expression"),
+        ("", "is not one expression"),
+    ],
+)
+def test_what_is_no_expression_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        parse_expr(text, [F32, DType.INT8], F32)

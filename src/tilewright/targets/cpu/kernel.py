@@ -132,6 +132,7 @@ class Kernel:
     checks: tuple[IndexCheck, ...] = ()
     nests: tuple[Nest, ...] = ()  # those it computes, where its generator made several kernels of many nests
     loops: tuple[Loops, ...] = ()  # the same, as far as they may be made in other ways
+    plan: object | None = None  # what it was generated from, which prints as text; None where there is none
     estimate_cycles: float | None = None  # of all chunks on one core, by its template; None if it gives none
 
     def estimated(self, cycles: float) -> Kernel:

@@ -48,6 +48,7 @@ class KernelFunction:
         checks: tuple[IndexCheck, ...] = (),
         estimate_cycles: float | None = None,
         text: str | None = None,
+        plan: object | None = None,
     ) -> Kernel:
         """The kernel of the finished function, or of a `text` that contains it; `stem` begins its name."""
         symbol, named = name_by_content(self.emitter.text() if text is None else text, stem)
@@ -63,6 +64,7 @@ class KernelFunction:
             parts=parts,
             checks=checks,
             estimate_cycles=estimate_cycles,
+            plan=plan,
         )
 
 

@@ -7,15 +7,13 @@ on, and the tiles' totals wait in memory meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.targets.cpu.emit.values import vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
-from tilewright.targets.cpu.product.contraction.choose import ELEMENT, Design
-from tilewright.targets.cpu.product.contraction.tiling import split_rows
-from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.contraction.choose import ELEMENT
+from tilewright.targets.cpu.product.contraction.plan import KernelPlan
 
 # Of the second cache, for totals, a block of the rows, and of the panel that is multiplied and the next one.
 _SHARE = 0.75
@@ -45,24 +43,46 @@ class StepBlocks:
         return self.most_panels * self.most_units * self.tile_bytes
 
 
-def step_blocks(design: Design, order: Sequence[StridedLoop], isa: Isa) -> StepBlocks | None:
-    """The blocks of a product by constant panels; None where rows stay in the second cache as they are."""
-    problem, panels, cut = design.problem, design.tile.panels, design.cut
-    is_plain = design.cuts_tiles and not problem.windows and problem.spread is None and len(order) == 1
-    if not is_plain or order[0].extent <= MAX_CHAIN_STEPS:
+def step_blocks(plan: KernelPlan) -> StepBlocks | None:
+    """The blocks that a plan asks for."""
+    if plan.block_parts is None:
         return None
-    size_bytes, num_steps = problem.dtype.size_bytes, order[0].extent
-    most_rows = max(t.rows for t in split_rows(problem.row.extent, design.tile.max_rows))
-    most_units = -(-design.num_units // cut.num_row_parts)
-    step_bytes = (most_units * most_rows + 2 * panels.width) * size_bytes
+    most_units, most_panels, tile_bytes = _most(plan)
+    count = -(-_num_parts(plan) // plan.block_parts)
+    return StepBlocks(count, plan.block_parts, most_units, most_panels, tile_bytes)
+
+
+def best_block_parts(plan: KernelPlan, isa: Isa) -> int | None:
+    """Parts of a block for a product by constant panels; None where rows stay in the second cache as they
+    are."""
+    is_plain = plan.cuts_tiles and not plan.windows and plan.spread is None and len(plan.summed) == 1
+    if not is_plain or plan.summed[0].extent <= MAX_CHAIN_STEPS or plan.packing != "in constant panels":
+        return None
+    size_bytes, num_steps = plan.dtype.size_bytes, plan.summed[0].extent
+    most_units, most_panels, tile_bytes = _most(plan)
+    most_rows = max(t.rows for t in plan.row_tiles)
+    step_bytes = (most_units * most_rows + 2 * plan.panels.width) * size_bytes
     if num_steps * step_bytes <= isa.caches.l2_bytes:
         return None
-    tile_bytes = most_rows * panels.num_vectors * vec(ELEMENT[size_bytes], panels.lanes).size_bytes
-    most_panels = -(-panels.num_panels // cut.num_panel_parts)
     free_bytes = int(_SHARE * isa.caches.l2_bytes) - most_panels * most_units * tile_bytes
     most_parts = free_bytes // (step_bytes * BLOCK_STEPS)
     if most_parts <= 0:
         return None
-    parts = -(-num_steps // BLOCK_STEPS)
-    num_parts = -(-parts // -(-parts // most_parts))
-    return StepBlocks(-(-parts // num_parts), num_parts, most_units, most_panels, tile_bytes)
+    parts = _num_parts(plan)
+    return -(-parts // -(-parts // most_parts))
+
+
+def _num_parts(plan: KernelPlan) -> int:
+    return -(-plan.summed[0].extent // BLOCK_STEPS)
+
+
+def _most(plan: KernelPlan) -> tuple[int, int, int]:
+    """Units of rows and panels of the largest chunk, and bytes of the totals of a unit and a panel."""
+    panels, cut = plan.panels, plan.cut
+    most_rows = max(t.rows for t in plan.row_tiles)
+    element = vec(ELEMENT[plan.dtype.size_bytes], panels.lanes)
+    return (
+        -(-plan.num_units // cut.num_row_parts),
+        -(-panels.num_panels // cut.num_panel_parts),
+        most_rows * panels.num_vectors * element.size_bytes,
+    )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
 from tilewright.records import dataclass
 from tilewright.targets.cpu.emit.emitter import Emitter
 from tilewright.targets.cpu.emit.exprgen import emit_expr
 from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes
-from tilewright.targets.cpu.product.contraction.match import Contraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,20 @@ class TileShape:
         return self.active if vector == self.num_vectors - 1 else self.lanes
 
 
+@dataclass(frozen=True, slots=True)
+class EpilogueOperands:
+    """Operands that an epilogue reads: by the number of their read their place here, their types, and the
+    elements that a step of the rows and one of the columns moves in each."""
+
+    numbers: Mapping[int, int]
+    dtypes: tuple[DType, ...]
+    row_steps: tuple[int, ...]
+    column_steps: tuple[int, ...]
+
+
 def elementwise(
     e: Emitter,
-    problem: Contraction,
+    operands: EpilogueOperands,
     expression: Expr,
     shape: TileShape,
     extras: Sequence[Int],
@@ -45,14 +56,14 @@ def elementwise(
     loaded: dict[tuple[int, int, int], Val] = {}
 
     def read(index: int, row: int, vector: int) -> Val:
-        number = problem.extra_reads.index(index)
-        row_step, column_step = problem.row.extras[number], problem.vector.extras[number]
+        number = operands.numbers[index]
+        row_step, column_step = operands.row_steps[number], operands.column_steps[number]
         key = (number, row if row_step else 0, vector if column_step else 0)
         if key not in loaded:
             elements = e.add(extras[number], key[1] * row_step + key[2] * shape.lanes * column_step)
             loaded[key] = load_lanes(
                 e,
-                problem.nest.reads[index].operand.dtype,
+                operands.dtypes[number],
                 address(number, elements),
                 shape.lanes,
                 stride=column_step,

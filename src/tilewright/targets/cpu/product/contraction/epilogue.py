@@ -9,7 +9,7 @@ from tilewright.targets.cpu.emit.exprgen import emit_expr
 from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.product.contraction.frame import Frame, Panel, Position
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes, store_lanes
-from tilewright.targets.cpu.product.contraction.match import Contraction
+from tilewright.targets.cpu.product.contraction.plan import KernelPlan
 
 # A function of so many operations is a polynomial: a chain in which each waits for the one before.
 _LONG_FUNCTION_FLOP = 12
@@ -19,28 +19,27 @@ _IN_STEP = 2
 
 def initial_values(frame: Frame, num_rows: int, at: Position, panel: Panel) -> list[Val]:
     """What the accumulators of a tile start from."""
-    init = frame.problem.nest.init
+    init = frame.plan.init
     if init is None:
         return [frame.emitter.constant(frame.type, 0.0)] * (num_rows * panel.num_vectors)
     return frame.elementwise(init, num_rows, at, panel)
 
 
-def finishes_in_memory(problem: Contraction) -> bool:
+def finishes_in_memory(plan: KernelPlan) -> bool:
     """Whether the sums of a tile leave the registers before they are finished.
 
     A chain of dependent operations for each of the sums, one after the other, waits for every one of them
     where the registers are full of sums: 22 cycles for a vector's GELU, of which the multiplications are 9.
     """
-    finish = problem.nest.finish
+    finish = plan.finish
     parts = finish.walk() if finish is not None else ()
     return any(isinstance(p, Call) and FUNCTIONS[p.function].cost_flop >= _LONG_FUNCTION_FLOP for p in parts)
 
 
 def finish_in_memory(frame: Frame, num_rows: int, at: Position, panel: Panel, sums: Val) -> None:
     """Finish a tile's sums, which lie in memory row by row, in a loop over the rows, and store them."""
-    e, problem = frame.emitter, frame.problem
-    nest, lanes = problem.nest, frame.panels.lanes
-    finish, dtype = nest.finish, nest.write.operand.dtype
+    e, plan = frame.emitter, frame.plan
+    lanes, finish, dtype = plan.panels.lanes, plan.finish, plan.c.operand.dtype
     assert finish is not None
     groups = range(0, panel.num_vectors, _IN_STEP)
 
@@ -51,17 +50,16 @@ def finish_in_memory(frame: Frame, num_rows: int, at: Position, panel: Panel, su
         return min(width(first), (panel.num_vectors - 1 - first) * lanes + panel.active)
 
     def read(index: int, first: int, row: Int) -> Val:
-        position = problem.extra_reads.index(index)
-        operand = nest.reads[index].operand
-        column_step = problem.vector.extras[position]
-        elements = e.add(at.extras[position], e.mul(row, problem.row.extras[position]))
+        operand = plan.extras[index].operand
+        column_step = plan.vector.extras[index]
+        elements = e.add(at.extras[index], e.mul(row, plan.row.extras[index]))
         elements = e.add(elements, first * lanes * column_step)
-        pointer = e.moved(frame.extra_pointers[position], elements, operand.dtype.size_bytes)
+        pointer = e.moved(frame.extra_pointers[index], elements, operand.dtype.size_bytes)
         return load_lanes(e, operand.dtype, pointer, width(first), stride=column_step, active=active(first))
 
     of_columns = {
         (index, first): read(index, first, 0)
-        for index, step in zip(problem.extra_reads, problem.row.extras, strict=True)
+        for index, step in enumerate(plan.row.extras)
         if step == 0 and index in reads_of(finish)
         for first in groups
     }
@@ -77,7 +75,7 @@ def finish_in_memory(frame: Frame, num_rows: int, at: Position, panel: Panel, su
             pointer = e.gep(sums, e.mul(number, frame.type.size_bytes))
             total = e.load(vec(frame.type.element, width(first)), pointer)
             value = emit_expr(e, finish, reads, total, lanes=width(first))
-            elements = e.add(e.add(at.c, e.mul(row, problem.row.c)), first * lanes)
+            elements = e.add(e.add(at.c, e.mul(row, plan.row.c)), first * lanes)
             store_lanes(e, dtype, value, frame.pointer("c", elements, dtype.size_bytes), active=active(first))
 
     e.loop(0, num_rows, 1, finish_row)
@@ -85,15 +83,15 @@ def finish_in_memory(frame: Frame, num_rows: int, at: Position, panel: Panel, su
 
 def store_tile(frame: Frame, num_rows: int, at: Position, panel: Panel, accumulators: list[Val]) -> None:
     """Finish the sums of a tile and store them."""
-    e, nest = frame.emitter, frame.problem.nest
-    if nest.finish is not None:
-        accumulators = frame.elementwise(nest.finish, num_rows, at, panel, accumulators)
-    dtype = nest.write.operand.dtype
+    e, plan = frame.emitter, frame.plan
+    if plan.finish is not None:
+        accumulators = frame.elementwise(plan.finish, num_rows, at, panel, accumulators)
+    dtype = plan.c.operand.dtype
     base = frame.pointer("c", at.c, dtype.size_bytes)
-    shape = panel.tile(num_rows, frame.panels.lanes)
+    shape = panel.tile(num_rows, plan.panels.lanes)
     for r in range(num_rows):
         for j in range(panel.num_vectors):
-            offset = r * frame.problem.row.c + j * frame.panels.lanes
+            offset = r * plan.row.c + j * plan.panels.lanes
             store_lanes(
                 e,
                 dtype,

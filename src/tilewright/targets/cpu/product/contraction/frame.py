@@ -9,10 +9,9 @@ from tilewright.ir.expr import Expr
 from tilewright.records import dataclass
 from tilewright.targets.cpu.emit.emitter import Emitter
 from tilewright.targets.cpu.emit.values import Int, Type, Val
-from tilewright.targets.cpu.product.contraction.elementwise import TileShape, elementwise
-from tilewright.targets.cpu.product.contraction.match import Contraction
+from tilewright.targets.cpu.product.contraction.elementwise import EpilogueOperands, TileShape, elementwise
 from tilewright.targets.cpu.product.contraction.pack import FactorB
-from tilewright.targets.cpu.product.contraction.tiling import Panels
+from tilewright.targets.cpu.product.contraction.plan import KernelPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,8 @@ class Frame:
     """The fixed facts of one kernel; `pointers` are the addresses of a, b and c."""
 
     emitter: Emitter
-    problem: Contraction
+    plan: KernelPlan
     factor: FactorB
-    panels: Panels
     type: Type
     pointers: Mapping[str, Val]
     extra_pointers: tuple[Val, ...]
@@ -67,11 +65,14 @@ class Frame:
         sums: Sequence[Val] | None = None,
     ) -> list[Val]:
         """An expression for every vector of a tile."""
-        e, problem = self.emitter, self.problem
-        sizes = [problem.nest.reads[i].operand.dtype.size_bytes for i in problem.extra_reads]
+        e, plan = self.emitter, self.plan
+        dtypes = tuple(extra.operand.dtype for extra in plan.extras)
 
         def address(number: int, elements: Int) -> Val:
-            return e.moved(self.extra_pointers[number], elements, sizes[number])
+            return e.moved(self.extra_pointers[number], elements, dtypes[number].size_bytes)
 
-        shape = panel.tile(num_rows, self.panels.lanes)
-        return elementwise(e, problem, expression, shape, at.extras, address, sums)
+        numbers = dict(enumerate(range(len(dtypes))))
+        operands = EpilogueOperands(numbers, dtypes, plan.row.extras, plan.vector.extras)
+
+        shape = panel.tile(num_rows, self.plan.panels.lanes)
+        return elementwise(e, operands, expression, shape, at.extras, address, sums)

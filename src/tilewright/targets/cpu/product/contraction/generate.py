@@ -13,7 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.nest import Operand
+from tilewright.ir.expr import Expr, substitute
 from tilewright.targets.cpu.emit.emitter import Emitter
 from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.isa import Isa
@@ -23,10 +23,9 @@ from tilewright.targets.cpu.kernel import (
     Declined,
     Kernel,
     Layout,
-    Packed,
 )
 from tilewright.targets.cpu.kernel_function import kernel_function
-from tilewright.targets.cpu.product.contraction.blocks import StepBlocks, step_blocks
+from tilewright.targets.cpu.product.contraction.blocks import StepBlocks, best_block_parts, step_blocks
 from tilewright.targets.cpu.product.contraction.choose import (
     ELEMENT,
     TEMPLATE,
@@ -41,15 +40,11 @@ from tilewright.targets.cpu.product.contraction.epilogue import (
 )
 from tilewright.targets.cpu.product.contraction.frame import Frame, Panel, Position
 from tilewright.targets.cpu.product.contraction.match import Contraction
-from tilewright.targets.cpu.product.contraction.pack import (
-    FactorB,
-    in_place,
-    packed_at_run_time,
-    packed_constant,
-)
+from tilewright.targets.cpu.product.contraction.pack import factor_of, run_time_packing
+from tilewright.targets.cpu.product.contraction.plan import KernelPlan, Packing, Strided
 from tilewright.targets.cpu.product.contraction.row_units import asked_units
 from tilewright.targets.cpu.product.contraction.sums import Sums
-from tilewright.targets.cpu.product.contraction.tiling import Cut, RowTile, split_rows
+from tilewright.targets.cpu.product.contraction.tiling import RowTile
 from tilewright.targets.cpu.product.loops import StridedLoop, digits
 from tilewright.targets.cpu.template import Context
 
@@ -66,30 +61,83 @@ _MIN_COMPACT_BYTES = 64 * 1024
 def generate_contraction(design: Design, context: Context) -> tuple[Kernel, ...] | Declined:
     """Kernels of a design: the packing of B where it must happen at run time, then the product.
 
-    A packed B is a new local operand that appears in the kernels' arguments. Weights have 24 bits where they
-    may be rounded and reading them takes longer than multiplying.
+    A packed B is a new local operand that appears in the kernels' arguments.
     """
-    problem, tile = design.problem, design.tile
-    order = _summed_order(problem)
-    before: tuple[Kernel, ...] = ()
-    if problem.b.operand.key in context.constants:
-        is_compact = context.may_round(problem.nest) and _is_bound_by_weights(problem)
-        factor = packed_constant(problem, tile.panels, order, is_compact=is_compact)
-    elif problem.vector.b == 1 and all(x.b for x in problem.inner):
-        factor = in_place(problem, tile.panels)
-    else:
-        names = {d.name for d in problem.nest.dims}
-        if any(x.name not in names for x in (*problem.outer, *order) if x.b):
-            return Declined("collapsed loops of a factor that must be packed at run time")
-        if not any(x.extent > 1 and not x.b for x in (problem.row, *problem.outer)):
-            return Declined("each element of the factor to pack is used once")
-        pack, factor = packed_at_run_time(problem, tile.panels, order, context.next_local)
-        operand = factor.arg
-        assert isinstance(operand, Operand)
-        from tilewright.targets.cpu.loopnest import lower_nests
+    problem = design.problem
+    plan = plan_kernel(design, context)
+    if plan.packing != "in panels":
+        return (generate_kernel(plan, context.isa),)
+    names = {d.name for d in problem.nest.dims}
+    if any(x.name not in names for x in (*problem.outer, *plan.summed) if x.b):
+        return Declined("collapsed loops of a factor that must be packed at run time")
+    if not any(x.extent > 1 and not x.b for x in (problem.row, *problem.outer)):
+        return Declined("each element of the factor to pack is used once")
+    pack = run_time_packing(problem, design.tile.panels, plan.summed, context.next_local)
+    packed = pack.write.operand
+    from tilewright.targets.cpu.loopnest import lower_nests
 
-        before = lower_nests((pack,), {**context.layouts, operand.key: _row_major(operand)}, context.isa)
-    return (*before, _kernel(design, factor, order, context.isa))
+    layouts = {**context.layouts, packed.key: Layout.row_major(len(packed.shape))}
+    kernel = generate_kernel(replace(plan, b=Strided(packed)), context.isa)
+    return (*lower_nests((pack,), layouts, context.isa), kernel)
+
+
+def plan_kernel(design: Design, context: Context) -> KernelPlan:
+    """The plan of a design. Weights have 24 bits where they may be rounded and reading them takes longer than
+    multiplying."""
+    problem, nest = design.problem, design.problem.nest
+    numbers = {read: number for number, read in enumerate(problem.extra_reads)}
+
+    def renumbered(expression: Expr | None) -> Expr | None:
+        if expression is None:
+            return None
+        return substitute(expression, lambda read: replace(read, index=numbers[read.index]))
+
+    packing: Packing = "in panels"
+    if problem.b.operand.key in context.constants:
+        is_compact = context.may_round(nest) and _is_bound_by_weights(problem)
+        packing = "in constant panels of 24 bits" if is_compact else "in constant panels"
+    elif problem.vector.b == 1 and all(x.b for x in problem.inner):
+        packing = "in place"
+    plan = KernelPlan(
+        dtype=problem.dtype,
+        a=Strided(problem.a.operand, problem.a_offset),
+        b=Strided(problem.b.operand, problem.b_offset),
+        c=Strided(nest.write.operand, problem.c_offset),
+        extras=tuple(
+            Strided(nest.reads[read].operand, offset)
+            for read, offset in zip(problem.extra_reads, problem.extra_offsets, strict=True)
+        ),
+        packing=packing,
+        vector=problem.vector,
+        row=problem.row,
+        outer=problem.outer,
+        summed=_summed_order(problem),
+        windows=problem.windows,
+        spread=problem.spread,
+        max_rows=design.tile.max_rows,
+        panels=design.tile.panels,
+        cut=design.cut,
+        cuts_tiles=design.cuts_tiles,
+        block_parts=None,
+        fetches_ahead=False,
+        init=renumbered(nest.init),
+        finish=renumbered(nest.finish),
+    )
+    plan = replace(plan, block_parts=best_block_parts(plan, context.isa))
+    return replace(plan, fetches_ahead=_fetches_ahead(plan, context.isa))
+
+
+def _fetches_ahead(plan: KernelPlan, isa: Isa) -> bool:
+    """Whether the next panel is fetched while one is multiplied."""
+    panels, blocks = plan.panels, step_blocks(plan)
+    steps = prod(x.extent for x in plan.summed) if blocks is None else blocks.num_steps
+    num_tiles = sum(t.count for t in plan.row_tiles)
+    return (
+        plan.packing == "in constant panels"
+        and panels.num_panels > 1
+        and plan.num_units * num_tiles >= 2 * panels.num_vectors
+        and _MIN_PREFETCH_BYTES <= steps * panels.width * plan.dtype.size_bytes <= isa.caches.l2_bytes // 2
+    )
 
 
 def _is_bound_by_weights(problem: Contraction) -> bool:
@@ -98,10 +146,6 @@ def _is_bound_by_weights(problem: Contraction) -> bool:
     size_bytes = problem.b.operand.num_elements * problem.dtype.size_bytes
     is_plain = problem.dtype is DType.FLOAT32 and problem.spread is None
     return is_plain and rows <= MAX_COMPACT_ROWS and size_bytes >= _MIN_COMPACT_BYTES
-
-
-def _row_major(operand: Operand) -> Layout:
-    return Layout.row_major(len(operand.shape))
 
 
 def _summed_order(problem: Contraction) -> tuple[StridedLoop, ...]:
@@ -114,90 +158,64 @@ def _summed_order(problem: Contraction) -> tuple[StridedLoop, ...]:
     return (*(by_name[n] for n in first if n in by_name), *rest)
 
 
-def _kernel(design: Design, factor: FactorB, order: tuple[StridedLoop, ...], isa: Isa) -> Kernel:
-    """The whole kernel of a product."""
-    problem, panels = design.problem, design.tile.panels
-    row_tiles = split_rows(problem.row.extent, design.tile.max_rows)
-    most_rows = max(t.rows for t in row_tiles)
-    element = vec(ELEMENT[problem.dtype.size_bytes], panels.lanes)
+def generate_kernel(plan: KernelPlan, isa: Isa) -> Kernel:
+    """The kernel of a plan."""
+    panels, factor, blocks = plan.panels, factor_of(plan), step_blocks(plan)
+    most_rows = max(t.rows for t in plan.row_tiles)
+    element = vec(ELEMENT[plan.dtype.size_bytes], panels.lanes)
+    operands = (plan.a.operand, factor.arg, plan.c.operand, *(extra.operand for extra in plan.extras))
     e = Emitter(attributes=isa.function_attributes)
-    is_by_constants = isinstance(factor.arg, Packed) and not factor.is_compact
-    blocks = step_blocks(design, order, isa) if is_by_constants else None
-    with kernel_function(e, problem.operands(factor.arg), has_rows=design.row_loop is not None) as function:
+    with kernel_function(e, operands, has_rows=plan.row_loop is not None) as function:
         num_rows = function.num_rows()
         pointers = dict(zip(("a", "b", "c"), function.pointers[:3], strict=True))
-        frame = Frame(e, problem, factor, panels, element, pointers, function.pointers[3:])
-        is_blocked = prod(x.extent for x in order) > MAX_CHAIN_STEPS
-        in_memory = finishes_in_memory(problem)
+        frame = Frame(e, plan, factor, element, pointers, function.pointers[3:])
+        is_blocked = prod(x.extent for x in plan.summed) > MAX_CHAIN_STEPS
+        in_memory = finishes_in_memory(plan)
         memory = None
         if blocks is not None:
             memory = function.scratch
         elif is_blocked or in_memory:
             memory = e.alloca(element, most_rows * panels.num_vectors)
         sums = Sums(frame, memory if is_blocked else None)
-        tiles = _Tiles(design, row_tiles, order, sums, memory if in_memory else None, blocks, isa)
-        tiles.chunk(function.chunk, num_rows)
+        _Tiles(sums, memory if in_memory else None, blocks).chunk(function.chunk, num_rows)
     kind = "of 24 bits" if factor.is_compact else "packed" if factor.is_packed else "in place"
     return function.kernel(
         "contract",
-        num_chunks=design.cut.num_chunks,
+        num_chunks=plan.cut.num_chunks,
         template=TEMPLATE,
-        macs=problem.num_macs,
+        macs=plan.num_macs,
         notes=(
             f"tile {most_rows}x{panels.num_vectors * panels.lanes}",
-            f"{design.cut.num_row_parts}x{design.cut.num_panel_parts} chunks",
+            f"{plan.cut.num_row_parts}x{plan.cut.num_panel_parts} chunks",
             f"B {kind}",
             *([f"{blocks.num_steps} steps at a time"] if blocks else []),
         ),
         scratch_bytes=blocks.scratch_bytes if blocks else 0,
+        plan=plan,
     )
 
 
 class _Tiles:
     """Emits the loops from a chunk down to its register tiles; the attributes are fixed facts."""
 
-    def __init__(
-        self,
-        design: Design,
-        row_tiles: Sequence[RowTile],
-        order: tuple[StridedLoop, ...],
-        sums: Sums,
-        finished_from: Val | None,
-        blocks: StepBlocks | None,
-        isa: Isa,
-    ) -> None:
+    def __init__(self, sums: Sums, finished_from: Val | None, blocks: StepBlocks | None) -> None:
         frame = sums.frame
-        problem, panels, factor = frame.problem, frame.panels, frame.factor
+        plan = frame.plan
         self.frame, self.sums, self.emitter = frame, sums, frame.emitter
-        self.problem, self.panels, self.factor = problem, panels, factor
-        self.order = order
+        self.plan, self.panels, self.factor = plan, plan.panels, frame.factor
         self.finished_from = finished_from
         self.blocks = blocks
         self.block: Int = 0
         self.memory = sums.totals
-        self.row_tiles = row_tiles
-        self.row_window = problem.window_of(problem.row.name)
-        self.num_tiles = sum(t.count for t in row_tiles)
-        self.cuts_tiles = design.cuts_tiles
-        self.num_units = design.num_units
-        self.cut: Cut = design.cut
-        self.row_loop = design.row_loop
-        panel_size = factor.panel_stride if blocks is None else blocks.num_steps * panels.width
-        panel_bytes = panel_size * problem.dtype.size_bytes
-        self.prefetches = (
-            factor.is_packed
-            and not factor.is_compact
-            and isinstance(factor.arg, Packed)
-            and panels.num_panels > 1
-            and self.num_units * self.num_tiles >= 2 * panels.num_vectors
-            and _MIN_PREFETCH_BYTES <= panel_bytes <= isa.caches.l2_bytes // 2
-        )
+        self.row_tiles = plan.row_tiles
+        self.row_window = plan.window_of(plan.row.name)
+        self.num_tiles = sum(t.count for t in plan.row_tiles)
 
     # From the chunk number down to one register tile.
 
     def chunk(self, chunk: Val, num_rows: Val | None) -> None:
         """All tiles of a chunk, of as many rows as a run has."""
-        e, cut = self.emitter, self.cut
+        e, cut = self.emitter, self.plan.cut
         panel_part = e.urem(chunk, cut.num_panel_parts) if cut.num_row_parts > 1 else chunk
         row_part = e.udiv(chunk, cut.num_panel_parts)
         if cut.num_panel_parts == 1:
@@ -210,7 +228,7 @@ class _Tiles:
         if blocks is None:
             self._panels(first_panel, last_panel, first_unit, last_unit)
             return
-        num_parts = -(-self.order[0].extent // BLOCK_STEPS)
+        num_parts = -(-self.plan.summed[0].extent // BLOCK_STEPS)
 
         def block(number: Int, _: Sequence[Val]) -> None:
             first = e.mul(number, blocks.num_parts)
@@ -222,10 +240,11 @@ class _Tiles:
 
     def _asked_units(self, num_rows: Val | None) -> Int:
         """Pieces that rows are cut into, of as many as a run has."""
-        loop, problem = self.row_loop, self.problem
+        plan = self.plan
+        loop = plan.row_loop
         if num_rows is None or loop is None:
-            return self.num_units
-        return asked_units(self.emitter, loop, num_rows, problem.outer, self.row_tiles, self.num_units)
+            return plan.num_units
+        return asked_units(self.emitter, loop, num_rows, plan.outer, self.row_tiles, plan.num_units)
 
     def _panels(self, first_panel: Int, last_panel: Int, first_unit: Int, last_unit: Int) -> None:
         e, bounds = self.emitter, (first_panel, last_panel)
@@ -251,17 +270,17 @@ class _Tiles:
         column = e.mul(index, self.panels.width)
 
         def unit(number: Int, _: Sequence[Val]) -> None:
-            if self.prefetches:
+            if self.plan.fetches_ahead:
                 # Each unit fetches one of the vectors of every step, so that a few units fetch them all.
                 vector = e.urem(number, self.panels.num_vectors)
                 shift = e.add(e.mul(vector, self.panels.lanes), to_next)
-                self.sums.next_panel = self.frame.pointer("b", shift, self.problem.dtype.size_bytes)
+                self.sums.next_panel = self.frame.pointer("b", shift, self.plan.dtype.size_bytes)
             if blocks is not None and self.memory is not None:
                 tile = e.add(e.mul(e.sub(index, panels[0]), blocks.most_units), e.sub(number, first))
                 self.sums.totals = e.gep(self.memory, e.mul(tile, blocks.tile_bytes))
-            outer = e.udiv(number, self.num_tiles) if self.cuts_tiles else number
+            outer = e.udiv(number, self.num_tiles) if self.plan.cuts_tiles else number
             position = self._at_outer(outer, b, column)
-            if self.cuts_tiles:
+            if self.plan.cuts_tiles:
                 self._tile_number(e.urem(number, self.num_tiles), position, panel)
             else:
                 self._all_tiles(position, panel)
@@ -285,16 +304,16 @@ class _Tiles:
 
     def _at_outer(self, number: Int, b: Int, column: Int) -> Position:
         """Offsets at one combination of the outer loops, at the panel's first column."""
-        e, problem = self.emitter, self.problem
+        e, plan = self.emitter, self.plan
         # Groups side by side lie in A as in the output; otherwise columns do not move A.
-        a: Int = e.add(problem.a_offset, 0 if problem.spread is None else column)
-        c: Int = e.add(column, problem.c_offset)
-        vector = problem.vector
+        a: Int = e.add(plan.a.offset, 0 if plan.spread is None else column)
+        c: Int = e.add(column, plan.c.offset)
         extras: list[Int] = [
-            e.add(e.mul(column, s), o) for s, o in zip(vector.extras, problem.extra_offsets, strict=True)
+            e.add(e.mul(column, s), extra.offset)
+            for s, extra in zip(plan.vector.extras, plan.extras, strict=True)
         ]
         indices: dict[str, Int] = {}
-        for x, index in digits(e, number, problem.outer):
+        for x, index in digits(e, number, plan.outer):
             indices[x.name] = index
             a = e.add(a, e.mul(index, x.a))
             b = e.add(b, e.mul(index, self.factor.outer_strides.get(x.name, 0)))
@@ -348,10 +367,10 @@ class _Tiles:
         return window is not None and touches_edge(window, tile, number, self._extent(window.tap))
 
     def _extent(self, tap: str) -> int:
-        return next((x.extent for x in self.problem.inner if x.name == tap), 1)
+        return next((x.extent for x in self.plan.summed if x.name == tap), 1)
 
     def _at_row(self, position: Position, row: Int) -> Position:
-        e, step = self.emitter, self.problem.row
+        e, step = self.emitter, self.plan.row
         return replace(
             position,
             a=e.add(position.a, e.mul(row, step.a)),
@@ -410,12 +429,12 @@ class _Tiles:
     ) -> list[Val]:
         """Loops over the taps of windows along outer dims, bounded to what lies inside; then the rest."""
         e = self.emitter
-        windows = [w for w in self.problem.windows if w.position != self.problem.row.name]
+        windows = [w for w in self.plan.windows if w.position != self.plan.row.name]
         bounded = [w for w in windows if w.tap in panel.step_strides]
         if depth == len(bounded):
             return self._row_taps(num_rows, a, b, panel, edge_row, accumulators)
         window = bounded[depth]
-        loop = next(x for x in self.order if x.name == window.tap)
+        loop = next(x for x in self.plan.summed if x.name == window.tap)
         origin = e.add(e.mul(at.outer.get(window.position, 0), window.position_step), window.offset)
         low = self._ceil_div(e.sub(0, origin), window.tap_step)
         high = self._ceil_div(e.sub(window.size, origin), window.tap_step)
@@ -452,9 +471,9 @@ class _Tiles:
     ) -> list[Val]:
         """The tap along the row: merged with the inner loops, or straight code with the rows it reaches."""
         e, window = self.emitter, self.row_window
-        outer_taps = {w.tap for w in self.problem.windows if w.position != self.problem.row.name}
-        within = self.problem.spread.loop.name if self.problem.spread else None
-        inner = [x for x in self.order if x.name not in outer_taps and x.name != within]
+        outer_taps = {w.tap for w in self.plan.windows if w.position != self.plan.row.name}
+        within = self.plan.spread.loop.name if self.plan.spread else None
+        inner = [x for x in self.plan.summed if x.name not in outer_taps and x.name != within]
         if window is None or edge_row is None:
             return self.sums.steps(inner, range(num_rows), a, b, panel, accumulators)
         tap_loop = next((x for x in inner if x.name == window.tap), None)

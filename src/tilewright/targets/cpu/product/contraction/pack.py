@@ -22,6 +22,7 @@ from tilewright.targets.cpu.arrangements import (
 )
 from tilewright.targets.cpu.kernel import KernelArg, Packed
 from tilewright.targets.cpu.product.contraction.match import Contraction
+from tilewright.targets.cpu.product.contraction.plan import KernelPlan
 from tilewright.targets.cpu.product.contraction.tiling import Panels
 from tilewright.targets.cpu.product.loops import StridedLoop
 
@@ -40,20 +41,26 @@ class FactorB:
     is_compact: bool = False
 
 
-def packed_constant(
-    problem: Contraction, panels: Panels, order: Sequence[StridedLoop], *, is_compact: bool = False
-) -> FactorB:
-    """B as a constant packed at compile time; `order` is the kernel's order of the summed loops.
+def factor_of(plan: KernelPlan) -> FactorB:
+    """B as the kernel of a plan finds it."""
+    if plan.packing == "in place":
+        return _in_place(plan)
+    if plan.packing == "in panels":
+        return _in_panels(plan, plan.b.operand, _local_width(plan.panels), _local_width(plan.panels))
+    return _in_constant_panels(plan)
 
-    `is_compact` keeps the upper three bytes of each float32, rounded. Behind them lies room for a kernel to
-    read whole vectors of bytes.
+
+def _in_constant_panels(plan: KernelPlan) -> FactorB:
+    """B as a constant packed at compile time.
+
+    In 24 bits are the upper three bytes of each float32, rounded. Behind them lies room for a kernel to read
+    whole vectors of bytes.
     """
-    outer = [x for x in problem.outer if x.b]
-    steps = prod(x.extent for x in order)
-    loops = (*outer, *order, problem.vector)
-    dtype = problem.dtype
+    panels, dtype, is_compact = plan.panels, plan.dtype, plan.packing == "in constant panels of 24 bits"
+    outer = [x for x in plan.outer if x.b]
+    loops = (*outer, *plan.summed, plan.vector)
     arrangement = PanelOrder(
-        window(tuple(x.extent for x in loops), tuple(x.b for x in loops), problem.b_offset),
+        window(tuple(x.extent for x in loops), tuple(x.b for x in loops), plan.b.offset),
         prod(x.extent for x in outer),
         panels.lanes,
         panels.width,
@@ -62,54 +69,63 @@ def packed_constant(
     )
     behind = COMPACT_BEHIND_BYTES if is_compact else 0
     element_bytes = COMPACT_BYTES if is_compact else dtype.size_bytes
+    num_elements = arrangement.num_outer * prod(x.extent for x in plan.summed) * panels.padded_extent
+    packed = Packed(plan.b.operand, arrangement, num_elements * element_bytes + behind)
+    factor = _in_panels(plan, packed, panels.width, panels.tail_vectors * panels.lanes)
+    return replace(factor, is_compact=is_compact)
+
+
+def _in_panels(plan: KernelPlan, arg: KernelArg, width: int, tail_width: int) -> FactorB:
+    """B in panels of one width; the last is narrower where it lies in `tail_width`."""
+    steps = prod(x.extent for x in plan.summed)
+    panels = plan.panels
+    padded = panels.padded_extent if isinstance(arg, Packed) else width * panels.num_panels
     outer_strides: dict[str, int] = {}
-    step = steps * panels.padded_extent
-    for x in reversed(outer):
-        outer_strides[x.name] = step
-        step *= x.extent
+    stride = steps * padded
+    for x in reversed([x for x in plan.outer if x.b]):
+        outer_strides[x.name] = stride
+        stride *= x.extent
     return FactorB(
-        arg=Packed(
-            problem.b.operand,
-            arrangement,
-            arrangement.num_outer * steps * panels.padded_extent * element_bytes + behind,
-        ),
+        arg=arg,
         outer_strides=outer_strides,
-        panel_stride=steps * panels.width,
-        step_strides=_row_major_strides(order, panels.width),
-        tail_step_strides=_row_major_strides(order, panels.tail_vectors * panels.lanes),
+        panel_stride=steps * width,
+        step_strides=_row_major_strides(plan.summed, width),
+        tail_step_strides=_row_major_strides(plan.summed, tail_width),
         offset=0,
         is_packed=True,
-        is_compact=is_compact,
     )
 
 
-def in_place(problem: Contraction, panels: Panels) -> FactorB:
+def _in_place(plan: KernelPlan) -> FactorB:
     """B read where it lies: its columns are contiguous already."""
-    steps = {x.name: x.b for x in problem.inner}
+    steps = {x.name: x.b for x in plan.summed}
     return FactorB(
-        arg=problem.b.operand,
-        outer_strides={x.name: x.b for x in problem.outer if x.b},
-        panel_stride=panels.width,
+        arg=plan.b.operand,
+        outer_strides={x.name: x.b for x in plan.outer if x.b},
+        panel_stride=plan.panels.width,
         step_strides=steps,
         tail_step_strides=steps,
-        offset=problem.b_offset,
+        offset=plan.b.offset,
         is_packed=False,
     )
 
 
-def packed_at_run_time(
+def _local_width(panels: Panels) -> int:
+    return panels.width if panels.num_full else panels.tail_vectors * panels.lanes
+
+
+def run_time_packing(
     problem: Contraction, panels: Panels, order: Sequence[StridedLoop], local_position: int
-) -> tuple[Nest, FactorB]:
-    """A nest that copies B into panels of one width (zeros behind the last column), and B as it is then.
+) -> Nest:
+    """A nest that copies B into panels of one width, zeros behind the last column.
 
     The loops named in `order` and the outer loops must be dims of the nest (nothing collapsed).
     """
     nest = problem.nest
     dims = {d.name: d for d in nest.dims}
     outer = [x for x in problem.outer if x.b]
-    width = panels.width if panels.num_full else panels.tail_vectors * panels.lanes
-    num_panels = panels.num_panels
-    panel, lane = Dim("panel", num_panels), Dim("lane", width)
+    width = _local_width(panels)
+    panel, lane = Dim("panel", panels.num_panels), Dim("lane", width)
     outer_dims = tuple(dims[x.name] for x in outer)
     step_dims = tuple(replace(dims[x.name], role="parallel") for x in order)
     kept = {x.name for x in (*outer, *order)}
@@ -118,16 +134,7 @@ def packed_at_run_time(
     loops = (*outer_dims, panel, *step_dims, lane)
     target = Operand("local", local_position, problem.dtype, tuple(d.extent for d in loops))
     value = cast(Read(0, source.operand.dtype.compute), problem.dtype)
-    write = Access(target, tuple(affine(d.name) for d in loops))
-    steps = prod(x.extent for x in order)
-    outer_strides: dict[str, int] = {}
-    stride = steps * width * num_panels
-    for x in reversed(outer):
-        outer_strides[x.name] = stride
-        stride *= x.extent
-    strides = _row_major_strides(order, width)
-    factor = FactorB(target, outer_strides, steps * width, strides, strides, 0, True)
-    return Nest(loops, (source,), write, value), factor
+    return Nest(loops, (source,), Access(target, tuple(affine(d.name) for d in loops)), value)
 
 
 def _with_columns(index: Index, column: str, width: int, kept: set[str]) -> Affine:

@@ -128,12 +128,12 @@ class Sums:
         self, rows: Sequence[int], a: Int, b: Int, panel: Panel, accumulators: Sequence[Val]
     ) -> list[Val]:
         """One step: the panel's vectors of B, and for each row one scalar of A times them."""
-        e, problem = self.frame.emitter, self.frame.problem
-        if problem.spread is not None:
-            return self._multiply_groups(problem.spread, rows, a, b, panel, accumulators)
-        b_operand, a_operand = self.frame.problem.b.operand, problem.a.operand
-        b_dtype = problem.dtype if self.frame.factor.is_packed else b_operand.dtype
-        lanes = self.frame.panels.lanes
+        e, plan = self.frame.emitter, self.frame.plan
+        if plan.spread is not None:
+            return self._multiply_groups(plan.spread, rows, a, b, panel, accumulators)
+        b_operand, a_operand = plan.b.operand, plan.a.operand
+        b_dtype = plan.dtype if self.frame.factor.is_packed else b_operand.dtype
+        lanes = self.frame.plan.panels.lanes
         at_b = self.frame.pointer("b", b, b_dtype.size_bytes)
         vectors = self._compact_vectors(b, panel) if self.frame.factor.is_compact else []
         for j in range(panel.num_vectors if not vectors else 0):
@@ -147,7 +147,7 @@ class Sums:
         at_a = self.frame.pointer("a", a, a_operand.dtype.size_bytes)
         result: list[Val] = []
         for number, r in enumerate(rows):
-            pointer = e.gep(at_a, r * problem.row.a * a_operand.dtype.size_bytes)
+            pointer = e.gep(at_a, r * plan.row.a * a_operand.dtype.size_bytes)
             scalar = load_lanes(e, a_operand.dtype, pointer, 1)
             spread = e.splat(scalar, lanes)
             for j, vector in enumerate(vectors):
@@ -156,7 +156,7 @@ class Sums:
 
     def _compact_vectors(self, b: Int, panel: Panel) -> list[Val]:
         """A panel's vectors of B, whose elements lack their lowest byte."""
-        e, lanes = self.frame.emitter, self.frame.panels.lanes
+        e, lanes = self.frame.emitter, self.frame.plan.panels.lanes
         at = e.moved(self.frame.pointers["b"], e.mul(b, COMPACT_BYTES), 1)
         places = (e.gep(at, COMPACT_BYTES * lanes * j) for j in range(panel.num_vectors))
         return [load_compact(e, place, lanes) for place in places]
@@ -171,16 +171,16 @@ class Sums:
         accumulators: Sequence[Val],
     ) -> list[Val]:
         """All steps within a group: each vector of A once, of which every step picks one element a group."""
-        e, problem, lanes = self.frame.emitter, self.frame.problem, self.frame.panels.lanes
-        dtype, sums = problem.a.operand.dtype, list(accumulators)
+        e, plan, lanes = self.frame.emitter, self.frame.plan, self.frame.plan.panels.lanes
+        dtype, sums = plan.a.operand.dtype, list(accumulators)
         at_a = self.frame.pointer("a", a, dtype.size_bytes)
         for j in range(panel.num_vectors):
             vectors = []
             for step in range(spread.size):
                 at = e.add(b, step * panel.step_strides[spread.loop.name] + j * lanes)
-                vectors.append(e.load(self.frame.type, self.frame.pointer("b", at, problem.dtype.size_bytes)))
+                vectors.append(e.load(self.frame.type, self.frame.pointer("b", at, plan.dtype.size_bytes)))
             for number, r in enumerate(rows):
-                shift = r * problem.row.a + j * lanes
+                shift = r * plan.row.a + j * lanes
                 loaded = load_lanes(e, dtype, e.gep(at_a, shift * dtype.size_bytes), lanes)
                 position = number * panel.num_vectors + j
                 for step, vector in enumerate(vectors):

@@ -14,7 +14,7 @@ from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, KernelArg
 from tilewright.targets.cpu.kernel_function import kernel_function
-from tilewright.targets.cpu.product.contraction.elementwise import elementwise
+from tilewright.targets.cpu.product.contraction.elementwise import EpilogueOperands, elementwise
 from tilewright.targets.cpu.product.contraction.frame import Panel
 from tilewright.targets.cpu.product.contraction.lanes import store_lanes
 from tilewright.targets.cpu.product.contraction.row_units import asked_units, row_loop
@@ -249,10 +249,13 @@ class IntegerGenerator(ABC):
         self, expression: Expr, num_rows: int, at: Position, panel: Panel, sums: Sequence[Val] | None = None
     ) -> list[Val]:
         e, contraction = self.emitter, self.contraction
-        sizes = [contraction.nest.reads[i].operand.dtype.size_bytes for i in contraction.extra_reads]
+        numbers = {read: number for number, read in enumerate(contraction.extra_reads)}
+        dtypes = tuple(contraction.nest.reads[read].operand.dtype for read in numbers)
 
         def address(number: int, elements: Int) -> Val:
-            return e.gep(self.extra_pointers[number], e.mul(elements, sizes[number]))
+            return e.gep(self.extra_pointers[number], e.mul(elements, dtypes[number].size_bytes))
+
+        operands = EpilogueOperands(numbers, dtypes, contraction.row.extras, contraction.vector.extras)
 
         shape = panel.tile(num_rows, self.panels.lanes)
-        return elementwise(e, contraction, expression, shape, at.extras, address, sums)
+        return elementwise(e, operands, expression, shape, at.extras, address, sums)

@@ -1,0 +1,283 @@
+"""The plan of a product's kernel: all that its text is made of, as a value that is printed and read back.
+
+    contraction float32
+      a = input0 float32[56, 64]
+      b = input1 float32[64, 128] in constant panels
+      c = output0 float32[56, 128]
+      r0 = input2 float32[128]
+      column n 128: b 1, c 1, r0 1
+      row m 56: a 64, c 128
+      sum k 64: a 1, b 128
+      tile 8 rows by 3 vectors of 16
+      chunks 4 by 1, of row tiles
+      finish max(add(acc, r0), 0.0)
+
+Loops say what one step moves in each operand, in elements; an operand's offset is that of iteration zero.
+Of B they say how it lies before it is packed: how panels lie follows from the packing and the loops' order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Literal, get_args
+
+from tilewright.errors import UsageError
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, format_expr, parse_expr
+from tilewright.ir.nest import Operand, RowsOf
+from tilewright.records import dataclass
+from tilewright.targets.cpu.product.contraction.match import Spread, Window
+from tilewright.targets.cpu.product.contraction.row_units import row_loop
+from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels, RowTile, split_rows
+from tilewright.targets.cpu.product.loops import StridedLoop
+
+Packing = Literal["in place", "in panels", "in constant panels", "in constant panels of 24 bits"]
+"""How the kernel finds B: as it lies, packed by a kernel before it, packed when the model is compiled."""
+
+PACKINGS: tuple[Packing, ...] = get_args(Packing)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Strided:
+    """An operand and the element of it that iteration zero of all loops meets."""
+
+    operand: Operand
+    offset: int = 0
+
+    def __str__(self) -> str:
+        o = self.operand
+        offset = f" {self.offset:+d}" if self.offset else ""
+        return f"{o.kind}{o.position} {o.dtype}[{', '.join(map(str, o.shape))}]{offset}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelPlan:
+    """A product's kernel before it is text. Two plans are the same if they print the same.
+
+    Expressions read the operands of the epilogue by their number in `extras`. `summed` is in the order of the
+    code; `cuts_tiles` lets chunks begin within a row of tiles. With `block_parts`, sums go through so many
+    parts of `BLOCK_STEPS` steps before the next panel's turn.
+    """
+
+    dtype: DType
+    a: Strided
+    b: Strided
+    c: Strided
+    extras: tuple[Strided, ...]
+    packing: Packing
+    vector: StridedLoop
+    row: StridedLoop
+    outer: tuple[StridedLoop, ...]
+    summed: tuple[StridedLoop, ...]
+    windows: tuple[Window, ...]
+    spread: Spread | None
+    max_rows: int
+    panels: Panels
+    cut: Cut
+    cuts_tiles: bool
+    block_parts: int | None
+    fetches_ahead: bool
+    init: Expr | None
+    finish: Expr | None
+
+    @property
+    def row_tiles(self) -> tuple[RowTile, ...]:
+        """The register tiles that rows are cut into."""
+        return split_rows(self.row.extent, self.max_rows)
+
+    @property
+    def num_units(self) -> int:
+        """Pieces that rows are cut into, which chunks share."""
+        tiles = sum(t.count for t in self.row_tiles) if self.cuts_tiles else 1
+        return prod(x.extent for x in self.outer) * tiles
+
+    @property
+    def row_loop(self) -> StridedLoop | None:
+        """The outermost loop of the pieces, if it is one over rows of which a run may have fewer."""
+        return row_loop(self.outer, self.row if self.cuts_tiles else None)
+
+    @property
+    def num_macs(self) -> int:
+        """Multiply-accumulates, padding taps included."""
+        return prod(x.extent for x in (self.vector, self.row, *self.outer, *self.summed))
+
+    def window_of(self, position: str) -> Window | None:
+        """The padded axis whose output position is this loop."""
+        return next((w for w in self.windows if w.position == position), None)
+
+    def __str__(self) -> str:
+        return "\n  ".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        yield f"contraction {self.dtype}"
+        yield f"a = {self.a}"
+        yield f"b = {self.b} {self.packing}"
+        yield f"c = {self.c}"
+        yield from (f"r{number} = {extra}" for number, extra in enumerate(self.extras))
+        yield _loop_line("column", self.vector)
+        yield _loop_line("row", self.row)
+        yield from (_loop_line("outer", x) for x in self.outer)
+        yield from (_loop_line("sum", x) for x in self.summed)
+        for w in self.windows:
+            index = f"{w.position_step} {w.position} {w.tap_step} {w.tap} {w.offset:+d}"
+            yield f"window {index} of {w.size}"
+        if self.spread is not None:
+            yield f"groups of {self.spread.size} along {self.spread.loop.name}"
+        panels = self.panels
+        yield f"tile {self.max_rows} rows by {panels.num_vectors} vectors of {panels.lanes}"
+        of = "row tiles" if self.cuts_tiles else "whole rows"
+        yield f"chunks {self.cut.num_row_parts} by {self.cut.num_panel_parts}, of {of}"
+        if self.block_parts is not None:
+            yield f"blocks of {self.block_parts} parts"
+        if self.fetches_ahead:
+            yield "fetch the next panel"
+        if self.init is not None:
+            yield f"begin {format_expr(self.init)}"
+        if self.finish is not None:
+            yield f"finish {format_expr(self.finish)}"
+
+
+def _loop_line(role: str, loop: StridedLoop) -> str:
+    moved = {"a": loop.a, "b": loop.b, "c": loop.c}
+    moved |= {f"r{number}": step for number, step in enumerate(loop.extras)}
+    steps = ", ".join(f"{name} {step}" for name, step in moved.items() if step)
+    rows = "" if loop.rows is None else f" rows {loop.rows.num_rows} {loop.rows.per_row} {loop.rows.size}"
+    return f"{role} {loop.name or '-'} {loop.extent}{rows}: {steps}".rstrip()
+
+
+_STRIDED = re.compile(r"([a-z]+)(\d+) (\w+)\[([\d, ]*)\](?: ([+-]\d+))?")
+_LOOP = re.compile(r"(\S+) (\d+)(?: rows (\d+) (\d+) (\d+))?:(.*)")
+_WINDOW = re.compile(r"(\d+) (\S+) (\d+) (\S+) ([+-]\d+) of (\d+)")
+_TILE = re.compile(r"(\d+) rows by (\d+) vectors of (\d+)")
+_CHUNKS = re.compile(r"(\d+) by (\d+), of (row tiles|whole rows)")
+_GROUPS = re.compile(r"of (\d+) along (\S+)")
+_BLOCKS = re.compile(r"of (\d+) parts")
+
+
+def parse_plan(text: str) -> KernelPlan:
+    """The plan that prints as this text.
+
+    Raises:
+        UsageError: the text is not that of a plan; names the line.
+    """
+    return _PlanText(text).plan()
+
+
+class _PlanText:
+    def __init__(self, text: str) -> None:
+        head, *lines = text.strip("\n").split("\n")
+        self.line = head
+        (dtype,) = self.matched(re.compile(r"contraction (\w+)"), head)
+        self.dtype = self.dtype_of(dtype)
+        self.lines: dict[str, list[str]] = {}
+        for line in lines:
+            word, _, rest = line.strip().partition(" ")
+            self.lines.setdefault(word, []).append(rest)
+
+    def plan(self) -> KernelPlan:
+        given = self.one("b")
+        packing = next((p for p in sorted(PACKINGS, key=len, reverse=True) if given.endswith(f" {p}")), None)
+        if packing is None:
+            raise self.error(f"b ends with how it is read: {', '.join(PACKINGS)}")
+        extras: list[Strided] = []
+        while f"r{len(extras)}" in self.lines:
+            extras.append(self.strided(f"r{len(extras)}"))
+        num_extras = len(extras)
+        (vector,), (row,) = self.loops("column", num_extras), self.loops("row", num_extras)
+        summed = self.loops("sum", num_extras)
+        rows, vectors, lanes = map(int, self.matched(_TILE, self.one("tile")))
+        row_parts, panel_parts, of = self.matched(_CHUNKS, self.one("chunks"))
+        types = [extra.operand.dtype.compute for extra in extras]
+        init, finish = (self.expression(word, types) for word in ("begin", "finish"))
+        return KernelPlan(
+            dtype=self.dtype,
+            a=self.strided("a"),
+            b=self.strided_of(given.removesuffix(f" {packing}")),
+            c=self.strided("c"),
+            extras=tuple(extras),
+            packing=packing,
+            vector=vector,
+            row=row,
+            outer=self.loops("outer", num_extras),
+            summed=summed,
+            windows=tuple(map(self.window, self.lines.get("window", ()))),
+            spread=self.spread(summed),
+            max_rows=rows,
+            panels=Panels(lanes, vectors, vector.extent),
+            cut=Cut(int(row_parts), int(panel_parts)),
+            cuts_tiles=of == "row tiles",
+            block_parts=int(self.matched(_BLOCKS, self.one("blocks"))[0]) if "blocks" in self.lines else None,
+            fetches_ahead="fetch" in self.lines,
+            init=init,
+            finish=finish,
+        )
+
+    def one(self, word: str) -> str:
+        found = self.lines.get(word, [])
+        if len(found) != 1:
+            raise self.error(f"{len(found)} lines begin with {word!r}, one is needed")
+        (self.line,) = found
+        return found[0]
+
+    def expression(self, word: str, types: Sequence[DType]) -> Expr | None:
+        if word not in self.lines:
+            return None
+        try:
+            return parse_expr(self.one(word), types, self.dtype)
+        except ValueError as error:
+            raise self.error(str(error)) from None
+
+    def strided(self, word: str) -> Strided:
+        return self.strided_of(self.one(word))
+
+    def strided_of(self, text: str) -> Strided:
+        kind, position, dtype, shape, offset = self.matched(_STRIDED, text.removeprefix("= "))
+        if kind not in ("input", "output", "local"):
+            raise self.error(f"{kind}{position} is none of input, output, local")
+        axes = tuple(int(axis) for axis in shape.split(",") if axis.strip())
+        operand = Operand(kind, int(position), self.dtype_of(dtype), axes)  # type: ignore[arg-type]  # checked
+        return Strided(operand, int(offset or 0))
+
+    def loops(self, role: str, num_extras: int) -> tuple[StridedLoop, ...]:
+        return tuple(self.loop(text, num_extras) for text in self.lines.get(role, ()))
+
+    def loop(self, text: str, num_extras: int) -> StridedLoop:
+        name, extent, num_rows, per_row, size, steps = self.matched(_LOOP, text)
+        moved: dict[str, int] = {}
+        for step in filter(None, map(str.strip, (steps or "").split(","))):
+            operand, amount = self.matched(re.compile(r"(\w+) (-?\d+)"), step)
+            moved[operand] = int(amount)
+        rows = None if num_rows is None else RowsOf(int(num_rows), int(per_row), int(size))
+        extras = tuple(moved.get(f"r{number}", 0) for number in range(num_extras))
+        a, b, c = (moved.get(operand, 0) for operand in "abc")
+        return StridedLoop(int(extent), a, b, c, extras, "" if name == "-" else name, rows)
+
+    def window(self, text: str) -> Window:
+        position_step, position, tap_step, tap, offset, size = self.matched(_WINDOW, text)
+        return Window(position, int(position_step), tap, int(tap_step), int(offset), int(size))
+
+    def spread(self, summed: Sequence[StridedLoop]) -> Spread | None:
+        if "groups" not in self.lines:
+            return None
+        size, name = self.matched(_GROUPS, self.one("groups"))
+        loop = next((x for x in summed if x.name == name), None)
+        if loop is None:
+            raise self.error(f"no summed loop is called {name!r}")
+        return Spread(loop, int(size))
+
+    def dtype_of(self, name: str) -> DType:
+        if name.upper() not in DType.__members__:
+            raise self.error(f"{name!r} is no element type")
+        return DType[name.upper()]
+
+    def matched(self, pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+        self.line = text
+        found = pattern.fullmatch(text.strip())
+        if found is None:
+            raise self.error(f"expected {pattern.pattern}")
+        return found.groups()
+
+    def error(self, what: str) -> UsageError:
+        return UsageError(f"kernel plan, at {self.line.strip()!r}: {what}.")

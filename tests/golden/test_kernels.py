@@ -1,0 +1,172 @@
+"""Plans of products' kernels as text: `tests/golden/kernels/<graph>_<instruction set>.txt`.
+
+Each is what the kernel of a small graph is generated from, and is read back: the plan that the text says
+generates the same kernel. `python -m tests.golden.rewrite` writes them anew.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.compiler import plan
+from tilewright.errors import UsageError
+from tilewright.ir.text import parse_graph
+from tilewright.options import Accuracy, Options
+from tilewright.targets.cpu.isa import isa_of
+from tilewright.targets.cpu.kernel import Kernel
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import KernelLaunch
+from tilewright.targets.cpu.product.contraction.generate import generate_kernel
+from tilewright.targets.cpu.product.contraction.plan import KernelPlan, parse_plan
+from tilewright.testing.processors import machine_with, on_machine
+
+FOLDER = Path(__file__).parent / "kernels"
+GRAPHS = {
+    "product": """
+  input %x: float32[56, 64]
+  const %w: float32[64, 128] = sha256:w
+  const %b: float32[128] = sha256:b
+  %m: float32[56, 128] = MatMul(%x, %w) "m"
+  %a: float32[56, 128] = Add(%m, %b) "a"
+  %y: float32[56, 128] = Relu(%a) "y"
+""",
+    "stem": """
+  input %x: float32[1, 3, 64, 64]
+  const %w: float32[16, 3, 7, 7] = sha256:w
+  %c: float32[1, 16, 32, 32] = Conv(%x, %w) {pads = [3, 3, 3, 3], strides = [2, 2]} "c"
+  %y: float32[1, 16, 32, 32] = Relu(%c) "y"
+""",
+    "groups": """
+  input %x: float32[1, 16, 14, 14]
+  const %v: float32[32, 16, 1, 1] = sha256:v
+  const %w: float32[32, 4, 3, 3] = sha256:w
+  %p: float32[1, 32, 14, 14] = Conv(%x, %v) "p"
+  %y: float32[1, 32, 14, 14] = Conv(%p, %w) {pads = [1, 1, 1, 1], group = 8} "y"
+""",
+    "residual": """
+  input %x: float32[1, 64, 28, 28]
+  input %z: float32[1, 32, 28, 28]
+  const %w: float32[32, 64, 1, 1] = sha256:w
+  %c: float32[1, 32, 28, 28] = Conv(%x, %w) "c"
+  %y: float32[1, 32, 28, 28] = Add(%c, %z) "y"
+""",
+    "in_place": """
+  input %p: float32[4, 32, 48]
+  input %v: float32[4, 48, 24]
+  %y: float32[4, 32, 24] = MatMul(%p, %v) "y"
+""",
+    "in_panels": """
+  input %q: float32[4, 32, 48]
+  input %k: float32[4, 24, 48]
+  %t: float32[4, 48, 24] = Transpose(%k) {perm = [0, 2, 1]} "t"
+  %y: float32[4, 32, 24] = MatMul(%q, %t) "y"
+""",
+    "few_rows": """
+  input %x: float32[1, 512]
+  const %w: float32[512, 256] = sha256:w
+  %y: float32[1, 256] = MatMul(%x, %w) "y"
+""",
+    "long_sums": """
+  input %x: float32[512, 8192]
+  const %w: float32[8192, 96] = sha256:w
+  %y: float32[512, 96] = MatMul(%x, %w) "y"
+""",
+    "doubles": """
+  input %x: float64[20, 30]
+  const %w: float64[30, 40] = sha256:w
+  %y: float64[20, 40] = MatMul(%x, %w) "y"
+""",
+}
+SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
+    "product": {"w": (64, 128), "b": (128,)},
+    "stem": {"w": (16, 3, 7, 7)},
+    "groups": {"v": (32, 16, 1, 1), "w": (32, 4, 3, 3)},
+    "residual": {"w": (32, 64, 1, 1)},
+    "in_place": {},
+    "in_panels": {},
+    "few_rows": {"w": (512, 256)},
+    "long_sums": {"w": (8192, 96)},
+    "doubles": {"w": (30, 40)},
+}
+ACCURACIES: dict[str, Accuracy] = {"few_rows": "relaxed"}
+CASES = [(name, "avx512") for name in GRAPHS] + [("product", "avx2"), ("product", "neon"), ("stem", "neon")]
+
+
+def planned(name: str, instruction_set: str) -> Kernel:
+    """The last kernel of a graph that has a plan."""
+    dtype = np.float64 if name == "doubles" else np.float32
+    constants = {key: np.ones(shape, dtype) for key, shape in SHAPES[name].items()}
+    graph = parse_graph(f'graph "{name}" opset 17 {{{GRAPHS[name]}  return %y\n}}\n', constants=constants)
+    accuracy = ACCURACIES.get(name, "default")
+    machine = machine_with(instruction_set)
+    with on_machine(machine):
+        program = plan(graph, Options(threads=2, accuracy=accuracy, no_cache=True)).program
+    lowered = lower_partition(program.partition, isa_of(machine), accuracy=accuracy)
+    steps = [step for steps in lowered.work for step in steps if isinstance(step, KernelLaunch)]
+    kernels = [part for step in steps for part in step.kernel.all_kernels() if part.plan is not None]
+    return kernels[-1]
+
+
+def path(name: str, instruction_set: str) -> Path:
+    """The file of a case."""
+    return FOLDER / f"{name}_{instruction_set}.txt"
+
+
+def write() -> None:
+    """Write all files anew."""
+    FOLDER.mkdir(exist_ok=True)
+    for case in CASES:
+        path(*case).write_text(str(planned(*case).plan))
+
+
+@pytest.mark.parametrize(("name", "instruction_set"), CASES)
+def test_a_plan_reads_as_before_and_generates_its_kernel(name: str, instruction_set: str) -> None:
+    kernel = planned(name, instruction_set)
+    text = str(kernel.plan)
+    assert text == path(name, instruction_set).read_text(), "python -m tests.golden.rewrite"
+    read = parse_plan(text)
+    assert str(read) == text
+    again = generate_kernel(read, isa_of(machine_with(instruction_set)))
+    assert (again.symbol, again.text) == (kernel.symbol, kernel.text)
+    assert (again.num_chunks, again.scratch_bytes, again.macs) == (
+        kernel.num_chunks,
+        kernel.scratch_bytes,
+        kernel.macs,
+    )
+
+
+def test_every_file_is_of_a_case() -> None:
+    assert sorted(FOLDER.iterdir()) == sorted(path(*case) for case in CASES)
+
+
+TEXT = path("product", "avx512").read_text() if path("product", "avx512").exists() else ""
+
+
+def test_another_tile_and_cut_give_another_kernel_of_the_same_product() -> None:
+    text = TEXT.replace("tile 14 rows by 2 vectors", "tile 5 rows by 3 vectors")
+    plan = parse_plan(text)
+    assert isinstance(plan, KernelPlan)
+    assert plan.max_rows == 5
+    isa = isa_of(machine_with("avx512"))
+    assert generate_kernel(plan, isa).symbol != generate_kernel(parse_plan(TEXT), isa).symbol
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("contraction float32", "contraction float33", "'float33' is no element type"),
+        (" in constant panels", "", "b ends with how it is read: in place, in panels, in constant panels"),
+        ("a = input0", "a = table0", "table0 is none of input, output, local"),
+        ("sum k 64:", "sum k sixty:", "kernel plan, at 'k sixty: a 1, b 128'"),
+        ("finish max(add(acc, r0), 0", "finish max(add(acc, r7), 0", "'r7' is neither acc"),
+        ("finish max(", "finish most(", "'most' of 2 values is no function"),
+        ("  tile", "  tiles", "0 lines begin with 'tile', one is needed"),
+    ],
+)
+def test_what_is_no_plan_is_told_with_its_line(old: str, new: str, message: str) -> None:
+    assert old in TEXT
+    with pytest.raises(UsageError, match=message.replace("(", r"\(")):
+        parse_plan(TEXT.replace(old, new))
