@@ -188,7 +188,7 @@ def kernel_plan(kernels: Sequence[KernelInfo], name: str) -> str:
             f"kernel {kernel.id} is made by {kernel.template!r}, which prints no plan: "
             f"`tilewright explain` with {kernel.id} as NAME says what it does."
         )
-    return kernel.plan.rstrip("\n")
+    return "\n".join(map(printable, kernel.plan.rstrip("\n").split("\n")))
 
 
 class _Links:

@@ -21,7 +21,6 @@ from tilewright.targets.cpu.product.contraction.match import (
     spread_groups,
     without_padded_rows,
 )
-from tilewright.targets.cpu.product.contraction.row_units import row_loop
 from tilewright.targets.cpu.product.contraction.tiling import (
     Cut,
     Panels,
@@ -36,7 +35,6 @@ from tilewright.targets.cpu.product.contraction.tiling import (
     spread_tile,
     tile_cycles,
 )
-from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.template import (
     Context,
     operand_bytes,
@@ -61,19 +59,13 @@ _MAX_VARIED_CUTS = 3
 class Design:
     """A contraction with its register tile and its cut into chunks.
 
-    `cuts_tiles`: chunks may begin within a row of tiles; `num_units` are the pieces that rows are cut into.
+    `cuts_tiles`: chunks may begin within a row of tiles.
     """
 
     problem: Contraction
     tile: Tile
     cut: Cut
     cuts_tiles: bool
-    num_units: int
-
-    @property
-    def row_loop(self) -> StridedLoop | None:
-        """The outermost loop of the pieces, if it is one over rows of which a run may have fewer."""
-        return row_loop(self.problem.outer, self.problem.row if self.cuts_tiles else None)
 
 
 def design_contraction(problem: Contraction, choice: Choice, isa: Isa) -> Design | Declined:
@@ -214,7 +206,7 @@ def _design(problem: Contraction, tile: Tile, choice: Choice) -> Design | Declin
         cut = Cut(num_row_parts=rows, num_panel_parts=panels)
     else:
         return Declined(f"{rows}x{panels} chunks of {units}x{tile.panels.num_panels} pieces")
-    return Design(problem, tile, cut, cuts_tiles, units)
+    return Design(problem, tile, cut, cuts_tiles)
 
 
 def _row_units(problem: Contraction, tile: Tile) -> tuple[int, bool]:
