@@ -40,7 +40,10 @@ def document(**settings: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_killed_process_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_killed", [1, 2])
+def test_killed_processes_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, num_killed: int
+) -> None:
     crews: list[RayCrew] = []
 
     class Watched(RayCrew):
@@ -48,16 +51,20 @@ def test_a_killed_process_changes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_p
             super().__init__(address, limit_s)
             crews.append(self)
 
-    def kill_one(_what: str, done: int, _total: int) -> None:
-        if done == 4 and len(crews[0].started) == 2:
-            os.kill(crews[0].started[0].pid, signal.SIGKILL)
+    def kill(_what: str, done: int, _total: int) -> None:
+        if done == 4:
+            deadline_s = time.monotonic() + 60
+            while len(crews[0].started) < 2 and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+            for worker in crews[0].started[:num_killed]:
+                os.kill(worker.pid, signal.SIGKILL)
 
     monkeypatch.setattr(ray_workers, "RayCrew", Watched)
     journal = tmp_path / "sweep.jsonl"
-    assert document(workers="ray", journal=journal, progress=kill_one) == document()
+    assert document(workers="ray", journal=journal, progress=kill) == document()
     assert len(journal.read_bytes().splitlines()) == 18
     assert crews[0].num_workers == 2
-    assert len(crews[0].started) == 3, "another process took its place"
+    assert len(crews[0].started) == 2 + num_killed, "other processes took their places"
 
 
 def test_a_cluster_that_is_left_is_left_whole() -> None:
