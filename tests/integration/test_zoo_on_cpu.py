@@ -91,7 +91,7 @@ def run(graph: Graph, feed: Arrays, expected: Arrays, bounds: dict[str, float], 
     executable.close()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [n for n in zoo.names() if n not in LARGE])
 def test_network_at_its_smallest(name: str, options: Options) -> None:
     check(name, smallest=True, options=options)
@@ -115,7 +115,7 @@ needs_emulation = pytest.mark.skipif(
 )
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(0)
 @needs_emulation
 @pytest.mark.parametrize("name", ["resnet18", "bert_tiny", "shufflenet_v2_x1_0"])
 def test_network_on_the_matrix_unit_at_its_smallest(name: str, options: Options, six_products: None) -> None:

@@ -25,20 +25,22 @@ from tilewright.ir.dtype import DType
 ROOT = Path(__file__).parents[2]
 
 
-def test_random_models_have_no_unexplained_differences() -> None:
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("first", range(700_000, 700_040, 10))
+def test_random_models_have_no_unexplained_differences(first: int) -> None:
     """In a process of its own: ONNX Runtime crashes on some models."""
-    command = [sys.executable, "-m", "tests.fuzz.hunt", "700000", "700040", "--only", "models"]
+    command = [sys.executable, "-m", "tests.fuzz.hunt", str(first), str(first + 10), "--only", "models"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=BATCH_TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "700000 to 700040: 0 failures" in done.stdout
+    assert f"{first} to {first + 10}: 0 failures" in done.stdout
     counts = {
         name: int(number)
         for number, name in re.findall(r"^ *(\d+) (models on the CPU|nodes)$", done.stdout, re.M)
     }
-    assert counts["models on the CPU"] > 30
-    assert counts["nodes"] > 100
+    assert counts["models on the CPU"] > 5
+    assert counts["nodes"] > 20
 
 
 @pytest.mark.slow
