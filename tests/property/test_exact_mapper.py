@@ -225,7 +225,7 @@ def test_no_padded_mapping_beats_the_bound(machine: Machine, extents: dict[str, 
 
 
 @given(problem=problems(), units=st.integers(1, 12), instances=st.integers(1, 6))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_no_spatial_factors_compute_faster_than_the_least(
     problem: Problem, units: int, instances: int
 ) -> None:
@@ -311,7 +311,7 @@ _SMALL = st.sampled_from(
 @pytest.mark.sampled(0)
 @example(parse_machine(WIDE, "wide"), {"G": 4})
 @given(machine=wide_machines(), extents=_SMALL)
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_more_instances_round_up_more(machine: Machine, extents: dict[str, int]) -> None:
     problem = convolution(extents)
     known = least(problem, machine, CostOptions())
