@@ -7,12 +7,13 @@ need only a part of the result is left out: within a kernel only that part may b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.graph_regions import RegionMaps, value_regions
+from tilewright.ir.graph_regions import RegionMaps, kernel_structure, value_regions
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.joint.launched.times import NOTHING, LayerTime
+from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 from tilewright.schedule.binding import extents
 from tilewright.targets.npu.kernels import distribution_of, leading_of
@@ -31,9 +32,16 @@ class LayerTimes:
         """What each layer takes, given by its nodes in order."""
         wanted = {value: full_region(value.shape) for value in self.graph.outputs}
         needed = value_regions(self.graph.nodes, wanted, self.maps)
-        return [self._of_layer(nodes, needed) for nodes in layers]
+        known: dict[Hashable, tuple[dict[str, float], dict[str, float]]] = {}
+        return [self._of_layer(nodes, needed, known) for nodes in layers]
 
-    def _of_layer(self, nodes: Sequence[Node], needed: Mapping[Value, Region]) -> LayerTime:
+    def _of_layer(
+        self,
+        nodes: Sequence[Node],
+        needed: Mapping[Value, Region],
+        known: dict[Hashable, tuple[dict[str, float], dict[str, float]]],
+    ) -> LayerTime:
+        checkpoint()
         inside, results = set(nodes), set(self.graph.outputs)
         made = [
             v
@@ -45,12 +53,10 @@ class LayerTimes:
             return NOTHING
         regions = value_regions(nodes, {v: full_region(v.shape) for v in made}, self.maps)
         outside = [v for v in regions if v.producer not in inside]
-        num_cores = self.works.machine.num_cores_per_cluster
-        whole = self._unit_ns(nodes, regions, num_cores)
-        laned = dict(whole)
-        for cores in range(1, num_cores):
-            for unit, time_ns in self._unit_ns(nodes, regions, cores).items():
-                laned[unit] = min(laned[unit], time_ns)
+        structure = kernel_structure(nodes, made)
+        if structure not in known:
+            known[structure] = self._all_unit_ns(nodes, regions)
+        whole, laned = known[structure]
         return LayerTime(
             whole,
             laned,
@@ -58,6 +64,18 @@ class LayerTimes:
             {v: self._main_ns(v, regions[v]) for v in made},
             {name: self._main_ns(v, region) for name, v, region in self._constants(nodes, regions)},
         )
+
+    def _all_unit_ns(
+        self, nodes: Sequence[Node], regions: Mapping[Value, Region]
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """On all cores, and the least on any number of them."""
+        num_cores = self.works.machine.num_cores_per_cluster
+        whole = self._unit_ns(nodes, regions, num_cores)
+        laned = dict(whole)
+        for cores in range(1, num_cores):
+            for unit, time_ns in self._unit_ns(nodes, regions, cores).items():
+                laned[unit] = min(laned[unit], time_ns)
+        return whole, laned
 
     def _unit_ns(
         self, nodes: Sequence[Node], regions: Mapping[Value, Region], num_cores: int
