@@ -13,6 +13,7 @@ from tests.support.accelerator import plan
 
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
+from tilewright.loops.mapping import Loop
 from tilewright.planning.portfolio import Recipe
 from tilewright.targets.npu.check_energies import check_energies
 from tilewright.targets.npu.plan import SimulatedPlan
@@ -125,3 +126,24 @@ def test_the_cores_buffers_take_no_more_than_all_that_passes_them() -> None:
     most = least + read_pj * traffic.local_read + write_pj * traffic.local_written
     for energy_pj, is_right in ((least, True), (least * 0.999, False), (most, True), (most * 1.001, False)):
         assert (found(planned, machine, {**energies, name: energy_pj}) == []) is is_right
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_units_take_what_mappings_go_through_beyond_the_products(times: int) -> None:
+    planned, machine = planned_on("shared")
+    simulation = planned.simulation
+    number, work = next((s.number, w) for s in simulation.steps for w in s.works if w.products is not None)
+    (part,) = work.products.parts if work.products is not None else ()
+    outermost, *inner = part.mapping.levels
+    outermost = replace(outermost, temporal=(Loop(part.problem.dims[0][0], 2), *outermost.temporal))
+    twice = replace(part, mapping=replace(part.mapping, levels=(outermost, *inner)))
+    assert work.products is not None
+    padded = replace(work, energy_pj=times * work.energy_pj, products=replace(work.products, parts=(twice,)))
+    step = simulation.steps[number]
+    works = tuple(padded if w is work else w for w in step.works)
+    steps = [replace(s, works=works) if s is step else s for s in simulation.steps]
+    changed = replace(planned, simulation=replace(simulation, steps=tuple(steps)))
+    energies = dict(simulation.energy_pj)
+    energies[work.unit] += (times - 1) * work.energy_pj
+    said = f"energy: step {step.number}: {work.macs:g} products take {padded.energy_pj} pJ"
+    assert found(changed, machine, energies) == ([] if times == 2 else [said])
