@@ -184,7 +184,10 @@ class _Binder:
     def _own(self, node: InstanceNode) -> Binding:
         """What its readers want, unless they disagree or all cores find work only otherwise."""
         num_cores = self.most_cores.get(node.id, self.num_cores)
-        plain = plain_binding(extents(node.region), num_cores, self._axes_of(node))
+        axes: tuple[int, ...] | None = self._axes_of(node)
+        if axes is not None and len(axes) != len(node.region):
+            axes = None  # slices of another result of the producer than its first
+        plain = plain_binding(extents(node.region), num_cores, axes)
         known = self.bindings[node.id]
         if known is None or self.scopes[node.id] is not Scope.LOCAL or prod(plain) > prod(known):
             return plain

@@ -238,3 +238,13 @@ def test_only_plans_that_are_simulated_are_trials() -> None:
     best = search(judge, Steps(judge), start, meter, lambda *_: None)
     assert best is start
     assert meter.num_evaluations == 1, "one was paid for and then refused unsimulated"
+
+
+def test_results_of_different_ranks_are_cut_apart_only() -> None:
+    b = GraphBuilder()
+    x = b.conv(b.input(4, 4, 4, 4), 4)
+    flat = b.op("Flatten", b.op("MaxPool", x, kernel_shape=(1, 1)), shape=(4, 64))
+    graph = b.finish(b.op("Relu", flat), x)
+    kernels = kernels_of(graph)
+    layers = tuple(k.layers[0] for k in layer_by_layer(graph).kernels)
+    assert kernels.fitting(Kernel(layers, split_of([(0, 4)]))) is None

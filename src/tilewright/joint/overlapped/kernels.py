@@ -80,6 +80,8 @@ class Kernels:
         if part.is_opaque or (len(kernel.layers) == 1 and split == WHOLE):
             return kernel if split == WHOLE else None
         shapes = [v.shape for v in part.outputs]
+        if len({len(shape) for shape in shapes}) > 1:
+            return None
         for dim, factor in split.cuts:
             if any(dim >= len(shape) or shape[dim] < factor for shape in shapes):
                 return None

@@ -1,0 +1,68 @@
+"""The search over plans of one program: what it reaches after so many trials, beside portfolio and bound.
+
+`python benchmarks/one_program.py --cells squeezenet1_1:1:stcp920,mobilenet_v2:1:ipu-mk2 --trials 300` prints
+a line of a table for each network, batch and machine. Equal arguments give equal lines, but for processor
+seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+import time
+from pathlib import Path
+
+import onnx
+
+import tilewright as tw
+from tilewright import zoo
+
+CELLS = "squeezenet1_1:1:stcp920,squeezenet1_1:16:stcp920,mobilenet_v2:1:stcp920,squeezenet1_1:1:ipu-mk2"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cells", default=CELLS)
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--recipe", choices=("search", "joint"), default="search")
+    arguments = parser.parse_args()
+    print(
+        "| network, batch, machine | portfolio, us | 100 trials | all | x | bound | gap left | processor, s |"
+    )
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for cell in arguments.cells.split(","):
+        name, batch, machine = cell.split(":")
+        print(line(name, int(batch), machine, arguments.trials, arguments.recipe), flush=True)
+
+
+def line(name: str, batch: int, machine: str, trials: int, recipe: str) -> str:
+    """One network on one machine."""
+    begun = time.process_time()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.onnx"
+        onnx.save_model(zoo.build(name, batch=batch), path)
+        result = tw.simulate(str(path), machine, recipe=recipe, budget=f"{trials}trials")
+    assert isinstance(result, tw.SimulationResult)
+    before, within = [], []
+    for tried in result.tried:
+        if tried.time_s is None:
+            continue
+        number = re.match(r"search (\d+):", tried.recipe)
+        if number is None:
+            before.append(tried.time_s)
+        elif int(number[1]) <= 100:
+            within.append(tried.time_s)
+    start_s = min(before)
+    after_s = min([start_s, *within])
+    return (
+        f"| {name}, {batch}, `{machine}` | {start_s * 1e6:.1f} | {after_s * 1e6:.1f} "
+        f"| {result.time_s * 1e6:.1f} | {start_s / result.time_s:.2f} "
+        f"| {result.time_s / (1 + result.gap) * 1e6:.1f} | {100 * result.gap:.0f} % "
+        f"| {time.process_time() - begun:.0f} |"
+    )
+
+
+if __name__ == "__main__":
+    main()
