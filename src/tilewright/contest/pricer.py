@@ -33,7 +33,8 @@ class ContestPricer:
         self._subgraphs: dict[Mask, Subgraph | None] = {}
         self._tilings: dict[Block, Tiling] = {}
         self._cases: dict[Any, Tiling] = {}
-        self._least_times: dict[Block, float] = {}
+        self._least_times: dict[Any, float] = {}
+        self._all_roles: dict[Mask, dict[int, tuple[tuple[int, int, int], ...]]] = {}
         self._basics: dict[Mask, tuple[float, int]] = {}
         is_small = len(problem.operators) <= SMALL
         self._most_kept = (MAX_KEPT_OF_FEW if is_small else MAX_KEPT) if is_exhaustive else 1
@@ -179,13 +180,31 @@ class ContestPricer:
 
     def tight_least(self, block: Block) -> float:
         """The lower bound at the numbers of tiles for which it is lowest."""
-        known = self._least_times.get(block)
+        subgraph = self.subgraph(block.layers)
+        if subgraph is None:
+            return inf
+        resident, retained = self._tensors(block.resident), self._tensors(block.keeps)
+        key = (block.layers, self._roles(block.layers, resident), self._roles(block.layers, retained))
+        known = self._least_times.get(key)
         if known is None:
-            subgraph = self.subgraph(block.layers)
-            resident, retained = self._tensors(block.resident), self._tensors(block.keeps)
-            known = inf if subgraph is None else least_time(self.problem, subgraph, resident, retained)
-            self._least_times[block] = known
+            known = least_time(self.problem, subgraph, resident, retained)
+            self._least_times[key] = known
         return known
+
+    def _roles(self, layers: Mask, tensors: frozenset[int]) -> tuple[Any, ...]:
+        """What tensors are to a subgraph: those of equal roles may change places in its time."""
+        if not tensors:
+            return ()
+        roles = self._all_roles.get(layers)
+        if roles is None:
+            subgraph = self.subgraph(layers)
+            assert subgraph is not None
+            roles = dict.fromkeys(subgraph.sinks, ((-1, -1, -1),))
+            for tensor, rows, columns, depth in subgraph.loads:
+                roles[tensor] = (*roles.get(tensor, ()), (rows, columns, depth))
+            self._all_roles[layers] = roles
+        widths, heights = self.problem.widths, self.problem.heights
+        return tuple(sorted((widths[t], heights[t], roles.get(t, ())) for t in tensors))
 
     def price(self, block: Block) -> float:
         """The time at the best granularity."""

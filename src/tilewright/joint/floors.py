@@ -35,9 +35,15 @@ class StrongFloors:
 
 
 def strong_floors(
-    pricer: SetPricer, sets: Sequence[Mask], below: float, is_due: Callable[[], bool]
+    pricer: SetPricer,
+    sets: Sequence[Mask],
+    needed: Mask,
+    below: float,
+    is_due: Callable[[], bool],
+    *,
+    with_prices: bool = True,
 ) -> StrongFloors | None:
-    """The floors with the greatest sum, or with one that reaches `below`.
+    """The floors with the greatest sum over layers that must run, or with one that reaches `below`.
 
     When the time is over, those that are known; None if there are none.
     """
@@ -45,9 +51,14 @@ def strong_floors(
     possible = np.isfinite(costs)
     sets = [s for s, ok in zip(sets, possible, strict=True) if ok]
     costs = costs[possible]
+    if not sets:
+        return None
     members = np.array([[s >> i & 1 for i in range(pricer.num_layers)] for s in sets], float)
+    last = 2 if with_prices else 1
     known = np.zeros(len(sets), int)  # 0: a lower bound, 1: a closer one, 2: the price
-    program = _Program(pricer.num_layers)
+    program = _Program(
+        np.array([needed >> i & 1 for i in range(pricer.num_layers)]) * members.any(axis=0), below
+    )
     active = np.flatnonzero(members.sum(axis=1) == 1)
     program.add(members[active], costs[active], active)
     num_priced = 0
@@ -65,7 +76,7 @@ def strong_floors(
             program.add(members[worst], costs[worst], worst)
             continue
         best = floors
-        loose = [n for n, weight in weights.items() if weight > 1e-9 and known[n] < 2]
+        loose = [n for n, weight in weights.items() if weight > 1e-9 and known[n] < last]
         if known.max() < 2:
             unpriced = float(_allowed(best, members, costs).sum())
         loose = [n for n in loose if not known[n]] or loose
@@ -108,14 +119,13 @@ def _least_cost(pricer: SetPricer, layers: Mask, below: float, ask: Callable[[Bl
 class _Program:
     """The linear program: the greatest sum of floors, a row for each set that is known to matter."""
 
-    def __init__(self, num_layers: int) -> None:
+    def __init__(self, is_counted: np.ndarray, most: float) -> None:
         self._highspy: Any = imported("highspy", "proofs of joint plans")
         self._solver = self._highspy.Highs()
         self._solver.setOptionValue("output_flag", False)
         self._solver.setOptionValue("threads", 1)
-        for _ in range(num_layers):
-            self._solver.addVar(0.0, self._highspy.kHighsInf)
-        for i in range(num_layers):
+        for i, ok in enumerate(is_counted):
+            self._solver.addVar(0.0, most if ok else 0.0)
             self._solver.changeColCost(i, 1.0)
         self._solver.changeObjectiveSense(self._highspy.ObjSense.kMaximize)
         self._rows: dict[int, int] = {}

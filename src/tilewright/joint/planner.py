@@ -20,6 +20,9 @@ PROVABLE, MOST_PROVABLE = 20, 128
 MAX_SETS, MAX_SETS_OF_MORE = 1 << 20, 30_000
 """Connected sets of layers up to which a proof is tried, of so many layers."""
 
+SETS_A_SECOND = 10_000
+"""Sets of layers that are bounded in a second, about: no proof is begun that would get no further."""
+
 STEPS_OF_PROOF = 50
 """States expanded or blocks priced by a proof that count as one evaluation."""
 
@@ -141,9 +144,12 @@ def _prove(pricer: SetPricer, proof: _Proof, meter: Meter, share: float) -> None
             return True
         return num_asked % STEPS_OF_PROOF == 0 and not meter.spend()
 
+    everything = (1 << pricer.num_layers) - 1
     max_sets = MAX_SETS if pricer.num_layers <= PROVABLE else MAX_SETS_OF_MORE
     sets = connected_sets(pricer, [1 << i for i in range(pricer.num_layers)], max_sets)
-    strong = None if sets is None else strong_floors(pricer, sets, plan.cost, is_due)
+    if sets is None or (meter.left_s is not None and len(sets) > SETS_A_SECOND * (meter.left_s - end_s)):
+        return
+    strong = strong_floors(pricer, sets, everything, plan.cost, is_due)
     if strong is None:
         return
     proof.num_priced = strong.num_priced
@@ -151,7 +157,7 @@ def _prove(pricer: SetPricer, proof: _Proof, meter: Meter, share: float) -> None
     of_all = Bound(min(strong.unpriced_bound, plan.cost), pricer.least_space, source)
     floors = Bound(min(strong.bound, plan.cost), pricer.space, source)
     proof.bounds = [of_all, floors]
-    part = Part((1 << pricer.num_layers) - 1, 0, pricer.goal)
+    part = Part(everything, 0, pricer.goal)
     found = shortest(
         pricer,
         part,

@@ -11,8 +11,9 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import field
 
-from tilewright.joint.additive import Part, shortest
+from tilewright.joint.additive import Floors, Part, shortest
 from tilewright.joint.base import Block, Mask, Plan, Pricer, SetPricer, bits, plan_of, topological, union
+from tilewright.joint.floors import strong_floors
 from tilewright.joint.space import connected_sets
 from tilewright.planning import Meter
 from tilewright.progress import checkpoint
@@ -224,11 +225,19 @@ class Repair:
             return None
         layers = union(b.layers for b in inside)
         part = Part(layers, stored, (made & needed) | (stored & ~layers))
+        floors = None
+        if limits in JOINED:
+            must_run = Floors(pricer, part, ()).needed(stored)
+            strong = strong_floors(pricer, sets, must_run, cost, self._is_late, with_prices=False)
+            if strong is None or strong.bound >= cost * (1 - _ROUNDING):
+                return None
+            floors, sets = strong.floors, list(strong.sets)
         found = shortest(
             pricer,
             part,
             sets,
             cost * (1 - _ROUNDING),
+            floors=floors,
             least_of=pricer.least_of,
             is_due=self._is_late,
         )
