@@ -14,10 +14,11 @@ from tilewright.partition import Partition, PartitionProblem
 from tilewright.partition.base import Reason, build_partition
 from tilewright.partition.none import NonePartitioner
 from tilewright.partition.split import WHOLE, Split
-from tilewright.planning import Budget, Limits, Provenance
+from tilewright.planning import Budget, Limits, Provenance, Rule
 from tilewright.schedule import Group, Instance, Schedule, ScheduleProblem, Stage, check_schedule
 from tilewright.schedule.lanes import Lane
 from tilewright.schedule.sequential import Sequential
+from tilewright.schedule.space import WHOLE_SUBGRAPHS, WITHOUT_MERGES
 from tilewright.targets.npu.costs import UNPRICED
 
 ROWS = 7
@@ -434,3 +435,66 @@ def test_lanes_are_of_whole_subgraphs_that_do_not_merge_one_entry_an_instance() 
         found = check_schedule(problem, replace(made, stages=stage, splits=(cut,)))
         assert [v.rule for v in found if v.rule == "lanes"] == ["lanes"] * (1 + len(first.inside) // 2)
     assert rules(Group(halves[:1], inside=(section, section)), two, split=cut) == ["lanes", "lanes"]
+
+
+def test_slices_that_read_nothing_of_a_value_do_not_wait_for_it_and_whole_subgraphs_do() -> None:
+    b = GraphBuilder()
+    x, y = b.op("Relu", b.input(4, 2)), b.op("Neg", b.input(4, 2))
+    joined = partition_of(b.finish(b.op("Concat", x, y, shape=(8, 2), axis=0)))
+    problem = ScheduleProblem(joined, allows_slices=True)
+    first, second = Instance(2, 0), Instance(2, 1)
+    halves = (WHOLE, WHOLE, Split(0, 2))
+    order = (Instance(0), first, Instance(1), second)
+    assert found(problem, in_sequence(*order), halves) == []
+    order = (Instance(1), first, Instance(0), second)
+    assert found(problem, in_sequence(*order), halves) == ["order"]
+    b = GraphBuilder()
+    unread = b.op("Relu", b.input(4, 6))
+    kept = b.op("Concat", b.op("Neg", b.input(4, 2)), unread, shape=(4, 8), axis=1)
+    bounds = (b.integers(number) for number in (0, 2, 1))
+    partition = build_partition(
+        PartitionProblem(b.finish(b.op("Slice", kept, *bounds, shape=(4, 2)))),
+        [b.graph.nodes[:1], b.graph.nodes[1:2], b.graph.nodes[2:]],
+        lambda *_: Reason.CLUSTER,
+        Provenance("test"),
+        quality=UNPRICED,
+    )
+    made = {s.nodes[0].op_type: s.id for s in partition.subgraphs}
+    early = [Instance(made[kind]) for kind in ("Neg", "Concat", "Relu")]
+    assert found(ScheduleProblem(partition), in_sequence(*early)) == ["order"]
+
+
+def test_what_does_not_merge_is_named_before_order_and_cost_are_looked_at() -> None:
+    problem = ScheduleProblem(chain())
+    a, b, c = (Group((Instance(i),)) for i in range(3))
+    stages = (Stage((a,)), Stage((b, c), "merge"))
+    schedule = Schedule(chain(), stages, UNPRICED, Provenance("test"))
+    (violation,) = check_schedule(problem, schedule)
+    assert (violation.rule, "other operators" in violation.message) == ("merge", True)
+
+
+def test_a_cost_is_that_of_an_order_that_can_run() -> None:
+    a, b, c = (Stage((Group((Instance(i),)),)) for i in range(3))
+    schedule = Schedule(chain(), (b, a, c), UNPRICED, Provenance("test"))
+    assert [v.rule for v in check_schedule(ScheduleProblem(chain()), schedule)] == ["order"]
+
+
+def test_bounds_are_of_spaces_that_hold_the_schedule() -> None:
+    problem = ScheduleProblem(chain(), limits=Limits(2), allows_slices=True)
+    schedule = Sequential().solve(ScheduleProblem(chain()), Budget())
+    assert isinstance(schedule, Schedule)
+    (bound, *_) = schedule.quality.bounds
+    splits = (Split(0, 2), WHOLE, WHOLE)
+    every = in_sequence(Instance(0, 0), Instance(0, 1), Instance(1), Instance(2))
+    cost = problem.estimate(every, splits).cost(problem.objective)
+    for rules, wrong in (
+        ((), []),
+        ((WHOLE_SUBGRAPHS,), ["space"]),
+        ((Rule("what no checker knows"),), []),
+        ((WITHOUT_MERGES,), []),
+    ):
+        space = replace(bound.space, rules=rules)
+        bounds = (replace(bound, value=0.0, space=space),)
+        quality = replace(schedule.quality, cost=cost, bounds=bounds)
+        made = replace(schedule, stages=every, splits=splits, quality=quality)
+        assert [v.rule for v in check_schedule(problem, made)] == wrong
