@@ -164,11 +164,10 @@ class _Seen:
 
     def __init__(self, boxes: Boxes, spend: Callable[[float], None]) -> None:
         self.new: list[tuple[Region | None, int]] = []
-        self.most_live = 0
         solid = [box for box in boxes if box is not None and volume(box)]
-        if len(solid) == 1 or not solid:
+        if len(solid) < 2:
             self.new = [(box, _words(box)) if box in solid else (None, 0) for box in boxes]
-            self.most_live = max((volume(box) for box in solid), default=0)
+            self.most_live = sum(map(volume, solid))
             return
         whole = hull(*solid)
         shape = tuple(stop - start for start, stop in whole)
@@ -188,7 +187,7 @@ class _Seen:
         used = first >= 0
         come = np.bincount(first[used], minlength=len(boxes) + 1)
         gone = np.bincount(last[used] + 1, minlength=len(boxes) + 1)
-        self.most_live = int(np.cumsum(come - gone).max(initial=0))
+        self.most_live = int(np.cumsum(come - gone).max())
 
 
 def _box_of(is_there: NDArray[np.bool_], box: Region) -> tuple[Region | None, int]:
