@@ -26,6 +26,7 @@ from tilewright.targets import find_target, runs_steps
 from tilewright.targets.base import Backend, Code, Target
 
 if TYPE_CHECKING:
+    from tilewright.joint.launched.decisions import Decision
     from tilewright.joint_prices import PriceSettings
 
 
@@ -34,7 +35,8 @@ class Planned:
     """A program for a target, the report of the passes that led to it, all plans that were compared, and how
     many a budget left untried.
 
-    `meter` is what is left of the options' budget; `search_time` is its clock.
+    `meter` is what is left of the options' budget; `search_time` is its clock. `decisions` are those of a
+    joint plan.
     """
 
     target: Target
@@ -45,6 +47,7 @@ class Planned:
     backend: Backend
     meter: Meter | None = None
     search_time: Stopwatch = field(default_factory=Stopwatch)
+    decisions: tuple[Decision, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,6 +169,7 @@ def plan_optimised(
         backend,
         planner.meter,
         planner.search_time,
+        planner.decisions,
     )
 
 

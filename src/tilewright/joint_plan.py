@@ -11,6 +11,7 @@ from dataclasses import replace
 from math import inf
 
 from tilewright.joint.launched.content import Content, Numbered, assembled
+from tilewright.joint.launched.decisions import decisions_of
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import Proof
@@ -69,7 +70,8 @@ def _best_of_graphs(
             if cost_of(again.plan) < cost_of(best.plan):
                 program = replace(again.plan, remarks=(*again.plan.remarks, *merge_remarks(schedule)))
                 program = _of_merged(program)
-                best, backend = replace(again, plan=program), other
+                best, backend = replace(again, plan=program), other.backend
+                planner.decisions = other.decisions
             best = replace(best, attempts=attempts)
     return best, backend
 
@@ -80,14 +82,14 @@ def _best_of_merged(
     recipes: Sequence[Recipe],
     meter: Meter,
     prices: PriceSettings | None,
-) -> tuple[Best[Program], Backend]:
+) -> tuple[Best[Program], Planner]:
     """The best of recipes, and of the blocks of their plans, of the graph that the merges of a schedule
-    make; and the backend of that graph."""
+    make; and the planner of that graph."""
     graph = planner.merged(schedule, planner.backend.default_recipe).partition.graph
     backend = planner.target.backend(graph, planner.options)
     other = Planner(graph, planner.target, backend, planner.options, planner.clock)
     best = best_of(recipes, other.program, cost_of, planner.clock.report, meter=meter, show=brief)
-    return _best_of_blocks(other, best, meter, prices), backend
+    return _best_of_blocks(other, best, meter, prices), other
 
 
 def _best_of_blocks(
@@ -126,6 +128,8 @@ def _best_of_blocks(
         proof = search.prove(judge, _SHARE_OF_PROOF)
     if proof is not None:
         best = replace(best, plan=_with_bounds(best, proof, numbered, recipe))
+    if best.plan.graph is numbered.graph:
+        planner.decisions = tuple(decisions_of(pricer, tuple(numbered.contents(best.plan.schedule))))
     return best
 
 

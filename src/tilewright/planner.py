@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.ir.bounds import require_bounded_graph
@@ -27,6 +28,9 @@ from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
 from tilewright.schedule.space import bounds_with_merges
 from tilewright.targets.base import Backend, Improved, Target
+
+if TYPE_CHECKING:
+    from tilewright.joint.launched.decisions import Decision
 
 WHOLE_PORTFOLIO = Budget(UNLIMITED)
 """Tries every recipe."""
@@ -60,6 +64,7 @@ class Planner:
         self.search_time = Stopwatch()
         self.meter: Meter | None = None
         self.portfolio: Meter | None = None
+        self.decisions: tuple[Decision, ...] = ()  # of a joint plan
         self.seeds: list[Schedule] = []  # of a plan that is improved: every schedule that was made
 
     def best(self, asked: Recipe, portfolio: Budget | Meter = WHOLE_PORTFOLIO) -> Best[Program]:

@@ -31,6 +31,7 @@ SECTIONS = {
     "explain": ("Summary", "Kernels", "Nodes of the model", "Edges"),
     "bench": ("Distribution of latency", "Percentiles", "Rounds", "Did not run", "The machine meanwhile"),
     "simulate": (),
+    "joint": ("Decisions",),
     "map": (),
     "sweep": ("The front", "All variants"),
 }

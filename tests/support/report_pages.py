@@ -112,6 +112,8 @@ def write_pages(folder: Path) -> dict[str, Path]:
     for name, text in texts.items():
         pages[name] = folder / f"{name}.html"
         pages[name].write_text(text, encoding="utf-8")
+    joint = tw.simulate(small_net(), "v100", recipe="joint", budget="3trials")
+    pages["joint"] = joint.save_page(folder / "joint.html")
     pages["simulate"] = tw.simulate(small_net(), recipe="graphturbo").save_page(folder / "simulate.html")
     pages["map"], pages["sweep"] = folder / "map.html", folder / "sweep.html"
     tw.map(MAPPED, mapper="cosa", plot=pages["map"])

@@ -26,6 +26,7 @@ from tilewright.cost.base import UNITS, Objective
 from tilewright.errors import NumericMismatch, UsageError
 from tilewright.files import write_output
 from tilewright.frontend.onnx import Source
+from tilewright.joint.launched.decisions import Decision
 from tilewright.joint_prices import PriceSettings
 from tilewright.mapping.sweep.crews import check_workers
 from tilewright.options import AUTO, Options, Shapes, parse_shapes
@@ -389,6 +390,9 @@ class SimulationResult(SimulatedRecipe, Result):
     is_interrupted: bool = field(
         metadata=about("Whether the user ended the search; this was the best plan until then.")
     )
+    decisions: tuple[Decision, ...] = field(
+        metadata=about("Of a joint plan: its blocks beside the next best alternatives that were priced.")
+    )
     compared: Mapping[str, SimulatedRecipe]
     values_checked: bool = field(
         metadata=about(
@@ -497,12 +501,13 @@ class SimulationResult(SimulatedRecipe, Result):
 
     def save_page(self, path: str | os.PathLike[str]) -> Path:
         """Draw what buffers hold and what units do over time, as an HTML file."""
+        from tilewright.report.decisions import decision_parts
         from tilewright.report.simulation import cost_rows
         from tilewright.report.timeline import run_page
 
         plan = f"{self.recipe}, {self._samples()}"
         said = [("plan", plan), *(row for row in cost_rows(self) if row[0] != "busy")]  # units say it
-        return _written(path, run_page(self.code.timeline(), self, said))
+        return _written(path, run_page(self.code.timeline(), self, said, decision_parts(self.decisions)))
 
     def _samples(self) -> str:
         """What each cluster does at a time."""
@@ -659,6 +664,7 @@ class _Simulation:
             num_simulated=chosen.code.num_simulated,
             num_untried=chosen.num_untried,
             is_interrupted=chosen.is_interrupted,
+            decisions=chosen.decisions,
             compared=compared,
             values_checked=request.check,
             joint_tilings=tilings,
@@ -699,7 +705,15 @@ class _Simulation:
         best = min(priced, key=lambda a: a.cost or 0.0, default=None)
         name = name or (str(planned.program.recipe) if best is None else best.what)
         quality = planned.program.schedule.quality
-        return _Planned(name, code, planned.attempts, planned.num_untried, meter.is_interrupted, quality)
+        return _Planned(
+            name,
+            code,
+            planned.attempts,
+            planned.num_untried,
+            meter.is_interrupted,
+            planned.decisions,
+            quality,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -711,6 +725,7 @@ class _Planned:
     attempts: tuple[Attempt, ...]
     num_untried: int
     is_interrupted: bool
+    decisions: tuple[Decision, ...]
     quality: Quality
 
     def figures(self, samples: int, num_clusters: int) -> dict[str, Any]:

@@ -58,8 +58,11 @@ _MAX_NAMED_SUBGRAPHS = 24
 _UNSEEN = 1e-4  # of the whole time
 
 
-def run_page(timeline: Timeline, cost: SimulatedCost, said: Sequence[tuple[str, str]]) -> str:
-    """A page that needs no network; `said` are rows of a table: the figures of the run."""
+def run_page(
+    timeline: Timeline, cost: SimulatedCost, said: Sequence[tuple[str, str]], more: Sequence[str] = ()
+) -> str:
+    """A page that needs no network; `said` are rows of a table: the figures of the run. `more` are parts
+    behind the picture."""
     time = Time.of(cost.time_s)
     pictured = _Run(timeline, time)
     parts = [
@@ -75,6 +78,7 @@ def run_page(timeline: Timeline, cost: SimulatedCost, said: Sequence[tuple[str, 
             "subgraph.slice; point at them, at steps, buffers and runs for names and bytes."
         ),
         pictured.subgraph_table(),
+        *more,
     ]
     return figure.page(f"{timeline.network} on {timeline.machine}", parts)
 

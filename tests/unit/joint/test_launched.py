@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from math import inf
 
 import pytest
 from tests.support.graphs import GraphBuilder
@@ -13,6 +14,7 @@ from tilewright.compiler import plan_optimised
 from tilewright.ir.graph import Graph
 from tilewright.joint.base import bits
 from tilewright.joint.launched.content import Content, Numbered, assembled
+from tilewright.joint.launched.decisions import decisions_of
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
@@ -199,6 +201,36 @@ def test_siblings_merge_where_the_kernel_around_them_gets_cheaper() -> None:
     assert merged < whole
     unmerged = merges_within_kernels(partition, machine, Budget(0).start())
     assert all(stage.strategy == "parallel" for stage in unmerged)
+
+
+def test_decisions_say_what_the_next_best_would_have_cost() -> None:
+    graph = siblings()
+    numbered = Numbered(graph)
+    planner = planner_of(graph, "v100")
+    pricer = pricer_of(planner, numbered)
+    search = LaunchedSearch.of(
+        pricer,
+        [
+            tuple(numbered.contents(planner.schedule(planner.partition(r.partition), r)))
+            for r in RECIPES[:12:6]
+        ],
+        Budget().start(),
+    )
+    search.run(lambda contents: None)
+    decisions = decisions_of(pricer, search.best)
+    assert sum(d.cost_ns for d in decisions) == pytest.approx(search.cost)
+    assert sorted(name for d in decisions for name in d.nodes) == sorted(n.name for n in graph.nodes)
+    for content, decision in zip(search.best, decisions, strict=True):
+        # The plan is the best of all that was priced.
+        assert decision.other_ns is None or decision.other_ns >= decision.cost_ns * (1 - 1e-9)
+        assert decision.without_ns is None or decision.without_ns >= -1e-6 * search.cost
+        others = [
+            c for c in pricer.contents if c.mask == content.mask and c != content and pricer.is_known(c)
+        ]
+        assert (decision.other_ns is None) <= (not [c for c in others if pricer.cost(c) < inf])
+    assert any(d.without_ns is not None for d in decisions)
+    unpriced = pricer_of(planner, numbered)
+    assert decisions_of(unpriced, search.best) == []
 
 
 def test_progress_says_cost_bound_and_gap() -> None:

@@ -161,6 +161,20 @@ class LaunchedPricer:
             default=(inf, None),
         )
 
+    def priced_sets(self) -> list[int]:
+        """Sets of nodes all of whose known ways are priced."""
+        return [mask for mask, ways in self._ways.items() if None not in ways.values()]
+
+    def is_known(self, content: Content) -> bool:
+        """Whether a block, or one of its structure, was priced."""
+        return self._structure(content) in self._known
+
+    def next_best(self, content: Content) -> float | None:
+        """The least cost of other ways to run the nodes of a block, of those that were priced."""
+        ways = self._ways.get(content.mask, {})
+        others = (cost for way, cost in ways.items() if way != content and cost is not None and cost < inf)
+        return min(others, default=None)
+
     def cost(self, content: Content) -> float:
         """What a block costs alone; infinite if it does not fit."""
         key = self._structure(content)
