@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, replace
+from inspect import cleandoc
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import onnx
 import pytest
+import typer
 from tests.support.cli import Result, tilewright
 from tests.support.models import feed_for, host_net, small_net
 from tests.unit.tuning.test_database import CONTEXT, seen
@@ -17,7 +20,7 @@ from tests.unit.tuning.test_exchange import FAILURE
 
 import tilewright as tw
 from tilewright import cli, zoo
-from tilewright.cli.main import VERBS
+from tilewright.cli.main import VERBS, app
 from tilewright.cli.schemas import KINDS
 from tilewright.families import FAMILIES
 from tilewright.tuning import Provenance, TuningDatabase
@@ -486,6 +489,13 @@ def test_the_demo_shows_the_whole_way() -> None:
     text = done(command).out
     assert "largest error" in text
     assert max(map(len, text.partition("Try next")[2].splitlines())) <= 80
+
+
+def test_the_list_of_verbs_has_the_first_paragraph_of_their_help() -> None:
+    listed = cast(Any, typer.main.get_group(app)).commands
+    for verb, (panel, line) in VERBS.items():
+        made = listed[verb]
+        assert (panel, line) == (made.rich_help_panel, " ".join(cleandoc(made.help).split("\n\n")[0].split()))
 
 
 def test_every_kind_of_document_has_a_schema() -> None:

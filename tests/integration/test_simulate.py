@@ -185,7 +185,7 @@ def test_a_budget_bounds_the_portfolio(model: Path) -> None:
 def test_a_budget_in_seconds_tries_the_papers_own_at_least(model: Path) -> None:
     document = report(model, *_budget("1ms"))
     assert len(document["tried"]) == 1
-    assert document["num_untried"] > 10
+    assert document["num_untried"] > 5  # as many as are known before any depends on the best
     assert document["time_s"] == report(model, "--recipe", "graphturbo")["time_s"]
     searched = report(model, "--recipe", "search", *_budget("1ms"))
     assert (searched["tried"], searched["num_untried"]) == (document["tried"], document["num_untried"])

@@ -24,36 +24,108 @@ from tilewright.version import __version__
 
 PROGRAM = "tilewright"
 
-# The panel of `tilewright --help` in which each verb stands; its module is `<verb>_verb`, with _ for -.
-VERBS: dict[str, str] = {
-    "demo": "Start",
-    "doctor": "Start",
-    "zoo": "Start",
-    "targets": "Look",
-    "planners": "Look",
-    "inspect": "Look",
-    "check": "Look",
-    "explain": "Look",
-    "view": "Look",
-    "diff": "Look",
-    "schema": "Look",
-    "compile": "Build",
-    "tune": "Build",
-    "learn": "Build",
-    "export": "Build",
-    "plan": "Build",
-    "map": "Build",
-    "cache": "Build",
-    "trust": "Build",
-    "run": "Run",
-    "bench": "Run",
-    "profile": "Run",
-    "compare": "Run",
-    "compare-schedules": "Run",
-    "simulate": "Run",
-    "reproduce": "Run",
-    "bisect": "Debug",
-    "reduce": "Debug",
+# The panel of `tilewright --help` in which each verb stands, and its line there: how its own help begins.
+# Its module is `<verb>_verb`, with _ for -.
+VERBS: dict[str, tuple[str, str]] = {
+    "demo": (
+        "Start",
+        "Build a network, compile it for this processor, check it, time it. Needs no file and no download.",
+    ),
+    "doctor": (
+        "Start",
+        "Check the installation and describe the machine; exit code 1 if something is broken.",
+    ),
+    "zoo": (
+        "Start",
+        "Networks of the literature, built as ONNX with seeded weights. "
+        "Example: `tilewright zoo build resnet50`.",
+    ),
+    "targets": (
+        "Look",
+        "List targets, where models run, and machines, which `tilewright map` takes; or describe one.",
+    ),
+    "planners": (
+        "Look",
+        "List planners and passes by name; one family or one name with its options, written in braces.",
+    ),
+    "inspect": ("Look", "Show operators, shapes, parameters, work and memory of a model or an artifact."),
+    "check": (
+        "Look",
+        "Say which operators a target runs, and how; exit code 3 if it does not run all of them.",
+    ),
+    "explain": ("Look", "Show which nodes became which kernel, and why edges were fused or cut."),
+    "view": (
+        "Look",
+        "Write the graph of a model as one HTML page: a box for each kernel, redder the longer it takes.",
+    ),
+    "diff": (
+        "Look",
+        "Show what differs between two compiled models: options, figures, nodes, kernels; nothing runs.",
+    ),
+    "schema": ("Look", "Print a JSON Schema; without a name, list them."),
+    "compile": (
+        "Build",
+        "Compile a model into an artifact, and say how long each phase took and what came out.",
+    ),
+    "tune": (
+        "Build",
+        "Measure other ways to compute each kernel, in the running model, and keep what is faster.",
+    ),
+    "learn": (
+        "Build",
+        "Learn how far a target's cost estimates are off, from kernels that are measured here or simulated.",
+    ),
+    "export": (
+        "Build",
+        "Write a model or an artifact as an object file that a C program links, with header and weights.",
+    ),
+    "plan": (
+        "Build",
+        "Show what plans of a model cost, beside lower bounds, on any target; nothing is compiled or run.",
+    ),
+    "map": (
+        "Build",
+        "Find an operator's loops for each level of a machine's memory, with cost and a lower bound.",
+    ),
+    "cache": (
+        "Build",
+        "Compiled kernels, and what tuning found, kept between runs. Example: `tilewright cache ls`.",
+    ),
+    "trust": (
+        "Build",
+        "Choose whose artifacts may run their machine code here; the code of all others is generated again. "
+        "Example: `tilewright trust ls`.",
+    ),
+    "run": ("Run", "Run a model or an artifact once, and show the shape and range of each output."),
+    "bench": (
+        "Run",
+        "Measure latency or throughput, in turns with other engines and models, and say which is faster.",
+    ),
+    "profile": (
+        "Run",
+        "Time every kernel in the running model, and compare it with what this machine could do.",
+    ),
+    "compare": (
+        "Run",
+        "Compare two engines, targets or artifacts, output by output; exit code 4 if they differ.",
+    ),
+    "compare-schedules": (
+        "Run",
+        "Compile a model with several schedulers, and show estimates beside measured times.",
+    ),
+    "simulate": (
+        "Run",
+        "Plan a network for an accelerator with software-managed buffers, and simulate one batch.",
+    ),
+    "reproduce": (
+        "Run",
+        "Reproduce a paper's tables and figures beside the paper's own numbers, as one HTML file.",
+    ),
+    "bisect": (
+        "Debug",
+        "Find the first kernel whose result differs from the reference; exit code 4 if one does.",
+    ),
+    "reduce": ("Debug", "Cut a failing model down to the nodes that fail, and write these as a model."),
 }
 
 _MARKUP: Literal["markdown"] = "markdown"
@@ -67,7 +139,7 @@ class _Commands(Mapping[str, Any]):
 
     def __getitem__(self, verb: str) -> Any:
         if verb not in self._made:
-            self._made[verb] = _command(verb, VERBS[verb])
+            self._made[verb] = _command(verb, VERBS[verb][0])
         return self._made[verb]
 
     def __iter__(self) -> Iterator[str]:
@@ -93,6 +165,18 @@ class _Verbs(typer.core.TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Their names, for which none is made."""
         return list(self.commands)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The list of verbs, for which none is made: some load most of the compiler."""
+        made, self.commands = (
+            self.commands,
+            {
+                verb: typer.core.TyperCommand(verb, help=line, rich_help_panel=panel)
+                for verb, (panel, line) in VERBS.items()
+            },
+        )
+        super().format_help(ctx, formatter)
+        self.commands = made
 
 
 app = typer.Typer(
