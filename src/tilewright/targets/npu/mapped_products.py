@@ -8,7 +8,7 @@ extents, unless that leaves units idle: then it is mapped for itself.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
@@ -195,7 +195,7 @@ class ProductMapper:
         part_key = (rate.unit.name, rate.dtype, rate.per_cycle, element_bytes, num_cores, is_inner)
         nests = [nest for nest in nests_of(node) if contraction_of(nest)]
         whole = [layer.problem for layer in layers_in([node]) if layer.problem is not None]
-        restricted = restricted_nest(nests[0], region) if len(nests) == len(whole) == 1 else None
+        restricted = _alone(nests, node, region) if len(whole) == 1 else None
         products = None if restricted is None else products_of(node, restricted)
         if restricted is not None and products is not None:
             mapped = self._slice(products.problem, whole[0], rate, part_key)
@@ -222,7 +222,7 @@ class ProductMapper:
         """The only sums of products that make a region, from main memory to main memory, in so many parts
         along each axis of the result; None where extents do not divide so, or cores lie in groups."""
         nests = [nest for nest in nests_of(node) if contraction_of(nest)]
-        restricted = restricted_nest(nests[0], region) if len(nests) == 1 else None
+        restricted = _alone(nests, node, region)
         products = None if restricted is None else products_of(node, restricted)
         if restricted is None or products is None:
             return None
@@ -336,6 +336,14 @@ class ProductMapper:
         is_in_cores = self.machine.local.name in names
         local = names.index(self.machine.local.name) if is_in_cores else len(names) - 1
         return MappedProducts(problem, part, mapping, cost, num_cores, local, is_in_cores)
+
+
+def _alone(nests: Sequence[Nest], node: Node, region: Region) -> Nest | None:
+    """The only nest, which makes a region of a node's result alone; None where it makes something else, such
+    as the gates of a recurrent layer."""
+    if len(nests) != 1 or nests[0].write.shape != node.output.shape:
+        return None
+    return restricted_nest(nests[0], region)
 
 
 def restricted_nest(nest: Nest, region: Region) -> Nest | None:
