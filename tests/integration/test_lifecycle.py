@@ -193,7 +193,33 @@ def test_the_locks_that_a_fork_waits_for_are_those_of_the_installed_compilers() 
     import numba.core.compiler_lock  # noqa: F401
 
     tw.compile(small_net())
-    assert len(forks._compiler_locks()) == 2
+    assert len(forks._compiler_locks()) == 3
+
+
+FORKED_WHILE_A_VALIDATOR_IS_MADE = """
+    import os, threading, time
+    import pydantic.main
+    import tilewright as tw
+    from tilewright.system import forks
+
+    held = threading.Event()
+    def hold():
+        with pydantic.main._rebuild_lock:
+            held.set()
+            time.sleep(0.2)
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if pydantic.main._rebuild_lock.acquire(timeout=5) else 4)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@needs_fork
+def test_a_child_makes_validators_whoever_made_one_when_it_was_forked() -> None:
+    ended = in_process(FORKED_WHILE_A_VALIDATOR_IS_MADE)
+    assert (ended.stdout, ended.stderr) == ("0\n", "")
 
 
 def test_memory_that_the_system_does_not_give_is_one_line() -> None:

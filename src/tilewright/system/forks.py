@@ -150,11 +150,12 @@ def _release_locks() -> None:
 
 
 def _compiler_locks() -> list[Any]:
-    """The locks that serialise numba and LLVM in this process, in the order in which numba takes them."""
+    """The locks of numba, LLVM and of validators that are made, in the order in which numba takes them."""
     numba = getattr(sys.modules.get("numba.core.compiler_lock"), "global_compiler_lock", None)
     library = getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None)
     wrappers = (numba, getattr(library, "_lock", None))
-    locks = (getattr(wrapper, "_lock", None) for wrapper in wrappers)
+    validators = getattr(sys.modules.get("pydantic.main"), "_rebuild_lock", None)
+    locks = (*(getattr(wrapper, "_lock", None) for wrapper in wrappers), validators)
     return [lock for lock in locks if lock is not None]
 
 
