@@ -30,11 +30,11 @@ from tilewright.targets.npu.target import NpuTarget
 MACHINE = load_machine(Path(__file__).parents[2] / "examples" / "manycore.yaml")
 FED = MACHINE.model_copy(
     update={
-        "levels": (
-            MACHINE.levels[0].model_copy(
-                update={"read_bytes_per_cycle": 4096.0, "write_bytes_per_cycle": 4096.0}
-            ),
-            *MACHINE.levels[1:],
+        "levels": tuple(
+            level.model_copy(update={"read_bytes_per_cycle": 4096.0, "write_bytes_per_cycle": 4096.0})
+            if level.name == "Local"
+            else level
+            for level in MACHINE.levels
         )
     }
 )
