@@ -63,9 +63,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("sampled") is not None:
             cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    named = tuple(argument for argument in config.args if "::" in argument)
+    named = {
+        ((config.invocation_params.dir / path).resolve(), test.partition("[")[0])
+        for path, _, test in (argument.partition("::") for argument in config.args)
+    }
     for test, alike in cases.items():
-        if any(argument.partition("[")[0].endswith(test) for argument in named):
+        if (alike[0].path.resolve(), test.partition("::")[2]) in named:
             continue
         marker = alike[0].get_closest_marker("sampled")
         assert marker is not None

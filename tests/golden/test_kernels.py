@@ -164,6 +164,13 @@ def test_another_tile_and_cut_give_another_kernel_of_the_same_product() -> None:
         ("finish max(add(acc, r0), 0", "finish max(add(acc, r7), 0", "'r7' is neither acc"),
         ("finish max(", "finish most(", "'most' of 2 values is no function"),
         ("  tile", "  tiles", "0 lines begin with 'tile', one is needed"),
+        ("  column", "  columns", "0 lines begin with 'column', one is needed"),
+        ("  row m", "  row m 56: a 64, c 128\n  row m", "2 lines begin with 'row', one is needed"),
+        ("[56, 64]", "[56 64]", "kernel plan, at 'input0 float32[56 64]'".replace("[", r"\[")),
+        ("sum k 64:", f"sum k {'9' * 5000}:", "a number has more than 18 digits"),
+        ("tile 14 rows", "tile 0 rows", "kernel plan, at '0 rows by 2 vectors of 16'"),
+        ("  finish", "  twice the product\n  finish", "at 'twice the product': a plan of these lines says"),
+        ("sum k 64: a 1", "sum k 64: a 1, z 1", "a plan of these lines says 'sum k 64: a 1, b 128' here"),
     ],
 )
 def test_what_is_no_plan_is_told_with_its_line(old: str, new: str, message: str) -> None:

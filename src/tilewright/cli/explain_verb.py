@@ -43,6 +43,13 @@ def explain(
     from tilewright.report.compilation import ChosenAlgorithms
 
     options = flags.options()
+    for other, is_given in (
+        ("NAME", name is not None),
+        ("--report", report is not None),
+        ("--json", as_json),
+    ):
+        if kernel is not None and is_given:
+            raise UsageError(f"{other} has no effect beside --kernel; leave one of them out.")
     if report is not None and report.suffix not in (".html", ".json"):
         raise UsageError(f"{report}: give a name that ends in .html or .json.")
     with progress(f"loading {model.name}") as update:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from math import prod
 from typing import Literal, get_args
 
@@ -147,13 +148,15 @@ def _loop_line(role: str, loop: StridedLoop) -> str:
     return f"{role} {loop.name or '-'} {loop.extent}{rows}: {steps}".rstrip()
 
 
-_STRIDED = re.compile(r"([a-z]+)(\d+) (\w+)\[([\d, ]*)\](?: ([+-]\d+))?")
-_LOOP = re.compile(r"(\S+) (\d+)(?: rows (\d+) (\d+) (\d+))?:(.*)")
-_WINDOW = re.compile(r"(\d+) (\S+) (\d+) (\S+) ([+-]\d+) of (\d+)")
-_TILE = re.compile(r"(\d+) rows by (\d+) vectors of (\d+)")
-_CHUNKS = re.compile(r"(\d+) by (\d+), of (row tiles|whole rows)")
-_GROUPS = re.compile(r"of (\d+) along (\S+)")
-_BLOCKS = re.compile(r"of (\d+) parts")
+_STRIDED = re.compile(r"([a-z]+)(\d+) (\w+)\[((?:\d+(?:, \d+)*)?)\](?: ([+-]\d+))?", re.ASCII)
+_LOOP = re.compile(r"(\S+) ([1-9]\d*)(?: rows (\d+) (\d+) (\d+))?:(.*)", re.ASCII)
+_STEP = re.compile(r"(\w+) (-?\d+)", re.ASCII)
+_WINDOW = re.compile(r"(\d+) (\S+) (\d+) (\S+) ([+-]\d+) of (\d+)", re.ASCII)
+_TILE = re.compile(r"([1-9]\d*) rows by ([1-9]\d*) vectors of ([1-9]\d*)", re.ASCII)
+_CHUNKS = re.compile(r"([1-9]\d*) by ([1-9]\d*), of (row tiles|whole rows)", re.ASCII)
+_GROUPS = re.compile(r"of ([1-9]\d*) along (\S+)", re.ASCII)
+_BLOCKS = re.compile(r"of ([1-9]\d*) parts", re.ASCII)
+_LONG = re.compile(r"\d{19}")
 
 
 def parse_plan(text: str) -> KernelPlan:
@@ -162,7 +165,16 @@ def parse_plan(text: str) -> KernelPlan:
     Raises:
         UsageError: the text is not that of a plan; names the line.
     """
-    return _PlanText(text).plan()
+    reader = _PlanText(text)
+    plan = reader.plan()
+    as_given, as_read = (t.strip("\n").split("\n") for t in (text, str(plan)))
+    for given, read in zip_longest(map(str.strip, as_given), map(str.strip, as_read), fillvalue=""):
+        if given != read:
+            reader.line = given
+            raise reader.error(
+                f"a plan of these lines says {read!r} here" if read else "no plan has this line"
+            )
+    return plan
 
 
 class _PlanText:
@@ -185,7 +197,7 @@ class _PlanText:
         while f"r{len(extras)}" in self.lines:
             extras.append(self.strided(f"r{len(extras)}"))
         num_extras = len(extras)
-        (vector,), (row,) = self.loops("column", num_extras), self.loops("row", num_extras)
+        vector, row = (self.loop(self.one(role), num_extras) for role in ("column", "row"))
         summed = self.loops("sum", num_extras)
         rows, vectors, lanes = map(int, self.matched(_TILE, self.one("tile")))
         row_parts, panel_parts, of = self.matched(_CHUNKS, self.one("chunks"))
@@ -236,7 +248,7 @@ class _PlanText:
         kind, position, dtype, shape, offset = self.matched(_STRIDED, text.removeprefix("= "))
         if kind not in ("input", "output", "local"):
             raise self.error(f"{kind}{position} is none of input, output, local")
-        axes = tuple(int(axis) for axis in shape.split(",") if axis.strip())
+        axes = tuple(int(axis) for axis in shape.split(", ") if axis)
         operand = Operand(kind, int(position), self.dtype_of(dtype), axes)  # type: ignore[arg-type]  # checked
         return Strided(operand, int(offset or 0))
 
@@ -247,7 +259,7 @@ class _PlanText:
         name, extent, num_rows, per_row, size, steps = self.matched(_LOOP, text)
         moved: dict[str, int] = {}
         for step in filter(None, map(str.strip, (steps or "").split(","))):
-            operand, amount = self.matched(re.compile(r"(\w+) (-?\d+)"), step)
+            operand, amount = self.matched(_STEP, step)
             moved[operand] = int(amount)
         rows = None if num_rows is None else RowsOf(int(num_rows), int(per_row), int(size))
         extras = tuple(moved.get(f"r{number}", 0) for number in range(num_extras))
@@ -277,6 +289,8 @@ class _PlanText:
         found = pattern.fullmatch(text.strip())
         if found is None:
             raise self.error(f"expected {pattern.pattern}")
+        if _LONG.search(text):
+            raise self.error("a number has more than 18 digits")
         return found.groups()
 
     def error(self, what: str) -> UsageError:
