@@ -18,7 +18,7 @@ MIN_SHARED_BYTES = 1 << 16
 
 
 class ContentPool:
-    """Any number of threads may ask. What is kept must not be changed by anybody.
+    """Any number of threads may ask. What is kept must not be changed.
 
     >>> pool, ones = ContentPool(), np.ones(1 << 16)
     >>> kept = pool.array(ones)

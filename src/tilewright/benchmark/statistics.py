@@ -1,6 +1,6 @@
 """What can be said of samples taken in turns: medians, ratios with their uncertainty, a verdict.
 
-The machine's speed drifts while it is measured, for everybody at once; so only ratios of samples taken in
+The machine's speed drifts while it is measured, for all engines at once; so only ratios of samples taken in
 the same round mean anything, and the median over rounds is what they agree on.
 """
 

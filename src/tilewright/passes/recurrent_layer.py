@@ -279,7 +279,7 @@ def rules_of_layers(
 
 
 def is_wanted(editor: Editor, node: Node, position: int) -> bool:
-    """Whether anybody reads a result."""
+    """Whether anything reads a result."""
     value = node.outputs[position] if position < len(node.outputs) else None
     return value is not None and (bool(value.users) or editor.is_output(value))
 

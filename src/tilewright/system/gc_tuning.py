@@ -19,7 +19,7 @@ _running: list[tuple[int, int, int]] = []  # of each that runs: the thresholds t
 def collected_rarely() -> Iterator[None]:
     """Lets the garbage collector run less often, in all threads; as before once the last such block is left.
 
-    Whoever has switched it off, or made it run less often still, is let alone.
+    One that was switched off, or made to run less often still, is left as it is.
     """
     with _lock:
         met = gc.get_threshold()

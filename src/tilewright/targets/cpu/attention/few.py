@@ -5,7 +5,7 @@ in registers, so that scores lie as the softmax wants them. Values follow in blo
 first cache for all panels of channels. Nothing is packed: with one to three queries memory sets the time.
 
 A cache that grows comes in parts: what it held, what is new. Vectors that products have in registers are
-stored on the way where somebody else reads the whole, so that growing takes no reads of its own.
+stored on the way where other nests read the whole, so that growing takes no reads of its own.
 
 The order of additions depends on nothing but the shapes: heads are divided by these alone (`spans.py`).
 """

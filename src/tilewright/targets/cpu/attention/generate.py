@@ -420,7 +420,7 @@ class Heads:
     def _for_rows(self, combine: Callable[[Val, Val], Val], use: Callable[[int, Val], None]) -> None:
         """For vectors of rows, each by its first: what is combined of all lanes of each row's own vector.
 
-        Rows that a tile lacks have whatever the memory held: nobody reads their numbers.
+        Rows that a tile lacks have whatever the memory held: nothing reads their numbers.
         """
         e, plan, type = self.e, self.plan, self.key_type
         for first in range(0, plan.padded_rows, type.lanes):

@@ -95,7 +95,7 @@ class AttentionProblem:
     def operands(self) -> Mapping[str, Walked]:
         """All that is read and written, by the names that the kernel has for it.
 
-        Temporaries that parts make are left out: nobody else reads them.
+        Temporaries that parts make are left out: nothing else reads them.
         """
         named = {"q": self.query, "k": self.key, "v": self.value, "y": self.result}
         for name, parts in (("k", self.key_parts), ("v", self.value_parts)):

@@ -41,7 +41,7 @@ _MAX_COPIES = 4
 class AttentionTemplate:
     """Scores, softmax and weighted sums of a tile of queries at a time, keys and values packed once per head.
 
-    Condition of use: float32, six nests in a row of which nobody else reads what lies between them, four
+    Condition of use: float32, six nests in a row of which nothing else reads what lies between them, four
     queries or more of the same keys, keys and values of a head within half of the second cache, scores that
     are one chain of additions, no matrix unit that takes the products. It beats kernels of their own by what
     these pay for each head and by scores that are written and read again. Keys and values of fewer queries,
@@ -108,7 +108,7 @@ ATTENTION = AttentionTemplate()
 
 
 def attention_run(nests: Sequence[Nest], first: int, *, grows: bool = False) -> tuple[Nest, ...] | None:
-    """The nests from `first` on that may be one attention: nobody else touches what lies between them.
+    """The nests from `first` on that may be one attention: nothing else touches what lies between them.
 
     If it `grows`, they may begin with copies that put keys and values together. Cheap to ask of every nest:
     only the shape of six nests in a row is looked at.

@@ -52,7 +52,7 @@ _FINISH_CYCLES = 0.4
 _PACK_CYCLES = 0.4
 _START_CYCLES = 1000.0
 _USUAL_THREADS = (1, 1, 2, 2, 4)
-# On a busy machine somebody is late with a block: small ones make that cheap.
+# On a busy machine a thread is late with a block: small ones make that cheap.
 _LATE_SHARE = 0.2
 # Parts into which an axis is cut, and numbers of strips: each strip starts with halos of its own.
 _PARTS = (2, 3, 4, 6, 8, 11, 14, 16, 20, 28, 40, 56)
@@ -326,7 +326,7 @@ def end_cycles(size_bytes: int, is_product: bool, isa: Isa) -> float:
 
 
 def least_paid(cycles: float, num_products: int) -> float:
-    """What blocks of so much work cost at least, in whatever number: starts of kernels, and who is late."""
+    """What blocks of so much work cost at least, in whatever number: starts of kernels, and late threads."""
     return 2 * sqrt(_LATE_SHARE * cycles * num_products * _START_CYCLES)
 
 

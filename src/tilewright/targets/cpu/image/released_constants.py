@@ -1,4 +1,4 @@
-"""Constants of a graph that are held in the arena of the code alone, and given back when somebody asks.
+"""Constants of a graph that are held in the arena of the code alone, and given back on request.
 
 A kernel reads most constants in an order of its own. The graph's arrays are wanted again only where the
 program is looked at or saved, so what an arrangement holds bit by bit is not kept a second time: a model

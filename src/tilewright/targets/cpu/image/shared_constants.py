@@ -120,5 +120,5 @@ class SharedConstants:
         number = bisect_right(self._offsets, ref.byte_offset) - 1
         place = self._places[number] if number >= 0 else None
         if place is None or ref.byte_offset - place.offset >= max(1, place.size_bytes):
-            return ref  # an argument of no bytes, which nobody reads
+            return ref  # an argument of no bytes, which nothing reads
         return ArgRef(ref.base_index, place.address + ref.byte_offset - place.offset)

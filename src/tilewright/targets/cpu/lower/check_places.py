@@ -1,7 +1,7 @@
 """Independent check of the arena of a model whose kernels run at the same time.
 
 Works out anew, from the steps alone, which kernels are over before which begin (reachability in the graph
-of steps and groups), and from the kernels' operands who uses which bytes. Shares no code with the memory
+of steps and groups), and from the kernels' operands what uses which bytes. Shares no code with the memory
 problem.
 """
 

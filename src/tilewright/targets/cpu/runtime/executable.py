@@ -92,7 +92,7 @@ def _view(bases: Sequence[int], ref: ArgRef, value: Value) -> Array:
 
 
 def bytes_at(address: int, size_bytes: int) -> Array:
-    """Memory that somebody else keeps alive, as an array of bytes."""
+    """Memory that another object keeps alive, as an array of bytes."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(address))
 
 

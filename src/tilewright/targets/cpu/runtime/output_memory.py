@@ -1,4 +1,4 @@
-"""Memory of large outputs, written again by a later run when nobody holds what was in it.
+"""Memory of large outputs, written again by a later run when nothing holds what was in it.
 
 The C library gives memory of some size back to the system when it is freed, and the system clears each
 page of what it hands out next: .6 ms for one of 1.6 MB on an EPYC, in which 20 MB of weights can be read.

@@ -1,7 +1,7 @@
 """The code that workers and callers run to share a region: IR text for the host's processor and system.
 
 A region is `num_chunks` calls of one kernel. Its state is one 64-bit word, `epoch | high | low`, where
-`[low, high)` are the chunks nobody has claimed. The caller and even workers take from the low end, odd
+`[low, high)` are the chunks no thread has claimed. The caller and even workers take from the low end, odd
 workers from the high end: with two threads a chunk tends to meet the same core, and what it left in that
 core's cache, in region after region (measured: chains of copies of 32 to 128 KiB chunks run in half the time
 they take when both claim from one end). A successful compare-and-swap claims a chunk *of the published job*:

@@ -6,20 +6,20 @@ join it or find it gone, its caller alone can do all of its work, and its state,
 stack, outlives every participant.
 
 Each group is a sequence of launches. Its state is one 64-bit word, `position | high | low`: `[low, high)` are
-the chunks of launch `position` that nobody has claimed. Participants claim chunks by compare-and-swap, the
+the chunks of launch `position` that no thread has claimed. Participants claim chunks by compare-and-swap, the
 first half of them from the low end and the others from the high end, as in regions. `pending` counts chunks
 of that launch which are not reported as done. Why this is right:
 
 * A chunk runs once, and what runs is the chunk that was claimed: launch and chunk are both in the word, and a
   word never comes back, since `position` grows and within a position the interval shrinks.
-* A launch begins when the one before has ended: whoever reports the last chunk of a launch, and only that
-  thread, puts the next one into the word. Until it reports, nobody puts another launch there, so all chunks
+* A launch begins when the one before has ended: the thread that reports the last chunk of a launch, and only
+  that, puts the next one into the word. Until it reports, none puts another launch there, so all chunks
   that a thread claims between two reports are of one launch, and `pending` may be set for the next launch
   before its chunks can be seen. What chunks wrote is seen by the next launch: reports are read-modify-writes
   of one word (a release sequence), the last of them acquires it, and releases it with the next word.
 * A launch of a single chunk runs on the thread that ended the launch before, without being published.
-* No deadlock: a participant waits only while every chunk that it may claim is claimed by others, who run and
-  report theirs without waiting for anybody. A published launch always has a thread that looks at it, the one
+* No deadlock: a participant waits only while every chunk that it may claim is claimed by others, which run
+  and report theirs without waiting. A published launch always has a thread that looks at it, the one
   that published it, whatever the limit of its group.
 * No lost wake-up: a participant reads the word `progress` before it looks at the groups, and sleeps only
   while it has not changed. Whatever may give others work (a launch published, a group ended, a thread that

@@ -263,7 +263,7 @@ def rank_cuts(
             largest = -(-num_panels // panel_parts) * -(-num_row_units // row_parts)
             whole = num_panels * num_row_units
             waits = chunks_waited(chunks, _USUAL_THREADS) * largest / whole
-            # On a busy machine somebody is late with a chunk: small ones make that cheap.
+            # On a busy machine a thread is late with a chunk: small ones make that cheap.
             seconds = num_macs / _MACS_PER_S * (waits + _LATE_SHARE * largest / whole)
             seconds += row_parts * b_bytes / _SHARED_BYTES_PER_S
             if a_bytes > _PRIVATE_BYTES:

@@ -62,7 +62,7 @@ _CHUNK_CYCLES = 700.0
 _AGAIN_BYTES_PER_CYCLE = 30.0
 _MAX_PARTS = 32
 _USUAL_THREADS = (1, 2, 4)
-# On a busy machine somebody is late with a chunk: small ones make that cheap.
+# On a busy machine a thread is late with a chunk: small ones make that cheap.
 _LATE_SHARE = 0.2
 
 

@@ -61,7 +61,7 @@ _NEAR_SHARE = 0.5
 _SHARE_NOT_HIDDEN = 0.1
 _CHUNK_CYCLES = 600.0
 _USUAL_THREADS = (1, 2, 4)
-# On a busy machine somebody is late with a chunk: small ones make that cheap.
+# On a busy machine a thread is late with a chunk: small ones make that cheap.
 _LATE_SHARE = 0.25
 
 
