@@ -463,6 +463,8 @@ def test_planners_are_listed_with_their_options() -> None:
     assert member["options"][0] == alpha
     assert {m["family"] for m in report("planners schedule")["members"]} == {"schedule"}
     assert "Options of graphturbo" in done("planners graphturbo").out
+    assert done("planners passes").out.startswith("passes: passes\n")
+    assert done("planners memory").out.startswith("memory: memory planners\n")
     wrong = tilewright("planners", "graphturb")
     assert (wrong.code, "did you mean graphturbo" in wrong.complaint) == (2, True)
 

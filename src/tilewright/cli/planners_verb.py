@@ -81,7 +81,9 @@ def _print(members: list[tuple[str, MemberInfo | None, str | None]], *, with_opt
             rows = [(i.name, ", ".join(map(_short, i.options)), i.about, i.plugin) for i in infos]
             columns = ("name", "options", "what it does", "plugin")
             width = len(columns) if any(i.plugin for i in infos) else len(columns) - 1
-            print_table(columns[:width], [row[:width] for row in rows], title=f"{key}: {FAMILIES[key].kind}s")
+            kind = FAMILIES[key].kind
+            title = f"{key}: {kind}{'es' if kind.endswith('s') else 's'}"
+            print_table(columns[:width], [row[:width] for row in rows], title=title)
         if with_options:
             for info in infos:
                 print_options(info.name, info.options)
