@@ -24,7 +24,7 @@ from tilewright.planning import Meter, Provenance, Quality, Space, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
-from tilewright.progress import ending_with
+from tilewright.progress import after_the_end, ending_with
 from tilewright.schedule import check_schedule
 from tilewright.schedule.base import Schedule, build_schedule
 from tilewright.schedule.merge import merge_remarks
@@ -126,25 +126,33 @@ def _best_of_blocks(
         search = LaunchedSearch.of(pricer, plans, meter, planner.clock.report)
         search.run(judge)
         proof = search.prove(judge, _SHARE_OF_PROOF)
-    if proof is not None:
-        best = replace(best, plan=_with_bounds(best, proof, numbered, recipe))
-    if best.plan.graph is numbered.graph:
-        planner.decisions = tuple(decisions_of(pricer, tuple(numbered.contents(best.plan.schedule))))
+    with after_the_end():
+        if proof is not None:
+            best = replace(best, plan=_with_bounds(best, proof, pricer, recipe))
+        if best.plan.graph is numbered.graph:
+            planner.decisions = tuple(decisions_of(pricer, tuple(numbered.contents(best.plan.schedule))))
     return best
 
 
-def _with_bounds(best: Best[Program], proof: Proof, numbered: Numbered, recipe: Recipe) -> Program:
+def _with_bounds(best: Best[Program], proof: Proof, pricer: LaunchedPricer, recipe: Recipe) -> Program:
     """The best program with what was proven of the spaces that hold it; as it is where blocks of it were
-    priced otherwise."""
+    priced otherwise.
+
+    Events of a block that fall on the same time may come in another order in the whole plan. Where this costs
+    less than its blocks do alone, the costs of blocks bound nothing.
+    """
     program, schedule = best.plan, best.plan.schedule
     is_priced_so = (program.recipe.memory, program.recipe.execution) == (recipe.memory, recipe.execution)
-    if schedule.partition.graph is not numbered.graph or not is_priced_so:
+    if schedule.partition.graph is not pricer.numbered.graph or not is_priced_so:
         return program
-    bounds = list(proof.bounds_of(tuple(numbered.contents(schedule))))
-    quality = schedule.quality
-    stated = (*quality.bounds, *(b for b in bounds if not b.is_violated(quality.cost)))
+    contents, quality = tuple(pricer.numbered.contents(schedule)), schedule.quality
+    bounds = list(proof.bounds_of(contents))
+    if proof.bound in bounds and replace(proof.bound, value=sum(map(pricer.cost, contents))).is_violated(
+        quality.cost
+    ):
+        bounds.remove(proof.bound)
     cut_off = quality.status is Status.CUT_OFF
-    quality = Quality.of(quality.cost, *stated, unit=quality.unit, cut_off=cut_off)
+    quality = Quality.of(quality.cost, *quality.bounds, *bounds, unit=quality.unit, cut_off=cut_off)
     return replace(program, schedule=replace(schedule, quality=quality))
 
 

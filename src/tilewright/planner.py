@@ -6,6 +6,7 @@ A recipe names planners; its steps lead from the optimised graph to a placed pro
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -90,26 +91,24 @@ class Planner:
             return Best(self.program(recipe), recipe)
         self.portfolio = meter = portfolio if isinstance(portfolio, Meter) else portfolio.start()
         with ending_with(meter):
-            return self._best_within(meter)
-
-    def _best_within(self, meter: Meter) -> Best[Program]:
-        if meter.left_s is None:
             return self._best_of_all(meter)
-        # The cheapest plan comes first: from then on time may end everything.
-        plain = replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory)
-        first = best_of((plain,), self.program, cost_of, self.clock.report, meter=meter, show=brief)
-        return self._best_of_all(meter, first)
 
-    def _best_of_all(self, meter: Meter, best: Best[Program] | None = None) -> Best[Program]:
+    def _best_of_all(self, meter: Meter) -> Best[Program]:
         """The best of portfolio or grid, or both, and of a search from there on."""
         is_joint = self.options.plan == "joint"
         report, is_launched = self.clock.report, self.backend.launched_parts is not None
+        best: Best[Program] | None = None
         with meter.share(_SHARE_OF_SEEDS if is_joint else 1.0):
             if self.options.plan != "grid":
                 recipes = self.backend.recipes(self.partition)
-                # Listed one by one where there is a plan already, as the next one may take a while to name.
-                listed = tuple(recipes) if best is None else recipes
-                best = best_of(listed, self.program, cost_of, report, incumbent=best, meter=meter, show=brief)
+                if meter.left_s is None:
+                    recipes = tuple(recipes)
+                else:
+                    # The cheapest plan comes first: from then on time may end everything, even the naming of
+                    # others, which may take a while.
+                    plain = replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory)
+                    recipes = itertools.chain((plain,), recipes)
+                best = best_of(recipes, self.program, cost_of, report, meter=meter, show=brief)
                 best = self._varied(best, meter)
             if self.options.plan in ("grid", "joint"):
                 best = best_of(

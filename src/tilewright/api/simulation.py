@@ -135,9 +135,9 @@ class SimulationRequest:
     budget: Budget | str | None = field(
         default=None,
         metadata=asked(
-            "How many recipes of the portfolio to try, or for how long, the paper's own first: "
-            "20trials, 60s. With --recipe search: how many plans beyond the portfolio (default: 170trials), "
-            "or the time for both.",
+            "How many recipes of the portfolio to try, the paper's own first (20trials), or for how long, "
+            "layers one by one first (60s). With --recipe search: how many plans beyond the portfolio "
+            "(default: 170trials), or the time for both.",
             "--budget",
             panel=PLANS,
             typed=str | None,

@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 from tests.support.graphs import GraphBuilder
 
 from tilewright import joint_plan
 from tilewright.compiler import plan_optimised
+from tilewright.errors import InfeasibleMapping
 from tilewright.ir.graph import Graph
 from tilewright.joint.base import bits
 from tilewright.joint.launched.content import Content, Numbered, assembled
-from tilewright.joint.launched.decisions import decisions_of
+from tilewright.joint.launched.decisions import Decision, decisions_of
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
@@ -23,8 +25,9 @@ from tilewright.joint_prices import machine_of
 from tilewright.options import Options
 from tilewright.planner import LEFT_OPEN, Planner
 from tilewright.planning import Budget, Provenance
-from tilewright.planning.portfolio import Recipe
-from tilewright.progress import PhaseClock
+from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
+from tilewright.program import Program
+from tilewright.progress import PhaseClock, checkpoint
 from tilewright.report.comparison import Tolerance, first_difference
 from tilewright.report.simulation import compare_values
 from tilewright.schedule import check_schedule
@@ -254,3 +257,45 @@ def test_a_joint_search_whose_time_is_over_begins_nothing_more(monkeypatch: pyte
     best, _ = joint_plan.joint_plan(planner, planner.best(LEFT_OPEN, Budget(deadline_s=1e-9)))
     assert best.plan.recipe == best.recipe
     assert best.num_untried
+
+
+def test_with_a_deadline_layers_one_by_one_come_first_and_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = planner_of(chain(), "v100")
+    asked: list[Recipe] = []
+    program = planner.program
+
+    def fail_first(recipe: Recipe) -> Program:
+        asked.append(recipe)
+        if len(asked) == 1:
+            raise InfeasibleMapping("too large in layers one by one")
+        return program(recipe)
+
+    monkeypatch.setattr(planner, "program", fail_first)
+    best = planner.best(LEFT_OPEN, Budget(2, deadline_s=1000.0))
+    assert (asked[0].partition, asked[0].schedule) == (PLAIN_RECIPE.partition, PLAIN_RECIPE.schedule)
+    assert best.recipe == asked[-1] != asked[0]
+    assert best.attempts[0].error == "too large in layers one by one"
+
+
+def test_a_merged_plan_is_kept_when_the_time_ends_behind_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = siblings()
+    planner = planner_of(graph, "v100")
+    best = planner.best(LEFT_OPEN, Budget(3).start(is_interruptible=True))
+    unmerged = best.plan
+    stated = joint_plan.decisions_of
+    meter = planner.portfolio
+    assert meter is not None
+
+    def ended(*asked: Any) -> list[Decision]:
+        # The user interrupts while decisions are stated, of the merged graph.
+        if asked[0].numbered.graph is not graph:
+            assert meter.interrupt()
+        checkpoint()
+        return stated(*asked)
+
+    monkeypatch.setattr(joint_plan, "decisions_of", ended)
+    meter.budget = Budget(1000)
+    found, _ = joint_plan.joint_plan(planner, best)
+    assert meter.is_interrupted
+    assert found.plan.graph is not graph
+    assert found.plan.schedule.quality.cost < unmerged.schedule.quality.cost

@@ -21,6 +21,7 @@ from tests.unit.joint.test_launched import (
 )
 
 from tilewright.compiler import plan_optimised
+from tilewright.errors import InternalError
 from tilewright.ir.graph import Graph
 from tilewright.joint.additive import Part, shortest
 from tilewright.joint.base import bits
@@ -30,10 +31,12 @@ from tilewright.joint.launched.ideals import LayerGraph
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import DECLARED, WHOLE_LAYERS, Proof, prove
+from tilewright.joint_plan import _with_bounds
 from tilewright.options import Options
-from tilewright.planning import UNLIMITED, Budget, Status
-from tilewright.planning.portfolio import Recipe
+from tilewright.planning import UNLIMITED, Bound, Budget, Quality, Status
+from tilewright.planning.portfolio import Best, Recipe
 from tilewright.schedule.base import Group, Instance, Stage
+from tilewright.schedule.space import SCHEDULES
 
 MACHINES = ("v100", "jetson-nano", "a310")
 
@@ -241,3 +244,22 @@ def _stage_of(groups: list[list[Kernel]]) -> Content:
     numbers = iter(range(len(kernels)))
     stage = Stage(tuple(Group(tuple(Instance(next(numbers)) for _ in group)) for group in groups))
     return Content(kernels, (stage,))
+
+
+@pytest.mark.parametrize("share", [0.5, 2.0])
+def test_a_bound_above_the_plan_is_no_bound_or_our_mistake(share: float) -> None:
+    case = Case("diamond", "v100")
+    proof = case.proof()
+    cost = proof.cost * share
+    stated = Quality(cost, "ns", Status.FEASIBLE, (Bound(0.0, SCHEDULES, "nothing"),))
+    recipe = Recipe("layerwise", "sequential", "longest-liveness")
+    made = case.planner.program(recipe)
+    program = replace(made, schedule=replace(made.schedule, quality=stated))
+    best = Best(program, recipe)
+    wrong = replace(proof, whole_bound=None, bound=replace(proof.bound, value=proof.cost * 3))
+    if share < 1:  # it costs less than its blocks alone
+        quality = _with_bounds(best, wrong, case.pricer, recipe).schedule.quality
+        assert quality.bounds == stated.bounds
+    else:
+        with pytest.raises(InternalError, match="is above a cost"):
+            _with_bounds(best, wrong, case.pricer, recipe)

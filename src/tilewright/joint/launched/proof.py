@@ -27,7 +27,8 @@ from tilewright.schedule.base import merges
 from tilewright.schedule.space import SCHEDULES, WHOLE_SUBGRAPHS, WITHOUT_MERGES
 
 DECLARED = Rule(
-    "of known blocks, kernels of whole layers in lanes that virtual units chooses, and such kernels in stages"
+    "of known blocks, kernels of whole layers, with or without the lanes that virtual units chooses, and "
+    "stages of such kernels without lanes"
 )
 """What every plan of the declared space keeps: each kernel that is no known block runs whole."""
 WHOLE_LAYERS = Space(SCHEDULES.of, (WITHOUT_MERGES, WHOLE_SUBGRAPHS, Rule("of whole layers")))
