@@ -22,11 +22,11 @@ def format_bytes(size_bytes: float) -> str:
 def format_count(count: float) -> str:
     """A number with its decimal prefix, to stand before a unit.
 
-    >>> format_count(999), format_count(1_234_000)
-    ('999 ', '1.23 M')
+    >>> format_count(999), format_count(999_600), format_count(1_234_000)
+    ('999 ', '1 M', '1.23 M')
     """
     for prefix in ("", "k", "M", "G"):
-        if abs(count) < 1000:
+        if abs(count) < 999.5:  # three digits of more would be 1e+03
             return f"{count:.3g} {prefix}"
         count /= 1000
     return f"{count:.3g} T"

@@ -49,9 +49,8 @@ _SCRATCH_SHARE = 0.6
 _PRODUCT_CYCLES = {1: 20.0, 3: 20.0, 6: 42.0}
 # Bringing a tile of weights to the L1 cache, for all blocks that use it there.
 _TILE_LOAD_CYCLES = 24.0
-# Splitting 32 elements and storing the pieces; storing the zeros around an image.
+# Splitting 32 elements and storing the pieces.
 _SPLIT_CYCLES = {1: 5.0, 2: 11.0, 3: 18.0}
-_ZERO_CYCLES = 1.5
 # Adding a vector of a pass to its total.
 _ADD_CYCLES = 1.5
 # Finishing and storing a vector of the result; fixed cost of a block, of a chunk.
