@@ -257,8 +257,8 @@ def module_command(module: str) -> tuple[list[str], dict[str, str]]:
 
     The working directory must not decide which modules it imports.
     """
-    package_root = str(Path(__file__).resolve().parents[1])
-    search_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH", ""))))
+    holds_package = str(Path(__file__).resolve().parents[2])
+    search_path = os.pathsep.join(filter(None, (holds_package, os.environ.get("PYTHONPATH", ""))))
     return ["-m", module], {**os.environ, "PYTHONPATH": search_path, "PYTHONSAFEPATH": "1"}
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import tilewright
 from tilewright.system import worker_process
-from tilewright.system.worker_process import WorkerDied, WorkerProcess
+from tilewright.system.worker_process import WorkerDied, WorkerProcess, module_command
 
 ANSWERS = """
 import os, sys, time
@@ -146,6 +146,21 @@ def _stat(process: int, place: int = 0) -> str:
     except (FileNotFoundError, ProcessLookupError):
         return ""
     return text.rpartition(")")[2].split()[place]
+
+
+def test_processes_of_the_package_find_it_and_do_not_take_its_modules_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    command, environment = module_command("tilewright.version")
+    root = Path(tilewright.__file__).resolve().parent
+    assert command == ["-m", "tilewright.version"]
+    assert environment["PYTHONPATH"].split(os.pathsep) == [str(root.parent), "elsewhere"]
+    found = "import tilewright, importlib.util as u; print(tilewright.__file__, u.find_spec('registry'))"
+    process = subprocess.run(
+        [sys.executable, "-S", "-c", found], env=environment, capture_output=True, text=True, check=True
+    )
+    assert process.stdout.split() == [tilewright.__file__, "None"]
 
 
 def test_every_process_of_the_package_ends_with_its_parent() -> None:
