@@ -21,11 +21,13 @@ import numpy as np
 
 from tilewright.errors import InternalError
 from tilewright.fields import decoded
+from tilewright.hardware.machine import Machine
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.joint.launched.content import Content, Kernel, Numbered
-from tilewright.joint.launched.pricer import LaunchedPricer, Machine
+from tilewright.joint.launched.pricer import LaunchedPricer
+from tilewright.joint.launched.pricer import Machine as PricedMachine
 from tilewright.mapping.sweep.crews import crew_of
 from tilewright.mapping.sweep.journal import Journal
 from tilewright.mapping.sweep.workers import answers
@@ -57,11 +59,11 @@ class PriceSettings:
     journal: Path | None = None
 
 
-def machine_of(backend: Backend, options: Options) -> Machine:
+def machine_of(backend: Backend, options: Options) -> PricedMachine:
     """What blocks of a graph are priced by."""
     parts = backend.launched_parts
     assert parts is not None, "plans cost the sum of their blocks"
-    return Machine(
+    return PricedMachine(
         cost=backend.costs,
         price=parts.price,
         objective=options.objective,
@@ -84,7 +86,7 @@ def price_ahead(
         NoWorker: none can be had.
         UsageError: the journal is none.
     """
-    asked = {"target": options.target, "hint": options.hint, "accuracy": options.accuracy}
+    asked = _asked(options)
     texts: dict[str, str] = {}
     blocks: dict[str, Content] = {}
     for content in pricer.unknown(contents):
@@ -110,6 +112,16 @@ def price_ahead(
                 checkpoint()
     for key in sorted(found):
         pricer.know(blocks[key], found[key])
+
+
+def _asked(options: Options) -> dict[str, Any]:
+    """What every block is priced for. The machine is described whole: its file may change or be elsewhere."""
+    return {
+        "target": options.target,
+        "machine": find_target(options.target).machine.model_dump_json(exclude_defaults=True),
+        "hint": options.hint,
+        "accuracy": options.accuracy,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +185,8 @@ def answer(task: str) -> str:
 def _priced(document: dict[str, Any]) -> float:
     graph = _graph_of(document["graph"])
     options = Options(**{name: document[name] for name in ("target", "hint", "accuracy")})
-    backend = find_target(options.target).backend(graph, options)
+    machine = Machine.model_validate_json(document["machine"])
+    backend = find_target(options.target, machine).backend(graph, options)
     kernels = tuple(
         Kernel(kernel.layers, split_of(kernel.cuts, keeps_rows=kernel.keeps_rows))
         for kernel in decoded(tuple[_Kernel, ...], document["kernels"])

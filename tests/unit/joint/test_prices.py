@@ -13,6 +13,7 @@ from tests.unit.joint.test_launched import GRAPHS, RECIPES, planner_of, pricer_o
 
 from tilewright import joint_prices
 from tilewright.compiler import plan_optimised
+from tilewright.hardware.presets import preset_text
 from tilewright.joint.launched.content import Content, Numbered
 from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.joint_prices import PriceSettings, price_ahead
@@ -39,10 +40,23 @@ def blocks(name: str) -> tuple[Numbered, list[Content]]:
 def test_a_task_gives_the_price_of_its_block(name: str) -> None:
     numbered, contents = blocks(name)
     pricer = pricer_of(planner_of(numbered.graph, MACHINE), numbered)
-    asked = {"target": MACHINE, "hint": "latency", "accuracy": Options().accuracy}
+    asked = joint_prices._asked(Options(target=MACHINE))
     for content in pricer.unknown(contents):
         text = joint_prices._task(numbered, content, asked)
         assert joint_prices._cost_of(joint_prices.answer(text)) == pricer.cost(content)
+
+
+def test_a_machine_whose_file_changes_is_asked_anew(tmp_path: Path) -> None:
+    path, text = tmp_path / "v100.yaml", preset_text(MACHINE)
+    numbered, contents = blocks("chain")
+    options = Options(target=str(path))
+    tasks = []
+    for launch in ("5 us", "7 us"):
+        path.write_text(text.replace("kernel_launch_ns: 5 us", f"kernel_launch_ns: {launch}"))
+        tasks.append(joint_prices._task(numbered, contents[0], joint_prices._asked(options)))
+    path.unlink()
+    five, seven = (joint_prices._cost_of(joint_prices.answer(task)) for task in tasks)
+    assert seven == pytest.approx(five + 2000)
 
 
 def test_a_task_that_cannot_be_answered_says_why() -> None:
