@@ -23,7 +23,7 @@ def map_(
     flags: Flags[MapRequest],
     work: list[str] = typer.Argument(
         None,
-        metavar="[LAYER]...",
+        metavar="LAYER",
         help="Layers: R_P_C_K_stride such as 3_14_256_256_1, dims such as K=64,C=3,P=112,Q=112,R=7,S=7; a "
         "model such as net.onnx, or a node of it as net.onnx:NODE; a Timeloop problem such as layer.yaml.",
     ),
