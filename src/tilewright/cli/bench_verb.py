@@ -20,7 +20,7 @@ def register(app: typer.Typer, panel: str) -> None:
 def bench(
     flags: CompileFlags,
     models: list[Path] = typer.Argument(
-        metavar="A [B]...", help="ONNX models or artifacts; the first is compared with each of the others."
+        metavar="MODEL", help="ONNX models or artifacts; the first is compared with each of the others."
     ),
     versus: str = typer.Option(
         "", "--vs", help="Engines to compare with: onnxruntime,openvino.", rich_help_panel="How to measure"

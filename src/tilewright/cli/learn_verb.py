@@ -17,9 +17,7 @@ def register(app: typer.Typer, panel: str) -> None:
 
 
 def learn(
-    models: list[Path] = typer.Argument(
-        metavar="MODEL...", help="ONNX files whose kernels are learned from."
-    ),
+    models: list[Path] = typer.Argument(metavar="MODEL", help="ONNX files whose kernels are learned from."),
     output: Path = typer.Option(..., "--output", "-o", help="Write the cost model here, as JSON."),
     target: str = flag("target"),
     samples: Path | None = typer.Option(

@@ -61,6 +61,13 @@ def test_every_verb_has_an_example_json_and_the_flags_of_manner(name: str, comma
     assert flags_of(command) >= EVERYWHERE | {"--json"}
 
 
+def test_arguments_of_any_number_have_their_dots_once() -> None:
+    usages = [piece for _, c in LEAVES for piece in c.collect_usage_pieces(c.context_class(c))]
+    many = [piece for piece in usages if "..." in piece]
+    assert "[LAYER]..." in many
+    assert all(piece.count("...") == 1 for piece in many), many
+
+
 @pytest.mark.parametrize("verb", COMPILING)
 def test_verbs_that_compile_take_every_flag_of_a_compilation(verb: str) -> None:
     wanted = {flag for f in COMPILE_FLAGS for flag in f.metadata["flags"]}
