@@ -217,7 +217,7 @@ FORKED_WHILE_A_VALIDATOR_IS_MADE = """
 
 
 @needs_fork
-def test_a_child_makes_validators_whoever_made_one_when_it_was_forked() -> None:
+def test_a_forked_child_makes_validators_that_another_thread_had_begun() -> None:
     ended = in_process(FORKED_WHILE_A_VALIDATOR_IS_MADE)
     assert (ended.stdout, ended.stderr) == ("0\n", "")
 
