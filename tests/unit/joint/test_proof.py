@@ -35,6 +35,7 @@ from tilewright.joint_plan import _with_bounds
 from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Bound, Budget, Quality, Status
 from tilewright.planning.portfolio import Best, Recipe
+from tilewright.progress import SearchEnded
 from tilewright.schedule.base import Group, Instance, Stage
 from tilewright.schedule.space import SCHEDULES
 
@@ -98,19 +99,26 @@ class Case:
         laned = Moves(self.pricer, 4).laned(kernel, Budget(UNLIMITED).start())
         return [kernel] if laned is None else [kernel, laned]
 
-    def proof(self, *, most_asked: float = inf) -> Proof:
+    def proof(self, *, most_asked: float = inf, is_interrupted: bool = False) -> Proof:
         layers = [Content.of_kernel([layer]) for layer in self.moves.layers]
         cost = sum(map(self.pricer.cost, layers))
         for content in layers:
             self.pricer.add(content)
         asked = itertools.count()
+
+        def is_due() -> bool:
+            is_last = next(asked) >= most_asked
+            if is_last and is_interrupted:
+                raise SearchEnded
+            return is_last
+
         found = prove(
             self.pricer,
             self.moves,
             tuple(layers),
             cost,
             Budget(UNLIMITED).start(),
-            lambda: next(asked) >= most_asked,
+            is_due,
             lambda contents, cost: None,
         )
         assert found is not None
@@ -263,3 +271,12 @@ def test_a_bound_above_the_plan_is_no_bound_or_our_mistake(share: float) -> None
     else:
         with pytest.raises(InternalError, match="is above a cost"):
             _with_bounds(best, wrong, case.pricer, recipe)
+
+
+def test_an_interrupted_proof_keeps_its_bound() -> None:
+    ended, interrupted = (
+        Case("fork", "v100").proof(most_asked=2, is_interrupted=is_interrupted)
+        for is_interrupted in (False, True)
+    )
+    assert 0 < interrupted.bound.value == ended.bound.value < interrupted.cost
+    assert not interrupted.is_closed

@@ -131,18 +131,10 @@ class _Proving:
 
     def run(self) -> Proof:
         self._list()
-        is_closed = False
-        while True:
-            checkpoint()
-            ahead, via = self._from_start(self.values)
-            self.bound = max(self.bound, min(float(ahead[-1]), self.cost))
-            if self.bound >= self.cost * (1 - _ROUNDING):
-                is_closed = True
-                break
-            path = self._path(via)
-            if not self._price_near(path, ahead):
-                break
-            self._take_better()
+        # What is known by the time that the search ends, be it by an interrupt, bounds the space.
+        with self.meter.ending_early():
+            self._search()
+        is_closed = self.bound >= self.cost * (1 - _ROUNDING)
         ahead, _ = self._from_start(self.values)
         if is_closed:
             self.bound = self.cost
@@ -160,6 +152,19 @@ class _Proving:
             self.graph,
             {self.graph.nodes_of(i): float(v) for i, v in zip(self.space.ideals, ahead, strict=True)},
         )
+
+    def _search(self) -> None:
+        """Price what shortest paths need, until one is priced from end to end or the budget ends."""
+        while True:
+            checkpoint()
+            ahead, via = self._from_start(self.values)
+            # Where all cheaper paths are gone, none is left.
+            self.bound = max(self.bound, min(float(ahead[-1]), self.cost))
+            if self.bound >= self.cost * (1 - _ROUNDING):
+                return
+            if not self._price_near(self._path(via), ahead):
+                return
+            self._take_better()
 
     def _declared_bound(self) -> Bound:
         most, num_layers = self.space.most_layers, len(self.graph.members)
