@@ -1,0 +1,1 @@
+"""GPUs: kernels as LLVM IR that becomes PTX, a model as one graph of kernel nodes."""
