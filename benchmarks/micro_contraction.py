@@ -21,14 +21,14 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.registry import describe
-from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import vec
 from tilewright.targets.cpu.isa import Isa, host_isa
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.template import Context, lower_with
+from tilewright.targets.llvm.codegen import JitLibrary, compile_object
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import vec
 from tilewright.testing.kernel_runner import KernelRunner
 
 Array = np.ndarray[Any, Any]

@@ -22,12 +22,12 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Nests, Operand, operands_of
 from tilewright.ir.ops.registry import describe
-from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import PTR, Int, Val
 from tilewright.targets.cpu.isa import host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Kernel, Layout, Layouts
 from tilewright.targets.cpu.loopnest import loop_choices, lower_nests
+from tilewright.targets.llvm.codegen import JitLibrary, compile_object
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import PTR, Int, Val
 from tilewright.tuning import Choice
 
 Array = np.ndarray[Any, Any]

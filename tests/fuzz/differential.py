@@ -28,7 +28,6 @@ from tilewright.passes import run_passes
 from tilewright.planning import Budget, Limits
 from tilewright.program import Program
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
-from tilewright.targets.cpu.emit.codegen import JitLibrary
 from tilewright.targets.cpu.image.code import CpuCode, main_steps
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.kernel import REPORT_BYTES
@@ -53,6 +52,7 @@ from tilewright.targets.cpu.runtime.main_code import (
 )
 from tilewright.targets.cpu.runtime.pool import AlignedBuffer
 from tilewright.targets.cpu.target import CpuTarget
+from tilewright.targets.llvm.codegen import JitLibrary
 
 Array = np.ndarray[Any, Any]
 _GARBAGE = 0xFF  # as floats NaN, as integers -1 or the largest

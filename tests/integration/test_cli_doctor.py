@@ -12,8 +12,8 @@ from tests.support.models import small_net
 
 import tilewright as tw
 from tilewright.api import doctor as checks
-from tilewright.targets.cpu.emit.cache import ObjectCache
 from tilewright.targets.cpu.runtime.executable import CpuExecutable
+from tilewright.targets.llvm.cache import ObjectCache
 from tilewright.testing.other_processor import on_processor
 from tilewright.testing.processors import machine_as, processors_here
 

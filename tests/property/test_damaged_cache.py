@@ -12,7 +12,7 @@ import pytest
 from tests.support.models import small_net
 
 import tilewright as tw
-from tilewright.targets.cpu.emit.cache import ObjectCache
+from tilewright.targets.llvm.cache import ObjectCache
 from tilewright.tuning import TuningDatabase
 
 MODEL = tw.load(small_net(channels=24, size=12))

@@ -11,7 +11,6 @@ import numpy as np
 
 from tilewright.ir.nest import Nest, Operand, operands_of
 from tilewright.ir.nest_interpreter import run_nests
-from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     REPORT_BYTES,
@@ -23,6 +22,7 @@ from tilewright.targets.cpu.kernel import (
     reports_operand,
 )
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.llvm.codegen import JitLibrary, compile_object
 from tilewright.tuning import Choice
 
 Array = np.ndarray[Any, Any]

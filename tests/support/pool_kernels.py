@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from tilewright.targets.cpu.emit.codegen import compile_object
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.runtime.executor import Executor, HostCallback
 from tilewright.targets.cpu.runtime.main_code import MainStep, build_main, link_main
+from tilewright.targets.llvm.codegen import compile_object
 
 # counts[chunk] += 1, atomically: a chunk that two threads run at the same instant still counts twice.
 COUNT = """

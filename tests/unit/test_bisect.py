@@ -19,7 +19,7 @@ from tilewright.frontend.onnx.excerpt import Excerpts
 from tilewright.ir.interpret import run_graph
 from tilewright.report import comparison
 from tilewright.report.comparison import TensorDifference
-from tilewright.targets.cpu.emit import exprgen
+from tilewright.targets.llvm import exprgen
 
 DEPTH = 9
 FAULTY = 5

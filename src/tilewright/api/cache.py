@@ -11,7 +11,7 @@ from tilewright.api.kept import damaged_kept, kept_sizes, prune_kept
 from tilewright.errors import UsageError
 from tilewright.private_files import PrivateFolder, cache_place, hazards_of, verified_records
 from tilewright.results import Result, Table, about
-from tilewright.targets.cpu.emit.cache import CacheEntry, ObjectCache
+from tilewright.targets.llvm.cache import CacheEntry, ObjectCache
 from tilewright.text.formatting import format_age, format_bytes, format_ms
 from tilewright.tuning import TuningDatabase
 from tilewright.tuning.contents import TuningContents, Unwanted

@@ -179,7 +179,7 @@ def _cache(folder: Path | None) -> list[Check]:
     import os
 
     from tilewright.private_files import cache_place
-    from tilewright.targets.cpu.emit.cache import DEFAULT_MAX_BYTES, ObjectCache
+    from tilewright.targets.llvm.cache import DEFAULT_MAX_BYTES, ObjectCache
 
     directory = folder or cache_place()
     if directory is None:

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 
 from tilewright.embed.marks import OBJECT_MARK
 from tilewright.errors import InternalError
-from tilewright.targets.cpu.emit.codegen import prepared_module
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import I64, PTR, Int, Type, Val, vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import REPORT_BYTES, Kernel
 from tilewright.targets.cpu.runtime.main_code import FIRST_CALLER_BASE, MainCode
@@ -20,6 +17,9 @@ from tilewright.targets.cpu.runtime.stage_ir import (
     NUM_LAUNCHES_WORD,
     STAGE_EXPORT,
 )
+from tilewright.targets.llvm.codegen import prepared_module
+from tilewright.targets.llvm.emitter import Emitter, Param
+from tilewright.targets.llvm.values import I64, PTR, Int, Type, Val, vec
 
 ALIGNMENT_BYTES = 64
 # What the function returns.

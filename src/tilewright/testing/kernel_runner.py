@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.nest import Operand
-from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import ROWS, Kernel, Layouts, OperandKey, Packed
+from tilewright.targets.llvm.codegen import JitLibrary, compile_object
 from tilewright.testing.guarded import guarded
 
 Array = np.ndarray[Any, Any]

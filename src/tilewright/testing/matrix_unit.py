@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilewright.targets.cpu.emit import codegen
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_of
+from tilewright.targets.llvm import codegen
 from tilewright.testing.features import MATRIX_FEATURES
 from tilewright.testing.processors import machine_as
 

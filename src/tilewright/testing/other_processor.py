@@ -53,7 +53,7 @@ def change_registers() -> None:
 
 def change_code() -> None:
     """What is generated; a process that generates nothing imports nothing more."""
-    from tilewright.targets.cpu.emit import codegen
+    from tilewright.targets.llvm import codegen
 
     prepared = codegen.prepared_module
 

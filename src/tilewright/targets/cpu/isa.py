@@ -20,7 +20,7 @@ from tilewright.hardware.instruction_sets import (
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.processor import narrowed, promised_machine
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.values import ELEMENT_BYTES
+from tilewright.targets.llvm.values import ELEMENT_BYTES
 
 # First caches find a line by the bits within a page, which are the same before and after translation.
 L1_WAY_BYTES = 4096

@@ -13,7 +13,7 @@ same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,47 +21,12 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Nest, Operand
 from tilewright.targets.cpu.arrangements import Arrangement
 from tilewright.targets.cpu.runtime.main_code import REPORT_BYTES as REPORT_BYTES
+from tilewright.targets.llvm.layout import Declined as Declined
+from tilewright.targets.llvm.layout import IndexCheck as IndexCheck
+from tilewright.targets.llvm.layout import Layout as Layout
+from tilewright.targets.llvm.layout import Layouts as Layouts
+from tilewright.targets.llvm.layout import OperandKey as OperandKey
 from tilewright.tuning import Choice
-
-OperandKey = tuple[str, int]  # Operand.key: (kind, position)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How a tensor lies in memory: its axes from outermost to innermost, dense unless `steps` says otherwise.
-
-    `steps` are the elements between neighbours along each axis of a tensor that is a window of another.
-
-    >>> Layout((0, 2, 3, 1)).strides((1, 8, 5, 5))  # NCHW stored as NHWC
-    (200, 1, 40, 8)
-    """
-
-    order: tuple[int, ...]
-    steps: tuple[int, ...] | None = None
-
-    @classmethod
-    def row_major(cls, rank: int) -> Layout:
-        """The layout of the logical shape itself."""
-        return cls(tuple(range(rank)))
-
-    @property
-    def is_row_major(self) -> bool:
-        """Whether elements lie in logical order. Accesses with a `view` need this."""
-        return self.steps is None and self.order == tuple(range(len(self.order)))
-
-    def strides(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """Elements between neighbours along each logical axis."""
-        if self.steps is not None:
-            return self.steps
-        strides = [0] * len(shape)
-        step = 1
-        for axis in reversed(self.order):
-            strides[axis] = step
-            step *= shape[axis]
-        return tuple(strides)
-
-
-Layouts = Mapping[OperandKey, Layout]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,15 +36,6 @@ class Packed:
     source: Operand
     arrangement: Arrangement
     size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class IndexCheck:
-    """Indices that are data along one axis of what a node of the group reads or writes."""
-
-    node: int
-    axis: int
-    extent: int
 
 
 # The kind of operand where a kernel notes, for each of its checks, the smallest and the largest index that
@@ -153,13 +109,6 @@ class Kernel:
         for part in self.parts:
             yield from part.all_kernels()
         yield self
-
-
-@dataclass(frozen=True, slots=True)
-class Declined:
-    """A generator's refusal, with the reason that `explain` prints."""
-
-    reason: str
 
 
 # Sums of more steps are cut into blocks of about so many, whose totals are added up: the error of one chain

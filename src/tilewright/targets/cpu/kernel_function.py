@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import I64, PTR, Val
 from tilewright.targets.cpu.kernel import IndexCheck, Kernel, KernelArg, rows_operand
+from tilewright.targets.llvm.emitter import Emitter, Param
+from tilewright.targets.llvm.values import I64, PTR, Val
 
 SYMBOL_PLACEHOLDER = "@TW_KERNEL_SYMBOL"
 

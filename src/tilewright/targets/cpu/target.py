@@ -45,8 +45,6 @@ from tilewright.targets import base
 from tilewright.targets.base import Improved, MakeProgram, PlainBackend, Support, require_supported
 from tilewright.targets.cpu.costs.energies import CpuEnergyCosts
 from tilewright.targets.cpu.costs.model import CpuCosts
-from tilewright.targets.cpu.emit.cache import ObjectCache
-from tilewright.targets.cpu.emit.codegen import CompileJob, compile_objects
 from tilewright.targets.cpu.forms import choose_forms
 from tilewright.targets.cpu.image.code import CpuCode, PlacedModel, main_steps, passthrough
 from tilewright.targets.cpu.image.image import CpuImage
@@ -73,6 +71,8 @@ from tilewright.targets.cpu.tune.context import context_on
 from tilewright.targets.cpu.tune.race import race
 from tilewright.targets.cpu.tune.stage_costs import CpuStageBench
 from tilewright.targets.cpu.tune.tune import tune
+from tilewright.targets.llvm.cache import ObjectCache
+from tilewright.targets.llvm.codegen import CompileJob, compile_objects
 from tilewright.targets.validate import require_valid_program
 from tilewright.tuning.search import is_faster
 

@@ -13,7 +13,7 @@ from types import ModuleType
 _CHANGES = {
     "llvmlite.binding": "change_features",
     "tilewright.hardware.probe": "change_registers",
-    "tilewright.targets.cpu.emit.codegen": "change_code",
+    "tilewright.targets.llvm.codegen": "change_code",
 }
 """By module, what is called once it is imported."""
 

@@ -18,11 +18,11 @@ from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.targets.cpu.attention import attention_run, lower_attention
-from tilewright.targets.cpu.emit.codegen import emit_assembly
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
+from tilewright.targets.llvm.codegen import emit_assembly
 from tilewright.testing.kernel_runner import KernelRunner
 
 F32 = DType.FLOAT32

@@ -11,9 +11,6 @@ from tilewright.hardware.machine import Instructions, Level, Machine
 from tilewright.hardware.machine_file import machine_text, parse_machine
 from tilewright.hardware.presets import load_preset
 from tilewright.hardware.processor import vector_unit
-from tilewright.targets.cpu.emit.codegen import compile_object
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import PTR, vec
 from tilewright.targets.cpu.isa import (
     ISA_NAMES,
     CacheSizes,
@@ -22,6 +19,9 @@ from tilewright.targets.cpu.isa import (
     isa_by_name,
     isa_of,
 )
+from tilewright.targets.llvm.codegen import compile_object
+from tilewright.targets.llvm.emitter import Emitter, Param
+from tilewright.targets.llvm.values import PTR, vec
 
 
 def live_registers(rows: int, vectors: int) -> int:

@@ -27,8 +27,8 @@ from tilewright.targets.cpu.isa import Isa, isa_by_name
 from tilewright.targets.cpu.kernel import TARGET_CHUNKS, Declined, Layout
 from tilewright.targets.cpu.loopnest import loop_nest_supports, lower_nests
 from tilewright.targets.cpu.loopnest.plan import plan_nest
-from tilewright.targets.cpu.loopnest.refs import linearise, simplify
 from tilewright.targets.cpu.loopnest.region import single_region
+from tilewright.targets.llvm.refs import linearise, simplify
 
 F = DType.FLOAT32
 ISAS = [isa_by_name(name) for name in ("avx512", "avx2") if isa_by_name(name).runs_on_host]
@@ -523,7 +523,7 @@ def test_an_affine_index_may_name_two_loops(isa: Isa) -> None:
 
 @pytest.mark.parametrize("dtype", [F, DType.FLOAT16, DType.INT8, DType.BOOL], ids=str)
 def test_the_same_nests_compile_for_a_machine_with_short_vectors(dtype: DType) -> None:
-    from tilewright.targets.cpu.emit.codegen import compile_object
+    from tilewright.targets.llvm.codegen import compile_object
 
     neon = isa_by_name("neon")
     source, out = operand("input", 0, 9, 35, dtype=dtype), operand("output", 0, 35, 9, dtype=dtype)

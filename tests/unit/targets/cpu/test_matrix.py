@@ -18,9 +18,6 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.rows import with_row_loops
 from tilewright.targets.cpu.arrangements import split_bfloat16
-from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import PTR, Val, vec
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.product.amx import NUM_TILES
@@ -30,6 +27,9 @@ from tilewright.targets.cpu.product.matrix.generate import generate_matrix
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, choose_plan, chosen_plan
 from tilewright.targets.cpu.product.matrix.tiles import PRODUCTS, Block, multiply, num_pieces, split
 from tilewright.targets.cpu.template import Context, lower_with
+from tilewright.targets.llvm.codegen import JitLibrary, compile_object
+from tilewright.targets.llvm.emitter import Emitter, Param
+from tilewright.targets.llvm.values import PTR, Val, vec
 from tilewright.testing.guarded import guarded
 from tilewright.testing.kernel_runner import KernelRunner
 from tilewright.testing.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit

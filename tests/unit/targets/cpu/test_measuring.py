@@ -13,12 +13,12 @@ import tilewright as tw
 from tilewright.compiler import plan
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
-from tilewright.targets.cpu.emit.codegen import compile_object
 from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.tune.base import random_feed
 from tilewright.targets.cpu.tune.measuring import measuring_pool, packed
+from tilewright.targets.llvm.codegen import compile_object
 from tilewright.tuning.workers import Effort, Failed, LocalMeasuringPool, Measured, MeasureRequest, PackedCode
 
 EFFORT = Effort(min_rounds=2, max_rounds=2)

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from tests.support.pool_kernels import executor, in_threads
 
-from tilewright.targets.cpu.emit.codegen import emit_assembly
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.runtime import executor as runtime
 from tilewright.targets.cpu.runtime import main_code, pool, pool_ir
 from tilewright.targets.cpu.runtime.main_code import ArgRef, Launch
+from tilewright.targets.llvm.codegen import emit_assembly
 
 ROOT = Path(__file__).parents[4]
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from tilewright.hardware.probe import resolve_threads
-from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object, emit_assembly
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.runtime.pool import AlignedBuffer
 from tilewright.targets.cpu.tune import probes as topology
+from tilewright.targets.llvm.codegen import JitLibrary, compile_object, emit_assembly
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
-from tilewright.targets.cpu.emit.codegen import compile_object
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.product.contraction import CONTRACTION
@@ -23,6 +22,7 @@ from tilewright.targets.cpu.product.winograd.generate import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.product.winograd.plan import Shape, WinogradPlan, plan_with
 from tilewright.targets.cpu.product.winograd.transform import PAIRS, Transform, winograd_transform
 from tilewright.targets.cpu.template import Context, lower_with
+from tilewright.targets.llvm.codegen import compile_object
 from tilewright.testing.kernel_runner import KernelRunner
 from tilewright.tuning import Choice
 

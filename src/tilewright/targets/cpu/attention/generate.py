@@ -17,16 +17,16 @@ from tilewright.targets.cpu.attention.finish import Finish
 from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, mask_name, part_name
 from tilewright.targets.cpu.attention.pack import Packer
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.exprgen import STORAGE_ELEMENTS, emit_expr
-from tilewright.targets.cpu.emit.values import FLOAT, Int, Type, Val, vec
-from tilewright.targets.cpu.emit.vecmath32 import exp_nonpositive
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Kernel
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
 from tilewright.targets.cpu.product.contraction.lanes import store_lanes
 from tilewright.targets.cpu.product.contraction.tiling import Panels
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.exprgen import STORAGE_ELEMENTS, emit_expr
+from tilewright.targets.llvm.values import FLOAT, Int, Type, Val, vec
+from tilewright.targets.llvm.vecmath32 import exp_nonpositive
 
 TEMPLATE = "attention"
 # Vectors of a row that are straight code; longer rows are loops of a few at a time.

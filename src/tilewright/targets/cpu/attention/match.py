@@ -16,8 +16,8 @@ from tilewright.ir.nest import Access, Affine, Nest, Operand, RowsOf
 from tilewright.ir.ops.reduction import softmax_nests
 from tilewright.records import dataclass
 from tilewright.targets.cpu.addresses import Walk, access_walk
-from tilewright.targets.cpu.emit.exprgen import STORAGE_ELEMENTS, unsupported_function
 from tilewright.targets.cpu.kernel import Declined, Layouts
+from tilewright.targets.llvm.exprgen import STORAGE_ELEMENTS, unsupported_function
 
 NUM_NESTS = 6
 """Nests of an attention."""

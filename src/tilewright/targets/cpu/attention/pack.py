@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import FLOAT, Int, Val, vec
 from tilewright.targets.cpu.loopnest.transpose import transpose
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes
 from tilewright.targets.cpu.product.contraction.tiling import Panels
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import FLOAT, Int, Val, vec
 
 # Fewer keys than this in the last vector are moved one by one: turning takes as long as for a whole vector.
 _MIN_TURNED = 4

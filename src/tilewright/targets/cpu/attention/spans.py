@@ -24,14 +24,14 @@ from tilewright.targets.cpu.attention.generate import (
 )
 from tilewright.targets.cpu.attention.match import CHANNEL, AttentionProblem, Walked
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.exprgen import emit_expr
-from tilewright.targets.cpu.emit.values import FLOAT, Int, Val, vec
-from tilewright.targets.cpu.emit.vecmath32 import exp_nonpositive
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product.contraction.lanes import store_lanes
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.exprgen import emit_expr
+from tilewright.targets.llvm.values import FLOAT, Int, Val, vec
+from tilewright.targets.llvm.vecmath32 import exp_nonpositive
 
 # Elements before the weighted sums of a query and span: its largest score, the sum of its weights, and what
 # keeps vectors whole.

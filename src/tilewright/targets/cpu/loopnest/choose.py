@@ -28,8 +28,8 @@ from tilewright.targets.cpu.loopnest.plan import (
     row_loops,
     vector_loops,
 )
-from tilewright.targets.cpu.loopnest.refs import LinearNest, linearise, simplify
 from tilewright.targets.cpu.loopnest.region import can_block, nest_operations, num_places, single_region
+from tilewright.targets.llvm.refs import LinearNest, linearise, simplify
 from tilewright.tuning import Choice
 
 TEMPLATE: Final = "loop-nest"

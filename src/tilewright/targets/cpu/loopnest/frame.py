@@ -13,8 +13,9 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, fold
 from tilewright.ir.nest import Affine
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.exprgen import (
+from tilewright.targets.cpu.kernel import REPORT_BYTES, IndexCheck
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.exprgen import (
     Divisor,
     compute_type,
     convert,
@@ -23,9 +24,8 @@ from tilewright.targets.cpu.emit.exprgen import (
     storage_type,
     to_storage,
 )
-from tilewright.targets.cpu.emit.values import I64, PTR, Int, Type, Val, vec, vector_literal
-from tilewright.targets.cpu.kernel import REPORT_BYTES, IndexCheck
-from tilewright.targets.cpu.loopnest.refs import DataTerm, Guard, LinearNest, Ref, TableTerm
+from tilewright.targets.llvm.refs import DataTerm, Guard, LinearNest, Ref, TableTerm
+from tilewright.targets.llvm.values import I64, PTR, Int, Type, Val, vec, vector_literal
 
 # Tables are stored with this many entries more, so that vectors of them may be read at their end.
 _TABLE_PADDING = 64

@@ -13,12 +13,12 @@ from dataclasses import replace
 from tilewright.ir.nest import Access, Affine, Lookup, Nest
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.exprgen import storage_type
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey, choose_num_chunks
 from tilewright.targets.cpu.loopnest.plan import NOTHING_CHOSEN, Chosen, lanes_for
-from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref, linearise, map_refs, simplify, split_dim
 from tilewright.targets.cpu.loopnest.region import Region, Split, nest_operations
+from tilewright.targets.llvm.exprgen import storage_type
+from tilewright.targets.llvm.refs import LinearNest, Ref, linearise, map_refs, simplify, split_dim
 
 # Slices of temporaries larger than this leave the core's caches: then nests run as kernels of their own.
 _MAX_SCRATCH_BYTES = 512 * 1024

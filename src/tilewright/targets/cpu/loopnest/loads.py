@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.targets.cpu.emit.exprgen import from_storage, storage_type, stored_literal
-from tilewright.targets.cpu.emit.values import I32, I64, PTR, Type, Val, vec, vector_literal
 from tilewright.targets.cpu.loopnest.frame import Frame, LookedAt
-from tilewright.targets.cpu.loopnest.refs import Guard, Ref, TableTerm
+from tilewright.targets.llvm.exprgen import from_storage, storage_type, stored_literal
+from tilewright.targets.llvm.refs import Guard, Ref, TableTerm
+from tilewright.targets.llvm.values import I32, I64, PTR, Type, Val, vec, vector_literal
 
 # Strides up to which whole vectors are loaded and thinned out instead of gathering lane by lane.
 MAX_THINNED_STRIDE = 4

@@ -7,11 +7,11 @@ from dataclasses import replace
 from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Read, fold
 from tilewright.ir.nest import Dim
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.exprgen import COMPUTE_ELEMENTS, storage_type
-from tilewright.targets.cpu.emit.values import vec
 from tilewright.targets.cpu.isa import L1_WAY_BYTES, Isa
 from tilewright.targets.cpu.loopnest.loads import MAX_THINNED_STRIDE
-from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref
+from tilewright.targets.llvm.exprgen import COMPUTE_ELEMENTS, storage_type
+from tilewright.targets.llvm.refs import LinearNest, Ref
+from tilewright.targets.llvm.values import vec
 
 # Bodies emitted straight in one reduction step of a tile: enough to amortise the loop, few enough to decode.
 MAX_STRAIGHT_BODIES = 96

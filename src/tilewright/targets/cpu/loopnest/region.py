@@ -12,9 +12,6 @@ from tilewright.arrays import distinct
 from tilewright.ir.expr import FUNCTIONS, Call, Expr, Read, reads_of, substitute
 from tilewright.ir.nest import Dim, Nest, Operand, RowsOf
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.exprgen import storage_type
-from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     REPORTS,
@@ -28,8 +25,11 @@ from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.loopnest.frame import Frame, Reports
 from tilewright.targets.cpu.loopnest.loads import load_read
 from tilewright.targets.cpu.loopnest.plan import NOTHING_CHOSEN, Chosen, LoopNestPlan, plan_nest, slides
-from tilewright.targets.cpu.loopnest.refs import LinearNest, Ref, block_name, split_dim
 from tilewright.targets.cpu.loopnest.tiles import NestEmitter
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.exprgen import storage_type
+from tilewright.targets.llvm.refs import LinearNest, Ref, block_name, split_dim
+from tilewright.targets.llvm.values import Int, Val
 
 # Items per chunk at which chunks are balanced well enough, and loops may stay inside an item.
 _ITEMS_PER_CHUNK = 4

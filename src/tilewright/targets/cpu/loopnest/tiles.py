@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt, prod
 
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.exprgen import accumulate, combine_values, compute_type, neutral_value
-from tilewright.targets.cpu.emit.values import I1, Int, Val, vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
 from tilewright.targets.cpu.loopnest.frame import Frame
 from tilewright.targets.cpu.loopnest.plan import LoopNestPlan, lanes_for
-from tilewright.targets.cpu.loopnest.refs import Guard, LinearNest, fill_is_neutral
 from tilewright.targets.cpu.loopnest.transpose import emit_transposed
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.exprgen import accumulate, combine_values, compute_type, neutral_value
+from tilewright.targets.llvm.refs import Guard, LinearNest, fill_is_neutral
+from tilewright.targets.llvm.values import I1, Int, Val, vec
 
 Emit = Callable[[Frame], None]
 # More tiles than this that are partly padding are emitted as loops with masks.
@@ -482,7 +482,7 @@ def _crossing(start: int, step: int, bound: int) -> int | None:
 
 def _narrowest_stored(nest: LinearNest) -> str:
     """The memory element type for which partial vectors are hardest."""
-    from tilewright.targets.cpu.emit.exprgen import storage_type
+    from tilewright.targets.llvm.exprgen import storage_type
 
     types = [storage_type(r.operand.dtype) for r in nest.all_refs()]
     return min(types, key=lambda t: t.element_bytes).element

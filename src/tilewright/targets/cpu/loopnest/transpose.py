@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.loopnest.frame import Frame
 from tilewright.targets.cpu.loopnest.loads import MAX_THINNED_STRIDE
 from tilewright.targets.cpu.loopnest.plan import LoopNestPlan
-from tilewright.targets.cpu.loopnest.refs import Ref
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.refs import Ref
+from tilewright.targets.llvm.values import Int, Val
 
 
 def emit_transposed(frame: Frame, plan: LoopNestPlan) -> None:

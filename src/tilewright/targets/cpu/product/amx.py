@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int, Val, vec, vector_literal
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Int, Val, vec, vector_literal
 
 NUM_TILES = 8
 TILE_ROWS = 16

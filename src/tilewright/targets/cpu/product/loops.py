@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from tilewright.ir.nest import RowsOf
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Int
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,10 @@ from tilewright.targets.cpu.arrangements import (
     SignedBytes,
     window,
 )
-from tilewright.targets.cpu.emit.values import Val
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
 from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem
 from tilewright.targets.cpu.recurrent.tiling import Tiling
+from tilewright.targets.llvm.values import Val
 
 
 def arguments_of(problem: StepsProblem, tiling: Tiling) -> list[KernelArg]:

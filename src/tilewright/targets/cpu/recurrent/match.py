@@ -15,8 +15,8 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read
 from tilewright.ir.nest import Access, Affine, Index, Nest, Operand, Stepwise, affine
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.exprgen import unsupported_function
 from tilewright.targets.cpu.kernel import Declined, OperandKey
+from tilewright.targets.llvm.exprgen import unsupported_function
 
 # Each thread that has a share of the units holds all bytes of the state on its stack.
 _MAX_STATE_BYTES = 1 << 18

@@ -11,19 +11,19 @@ from tilewright.ir.expr import Expr
 from tilewright.ir.nest import Access, Affine, Nest, affine
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.exprgen import (
+from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Layout, OperandKey
+from tilewright.targets.cpu.product.contraction.lanes import load_compact
+from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem, before_of
+from tilewright.targets.cpu.recurrent.tiling import Tiling
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.exprgen import (
     combine_values,
     convert,
     emit_expr,
     from_storage,
     storage_type,
 )
-from tilewright.targets.cpu.emit.values import I32, Bool, Int, Val, vec
-from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Layout, OperandKey
-from tilewright.targets.cpu.product.contraction.lanes import load_compact
-from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem, before_of
-from tilewright.targets.cpu.recurrent.tiling import Tiling
+from tilewright.targets.llvm.values import I32, Bool, Int, Val, vec
 
 Made = dict[tuple[OperandKey, int], Val]
 """What a step has made so far: temporaries by their keys and the number of their block."""

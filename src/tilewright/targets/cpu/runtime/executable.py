@@ -14,11 +14,11 @@ from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.codegen import JitLibrary
 from tilewright.targets.cpu.runtime.executor import CheckedIndex, Executor, HostCallback, RunTrace, StepTime
 from tilewright.targets.cpu.runtime.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.runtime.output_memory import OutputMemory
 from tilewright.targets.cpu.runtime.pool import not_enough_memory
+from tilewright.targets.llvm.codegen import JitLibrary
 
 if TYPE_CHECKING:
     from tilewright.targets.runs import HostRunner

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from tilewright.errors import InternalError, ModelClosed, UsageError
 from tilewright.hardware.probe import affinity_cores, resolve_threads
-from tilewright.targets.cpu.emit.codegen import JitLibrary
 from tilewright.targets.cpu.runtime.main_code import REPORT_BYTES, SLOT_BYTES, HostCall, MainCode
 from tilewright.targets.cpu.runtime.pool import (
     AlignedBuffer,
@@ -24,6 +23,7 @@ from tilewright.targets.cpu.runtime.pool import (
     shared_pool,
     ticks_per_ns,
 )
+from tilewright.targets.llvm.codegen import JitLibrary
 
 _RETURN_POLL_S = 0.1
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.errors import InternalError
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
 from tilewright.targets.cpu.runtime.pool import runtime_code
 from tilewright.targets.cpu.runtime.pool_ir import MAX_CHUNKS, tick_counter
 from tilewright.targets.cpu.runtime.stage_ir import STAGE_EXPORT, UNLIMITED, stage_table
+from tilewright.targets.llvm.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
 
 if TYPE_CHECKING:
-    from tilewright.targets.cpu.emit.cache import ObjectCache
+    from tilewright.targets.llvm.cache import ObjectCache
 
 ARENA_BASE = 0
 """Index of the base that the executor provides: the activation arena of the run."""

@@ -25,12 +25,12 @@ from tilewright.errors import BudgetExceeded, UsageError
 from tilewright.hardware.probe import MAX_THREADS, processor_facts
 from tilewright.records import dataclass
 from tilewright.system.forks import ForkSafeLock
-from tilewright.targets.cpu.emit.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
 from tilewright.targets.cpu.runtime import pool_ir
 from tilewright.targets.cpu.runtime.stage_ir import STAGE_EXPORT
+from tilewright.targets.llvm.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
 
 if TYPE_CHECKING:
-    from tilewright.targets.cpu.emit.cache import ObjectCache
+    from tilewright.targets.llvm.cache import ObjectCache
 
 logger = logging.getLogger(__name__)
 

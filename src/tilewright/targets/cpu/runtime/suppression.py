@@ -18,10 +18,10 @@ import numpy as np
 from tilewright.errors import NoGeneratedCode, UsageError
 from tilewright.ir.graph import Node
 from tilewright.ir.ops.suppression import Limits, apart, corners
-from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import FLOAT, I1, I64, PTR, Int, Val, vec
 from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.llvm.codegen import JitLibrary, compile_object
+from tilewright.targets.llvm.emitter import Emitter, Param
+from tilewright.targets.llvm.values import FLOAT, I1, I64, PTR, Int, Val, vec
 
 Array = np.ndarray[Any, Any]
 

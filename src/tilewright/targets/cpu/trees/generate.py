@@ -15,12 +15,12 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Operand
 from tilewright.ir.ops.trees import START
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import I32, I64, Int, Type, Val, vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, choose_num_chunks
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.trees.pack import TREES_AT_ONCE, Tables
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import I32, I64, Int, Type, Val, vec
 
 TEMPLATE = "trees"
 ROWS_AT_ONCE = 8

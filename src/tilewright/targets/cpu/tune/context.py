@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 from tilewright.hardware.probe import cpu_name
 from tilewright.options import Accuracy
-from tilewright.targets.cpu.emit.codegen import toolchain_version
 from tilewright.targets.cpu.isa import ISA_NAMES, Isa, host_isa, isa_by_name
+from tilewright.targets.llvm.codegen import toolchain_version
 from tilewright.tuning.database import FORMAT_VERSION
 from tilewright.tuning.observation import PlanContext
 from tilewright.version import __version__

@@ -15,9 +15,6 @@ from collections.abc import Callable
 
 from tilewright.hardware.probe import resolve_threads
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import I64, PTR, vec
 from tilewright.targets.cpu.isa import Isa, host_isa
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW, TILE_ROWS, configure, release
 from tilewright.targets.cpu.product.matrix.tiles import TILE_COLUMNS, TILE_DEPTH, Block, clear_sums, multiply
@@ -25,6 +22,9 @@ from tilewright.targets.cpu.runtime.executor import Executor
 from tilewright.targets.cpu.runtime.main_code import ArgRef, Launch, build_main, link_main
 from tilewright.targets.cpu.runtime.pool import AlignedBuffer
 from tilewright.targets.cpu.runtime.pool_ir import pause_ir
+from tilewright.targets.llvm.codegen import JitLibrary, compile_object
+from tilewright.targets.llvm.emitter import Emitter, Param
+from tilewright.targets.llvm.values import I64, PTR, vec
 
 _PROBE_S = 0.05
 _NUM_ACCUMULATORS = 12  # covers FMA latency 4 on two ports with room; fits 16 registers

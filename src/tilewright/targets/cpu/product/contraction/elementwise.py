@@ -8,10 +8,10 @@ from functools import partial
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.exprgen import emit_expr
-from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.exprgen import emit_expr
+from tilewright.targets.llvm.values import Int, Val
 
 
 @dataclass(frozen=True, slots=True)

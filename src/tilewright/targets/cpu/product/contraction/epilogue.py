@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.expr import FUNCTIONS, Call, reads_of
-from tilewright.targets.cpu.emit.exprgen import emit_expr
-from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.product.contraction.frame import Frame, Panel, Position
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.product.contraction.plan import KernelPlan
+from tilewright.targets.llvm.exprgen import emit_expr
+from tilewright.targets.llvm.values import Int, Val, vec
 
 # A function of so many operations is a polynomial: a chain in which each waits for the one before.
 _LONG_FUNCTION_FLOP = 12

@@ -7,11 +7,11 @@ from dataclasses import field
 
 from tilewright.ir.expr import Expr
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int, Type, Val
 from tilewright.targets.cpu.product.contraction.elementwise import EpilogueOperands, TileShape, elementwise
 from tilewright.targets.cpu.product.contraction.pack import FactorB
 from tilewright.targets.cpu.product.contraction.plan import KernelPlan
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Int, Type, Val
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,6 @@ from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, substitute
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     BLOCK_STEPS,
@@ -47,6 +45,8 @@ from tilewright.targets.cpu.product.contraction.sums import Sums
 from tilewright.targets.cpu.product.contraction.tiling import RowTile
 from tilewright.targets.cpu.product.loops import StridedLoop, digits
 from tilewright.targets.cpu.template import Context
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Int, Val, vec
 
 # A panel of this size is worth fetching while the one before it is multiplied: weights come from memory
 # that is too slow to keep up with the FMAs (196 x 1152 over 384 sums, weights from the last cache: 210 → 235

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.arrangements import COMPACT_BYTES
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.exprgen import from_storage, storage_type, to_storage
-from tilewright.targets.cpu.emit.values import Val, vec
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.exprgen import from_storage, storage_type, to_storage
+from tilewright.targets.llvm.values import Val, vec
 
 
 def load_lanes(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int
 from tilewright.targets.cpu.product.contraction.tiling import RowTile
 from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Int
 
 
 def row_loop(outer: Sequence[StridedLoop], row: StridedLoop | None) -> StridedLoop | None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.targets.cpu.arrangements import COMPACT_BYTES
-from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
 from tilewright.targets.cpu.product.contraction.frame import Frame, Panel
 from tilewright.targets.cpu.product.contraction.lanes import load_compact, load_lanes
 from tilewright.targets.cpu.product.contraction.match import Spread
 from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.llvm.values import Int, Val
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from itertools import product
 from math import prod
 
-from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.product.contraction.frame import Panel
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes
@@ -19,6 +18,7 @@ from tilewright.targets.cpu.product.integer.dot import dot_of
 from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Position
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
 from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.llvm.values import Int, Val
 
 # Beside the sums live the inputs of one row of the window, as many plus what the window is wider.
 _MAX_ROWS = {32: 8, 16: 4}

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Literal
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Type, Val, vec
 from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Type, Val, vec
 
 _FLIP = -0x7F7F7F80  # 0x80808080: the top bit of each byte
 _EVEN_BYTES = 0x00FF00FF

@@ -9,8 +9,6 @@ from typing import ClassVar
 
 from tilewright.ir.expr import Expr
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, KernelArg
 from tilewright.targets.cpu.kernel_function import kernel_function
@@ -22,6 +20,8 @@ from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels, RowTi
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
 from tilewright.targets.cpu.product.integer.pack import pack_factor
 from tilewright.targets.cpu.product.loops import StridedLoop, digits
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Int, Val, vec
 
 
 @dataclass(frozen=True, slots=True)

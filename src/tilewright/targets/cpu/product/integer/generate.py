@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import prod
 
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
-from tilewright.targets.cpu.emit.values import I32, Int, Val
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.product.contraction.frame import Panel
 from tilewright.targets.cpu.product.contraction.tiling import Tile, split_rows
@@ -14,6 +13,7 @@ from tilewright.targets.cpu.product.integer.dot import dot_of
 from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Position
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
 from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.llvm.values import I32, Int, Val
 
 
 class VectorGenerator(IntegerGenerator):

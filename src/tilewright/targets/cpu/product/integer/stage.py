@@ -13,13 +13,13 @@ from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Affine, Nest
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, Layout, Layouts, choose_num_chunks
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product.loops import WindowLoop, digits
 from tilewright.targets.cpu.template import operand_bytes, overlapped, transfer_cycles
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Int, Val, vec
 
 _FLIP = -128  # the top bit of a byte
 _BYTES_PER_OPERATION = 4

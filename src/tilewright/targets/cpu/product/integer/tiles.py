@@ -12,7 +12,6 @@ from math import prod
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
-from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import TARGET_CHUNKS, choose_num_chunks
 from tilewright.targets.cpu.product import amx
@@ -23,6 +22,7 @@ from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels, RowTi
 from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Position
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
 from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.llvm.values import Int, Val
 
 TILE_COLUMNS = 16
 _ROW_TILES, _COLUMN_TILES = 2, 2

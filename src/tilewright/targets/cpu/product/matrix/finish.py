@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.exprgen import emit_expr
-from tilewright.targets.cpu.emit.values import I64, Int, Val
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.product.loops import WindowLoop
 from tilewright.targets.cpu.product.matrix.frame import Chunk, Columns, Frame
 from tilewright.targets.cpu.product.matrix.tiles import TILE_COLUMNS
+from tilewright.targets.llvm.exprgen import emit_expr
+from tilewright.targets.llvm.values import I64, Int, Val
 
 # Rows finished together: enough to hide latencies, few enough for the registers.
 _FINISH_ROWS = 4

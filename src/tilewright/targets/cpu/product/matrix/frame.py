@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int, Type, Val, vec
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
 from tilewright.targets.cpu.product.loops import WindowLoop, digits
 from tilewright.targets.cpu.product.matrix.match import MatrixProblem
 from tilewright.targets.cpu.product.matrix.plan import Grid, MatrixPlan
 from tilewright.targets.cpu.product.matrix.tiles import TILE_COLUMNS, Block
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Int, Type, Val, vec
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from tilewright.targets.cpu.arrangements import TILE_BYTES, TILE_COLUMNS, MatrixTiles, window
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, Packed
 from tilewright.targets.cpu.kernel_function import kernel_function
@@ -30,6 +28,8 @@ from tilewright.targets.cpu.product.matrix.match import MatrixProblem
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, phases, shift
 from tilewright.targets.cpu.product.matrix.planes import Planes
 from tilewright.targets.cpu.product.matrix.tiles import Block
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Int, Val
 
 _Taps = list[tuple[int, int]]  # phase and positions ahead of each
 

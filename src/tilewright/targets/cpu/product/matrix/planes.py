@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes
 from tilewright.targets.cpu.product.loops import WindowLoop
 from tilewright.targets.cpu.product.matrix import tiles
 from tilewright.targets.cpu.product.matrix.frame import Chunk, Frame
 from tilewright.targets.cpu.product.matrix.tiles import TILE_DEPTH
+from tilewright.targets.llvm.values import Int, Val, vec
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import TILE_BYTES as TILE_BYTES
 from tilewright.targets.cpu.arrangements import TILE_COLUMNS as TILE_COLUMNS
 from tilewright.targets.cpu.arrangements import TILE_DEPTH as TILE_DEPTH
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Int, Val, vec
 from tilewright.targets.cpu.product import amx
 from tilewright.targets.cpu.product.amx import NUM_TILES, TILE_BYTES_PER_ROW, TILE_ROWS
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Int, Val, vec
 
 # Which pieces of A and B are multiplied, by the number of products: a float32 is the sum of its bfloat16
 # pieces up to 2^-8 of it for one, 2^-17 for two, 2^-26 for three; products below that are left out. The

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.exprgen import emit_expr
-from tilewright.targets.cpu.emit.values import Int, Val
 from tilewright.targets.cpu.product.contraction.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.winograd.match import WinogradProblem
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.exprgen import emit_expr
+from tilewright.targets.llvm.values import Int, Val
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,6 @@ import numpy as np
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import NUM_TAPS, WinogradPanels, window
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Bool, Int, Type, Val, vec
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, Packed
 from tilewright.targets.cpu.kernel_function import kernel_function
@@ -38,6 +36,8 @@ from tilewright.targets.cpu.product.winograd.transform import (
     emit_output,
     winograd_transform,
 )
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Bool, Int, Type, Val, vec
 
 _FLOAT_BYTES = 4
 # Longer sums, by tile, are cut into equal blocks whose totals are added up in M: most of the error comes from

@@ -13,8 +13,8 @@ from fractions import Fraction
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import NUM_TAPS
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Val
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Val
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 

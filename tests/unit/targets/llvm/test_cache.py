@@ -18,7 +18,7 @@ import pytest
 
 from tilewright.errors import UsageError
 from tilewright.private_files import HEADER_BYTES, PrivateFolder, default_cache_directory
-from tilewright.targets.cpu.emit.cache import ObjectCache
+from tilewright.targets.llvm.cache import ObjectCache
 
 SOURCE = Path(__file__).parents[4] / "src"
 OVERHEAD_BYTES = HEADER_BYTES
@@ -313,7 +313,7 @@ def test_an_archive_that_is_none_is_one_clear_error(cache: ObjectCache, tmp_path
 
 WORKER = """
 import hashlib, random, sys
-from tilewright.targets.cpu.emit.cache import ObjectCache
+from tilewright.targets.llvm.cache import ObjectCache
 cache, seed = ObjectCache(sys.argv[1], max_bytes=int(sys.argv[2])), int(sys.argv[3])
 rng = random.Random(seed)
 for _ in range(150):

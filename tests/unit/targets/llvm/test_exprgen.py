@@ -11,8 +11,8 @@ from tests.support.loopnest_harness import run_kernels
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Const, Expr, Read, call, cast, evaluate
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
-from tilewright.targets.cpu.emit.exprgen import COMPUTE_ELEMENTS, unsupported_function
 from tilewright.targets.cpu.isa import Isa, isa_by_name
+from tilewright.targets.llvm.exprgen import COMPUTE_ELEMENTS, unsupported_function
 
 ISAS = [isa_by_name(name) for name in ("avx512", "avx2") if isa_by_name(name).runs_on_host]
 FLOATS = (DType.FLOAT32, DType.FLOAT64)

@@ -11,8 +11,8 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Const, Expr
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Val
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Val
 
 # Divisors between this and its inverse neither overflow nor vanish with bytes as quotients.
 _SMALLEST = 2.0**-60

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import (
+from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.llvm.codegen import JitLibrary, compile_object
+from tilewright.targets.llvm.emitter import Emitter, Param
+from tilewright.targets.llvm.values import (
     DOUBLE,
     FLOAT,
     I1,
@@ -29,7 +30,6 @@ from tilewright.targets.cpu.emit.values import (
     vec,
     vector_literal,
 )
-from tilewright.targets.cpu.isa import host_isa
 
 Array = np.ndarray[Any, Any]
 NUMPY = {

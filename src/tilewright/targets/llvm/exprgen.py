@@ -15,10 +15,10 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read, Scalar
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.rounding import Rounding, emit_rounding, match_rounding
-from tilewright.targets.cpu.emit.values import Type, Val, vec
-from tilewright.targets.cpu.emit.vecmath import VECTOR_FUNCTIONS
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.rounding import Rounding, emit_rounding, match_rounding
+from tilewright.targets.llvm.values import Type, Val, vec
+from tilewright.targets.llvm.vecmath import VECTOR_FUNCTIONS
 
 COMPUTE_ELEMENTS: Mapping[DType, str] = {
     DType.FLOAT32: "float", DType.FLOAT64: "double", DType.FLOAT16: "float", DType.BFLOAT16: "float",

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read, Scalar, fold, substitute
 from tilewright.ir.nest import Access, Affine, Dim, Indirect, Lookup, Nest, Operand, affine
 from tilewright.records import dataclass
-from tilewright.targets.cpu.kernel import Declined, IndexCheck, Layout, Layouts, OperandKey
+from tilewright.targets.llvm.layout import Declined, IndexCheck, Layout, Layouts, OperandKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +363,7 @@ def fill_is_neutral(nest: LinearNest, read: int) -> bool:
     if nest.combine in ("max", "min") and body.dtype.is_float:
         return value == (float("-inf") if nest.combine == "max" else float("inf"))
     if nest.combine in ("max", "min") and body.dtype.is_integer:
-        from tilewright.targets.cpu.emit.exprgen import neutral_value
+        from tilewright.targets.llvm.exprgen import neutral_value
 
         return value == neutral_value(nest.combine, body.dtype)
     return False

@@ -15,9 +15,10 @@ import pytest
 
 from tilewright.errors import InternalError
 from tilewright.system.worker_process import WorkerProcess
-from tilewright.targets.cpu.emit import codegen
-from tilewright.targets.cpu.emit.cache import ObjectCache
-from tilewright.targets.cpu.emit.codegen import (
+from tilewright.targets.cpu.isa import host_isa, isa_by_name
+from tilewright.targets.llvm import codegen
+from tilewright.targets.llvm.cache import ObjectCache
+from tilewright.targets.llvm.codegen import (
     CodeTarget,
     CompileJob,
     JitLibrary,
@@ -26,7 +27,6 @@ from tilewright.targets.cpu.emit.codegen import (
     emit_assembly,
     object_key,
 )
-from tilewright.targets.cpu.isa import host_isa, isa_by_name
 
 UNARY = ctypes.CFUNCTYPE(ctypes.c_float, ctypes.c_float)
 BINARY = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_int32)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 
-from tilewright.targets.cpu.emit.lane_ops import LaneOps
-from tilewright.targets.cpu.emit.values import Val
-from tilewright.targets.cpu.emit.vecmath32 import horner, log_edge
+from tilewright.targets.llvm.lane_ops import LaneOps
+from tilewright.targets.llvm.values import Val
+from tilewright.targets.llvm.vecmath32 import horner, log_edge
 
 _LOG2_E = 1.4426950408889634
 _LN2_HI = 0.6931471805592082  # 40 bits: its product with an exponent is exact

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tilewright.ir.expr import FUNCTIONS
-from tilewright.targets.cpu.emit import vecmath
-from tilewright.targets.cpu.emit.codegen import JitLibrary, compile_object, emit_assembly
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import I64, PTR, Int, Val, vec
-from tilewright.targets.cpu.emit.vecmath import VECTOR_FUNCTIONS
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
+from tilewright.targets.llvm import vecmath
+from tilewright.targets.llvm.codegen import JitLibrary, compile_object, emit_assembly
+from tilewright.targets.llvm.emitter import Emitter, Param
+from tilewright.targets.llvm.values import I64, PTR, Int, Val, vec
+from tilewright.targets.llvm.vecmath import VECTOR_FUNCTIONS
 
 Array = np.ndarray[Any, Any]
 

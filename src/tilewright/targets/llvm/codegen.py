@@ -32,7 +32,7 @@ from tilewright.system.forks import let_forks_pass, process_is_whole
 from tilewright.system.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command, serve_texts
 
 if TYPE_CHECKING:
-    from tilewright.targets.cpu.emit.cache import ObjectCache
+    from tilewright.targets.llvm.cache import ObjectCache
 
 logger = logging.getLogger(__name__)
 

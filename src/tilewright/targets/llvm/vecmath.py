@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from tilewright.targets.cpu.emit import vecmath32, vecmath64, vectrig
-from tilewright.targets.cpu.emit.emitter import Emitter
-from tilewright.targets.cpu.emit.values import Operand, Val
+from tilewright.targets.llvm import vecmath32, vecmath64, vectrig
+from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.values import Operand, Val
 
 Unary = Callable[[Emitter, Val], Val]
 

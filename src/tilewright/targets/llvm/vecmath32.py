@@ -4,7 +4,7 @@ Straight-line code: every lane does the same operations, so a value gives the sa
 position. Polynomials are minimax fits of our own (Remez exchange in 50-digit arithmetic, relative error of
 the function as weight), lowest coefficient first. Errors are the largest found in a sweep of one float32 in
 37 over the whole range, in units of the last place of the exact result;
-tests/unit/targets/cpu/test_vecmath.py holds each function to its bound.
+tests/unit/targets/llvm/test_vecmath.py holds each function to its bound.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tilewright.targets.cpu.emit.lane_ops import LaneOps
-from tilewright.targets.cpu.emit.values import Val
+from tilewright.targets.llvm.lane_ops import LaneOps
+from tilewright.targets.llvm.values import Val
 
 _LOG2_E = 1.4426950408889634
 _LN2_HI = 0.6931471824645996  # ln 2 rounded to float32

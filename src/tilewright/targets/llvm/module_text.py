@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.emit.values import PTR, Number, Type, Val, literal, vec
+from tilewright.targets.llvm.values import PTR, Number, Type, Val, literal, vec
 
 _MAX_LISTED = 256
 """Entries of a table that are written as numbers, which people can read."""

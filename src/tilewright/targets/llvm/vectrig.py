@@ -11,9 +11,9 @@ import functools
 import itertools
 import math
 
-from tilewright.targets.cpu.emit.emitter import Emitter, Param
-from tilewright.targets.cpu.emit.values import DOUBLE, I64, PTR, Int, Operand, Val
-from tilewright.targets.cpu.emit.vecmath32 import horner
+from tilewright.targets.llvm.emitter import Emitter, Param
+from tilewright.targets.llvm.values import DOUBLE, I64, PTR, Int, Operand, Val
+from tilewright.targets.llvm.vecmath32 import horner
 
 _HALF_PI, _HALF_PI_LO, _HALF_PI_LOLO = 1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33
 _TWO_OVER_PI = 0.6366197723675814

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilewright.targets.cpu.emit.module_text import ModuleText
-from tilewright.targets.cpu.emit.values import Int, Operand, Type, Val, literal
+from tilewright.targets.llvm.module_text import ModuleText
+from tilewright.targets.llvm.values import Int, Operand, Type, Val, literal
 
 
 class LaneOps(ModuleText):

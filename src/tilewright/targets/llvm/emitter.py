@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from tilewright.ir.nest import RowsOf
-from tilewright.targets.cpu.emit.lane_ops import LaneOps
-from tilewright.targets.cpu.emit.module_text import Param
-from tilewright.targets.cpu.emit.values import I1, I64, PTR, Bool, Int, Operand, Type, Val, vector_literal
+from tilewright.targets.llvm.lane_ops import LaneOps
+from tilewright.targets.llvm.module_text import Param
+from tilewright.targets.llvm.values import I1, I64, PTR, Bool, Int, Operand, Type, Val, vector_literal
 
 __all__ = ["Emitter", "Param"]
 

@@ -1,1 +1,0 @@
-"""Text of LLVM: values, expressions, functions of vectors; and the machine code that becomes of it."""
