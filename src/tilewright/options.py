@@ -337,7 +337,7 @@ class Options:
     trust: bool = field(
         default=False,
         metadata=asked(
-            "Use the machine code of an artifact no matter who signed it; see `tilewright trust`.",
+            "Use the machine code of an artifact whatever key signed it; see `tilewright trust`.",
             "--trust",
             panel=_LIMITS,
             key=False,

@@ -30,7 +30,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def as_from_elsewhere(path: Path, target: Path) -> Path:
-    """The same content, which nobody signed."""
+    """The same content, not signed."""
     return rewritten(path, target, lambda manifest, members: manifest.update(note="from elsewhere"))
 
 
@@ -42,7 +42,7 @@ def test_code_of_another_machine_is_made_again_unless_trusted(
     foreign = as_from_elsewhere(path, tmp_path / "foreign.tw")
     opened = tw.open(foreign)
     (remark,) = opened.remarks
-    assert "nobody signed its code" in remark
+    assert "its code is not signed" in remark
     assert "--trust" in remark
     assert "\n" not in remark
     assert remark in caplog.messages
@@ -179,7 +179,7 @@ def test_what_cannot_be_signed_is_a_warning(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     path = tw.compile(small_net(), no_cache=True).save(tmp_path / "m.tw")
     assert any("is not signed" in m for m in caplog.messages)
-    assert "nobody signed its code" in tw.open(path).remarks[0]
+    assert "its code is not signed" in tw.open(path).remarks[0]
 
 
 # What may be asked of an artifact.

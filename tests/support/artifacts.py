@@ -46,7 +46,7 @@ class Parts:
 
 
 def rewritten(source: Path, target: Path, change: Change) -> Path:
-    """The same artifact after a change, all digests right again; nobody signed it."""
+    """The same artifact after a change, all digests right again; it is not signed."""
     parts = Parts.of(source)
     change(parts.manifest, parts.members)
     parts.write(target)

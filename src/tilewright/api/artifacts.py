@@ -29,7 +29,7 @@ def open_artifact(
 ) -> CompiledModel:
     """Open an artifact that `CompiledModel.save` wrote.
 
-    Its machine code is used if it is for this processor and was signed by this user, or by somebody whom
+    Its machine code is used if it is for this processor and was signed by this user, or by a signer whom
     `tilewright trust` names, or if `trust` says so; otherwise it is generated again here from the stored
     program, and `remarks` says so. `settings` are fields of `Options`: of the code that it holds, `isa` picks
     one; what the artifact was compiled without cannot be asked of it.
@@ -82,7 +82,7 @@ def require_asked_of_all(paths: Sequence[Path], options: Options, asked: Collect
 
 
 def for_models(options: Options, paths: Iterable[Path]) -> Options:
-    """The options for the models among some files: whom to trust is said of the artifacts beside them."""
+    """Options for the models among some files: trust is said of the artifacts beside them."""
     return dataclasses.replace(options, trust=False) if any(map(is_artifact, paths)) else options
 
 

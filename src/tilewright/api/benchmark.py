@@ -125,7 +125,7 @@ class BenchResult(Comparison):
         return page
 
     def lines(self) -> Sequence[str]:
-        """Who is another model, and the machine's state."""
+        """Engines that run another model, and the machine's state."""
         first, others = self.contestants[0], [c for c in self.contestants if c.is_other_model]
         told = (
             f"{other.label} is another model than {first.label}: its time is of other work"

@@ -157,7 +157,7 @@ class CacheVerification(Result):
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong; what is of another key or version is nobody's fault."""
+        """Whether nothing is wrong; what is of another key or version is no fault."""
         return not (self.damaged or self.num_damaged_findings or self.unsafe)
 
     def lines(self) -> Sequence[str]:

@@ -55,7 +55,7 @@ def compile_model(
 
     compiled = compile_static(model, options, progress=progress, releases=is_loaded_here)
     if is_loaded_here:
-        # Nobody sees the loaded graph again. Nodes and values refer to each other, so it would be collected
+        # The loaded graph is not seen again. Nodes and values refer to each other, so it would be collected
         # late, and its weights would be in memory while those of the code are arranged.
         for value in model.source.initializers:
             value.data = None

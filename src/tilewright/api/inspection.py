@@ -72,7 +72,7 @@ class Inspection(Result):
     algorithms: Mapping[str, int] | None = field(metadata=about("Kernels by the template that made them."))
     error: MeasuredError | None = field(metadata=about("Measured when the artifact was made."))
     isas: tuple[str, ...] | None = field(metadata=about("Instruction sets of the artifact's machine code."))
-    signed_by: str | None = field(metadata=about("Public key of who made the artifact's code, in hex."))
+    signed_by: str | None = field(metadata=about("Public key of the signer of the artifact's code, in hex."))
     is_trusted: bool | None = field(metadata=about("Whether the artifact's code runs here."))
     sizes: Sizes | None = field(metadata=about("Of the artifact."))
     model_sha256: str = field(metadata=about(hidden=True))
@@ -131,7 +131,7 @@ class Inspection(Result):
             ]
         if self.isas:
             trust = "trusted" if self.is_trusted else "not trusted here"
-            signer = "nobody" if self.signed_by is None else f"{_digits(self.signed_by)}, {trust}"
+            signer = "no key" if self.signed_by is None else f"{_digits(self.signed_by)}, {trust}"
             codes = zip(self.isas, sizes.code_bytes, strict=False)
             code = ", ".join(f"{isa} ({format_bytes(size_bytes)})" for isa, size_bytes in codes)
             rows += [("machine code", f"for {code}"), ("signed by", signer)]

@@ -85,13 +85,13 @@ def trust_key(source: str, name: str = "") -> TrustedKey:
         if not is_artifact(path):
             raise UsageError(
                 f"{source}: is no public key of 64 hexadecimal digits and no artifact; `tilewright trust "
-                "key` prints the key of whoever calls it."
+                "key` prints the key of your own."
             )
         archive = Archive(path)
         archive.verify_signature()
         if archive.signature is None:
-            raise UsageError(f"{path}: nobody signed it; --trust uses its code as it is, once.")
-        key, called = archive.signature.public_key, name or f"who signed {path.name}"
+            raise UsageError(f"{path}: it is not signed; --trust uses its code as it is, once.")
+        key, called = archive.signature.public_key, name or f"signer of {path.name}"
     trust(key, called)
     return TrustedKey(key, called)
 

@@ -255,7 +255,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """For which instruction sets an artifact holds code, the public key of who signed it, and its sizes."""
+    """For which instruction sets an artifact holds code, the public key of its signer, and its sizes."""
 
     isas: tuple[str, ...]
     signed_by: str | None
@@ -387,7 +387,7 @@ def _distrust(archive: AnyArchive, options: Options) -> str | None:
     if options.trust or (signature is not None and signature.is_trusted):
         return None
     if signature is None:
-        return "nobody signed its code (--trust uses it as it is)"
+        return "its code is not signed (--trust uses it as it is)"
     shown = f"{signature.public_key[:SHOWN_DIGITS]}..."
     return (
         f"its code is signed with key {shown}, which you do not trust (`tilewright trust add "

@@ -1,11 +1,11 @@
 """What the project keeps on disk between runs: files that only their user can have written.
 
-Among them is machine code that will run, so a file is used only if nobody else can have made or changed it:
+Among them is machine code that will run, so a file is used only if no other user can have made or changed it:
 
 * Every folder from `/` down is opened from the one before, and looked at through its descriptor. Above the
   cache's folder it belongs to the user or to root, and no other user may rename what lies in it. The cache's
-  folder and all below it belong to the user, and nobody else may write there; links are not followed.
-* A file is regular, the user's own, written by nobody else, not too large, and read through the descriptor
+  folder and all below it belong to the user, and no other user may write there; links are not followed.
+* A file is regular, the user's own, writable by no other user, not too large, and read through the descriptor
   that was checked. Opening never waits, as it would for a pipe.
 * Each record carries a keyed digest (HMAC-SHA256) of its kind, name and content. The key lies elsewhere, in
   the user's state folder: who can place files in the cache, but cannot read the key, can make no record.

@@ -1,4 +1,4 @@
-"""What a folder, a file and those above them must be, so that nobody else can have written them."""
+"""What a folder, a file and those above them must be, so that no other user can have written them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def warn_once(problem: NotPrivate) -> None:
 
 
 def check_above(status: os.stat_result, path: Path) -> None:
-    """A folder above a cache: nobody but the user and root may rename or replace what lies in it."""
+    """A folder above a cache: only the user and root may rename or replace what lies in it."""
     if status.st_uid not in (0, os.geteuid()):
         raise NotPrivate(path, f"belongs to another user (uid {status.st_uid})", ELSEWHERE)
     if status.st_mode & _WRITABLE_BY_OTHERS and not status.st_mode & stat.S_ISVTX:

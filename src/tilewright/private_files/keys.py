@@ -1,4 +1,4 @@
-"""The key of a cache's records, and what it seals: a record says what it is and that nobody else made it."""
+"""The key of a cache's records, and what it seals: what a record is, and that no other user made it."""
 
 from __future__ import annotations
 

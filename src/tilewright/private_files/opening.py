@@ -29,7 +29,7 @@ _MAX_ANY_BYTES = 1 << 40
 def opened_root(root: Path, create: bool) -> int:
     """A descriptor of a private folder, each step of the way checked.
 
-    Links above it are followed if they are the user's or root's: nobody else can have made or changed them,
+    Links above it are followed if they are the user's or root's: no other user can have made or changed them,
     as they lie in folders that were checked.
     """
     waiting = deque(root.parts[1:])
@@ -132,7 +132,7 @@ def link(source: str, name: str, folder: int) -> None:
         os.link(source, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
         raise
-    except OSError:  # a file system without links: who renames last wins, and all read that one
+    except OSError:  # a file system without links: the last rename wins, and all read that one
         os.replace(source, name, src_dir_fd=folder, dst_dir_fd=folder)
         return
     unlink(source, folder)

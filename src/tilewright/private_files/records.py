@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class CacheCheck:
     """What `verify` found: how many records are whole, and the names of those that were removed.
 
-    `damaged` are not what was written; `stale` are of another key or version, which is nobody's fault.
+    `damaged` are not what was written; `stale` are of another key or version, which is no fault.
     """
 
     num_whole: int

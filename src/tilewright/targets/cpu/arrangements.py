@@ -164,7 +164,7 @@ def _panel_by_panel(columns: Array, width: int) -> Array:
 
 @runtime_checkable
 class Reversible(Protocol):
-    """An arrangement that may hold a constant whole, so that nobody needs to keep it besides."""
+    """An arrangement that may hold a constant whole, so that it need not be kept besides."""
 
     def holds(self, array: Array) -> bool:
         """Whether every element of the constant is in the arrangement, bit by bit."""

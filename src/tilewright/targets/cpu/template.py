@@ -31,7 +31,7 @@ PRIVATE_BYTES_PER_CYCLE = 40.0
 _SHARED_BYTES_PER_CYCLE = 20.0
 _MEMORY_BYTES_PER_CYCLE = 6.0
 # Weights as a kernel meets them that reads them ahead, from the shared cache or memory: on a Zen 4 core 12
-# where nobody else reads, 6 on a busy machine.
+# where no other core reads, 6 on a busy machine.
 COLD_BYTES_PER_CYCLE = 8.0
 # They come from the shared cache where a run touches no more than this part of it: transformed weights take
 # up to four times as much, and others use it too.

@@ -1,9 +1,9 @@
 """Compiled objects on disk: content-addressed, size-capped, never a reason to fail.
 
 One record per entry, `objects/<first two digits>/<key>`. Entries are machine code that will be executed, so
-they are kept as `private_files` says: nobody else may write them, and each has a digest with a key that only
-the user can read. Writers create a temporary file and rename it, so readers in other processes see a whole
-entry or none. Everything that goes wrong with the disk is a miss and one warning.
+they are kept as `private_files` says: no other user may write them, and each has a digest with a key that
+only the user can read. Writers create a temporary file and rename it, so readers in other processes see a
+whole entry or none. Everything that goes wrong with the disk is a miss and one warning.
 
 An archive of entries has plain checksums, which say that it is whole and not who made it: `import_from` is
 for archives that the user trusts. What it takes is sealed with the key of this user.

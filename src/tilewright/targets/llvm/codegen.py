@@ -172,7 +172,7 @@ def compile_objects(
 class JitLibrary:
     """Objects loaded into this process. Addresses are valid until `close` (or until it is collected).
 
-    Symbols of the objects see each other, `imports`, and the process (libm, libc). A symbol nobody defines,
+    Symbols of the objects see each other, `imports`, and the process (libm, libc). An undefined symbol,
     or two objects that define the same one, is an InternalError here rather than a crash later.
     """
 

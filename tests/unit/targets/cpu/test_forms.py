@@ -22,8 +22,8 @@ from tilewright.partition.layerwise import Layerwise, layerwise_clusters
 from tilewright.planning import Budget, Infeasible, Provenance
 from tilewright.targets.cpu.forms import choose_forms
 from tilewright.targets.cpu.forms.elements import Elements
+from tilewright.targets.cpu.fused.gain_bound import may_gain
 from tilewright.targets.cpu.fused.prices import GroupEstimates
-from tilewright.targets.cpu.fused.promise import may_gain
 from tilewright.targets.cpu.isa import Isa, isa_by_name
 
 AVX512 = isa_by_name("avx512")
@@ -132,8 +132,8 @@ def test_whatever_gains_is_promising(name: str) -> None:
     elements = Elements(as_one(graph)).all
     counts = {True: 0, False: 0}
     for first, last in pairwise(elements):
-        promises = [known.promise_of(e.nodes, e.outputs) for e in (first, last)]
-        promising = may_gain(promises)
+        bounds = [known.gain_bound_of(e.nodes, e.outputs) for e in (first, last)]
+        promising = may_gain(bounds)
         counts[promising] += 1
         if not promising:
             assert known.of((*first.nodes, *last.nodes), last.outputs) is None

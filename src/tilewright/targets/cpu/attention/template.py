@@ -9,7 +9,7 @@ from typing import ClassVar
 from tilewright.ir.expr import Read
 from tilewright.ir.nest import Nest, operands_of
 from tilewright.records import dataclass
-from tilewright.targets.cpu.attention.few import FewQueries
+from tilewright.targets.cpu.attention.decode import DecodeAttention
 from tilewright.targets.cpu.attention.generate import Heads, generate_attention
 from tilewright.targets.cpu.attention.match import NUM_NESTS, AttentionProblem, match_attention
 from tilewright.targets.cpu.attention.plan import (
@@ -18,7 +18,7 @@ from tilewright.targets.cpu.attention.plan import (
     plan_attention,
     reads_in_place,
 )
-from tilewright.targets.cpu.attention.spans import generate_spans
+from tilewright.targets.cpu.attention.split_kv import generate_split_kv
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.product.contraction import CONTRACTION
@@ -100,8 +100,8 @@ class AttentionTemplate:
         bypasses = context.exceeds_caches and context.isa.triple.startswith("x86_64")
         plan = replace(plan, bypasses=bypasses)
         if plan.num_parts > 1:
-            return generate_spans(problem, plan, context.isa, context.next_local)
-        return (generate_attention(problem, plan, context.isa, FewQueries),)
+            return generate_split_kv(problem, plan, context.isa, context.next_local)
+        return (generate_attention(problem, plan, context.isa, DecodeAttention),)
 
 
 ATTENTION = AttentionTemplate()

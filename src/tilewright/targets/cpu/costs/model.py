@@ -69,7 +69,7 @@ _HOST_BYTES_PER_NS = 1.0
 # Multiply-adds of a convolution over those of Winograd's F(4x4, 3x3).
 _MOST_SAVED = 4.0
 _INTEGERS = ("int8", "uint8")
-# Nobody reads faster than from the first cache.
+# No read is faster than from the first cache.
 _CACHE_BYTES_PER_CYCLE = 128.0
 
 
@@ -240,7 +240,7 @@ class CpuCosts:
         """For each launch of a group the time to bring what other threads wrote: the first of a kernel does.
 
         Threads share what ran before the stage, and within a group nothing has to be brought; what is larger
-        than their caches nobody has nearby.
+        than their caches is in none of them.
         """
         most_bytes = self._isa.caches.l2_bytes * self._num_cores
         remote_share = (self._num_cores - 1) / self._num_cores

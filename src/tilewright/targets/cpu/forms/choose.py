@@ -16,8 +16,8 @@ from tilewright.partition.merge_chains import Chain, merge_chains, quotient_of
 from tilewright.records import dataclass
 from tilewright.targets.cpu.forms.elements import Element, Elements
 from tilewright.targets.cpu.fused.estimate import saved_cycles
+from tilewright.targets.cpu.fused.gain_bound import GainBound, may_gain
 from tilewright.targets.cpu.fused.prices import GroupEstimates
-from tilewright.targets.cpu.fused.promise import Promise, may_gain
 
 # Elements of one kernel.
 _MAX_ELEMENTS = 6
@@ -97,7 +97,7 @@ class _Groups:
     def __init__(self, elements: Elements, prices: GroupEstimates) -> None:
         self._elements = elements
         self._prices = prices
-        self._promises: dict[int, Promise | None] = {}
+        self._gain_bounds: dict[int, GainBound | None] = {}
 
     def cut_run(self, run: Sequence[int]) -> list[Group]:
         """The groups of a run with the largest gain in all."""
@@ -152,13 +152,13 @@ class _Groups:
             return None  # without its first or its last element the run saves as much
         return self._of(members)
 
-    def _promise(self, element: Element) -> Promise | None:
-        if element.number not in self._promises:
-            self._promises[element.number] = self._prices.promise_of(element.nodes, element.outputs)
-        return self._promises[element.number]
+    def _gain_bound(self, element: Element) -> GainBound | None:
+        if element.number not in self._gain_bounds:
+            self._gain_bounds[element.number] = self._prices.gain_bound_of(element.nodes, element.outputs)
+        return self._gain_bounds[element.number]
 
     def _of(self, members: Sequence[Element]) -> Group | None:
-        if len(members) > 1 and not may_gain([self._promise(member) for member in members]):
+        if len(members) > 1 and not may_gain([self._gain_bound(member) for member in members]):
             return None
         ordered = sorted(members, key=lambda element: element.number)
         nodes = [node for element in ordered for node in element.nodes]

@@ -27,7 +27,7 @@ class Element:
 
 
 class Elements:
-    """The elements of a partition, and who reads whom."""
+    """The elements of a partition, and which reads which."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -59,7 +59,7 @@ class Elements:
         return frozenset(self.partition.graph.outputs)
 
     def readers(self, element: Element) -> frozenset[int] | None:
-        """Numbers of the elements that read what one makes; None where the user or nobody does."""
+        """Numbers of the elements that read what one makes; None where the user reads it, or nothing does."""
         if not element.outputs or not self._results.isdisjoint(element.outputs):
             return None
         return frozenset(self._home[user].number for value in element.outputs for user in value.users) - {
@@ -86,7 +86,7 @@ class Elements:
 
     @cached_property
     def quotient(self) -> QuotientGraph:
-        """Who of the subgraphs reads whom."""
+        """Which subgraph reads which."""
         return quotient_of(self.partition)
 
 

@@ -19,7 +19,7 @@ from tilewright.partition.quotient import QuotientGraph
 from tilewright.planning.choice import Choice
 from tilewright.records import dataclass
 from tilewright.targets.cpu.costs.model import CpuCosts
-from tilewright.targets.cpu.forms.makings import Making, Work, distance
+from tilewright.targets.cpu.forms.knobs import Knob, Work, distance
 from tilewright.targets.cpu.fused.estimate import Estimate
 from tilewright.targets.cpu.fused.generate import inner_loops, inner_product
 from tilewright.targets.cpu.lower.layouts import BY_WISH, LAYOUT, ROW_MAJOR
@@ -63,12 +63,12 @@ class SubgraphForms:
     machine: str
     _estimates: dict[Positions, tuple[Estimate, ...]] = field(default_factory=dict)
     _apart_ns: dict[Positions, float] = field(default_factory=dict)
-    _known_makings: dict[tuple[Positions, bool], tuple[Making, ...]] = field(default_factory=dict)
+    _known_knobs: dict[tuple[Positions, bool], tuple[Knob, ...]] = field(default_factory=dict)
     _digests: dict[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """Digest of operators, shapes and who reads whom, of the untuned form, of code and machine."""
+        """Digest of operators, shapes and data flow, of the untuned form, of code and machine."""
         if "key" not in self._digests:
             self._digests["key"] = self._digest_of_all()
         return self._digests["key"]
@@ -90,7 +90,7 @@ class SubgraphForms:
 
     @property
     def structure(self) -> str:
-        """Digest of operators and who reads whom, of the untuned cut and of what can be chosen: no sizes."""
+        """Digest of operators and data flow, of the untuned cut and of what can be chosen: no sizes."""
         if "structure" not in self._digests:
             self._digests["structure"] = self._digest_without_sizes()
         return self._digests["structure"]
@@ -124,9 +124,9 @@ class SubgraphForms:
         most_ns = _HOPELESS_RATIO * self.estimate_ns(self.untuned)
         cuts = sorted((form for form in found if self.estimate_ns(form) < most_ns), key=self.estimate_ns)
         ways = (
-            [self._made(self.untuned, number, making, way) for way in making.others[: making.num_listed]]
+            [self._made(self.untuned, number, knob, way) for way in knob.others[: knob.num_listed]]
             for number, kernel in enumerate(self.untuned.kernels)
-            for making in self._makings(kernel)
+            for knob in self._knobs(kernel)
         )
         made = [form for turn in zip_longest(*ways) for form in turn if form is not None]
         # Products take turns with all else: they are what most often brings something.
@@ -221,7 +221,7 @@ class SubgraphForms:
         ):
             return None
         for kernel in form.kernels:
-            known = {making.name: making.others for making in self._makings(kernel)}
+            known = {knob.name: knob.others for knob in self._knobs(kernel)}
             if any(choice not in known.get(name, ()) for name, choice in kernel.choices):
                 return None
             if kernel.blocking is not None and self._estimate(kernel) is None:
@@ -232,7 +232,7 @@ class SubgraphForms:
         """The form with what is chosen by number, as signatures tell sizes."""
         kernels: list[KernelForm] = []
         for kernel in form.kernels:
-            numbers = {making.name: number for number, making in enumerate(self._makings(kernel))}
+            numbers = {knob.name: number for number, knob in enumerate(self._knobs(kernel))}
             chosen = ((str(numbers[name]), choice) for name, choice in kernel.choices if name in numbers)
             kernels.append(replace(kernel, choices=tuple(chosen), saved_share=0.0))
         return Form(tuple(kernels)).to_json()
@@ -256,12 +256,12 @@ class SubgraphForms:
             kernel = replace(kernel, blocking=nearest.blocking, saved_share=nearest.saved_share)
         numbered = dict(kernel.choices)
         chosen: dict[str, Choice] = {}
-        for number, making in enumerate(self._makings(kernel)):
+        for number, knob in enumerate(self._knobs(kernel)):
             choice = numbered.get(str(number))
             if choice is not None:
-                way = min(making.others, key=partial(distance, choice))
+                way = min(knob.others, key=partial(distance, choice))
                 if way.algorithm == choice.algorithm:
-                    chosen[making.name] = way
+                    chosen[knob.name] = way
         return replace(kernel, choices=tuple(sorted(chosen.items())))
 
     def split(self) -> tuple[FormPart[Form], ...]:
@@ -303,7 +303,7 @@ class SubgraphForms:
             code=tuple((frozenset(place[p] for p in q), d) for q, d in self.code if q <= place.keys()),
             _estimates={},
             _apart_ns={},
-            _known_makings={},
+            _known_knobs={},
             _digests={},
         )
 
@@ -353,32 +353,32 @@ class SubgraphForms:
     def _rank(self, kernel: KernelForm) -> int:
         chosen = dict(kernel.choices)
         return sum(
-            min(_LOWEST_RANK, 1 + making.others.index(chosen[making.name]))
-            for making in self._makings(kernel)
-            if chosen.get(making.name) in making.others
+            min(_LOWEST_RANK, 1 + knob.others.index(chosen[knob.name]))
+            for knob in self._knobs(kernel)
+            if chosen.get(knob.name) in knob.others
         )
 
-    def _makings(self, kernel: KernelForm) -> tuple[Making, ...]:
+    def _knobs(self, kernel: KernelForm) -> tuple[Knob, ...]:
         """The choices of a kernel: how its products are made; within blocks in which register tiles."""
         key = kernel.nodes, kernel.blocking is not None
-        if key not in self._known_makings:
-            self._known_makings[key] = tuple(self._all_makings(key[0], has_blocks=key[1]))
-        return self._known_makings[key]
+        if key not in self._known_knobs:
+            self._known_knobs[key] = tuple(self._all_knobs(key[0], has_blocks=key[1]))
+        return self._known_knobs[key]
 
-    def _all_makings(self, positions: Positions, *, has_blocks: bool) -> Iterator[Making]:
+    def _all_knobs(self, positions: Positions, *, has_blocks: bool) -> Iterator[Knob]:
         if self._passes_on_images(positions):
-            yield Making(LAYOUT, BY_WISH, (ROW_MAJOR,), 0)
+            yield Knob(LAYOUT, BY_WISH, (ROW_MAJOR,), 0)
         inside = [work for work in self.works if work.positions <= set(positions)]
         if not has_blocks:
             for work in inside:
                 if len(work.ways) > 1:
-                    yield Making(work.signature, work.ways[0], work.ways[1:], work.num_listed - 1)
+                    yield Knob(work.signature, work.ways[0], work.ways[1:], work.num_listed - 1)
             return
         for is_loops, name in ((False, inner_product), (True, inner_loops)):
             chosen = [work for work in inside if work.is_inner and work.is_loops == is_loops]
             for number, work in enumerate(sorted(chosen, key=lambda work: min(work.positions))):
                 if len(work.tiles) > 1:
-                    yield Making(name(number), None, work.tiles, _NUM_STARTS)
+                    yield Knob(name(number), None, work.tiles, _NUM_STARTS)
 
     def _passes_on_images(self, positions: Positions) -> bool:
         """Whether others of the subgraph alone read what these nodes make, of three axes or more."""
@@ -456,24 +456,24 @@ class SubgraphForms:
         return self._replaced(form, number, parts)
 
     def _with_other_way(self, form: Form, rng: random.Random) -> Form:
-        options = [(number, making) for number, k in enumerate(form.kernels) for making in self._makings(k)]
+        options = [(number, knob) for number, k in enumerate(form.kernels) for knob in self._knobs(k)]
         if not options:
             return form
-        number, making = rng.choice(options)
-        chosen = dict(form.kernels[number].choices).get(making.name, making.usual)
-        ways = making.others if making.usual is None else (making.usual, *making.others)
+        number, knob = rng.choice(options)
+        chosen = dict(form.kernels[number].choices).get(knob.name, knob.usual)
+        ways = knob.others if knob.usual is None else (knob.usual, *knob.others)
         others = [way for way in ways if way != chosen]
         if chosen is None or rng.random() < _PLAIN_SHARE:
-            return self._made(form, number, making, rng.choice(others))
+            return self._made(form, number, knob, rng.choice(others))
         some = rng.sample(others, min(_NUM_COMPARED, len(others)))
-        return self._made(form, number, making, min(some, key=partial(distance, chosen)))
+        return self._made(form, number, knob, min(some, key=partial(distance, chosen)))
 
-    def _made(self, form: Form, number: int, making: Making, way: Choice) -> Form:
+    def _made(self, form: Form, number: int, knob: Knob, way: Choice) -> Form:
         """The form in which a kernel makes one of its products in this way."""
         kernel = form.kernels[number]
-        chosen = {name: choice for name, choice in kernel.choices if name != making.name}
-        if way != making.usual:
-            chosen[making.name] = way
+        chosen = {name: choice for name, choice in kernel.choices if name != knob.name}
+        if way != knob.usual:
+            chosen[knob.name] = way
         return self._replaced(form, number, (replace(kernel, choices=tuple(sorted(chosen.items()))),))
 
     def _replaced(self, form: Form, number: int, kernels: Sequence[KernelForm]) -> Form:

@@ -18,7 +18,7 @@ from tilewright.planning.choice import Choice
 from tilewright.program import Program
 from tilewright.records import dataclass
 from tilewright.targets.cpu.costs.model import CpuCosts
-from tilewright.targets.cpu.forms.makings import Work
+from tilewright.targets.cpu.forms.knobs import Work
 from tilewright.targets.cpu.forms.space import SubgraphForms
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Loops

@@ -210,7 +210,7 @@ def _segments(
 ) -> list[_Segment]:
     """The nests in order, cut at products and where one reads what lies `between` kernels.
 
-    Runs of nests that are one attention are one kernel, whose products nobody chooses ways for.
+    Runs of nests that are one attention are one kernel, whose products have no choice.
     """
     segments: list[_Segment] = []
     next_local, num_products, num_loops = context.next_local, 0, 0

@@ -10,7 +10,7 @@ from tilewright.ir.fuse import FusedNodes, NestGroup
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Opaque
 from tilewright.targets.cpu.fused.estimate import Estimate, Work
-from tilewright.targets.cpu.fused.promise import Promise
+from tilewright.targets.cpu.fused.gain_bound import GainBound
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.repeats import nest_facts
 
@@ -45,9 +45,9 @@ class GroupEstimates:
             self._known[key] = choose_blocking(group, self.isa)
         return self._known[key]
 
-    def promise_of(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> Promise | None:
+    def gain_bound_of(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> GainBound | None:
         """What nodes bring into any group; None where no nests describe them."""
-        return Promise.of(self.fuse(nodes, outputs), self.isa)
+        return GainBound.of(self.fuse(nodes, outputs), self.isa)
 
     def all_of(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> tuple[Estimate, ...]:
         """Of any nodes in all blocks that fit the cache, promising or not."""

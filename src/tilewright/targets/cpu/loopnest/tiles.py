@@ -129,7 +129,7 @@ class NestEmitter:
             self._branch(frame.inner().settle(guards), emit)
 
         def otherwise() -> None:
-            # One of the guards fails, nobody knows which: the reads that have them all are padding.
+            # One of the guards fails, it is not known which: the reads that have them all are padding.
             self._branch(frame.inner().in_padding(padded), emit)
 
         e.if_(inside, then, otherwise)

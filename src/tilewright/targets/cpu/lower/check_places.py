@@ -68,7 +68,7 @@ def _ordered(lowered: LoweredModel) -> tuple[list[KernelLaunch | HostOperator], 
 def _users(
     lowered: LoweredModel, work: list[KernelLaunch | HostOperator], offsets: Mapping[Tensor, int]
 ) -> dict[Tensor, int]:
-    """For each tensor of the arena the set of those who read or write its memory."""
+    """For each tensor of the arena the set of kernels that read or write its memory."""
     users: dict[Tensor, int] = {}
     for number, item in enumerate(work):
         for tensor in _operands(item):

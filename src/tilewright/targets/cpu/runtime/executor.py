@@ -336,7 +336,7 @@ class Executor:
 
     @contextlib.contextmanager
     def context(self) -> Iterator[RunContext]:
-        """A context nobody else uses, returned at the end."""
+        """A context that no other run uses, returned at the end."""
         context = self._take()
         try:
             yield context

@@ -1,4 +1,4 @@
-"""Attention of few queries whose heads are fewer than threads may be: each is cut into spans of keys.
+"""Split-KV attention, for few queries and heads: each head is cut into spans of keys.
 
 A first kernel computes each span of each head as if there were no other keys, and leaves in memory what that
 needs to become part of a whole: the largest score of each query, the sum of its weights, its weighted sums. A
@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Operand
-from tilewright.targets.cpu.attention.few import FewQueries, Piece
+from tilewright.targets.cpu.attention.decode import DecodeAttention, Piece
 from tilewright.targets.cpu.attention.generate import (
     TEMPLATE,
     generate_attention,
@@ -38,7 +38,7 @@ from tilewright.targets.llvm.vecmath32 import exp_nonpositive
 _HEAD_ELEMENTS = 16
 
 
-def generate_spans(
+def generate_split_kv(
     problem: AttentionProblem, plan: AttentionPlan, isa: Isa, next_local: int
 ) -> tuple[Kernel, ...]:
     """The kernel of all spans, and the one that merges them; between them lies temporary `next_local`."""
@@ -51,10 +51,10 @@ def generate_spans(
         steps[loop] = pitch
         pitch *= problem.extents[loop]
     spans = replace(problem, result=Walked(partial, steps, 0), result_finish=None)
-    return generate_attention(spans, plan, isa, SpannedQueries), _merge(problem, plan, partial, isa)
+    return generate_attention(spans, plan, isa, SplitKvAttention), _merge(problem, plan, partial, isa)
 
 
-class SpannedQueries(FewQueries):
+class SplitKvAttention(DecodeAttention):
     """Emits spans of keys of heads; results are what `_merge` takes."""
 
     _number: Int | None = None

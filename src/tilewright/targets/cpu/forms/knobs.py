@@ -1,4 +1,4 @@
-"""Where the forms of a subgraph say how something is made, products and loop nests, and what they may say."""
+"""Knobs of a subgraph's forms: the choices of its products and loop nests, and what each can be set to."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
-    """Where a kernel has a choice: its name, what it takes where nothing is chosen, what else it may be.
+class Knob:
+    """A choice of a kernel: its name, the usual setting (where nothing is chosen), the other settings.
 
     The first `num_listed` of the others are worth measuring in any case.
     """

@@ -1,4 +1,4 @@
-"""Whether blocks of several operators can gain at all: seen from what each operator is alone.
+"""Upper bound of what blocks of several operators can gain, from what each operator takes alone.
 
 Estimating the blocks of a group needs its nests composed and their windows followed. Most groups of heavy
 products save too little for that, whatever the blocks, and what each operator reads, writes and computes
@@ -25,8 +25,8 @@ from tilewright.targets.cpu.isa import Isa
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
-    """Of one operator, and what follows it element by element: products, and the least time to compute them.
+class GainBound:
+    """Products of one operator and what follows it element by element, and the least cycles to compute them.
 
     `ends` are the cycles to write or to read each value that may come to lie within a block, by value;
     `inner` are those of its temporaries.
@@ -40,7 +40,7 @@ class Promise:
     read: frozenset[Value]
 
     @classmethod
-    def of(cls, group: NestGroup | Opaque, isa: Isa) -> Promise | None:
+    def of(cls, group: NestGroup | Opaque, isa: Isa) -> GainBound | None:
         """Of what the nests of a group say."""
         if isinstance(group, Opaque):
             return None
@@ -67,16 +67,16 @@ class Promise:
         return cls(num_products, iterations / highest_rate(isa), inner, ends, made, read)
 
 
-def may_gain(promises: Sequence[Promise | None]) -> bool:
+def may_gain(bounds: Sequence[GainBound | None]) -> bool:
     """Whether computing these operators block by block can gain, if blocks cost as little as any can."""
-    known = [promise for promise in promises if promise is not None]
-    if len(known) != len(promises):
+    known = [bound for bound in bounds if bound is not None]
+    if len(known) != len(bounds):
         return False
-    made = frozenset[Value]().union(*(promise.made for promise in known))
-    read = frozenset[Value]().union(*(promise.read for promise in known))
+    made = frozenset[Value]().union(*(bound.made for bound in known))
+    read = frozenset[Value]().union(*(bound.read for bound in known))
     passed_on = made & read  # results that none of them reads are written all the same
-    saved = max(0, sum(promise.num_products for promise in known) - 1) * STEP_CYCLES
+    saved = max(0, sum(bound.num_products for bound in known) - 1) * STEP_CYCLES
     saved += sum(p.inner + sum(c for value, c in p.ends.items() if value in passed_on) for p in known)
-    least_cycles = sum(promise.least_cycles for promise in known)
-    paid = least_paid(least_cycles, sum(promise.num_products for promise in known))
+    least_cycles = sum(bound.least_cycles for bound in known)
+    paid = least_paid(least_cycles, sum(bound.num_products for bound in known))
     return saved > 0 and saved - paid >= MIN_SAVED_SHARE * (least_cycles + saved)

@@ -1,4 +1,4 @@
-"""Attention of few queries over a long cache: keys and values are read once, in order, where they lie.
+"""Decode attention: few queries over a long cache; keys and values are read once, in order, where they lie.
 
 A vector of keys at a time is multiplied with each query along the depth; lanes of its products are added up
 in registers, so that scores lie as the softmax wants them. Values follow in blocks of keys that stay in the
@@ -7,7 +7,7 @@ first cache for all panels of channels. Nothing is packed: with one to three que
 A cache that grows comes in parts: what it held, what is new. Vectors that products have in registers are
 stored on the way where other nests read the whole, so that growing takes no reads of its own.
 
-The order of additions depends on nothing but the shapes: heads are divided by these alone (`spans.py`).
+The order of additions depends on nothing but the shapes: heads are divided by these alone (`split_kv.py`).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Piece:
     count: Int
 
 
-class FewQueries(Heads):
+class DecodeAttention(Heads):
     """Emits heads of few queries, each as one tile."""
 
     _bypasses = False
