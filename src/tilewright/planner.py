@@ -211,7 +211,8 @@ class Planner:
 
     def _new_partition(self, name: str) -> Partition:
         problem = self.backend.partition_problem
-        solution = PARTITIONERS.get(name).solve(problem, self.options.search_budget)
+        with PARTITIONERS.using(name) as partitioner:
+            solution = partitioner.solve(problem, self.options.search_budget)
         if isinstance(solution, Infeasible):
             raise InfeasibleMapping(str(solution))
         solution = PARTITIONERS.verified(name, solution, Partition, lambda p: check_partition(problem, p))
@@ -248,8 +249,8 @@ class Planner:
     def schedule(self, partition: Partition, recipe: Recipe, share: float | None = None) -> Schedule:
         """A partition in order, within a share of the time that is left."""
         problem = self.schedule_problem(partition, recipe)
-        with self.search_time.running():
-            solution = SCHEDULERS.get(recipe.schedule).solve(problem, self._schedule_budget(share))
+        with self.search_time.running(), SCHEDULERS.using(recipe.schedule) as scheduler:
+            solution = scheduler.solve(problem, self._schedule_budget(share))
         if isinstance(solution, Infeasible):
             raise InfeasibleMapping(str(solution))
         return SCHEDULERS.verified(recipe.schedule, solution, Schedule, lambda s: check_schedule(problem, s))

@@ -7,6 +7,7 @@ the member, such as its class. One that does not work is an error where it is as
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from tilewright.errors import InternalError, PluginFailed, TilewrightError, UsageError
+from tilewright.system.memory_errors import is_out_of_memory
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -135,6 +137,24 @@ class Registry(Generic[T]):
                 if entry.module.partition(".")[0] in modules and entry.dist is not None:
                     return f"{entry.dist.name} {entry.dist.version}"
         return None
+
+    @contextlib.contextmanager
+    def using(self, text: str | Spec) -> Iterator[T]:
+        """A member while it works: whatever it raises that is no error of ours is told as its fault.
+
+        Raises:
+            PluginFailed: the member raised something, and is a plugin.
+            InternalError: it did, and is ours.
+        """
+        member = self.get(text)
+        try:
+            yield member
+        except TilewrightError:
+            raise
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            raise self.fault(text, f"raised {_reason(error)}") from error
 
     def verified(
         self,

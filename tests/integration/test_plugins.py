@@ -260,8 +260,8 @@ def test_a_plugin_that_fails_at_work_is_named(site: Path) -> None:
     result = python(site, *COMPILE, "--schedule", "failing")
     assert result.returncode == 1
     assert result.stderr == (
-        "tilewright: a plugin of tw_rows 1.5 failed (TypeError: tuple indices must be integers or slices, "
-        "not NoneType). Repeat with --debug and report what it prints.\n"
+        "tilewright: scheduler 'failing', a plugin (tw_rows 1.5: tw_rows:Failing), raised TypeError: tuple "
+        "indices must be integers or slices, not NoneType. Report it to its authors.\n"
     )
 
 

@@ -15,6 +15,7 @@ from tilewright.api.plans import PlanComparison, PlannedCombination
 from tilewright.compiler import plan as compile_plan
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
+from tilewright.progress import NOTICE
 from tilewright.schedule import SCHEDULERS
 
 
@@ -126,6 +127,45 @@ def test_progress_counts_combinations() -> None:
     seen: list[tuple[str, int, int]] = []
     plans("cpu", schedule="sequential,greedy", progress=lambda *said: seen.append(said))
     assert {(done, total) for what, done, total in seen if what.startswith("cpu")} == {(0, 2), (1, 2)}
+
+
+class Raising:
+    """A scheduler that raises what it was made with."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def solve(self, problem: object, budget: object) -> object:
+        raise self.error
+
+
+def test_what_a_planner_raises_costs_its_row_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tilewright.api.plans._SHORT_S", 0.0)
+    usual = SCHEDULERS.get
+    broken = Raising(ValueError("no\nidea"))
+    monkeypatch.setattr(SCHEDULERS, "get", lambda spec: broken if str(spec) == "greedy" else usual(spec))
+    with caplog.at_level(NOTICE, logger="tilewright"):
+        first, failed, last = plans("cpu", schedule="sequential,greedy,depth-first").combinations
+    assert failed.error is not None
+    assert failed.error.startswith("scheduler 'greedy' raised ValueError: no idea; ")
+    assert first.cost is not None is not last.cost
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0].startswith(f"cpu, layerwise, sequential, arena: {first.cost:,.0f} ns (")
+    assert told[1].startswith(f"cpu, auto, greedy, auto: no plan: {failed.error} (")
+
+
+def test_an_interrupt_keeps_the_rows_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = SCHEDULERS.get
+    ended = Raising(KeyboardInterrupt())
+    monkeypatch.setattr(SCHEDULERS, "get", lambda spec: ended if str(spec) == "greedy" else usual(spec))
+    result = plans("cpu", schedule="sequential,greedy,depth-first")
+    assert result.is_interrupted
+    assert [row.schedule for row in result.combinations] == ["sequential"]
+    assert result.lines()[-1] == "interrupted: what was not reached is left out"
+    with pytest.raises(KeyboardInterrupt):
+        plans("cpu", schedule="greedy,sequential")
 
 
 def test_the_verb_prints_a_table_for_each_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

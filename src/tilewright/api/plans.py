@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from tilewright.api.compilation import compilation_request
@@ -14,7 +16,7 @@ from tilewright.api.models import Model, Shapes
 from tilewright.arguments import checked
 from tilewright.compiler import optimise
 from tilewright.cost.base import UNITS, Objective
-from tilewright.errors import InternalError, TilewrightError, UsageError
+from tilewright.errors import TilewrightError, UsageError
 from tilewright.families import MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS, TARGETS
 from tilewright.frontend.onnx import Source
 from tilewright.hardware.presets import preset_names
@@ -25,7 +27,7 @@ from tilewright.planning import Bound
 from tilewright.planning.portfolio import Recipe
 from tilewright.planning.spec import split_items
 from tilewright.program import Program
-from tilewright.progress import PhaseClock, Progress
+from tilewright.progress import NOTICE, PhaseClock, Progress
 from tilewright.registry import Registry
 from tilewright.results import Result, Table, about
 from tilewright.targets import find_target
@@ -36,6 +38,11 @@ ALL = "all"
 
 Names = str | Sequence[str]
 """Specs as a text with commas between them, or one by one."""
+
+# Rows are told as they end where all of them take longer.
+_SHORT_S = 1.0
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,11 @@ class PlannedCombination:
         """The names of its planners by family."""
         return {"partition": self.partition, "schedule": self.schedule, "memory": self.memory}
 
+    def told(self, unit: str) -> str:
+        """The row as a line: what was planned, its cost or why there is none, and how long that took."""
+        answer = f"no plan: {self.error}" if self.cost is None else f"{self.cost:,.0f} {unit}"
+        return f"{self.target}, {Recipe(*self.planners.values())}: {answer} ({self.planning_s:.1f} s)"
+
     def figures(self, spaces: Mapping[str, str]) -> Iterator[object]:
         """The cells of its plan, in the order of the columns; `spaces` has a letter for each space."""
         assert self.cost is not None
@@ -134,6 +146,9 @@ class PlanComparison(Result):
     objective: Objective
     unit: str = field(metadata=about("Of every cost and bound."))
     combinations: tuple[PlannedCombination, ...]
+    is_interrupted: bool = field(
+        metadata=about("Whether the user ended it: combinations that were not reached are left out.")
+    )
     model_sha256: str = field(metadata=about(hidden=True))
     targets: tuple[str, ...] = field(metadata=about(hidden=True))
 
@@ -155,8 +170,9 @@ class PlanComparison(Result):
         return {text: _letters(number) for number, text in enumerate(named)}
 
     def lines(self) -> Sequence[str]:
-        """The spaces that bounds are of."""
-        return tuple(f"{letter}: {text}" for text, letter in self._spaces.items())
+        """The spaces that bounds are of, and whether all was planned."""
+        spaces = (f"{letter}: {text}" for text, letter in self._spaces.items())
+        return (*spaces, *(["interrupted: what was not reached is left out"] if self.is_interrupted else []))
 
     def _objective_of(self, planned: Sequence[PlannedCombination]) -> str:
         """Joules say where they come from."""
@@ -208,7 +224,8 @@ def plan_model(
 
     Each of the four is one spec, several with commas between them, a sequence of them, or `all` that are
     registered. `settings` are other fields of `Options` (`hint="energy"`, `effort=3`), or `options` has all.
-    What cannot be planned is a row that says why.
+    What cannot be planned is a row that says why, also where a planner is at fault. An interrupt
+    (KeyboardInterrupt) ends it with the rows that there are.
 
     Raises:
         UsageError: an unknown name or option, or a setting that makes no sense.
@@ -233,61 +250,91 @@ def answer(model: Model, request: PlanRequest, progress: Progress | None = None)
         progress("passes", 0, 1)
     # Passes know no target: all plans are of the same graph.
     graph, _ = optimise(model.graph, options)
-    combinations: list[PlannedCombination] = []
-    first_error: TilewrightError | None = None
-    for target in request.targets:
-        planned = []
-        for combination, error in _on_target(graph, target, request, progress, len(combinations)):
-            first_error = first_error or error
-            planned.append(combination)
-        costs = [c.cost for c in planned if c.cost is not None]
-        best = next((c for c in planned if costs and c.cost == min(costs)), None)
-        combinations += [dataclasses.replace(c, is_best=c is best) for c in planned]
-    if first_error is not None and all(c.error is not None for c in combinations):
-        raise first_error
+    comparison = _Comparison(graph, request, progress)
+    comparison.run()
     return PlanComparison(
         network=model.name,
         objective=options.objective,
         unit=UNITS[options.objective],
-        combinations=tuple(combinations),
+        combinations=comparison.rows(),
+        is_interrupted=comparison.is_interrupted,
         model_sha256=model.sha256,
         targets=request.targets,
     )
 
 
-def _on_target(
-    graph: Graph, target: str, request: PlanRequest, progress: Progress | None, num_done: int
-) -> Iterator[tuple[PlannedCombination, TilewrightError | None]]:
-    """Each recipe on one target: the backend, and what its plans share, is made once."""
-    options = dataclasses.replace(request.options, target=target)
-    total, label = len(request.targets) * len(request.recipes), target
+class _Comparison:
+    """Rows of a request, one after another; an interrupt keeps those that there are."""
 
-    def report(what: str, done: int, of: int) -> None:
-        if progress is not None:
-            progress(f"{label}: {what}", num_done, total)
+    def __init__(self, graph: Graph, request: PlanRequest, progress: Progress | None) -> None:
+        self._graph = graph
+        self._request = request
+        self._progress = progress
+        self._start_s = time.perf_counter()
+        self._rows: list[PlannedCombination] = []
+        self._first_error: TilewrightError | None = None
+        self.is_interrupted = False
 
-    clock = PhaseClock(options.timeout_s, report)
-    planner: Planner | None = None
-    for recipe in request.recipes:
-        label = f"{target}, {recipe}"
-        start_s = time.perf_counter()
-        program, refusal = None, None
+    def run(self) -> None:
+        """Plan everything.
+
+        Raises:
+            TilewrightError: none can be planned; the first one's error.
+        """
         try:
-            if planner is None:
-                made_for = find_target(target)
-                planner = Planner(graph, made_for, made_for.backend(graph, options), options, clock)
-            program = planner.best(recipe).plan
-        except InternalError:
-            raise
-        except TilewrightError as error:
-            refusal = error
-        planning_s = time.perf_counter() - start_s
-        num_done += 1
-        if program is None:
-            yield _refused(target, recipe, str(refusal), planning_s), refusal
-        else:
-            assert planner is not None
-            yield _planned(target, program, planner.backend.costs.source, planning_s), None
+            for target in self._request.targets:
+                self._plan_on(target)
+        except KeyboardInterrupt:
+            if not self._rows:
+                raise
+            self.is_interrupted = True
+        if self._first_error is not None and all(row.error is not None for row in self._rows):
+            raise self._first_error
+
+    def rows(self) -> tuple[PlannedCombination, ...]:
+        """What was planned, with the first of the cheapest of each target marked."""
+        least: dict[str, tuple[float, int]] = {}
+        for number, row in enumerate(self._rows):
+            if row.cost is not None:
+                least[row.target] = min(least.get(row.target, (inf, 0)), (row.cost, number))
+        best = {number for _, number in least.values()}
+        return tuple(
+            dataclasses.replace(row, is_best=number in best) for number, row in enumerate(self._rows)
+        )
+
+    def _plan_on(self, target: str) -> None:
+        """Each recipe on one target: the backend, and what its plans share, is made once."""
+        options = dataclasses.replace(self._request.options, target=target)
+        total = len(self._request.targets) * len(self._request.recipes)
+
+        def report(what: str, done: int, of: int) -> None:
+            if self._progress is not None:
+                self._progress(f"{label}: {what}", len(self._rows), total)
+
+        label = target
+        clock = PhaseClock(options.timeout_s, report)
+        planner: Planner | None = None
+        for recipe in self._request.recipes:
+            if self.is_interrupted:
+                return
+            label = f"{target}, {recipe}"
+            start_s = time.perf_counter()
+            try:
+                if planner is None:
+                    made_for = find_target(target)
+                    planner = Planner(
+                        self._graph, made_for, made_for.backend(self._graph, options), options, clock
+                    )
+                program = planner.best(recipe).plan
+                row = _planned(target, program, planner.backend.costs.source, time.perf_counter() - start_s)
+            except TilewrightError as error:
+                self._first_error = self._first_error or error
+                row = _refused(target, recipe, str(error), time.perf_counter() - start_s)
+            self._rows.append(row)
+            if planner is not None and planner.portfolio is not None:
+                self.is_interrupted = planner.portfolio.is_interrupted
+            if time.perf_counter() - self._start_s > _SHORT_S:
+                _log.log(NOTICE, "%s", row.told(UNITS[options.objective]))
 
 
 def _refused(target: str, recipe: Recipe, error: str, planning_s: float) -> PlannedCombination:

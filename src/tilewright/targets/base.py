@@ -533,7 +533,8 @@ class PlainBackend:
             BudgetExceeded: it would be larger than `options.max_memory_bytes`.
         """
         problem = memory_problem(program.schedule, capacity_bytes=self.options.max_memory_bytes)
-        plan = MEMORY_PLANNERS.get(program.recipe.memory).solve(problem, self.options.search_budget)
+        with MEMORY_PLANNERS.using(program.recipe.memory) as planner:
+            plan = planner.solve(problem, self.options.search_budget)
         if isinstance(plan, Infeasible):
             raise BudgetExceeded(str(plan))
         plan = MEMORY_PLANNERS.verified(

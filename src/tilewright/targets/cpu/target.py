@@ -293,7 +293,8 @@ class CpuTarget:
             )
         lowered = arrange(lowering, program.schedule, self.barriers)
         problem, names = memory_problem(lowered, graph, options.max_memory_bytes)
-        plan = MEMORY_PLANNERS.get(program.recipe.memory).solve(problem, options.search_budget)
+        with MEMORY_PLANNERS.using(program.recipe.memory) as planner:
+            plan = planner.solve(problem, options.search_budget)
         if isinstance(plan, Infeasible):
             raise BudgetExceeded(str(plan))
 
