@@ -1,0 +1,342 @@
+"""The emulated device: values of intrinsics, and faults that only some orders of warps and nodes show."""
+
+import numpy as np
+import pytest
+from tests.support.cuda_product import Product
+
+from tilewright.errors import InternalError, UsageError
+from tilewright.targets.cuda.device import Copy, DeviceError, GraphNode, Join, KernelCode, Launch, Span
+from tilewright.targets.cuda.emulated.device import EmulatedDevice
+
+
+def errors(product: Product, copies: str = "late", **fault: object) -> list[float]:
+    """The errors of a product in several orders."""
+    device = product.device
+    assert isinstance(device, EmulatedDevice)
+    device.copies = copies  # type: ignore[assignment]
+    graph = device.graph([GraphNode("product", product.launch())], device.load([product.code(**fault)]))
+    found = []
+    for device.seed in range(4):
+        graph.launch()
+        found.append(product.error())
+    return found
+
+
+def test_a_product_is_right_in_every_order_of_blocks_warps_and_lanes():
+    product = Product(EmulatedDevice(), rows=50, columns=64, taps=5)
+    assert max(*errors(product, "early"), *errors(product, "late")) < 1e-4
+
+
+def test_a_missing_barrier_is_found_in_every_order():
+    assert min(errors(Product(EmulatedDevice(), rows=32, columns=32, taps=5), barrier=False)) == np.inf
+
+
+def test_a_wait_for_one_group_too_few_is_found_where_copies_are_late():
+    product = Product(EmulatedDevice(), rows=32, columns=32, taps=5)
+    assert min(errors(product, "late", extra_groups=1)) == np.inf
+    assert max(errors(product, "early", extra_groups=1)) < 1e-4
+
+
+def test_padding_that_is_not_masked_is_found():
+    product = Product(EmulatedDevice(), rows=50, columns=32, taps=3)
+    with pytest.raises(DeviceError) as refused:
+        errors(product, masked=False)
+    assert str(refused.value) == (
+        "kernel 'product', block (0, 0, 0), thread 0: load of 16 bytes at byte -64 of 'x' (3200 bytes), "
+        "where it may not."
+    )
+
+
+def text(body: str, *declared: str, parameters: str = "ptr %x, ptr %y", before: str = "") -> KernelCode:
+    declarations = "\n".join(
+        f"declare {name}" for name in (*declared, "i32 @llvm.nvvm.read.ptx.sreg.tid.x()")
+    )
+    return KernelCode(
+        f"{before}\n{declarations}\ndefine ptx_kernel void @k({parameters}) {{\n"
+        f"  %t = call i32 @llvm.nvvm.read.ptx.sreg.tid.x()\n{body}\n  ret void\n}}\n"
+    )
+
+
+LOAD = "  %p = getelementptr i32, ptr %x, i32 %t\n  %v = load i32, ptr %p, align 4\n"
+STORE = "  %q = getelementptr i32, ptr %y, i32 %t\n  store i32 %r, ptr %q, align 4\n"
+
+
+def run(
+    code: KernelCode, x: np.ndarray, shape: tuple[int, ...], *, threads: int = 32, seed: int = 1
+) -> np.ndarray:
+    """What a kernel of one block makes of an array of 32-bit numbers."""
+    device = EmulatedDevice(seed=seed)
+    of, to = device.allocate(x.nbytes), device.allocate(4 * int(np.prod(shape)))
+    device.write(of.address, x)
+    x_span, y_span = Span("x", of.address, of.size_bytes), Span("y", to.address, to.size_bytes)
+    launch = Launch("k", (1, 1, 1), (threads, 1, 1), (of.address, to.address), (x_span,), (y_span,))
+    device.graph([GraphNode("k", launch)], device.load([code])).launch()
+    y = np.zeros(shape, x.dtype)
+    device.read(to.address, y)
+    return y
+
+
+LANES = np.arange(32)
+
+
+@pytest.mark.parametrize(
+    ("mode", "b", "c", "source"),
+    [
+        ("bfly", 4, 31, LANES ^ 4),
+        ("up", 3, 0, np.where(LANES >= 3, LANES - 3, LANES)),
+        ("down", 3, 31, np.where(LANES < 29, LANES + 3, LANES)),
+        ("idx", 5, 31, np.full(32, 5)),
+        ("idx", 5, (24 << 8) | 31, LANES // 8 * 8 + 5),  # groups of eight lanes
+        ("down", 3, (24 << 8) | 31, np.where(LANES % 8 < 5, LANES + 3, LANES)),
+    ],
+)
+def test_shuffles_follow_the_rules_of_ptx(mode, b, c, source):
+    name = f"i32 @llvm.nvvm.shfl.sync.{mode}.i32("
+    code = text(
+        f"{LOAD}  %r = call {name}i32 -1, i32 %v, i32 {b}, i32 {c})\n{STORE}", f"{name}i32, i32, i32, i32)"
+    )
+    x = np.arange(100, 132, dtype=np.int32)
+    np.testing.assert_array_equal(run(code, x, (32,)), x[source])
+
+
+def test_a_shuffle_from_a_lane_that_left_is_refused():
+    name = "i32 @llvm.nvvm.shfl.sync.idx.i32("
+    body = f"""
+  %low = icmp ult i32 %t, 16
+  br i1 %low, label %go, label %end
+go:
+{LOAD}  %r = call {name}i32 -1, i32 %v, i32 20, i32 31)
+{STORE}  br label %end
+end:"""
+    with pytest.raises(DeviceError, match="shuffles a value from a lane that is not there"):
+        run(text(body, f"{name}i32, i32, i32, i32)"), np.zeros(32, np.int32), (32,))
+
+
+def test_half_a_warp_at_a_barrier_and_half_at_a_shuffle_is_refused():
+    name = "i32 @llvm.nvvm.shfl.sync.idx.i32("
+    body = f"""
+  %low = icmp ult i32 %t, 16
+  br i1 %low, label %one, label %two
+one:
+  %r = call {name}i32 -1, i32 %t, i32 0, i32 31)
+  br label %end
+two:
+  call void @llvm.nvvm.barrier0()
+  br label %end
+end:"""
+    with pytest.raises(
+        DeviceError, match=r"kernel 'k', block \(0, 0, 0\), thread 0: threads of its warp wait"
+    ):
+        run(
+            text(body, f"{name}i32, i32, i32, i32)", "void @llvm.nvvm.barrier0()"),
+            np.zeros(32, np.int32),
+            (32,),
+        )
+
+
+@pytest.mark.parametrize("trans", [False, True])
+def test_ldmatrix_gives_each_lane_its_elements(trans):
+    suffix = ".trans" if trans else ""
+    four = "{ i32, i32, i32, i32 }"
+    name = f"{four} @llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{suffix}.b16.p3("
+    lines = [
+        "  %o = mul i32 %t, 16",
+        "  %f = getelementptr i8, ptr %x, i32 %o",
+        "  %v = load <4 x i32>, ptr %f, align 16",
+        "  %s = getelementptr i8, ptr addrspace(3) @s, i32 %o",
+        "  store <4 x i32> %v, ptr addrspace(3) %s, align 16",
+        f"  %m = call {four} @llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{suffix}.b16.p3(ptr addrspace(3) %s)",
+    ]
+    for i in range(4):
+        lines += [
+            f"  %r{i} = extractvalue {four} %m, {i}",
+            f"  %q{i} = getelementptr [4 x i32], ptr %y, i32 %t, i32 {i}",
+            f"  store i32 %r{i}, ptr %q{i}, align 4",
+        ]
+    code = text(
+        "\n".join(lines),
+        f"{name}ptr addrspace(3))",
+        before="@s = internal addrspace(3) global [512 x i8] undef, align 16",
+    )
+    matrices = np.arange(4 * 64, dtype=np.uint16).reshape(4, 8, 8)
+    got = run(code, matrices.view(np.int32), (32, 4)).view(np.uint16).reshape(32, 4, 2)
+    for lane in range(32):
+        g, t = lane // 4, lane % 4
+        for i in range(4):
+            pair = matrices[i, 2 * t : 2 * t + 2, g] if trans else matrices[i, g, 2 * t : 2 * t + 2]
+            assert got[lane, i].tolist() == pair.tolist()
+
+
+def test_mma_multiplies_what_lanes_hold():
+    """Fragments by PTX's tables: one register holds elements of one row of A, or of one column of B."""
+    for suffix, depth, per_word, element in (
+        ("f32.f32", 16, 2, "f16"), ("f32.f32", 8, 2, "f16"), ("bf16", 16, 2, "bf16"), ("bf16", 8, 2, "bf16"),
+        ("tf32", 8, 1, "f32"), ("tf32", 4, 1, "f32"), ("s8", 32, 4, "i8"), ("s8", 16, 4, "i8"),
+        ("u8", 32, 4, "u8"), ("u8.s8", 32, 4, "u8.i8"),
+    ):  # fmt: skip
+        draw = np.random.default_rng(depth)
+        a, b = draw.integers(0, 100, (16, depth)), draw.integers(-90, 100, (depth, 8))
+        if element == "u8":
+            b = abs(b)
+        c = draw.integers(-100, 100, (16, 8))
+        num_a, num_b = depth // (2 * per_word), depth // (4 * per_word)
+        words = np.zeros((32, num_a + num_b + 4), np.uint32)
+        for lane in range(32):
+            g, t = lane // 4, lane % 4
+            for r in range(num_a):
+                k = per_word * t + 4 * per_word * (r // 2)
+                words[lane, r] = packed(a[g + 8 * (r % 2), k : k + per_word], element)
+            for r in range(num_b):
+                k = per_word * t + 4 * per_word * r
+                words[lane, num_a + r] = packed(b[k : k + per_word, g], element)
+            for i in range(4):
+                value = c[g + 8 * (i // 2), 2 * t + i % 2]
+                words[lane, num_a + num_b + i] = packed([value], "i32" if "8" in element else "f32")
+        whole = "i32" if "8" in element else "float"
+        operand = "<2 x half>" if element == "f16" else "i32"
+        types = [operand] * (num_a + num_b) + [whole] * 4
+        four = f"{{ {', '.join([whole] * 4)} }}"
+        name = f"{four} @llvm.nvvm.mma.m16n8k{depth}.row.col.{suffix}("
+        lines = []
+        for i, kind in enumerate(types):
+            lines += [
+                f"  %p{i} = getelementptr [{len(types)} x i32], ptr %x, i32 %t, i32 {i}",
+                f"  %v{i} = load {kind}, ptr %p{i}, align 4",
+            ]
+        lines.append(f"  %m = call {name}{', '.join(f'{kind} %v{i}' for i, kind in enumerate(types))})")
+        for i in range(4):
+            lines += [
+                f"  %r{i} = extractvalue {four} %m, {i}",
+                f"  %q{i} = getelementptr [4 x i32], ptr %y, i32 %t, i32 {i}",
+                f"  store {whole} %r{i}, ptr %q{i}, align 4",
+            ]
+        out = run(text("\n".join(lines), f"{name}{', '.join(types)})"), words, (32, 4))
+        got = np.zeros((16, 8))
+        for lane in range(32):
+            for i in range(4):
+                got[lane // 4 + 8 * (i // 2), 2 * (lane % 4) + i % 2] = out[lane, i : i + 1].view(
+                    np.int32 if whole == "i32" else np.float32
+                )[0]
+        np.testing.assert_array_equal(got, a @ b + c, err_msg=suffix)
+
+
+def packed(values: object, element: str) -> np.uint32:
+    """Elements in one register."""
+    array = np.asarray(values)
+    if element == "bf16":
+        bits = (array.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        return bits.view(np.uint32)[0]
+    kinds = {"f16": np.float16, "f32": np.float32, "i32": np.int32}
+    return array.astype(kinds.get(element, np.int8)).view(np.uint32)[0]
+
+
+def test_tf32_drops_the_last_13_bits_of_its_operands():
+    four = "{ float, float, float, float }"
+    name = f"{four} @llvm.nvvm.mma.m16n8k4.row.col.tf32("
+    zero = "float 0.0, float 0.0, float 0.0, float 0.0"
+    body = f"""
+{LOAD}  %m = call {name}i32 %v, i32 %v, i32 1065353216, {zero})
+  %f = extractvalue {four} %m, 0
+  %r = bitcast float %f to i32
+{STORE}"""
+    code = text(body, f"{name}i32, i32, i32, float, float, float, float)")
+    got = run(code, np.full(32, 1 + 2**-10 + 2**-11, np.float32), (32,))
+    np.testing.assert_array_equal(got, np.full(32, 4 * (1 + 2**-10), np.float32))
+
+
+def test_an_access_that_is_not_aligned_as_it_says_is_refused():
+    body = (
+        "  %p = getelementptr i32, ptr %x, i32 1\n  %v = load <2 x i32>, ptr %p, align 8\n"
+        "  %r = add i32 0, 0\n" + STORE
+    )
+    with pytest.raises(DeviceError, match=r"load at byte 4 of 'x' .* is not aligned to 8 bytes"):
+        run(text(body), np.zeros(32, np.int32), (32,))
+
+
+def test_a_store_to_what_is_only_read_is_refused():
+    body = "  %p = getelementptr i32, ptr %x, i32 %t\n  store i32 0, ptr %p, align 4"
+    with pytest.raises(
+        DeviceError, match=r"store of 4 bytes at byte \d+ of 'x' \(128 bytes which it only reads\)"
+    ):
+        run(text(body), np.zeros(32, np.int32), (32,))
+
+
+def test_shared_memory_ends_where_its_array_does_and_starts_unwritten():
+    before = "@s = internal addrspace(3) global [16 x i32] undef, align 4"
+    far = (
+        "  %p = getelementptr i32, ptr addrspace(3) @s, i32 {}\n"
+        "  %r = load i32, ptr addrspace(3) %p, align 4\n" + STORE
+    )
+    got = run(text(far.format("3"), before=before), np.zeros(32, np.float32), (32,))
+    assert np.isnan(got).all()
+    with pytest.raises(DeviceError, match=r"load of 4 bytes at byte 64 of shared memory \(64 bytes\)"):
+        run(text(far.format("16"), before=before), np.zeros(32, np.int32), (32,))
+
+
+@pytest.mark.parametrize(
+    ("body", "declared", "message"),
+    [
+        (
+            "  call void @llvm.nvvm.fence.proxy.async()",
+            "void @llvm.nvvm.fence.proxy.async()",
+            "no llvm.nvvm.fence.proxy",
+        ),
+        ('  call void asm sideeffect "nanosleep.u32 20;", ""()', "void @f()", "has no asm sideeffect"),
+    ],
+)
+def test_what_the_emulation_lacks_is_named(body, declared, message):
+    with pytest.raises(InternalError, match=message):
+        run(text(body, declared), np.zeros(32, np.int32), (32,))
+
+
+def add_one(
+    device: EmulatedDevice, edges: dict[str, tuple[int, ...]], spans: dict[str, tuple[Span, Span]]
+) -> list[GraphNode]:
+    """Nodes that each add 1 to what they read."""
+    return [
+        GraphNode(name, Launch("k", (1, 1, 1), (32, 1, 1), (x.address, y.address), (x,), (y,)), edges[name])
+        for name, (x, y) in spans.items()
+    ]
+
+
+def test_a_forgotten_edge_of_a_graph_is_found_in_some_order_of_nodes():
+    device = EmulatedDevice()
+    kernels = device.load([text(LOAD + "  %r = add i32 %v, 1\n" + STORE)])
+    memory, host = device.allocate(4 * 128), device.pinned(256)
+    x, a, b, c = (Span(n, memory.address + 128 * i, 128) for i, n in enumerate("xabc"))
+    host.array[:128] = 0
+    of, to = Span("in", host.address, 128), Span("out", host.address + 128, 128)
+    spans = {"a": (x, a), "b": (x, b), "c": (a, c)}
+
+    def results(edges: dict[str, tuple[int, ...]]) -> list[list[int]]:
+        work = [
+            GraphNode("in", Copy(of, x)),
+            *add_one(device, edges, spans),
+            GraphNode("join", Join(), (2, 3)),
+            GraphNode("out", Copy(c, to), (4,)),
+        ]
+        graph = device.graph(work, kernels)
+        found = []
+        for seed in range(12):
+            device.seed = seed
+            graph.launch()
+            found.append(sorted(set(host.array[128:].view(np.int32).tolist())))
+        return found
+
+    assert results({"a": (0,), "b": (0,), "c": (1,)}) == [[2]] * 12
+    wrong = results({"a": (0,), "b": (0,), "c": (0,)})
+    assert 0 < sum(values != [2] for values in wrong) < 12
+
+
+def test_a_graph_with_an_edge_backwards_is_refused():
+    device = EmulatedDevice()
+    with pytest.raises(UsageError, match="graph node 'a': an edge comes from a node that is not before it"):
+        device.graph([GraphNode("a", Join(), (1,)), GraphNode("b", Join())], device.load([text("")]))
+
+
+def test_memory_starts_as_nan():
+    device = EmulatedDevice()
+    memory = device.allocate(64)
+    assert memory.address % 256 == 0
+    assert np.isnan(memory.array.view(np.float32)).all()
+    assert np.isnan(memory.array.view(np.float16)).all()
