@@ -29,6 +29,7 @@ EXTRAS = (
     Extra("learn", ("scikit-learn",), "learn"),
     Extra("peers", ("onnxruntime", "openvino"), "comparisons"),
     Extra("torch", ("torch", "onnxscript"), "PyTorch modules"),
+    Extra("cuda", ("cuda-bindings",), "--target cuda on a GPU"),
     Extra("cluster", ("ray",), "--workers"),
 )
 

@@ -21,8 +21,14 @@ from tilewright.extras import EXTRAS, MissingPackage, imported
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Modules whose packages are called otherwise, and who brings along what is not named for itself.
-PACKAGES = {"yaml": "pyyaml", "sklearn": "scikit-learn", "google": "onnx", "click": "typer"}
-OF_DEVELOPERS = ("dev", "docs", "mutation")
+PACKAGES = {
+    "yaml": "pyyaml",
+    "sklearn": "scikit-learn",
+    "google": "onnx",
+    "click": "typer",
+    "cuda": "cuda-bindings",
+}
+OF_DEVELOPERS = ("dev", "docs", "mutation", "cuda-check")
 IMPORT = re.compile(r"^ *(?:from (\w+)[\w.]* import |import (\w+)[\w.]*(?: as \w+)?$)", re.MULTILINE)
 WITHOUT = """
 import importlib.machinery, sys

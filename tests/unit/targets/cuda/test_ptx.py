@@ -1,0 +1,68 @@
+"""PTX of kernels, and what NVIDIA's assembler makes of it where its wheels are installed."""
+
+import pytest
+from tests.support.cuda_product import STAGE_BYTES, product_text
+
+from tilewright.errors import InternalError, UsageError
+from tilewright.targets.cuda import check_ptx
+from tilewright.targets.cuda.ptx import gpu_isa, newest_for, ptx_of
+from tilewright.targets.llvm.cache import ObjectCache
+
+needs_tools = pytest.mark.skipif(
+    not check_ptx.has_tools(),
+    reason="needs nvidia-cuda-nvcc and nvidia-cuda-nvdisasm: pip install 'tilewright[cuda-check]'",
+)
+
+
+def test_a_product_becomes_ptx_with_the_instructions_it_asks_for(tmp_path):
+    cache = ObjectCache(tmp_path)
+    (ptx,) = ptx_of([product_text(50, 64, 5)], gpu_isa("sm_80"), cache=cache)
+    text = ptx.decode()
+    assert ".version 8.0\n.target sm_80\n" in text
+    assert ".visible .entry product(" in text
+    assert ".maxntid 128" in text
+    assert text.count("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32") == 5 * 2 * 2
+    assert text.count("ldmatrix.sync.aligned.m8n8.x4.shared.b16") == 5 * 2 * 2
+    assert text.count("cp.async.cg.shared.global") == 5 * 2
+    assert len(cache.entries()) == 1
+    assert ptx_of([product_text(50, 64, 5)], gpu_isa("sm_80"), cache=cache) == [ptx]
+
+
+def test_a_function_that_gpus_lack_is_named():
+    text = "declare float @llvm.nvvm.no.such.thing(float)\ndefine ptx_kernel void @k(ptr addrspace(1) %x) {\n"
+    text += "  %v = call float @llvm.nvvm.no.such.thing(float 1.0)\n"
+    text += "  store float %v, ptr addrspace(1) %x\n  ret void\n}"
+    with pytest.raises(InternalError, match=r"no\.such\.thing"):
+        ptx_of([text], gpu_isa("sm_80"))
+
+
+def test_an_unknown_compute_capability_is_refused():
+    with pytest.raises(UsageError, match="unknown compute capability 'sm_70': give sm_80, "):
+        gpu_isa("sm_70")
+    assert newest_for((7, 5)) is None
+
+
+@needs_tools
+@pytest.mark.parametrize("isa", ["sm_80", "sm_90"])
+def test_the_assembler_takes_it_without_spills(isa):
+    (ptx,) = ptx_of([product_text(50, 64, 5)], gpu_isa(isa))
+    (use,) = check_ptx.kernel_uses(ptx, isa).values()
+    assert (use.stack_bytes, use.spilled_bytes, use.shared_bytes) == (0, 0, 3 * STAGE_BYTES)
+    assert use.num_registers <= 64
+    assert use.instructions["HMMA"] == use.instructions["LDSM"] == 20
+    assert use.instructions["LDGSTS"] == 10
+    assert not use.instructions["LDL"]
+    assert not use.instructions["STL"]
+
+
+@needs_tools
+def test_what_the_assembler_refuses_is_told():
+    with pytest.raises(InternalError, match=r"ptxas refuses generated code: .* Missing .version"):
+        check_ptx.assembled(b"nonsense", "sm_80")
+
+
+def test_missing_tools_are_named(monkeypatch):
+    monkeypatch.setattr(check_ptx, "_WHEELS", {"ptxas": "no-such-wheel", "nvdisasm": "no-such-wheel"})
+    assert not check_ptx.has_tools()
+    with pytest.raises(UsageError, match="ptxas is not installed: pip install --no-deps no-such-wheel"):
+        check_ptx.assembled(b"", "sm_80")
