@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping as MappingOf
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tilewright.cost.base import Objective
-from tilewright.cost.bound import objective_bound
+from tilewright.cost.bound import energy_bound_pj, latency_bound_cycles, objective_bound
+from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.objective import UNITS, measure
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem
@@ -74,6 +77,42 @@ class MappingSolution:
     details: MappingOf[str, float] = field(default_factory=dict)
     bound_cycles: int = 0
     bound_energy_pj: float = 0.0
+
+
+def build_solution(
+    problem: MappingProblem,
+    mapping: Mapping,
+    provenance: Provenance,
+    *,
+    seconds: float = 0.0,
+    cost: Cost | None = None,
+    bounds: Sequence[Bound] = (),
+    cut_off: bool = False,
+    details: MappingOf[str, float] | None = None,
+) -> MappingSolution:
+    """A mapping with its cost and how good it is: what every mapper answers with.
+
+    `seconds` is what it took; `cost` what the cost model counts for it, where that is known; `bounds` what is
+    known besides, of the objective in its unit, in place of the roofline.
+
+    Raises:
+        InfeasibleMapping: the mapping does not fit.
+    """
+    operator, machine, options = problem.problem, problem.machine, problem.cost_options
+    if cost is None:
+        cost = evaluate(operator, machine, mapping, options)
+    value = measure(problem.objective, cost.cycles, cost.energy_pj)
+    known = bounds or (problem.roofline(),)
+    return MappingSolution(
+        mapping,
+        cost,
+        Quality.of(value, *known, unit=UNITS[problem.objective], cut_off=cut_off),
+        provenance,
+        seconds=seconds,
+        details=details or {},
+        bound_cycles=latency_bound_cycles(operator, machine),
+        bound_energy_pj=energy_bound_pj(operator, machine, options),
+    )
 
 
 @runtime_checkable

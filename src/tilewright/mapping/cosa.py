@@ -20,18 +20,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.cost.bound import energy_bound_pj, latency_bound_cycles
-from tilewright.cost.nest_analysis import evaluate
-from tilewright.cost.objective import UNITS, measure
 from tilewright.cost.options import CostOptions
 from tilewright.errors import InfeasibleMapping
 from tilewright.extras import imported
 from tilewright.hardware.machine import Level, TensorKind
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.loops.problem import Operand, Problem
-from tilewright.mapping.base import MappingProblem, MappingSolution
+from tilewright.mapping.base import MappingProblem, MappingSolution, build_solution
 from tilewright.mapping.factors import prime_factors
-from tilewright.planning import Budget, Infeasible, Provenance, Quality, option
+from tilewright.planning import Budget, Infeasible, Provenance, option
 from tilewright.system.exit_calls import finished_before_the_end
 
 Variant = Literal["paper", "published"]
@@ -71,23 +68,15 @@ class Cosa:
             return solved
         objective, mapping = solved
         try:
-            cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
+            return build_solution(
+                problem,
+                mapping,
+                Provenance(self.name, num_evaluations=1, note=f"objective {objective:.6f}"),
+                seconds=time.perf_counter() - started,
+                details={"objective": objective},
+            )
         except InfeasibleMapping as error:
             raise InfeasibleMapping(f"{self.name} answers what does not fit, {error}") from None
-        value = measure(problem.objective, cost.cycles, cost.energy_pj)
-        quality = Quality.of(value, problem.roofline(), unit=UNITS[problem.objective])
-        seconds = time.perf_counter() - started
-        note = f"objective {objective:.6f}"
-        return MappingSolution(
-            mapping,
-            cost,
-            quality,
-            Provenance(self.name, num_evaluations=1, note=note),
-            bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
-            bound_energy_pj=energy_bound_pj(problem.problem, problem.machine, problem.cost_options),
-            seconds=seconds,
-            details={"objective": objective},
-        )
 
 
 @dataclass(frozen=True, slots=True)

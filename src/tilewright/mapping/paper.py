@@ -17,19 +17,15 @@ from math import prod
 
 from tilewright.cost.bound import (
     check_smallest_tiles,
-    energy_bound_pj,
-    latency_bound_cycles,
     level_capacities,
     num_touched,
 )
-from tilewright.cost.nest_analysis import evaluate
-from tilewright.cost.objective import UNITS, measure
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.loops.problem import Operand
-from tilewright.mapping.base import MappingProblem, MappingSolution
+from tilewright.mapping.base import MappingProblem, MappingSolution, build_solution
 from tilewright.mapping.factors import divisors
 from tilewright.mapping.launch import has_shape
-from tilewright.planning import Budget, Infeasible, Provenance, Quality
+from tilewright.planning import Budget, Infeasible, Provenance
 
 Tile = MappingOf[str, int]
 
@@ -52,20 +48,8 @@ class Paper:
         started = time.perf_counter()
         check_smallest_tiles(problem.problem, problem.machine, problem.cost_options)
         mapping = _Rule(problem).mapping()
-        cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
-        return MappingSolution(
-            mapping,
-            cost,
-            Quality.of(
-                measure(problem.objective, cost.cycles, cost.energy_pj),
-                problem.roofline(),
-                unit=UNITS[problem.objective],
-            ),
-            Provenance(self.name, num_evaluations=1),
-            seconds=time.perf_counter() - started,
-            bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
-            bound_energy_pj=energy_bound_pj(problem.problem, problem.machine, problem.cost_options),
-        )
+        seconds = time.perf_counter() - started
+        return build_solution(problem, mapping, Provenance(self.name, num_evaluations=1), seconds=seconds)
 
 
 class _Rule:

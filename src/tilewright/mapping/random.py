@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.cost.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles
+from tilewright.cost.bound import check_smallest_tiles
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
-from tilewright.cost.objective import UNITS, rank
+from tilewright.cost.objective import rank
 from tilewright.errors import InfeasibleMapping
 from tilewright.loops.mapping import Mapping
-from tilewright.mapping.base import MappingProblem, MappingSolution
+from tilewright.mapping.base import MappingProblem, MappingSolution, build_solution
 from tilewright.mapping.sampling import Tilings
-from tilewright.planning import Budget, Infeasible, Provenance, Quality, option
+from tilewright.planning import Budget, Infeasible, Provenance, option
 
 BATCH = 4096
 """Tilings drawn and tested at a time."""
@@ -117,23 +117,14 @@ def solution(
     `details["samples"]` is how many mappings were drawn for it, legal or not.
     """
     if best is None:
-        mapping = tilings.everything_outermost()
-        cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
-        best = Found(mapping, cost, rank(problem.objective, cost.cycles, cost.energy_pj))
-        provenance = Provenance(
-            provenance.planner,
-            provenance.seed,
-            provenance.num_evaluations,
-            f"{provenance.note}; none legal, so all loops are in the outermost level",
-        )
-    quality = Quality.of(best.key[0], problem.roofline(), unit=UNITS[problem.objective], cut_off=cut_off)
-    return MappingSolution(
-        best.mapping,
-        best.cost,
-        quality,
+        note = f"{provenance.note}; none legal, so all loops are in the outermost level"
+        provenance = replace(provenance, note=note)
+    return build_solution(
+        problem,
+        tilings.everything_outermost() if best is None else best.mapping,
         provenance,
+        cost=None if best is None else best.cost,
         seconds=time.perf_counter() - started,
+        cut_off=cut_off,
         details={"samples": num_samples},
-        bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
-        bound_energy_pj=energy_bound_pj(problem.problem, problem.machine, problem.cost_options),
     )

@@ -19,16 +19,16 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from tilewright.cost.base import Objective
-from tilewright.cost.bound import check_smallest_tiles, energy_bound_pj, latency_bound_cycles, objective_bound
+from tilewright.cost.bound import check_smallest_tiles, objective_bound
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.nest_table import Evaluator
-from tilewright.cost.objective import UNITS, measure, rank
+from tilewright.cost.objective import measure, rank
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.machine import Level, Machine, Unit
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import convolution
-from tilewright.mapping.base import UNPADDED, MappingProblem, MappingSolution
+from tilewright.mapping.base import UNPADDED, MappingProblem, MappingSolution, build_solution
 from tilewright.mapping.cosa import Cosa
 from tilewright.mapping.exact import search_states
 from tilewright.mapping.exact.joined import Joined
@@ -38,7 +38,7 @@ from tilewright.mapping.exact.search_pass import ALL, Found, Question, search
 from tilewright.mapping.exact.space import Space
 from tilewright.mapping.paper import Paper
 from tilewright.mapping.sampling import Tilings
-from tilewright.planning import Bound, Budget, Infeasible, Provenance, Quality, option
+from tilewright.planning import Bound, Budget, Infeasible, Provenance, option
 from tilewright.progress import checkpoint
 
 _LIMITS = (1.004, 1.012, 1.03, 1.07, 1.16, 1.35, 1.8, 3.0, 10.0, inf)
@@ -143,24 +143,17 @@ class Exact:
         self, problem: MappingProblem, best: _Best, bound: float, seconds: float
     ) -> MappingSolution:
         mapping, cost = best.mapping, best.cost
-        if mapping is None or cost is None or mapping.padding(problem.problem):
-            mapping = mapping or Tilings(problem).everything_outermost()
-            cost = evaluate(problem.problem, problem.machine, mapping, problem.cost_options)
-        value = measure(problem.objective, cost.cycles, cost.energy_pj)
-        return MappingSolution(
+        if mapping is None or mapping.padding(problem.problem):
+            mapping, cost = mapping or Tilings(problem).everything_outermost(), None
+        return build_solution(
+            problem,
             mapping,
-            cost,
-            Quality.of(
-                value,
-                *self._bounds(problem, mapping, best, bound),
-                unit=UNITS[problem.objective],
-                cut_off=best.is_cut_off,
-            ),
             Provenance(self.name, num_evaluations=best.num_search_states, note=best.note),
+            cost=cost,
             seconds=seconds,
+            bounds=tuple(self._bounds(problem, mapping, best, bound)),
+            cut_off=best.is_cut_off,
             details={"energy_bound_at_latency_pj": best.energy_bound_pj, "bound_unpadded": best.bound},
-            bound_cycles=latency_bound_cycles(problem.problem, problem.machine),
-            bound_energy_pj=energy_bound_pj(problem.problem, problem.machine, problem.cost_options),
         )
 
     def _bounds(
