@@ -399,10 +399,14 @@ class EmulatedGraph:
         return fresh
 
     def _order(self) -> list[int]:
-        """An order that the edges allow."""
+        """An order that the edges allow: a node, another with each seed, as late as possible, the rest drawn.
+
+        Where an edge is missing from it, so many orders as there are nodes have the two the wrong way round.
+        """
         if not self._device.seed:
             return list(range(len(self._nodes)))
         draw = self._device.orders("nodes")
+        late = (self._device.seed - 1) % max(1, len(self._nodes))
         left = [len(set(node.after)) for node in self._nodes]
         behind: list[list[int]] = [[] for _ in self._nodes]
         for number, node in enumerate(self._nodes):
@@ -411,7 +415,9 @@ class EmulatedGraph:
         ready = [number for number, count in enumerate(left) if not count]
         order = []
         while ready:
-            number = ready.pop(draw.randrange(len(ready)))
+            others = [number for number in ready if number != late]
+            number = draw.choice(others or ready)
+            ready.remove(number)
             order.append(number)
             for later in behind[number]:
                 left[later] -= 1
