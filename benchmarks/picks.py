@@ -2,11 +2,11 @@
 
     python benchmarks/picks.py --seconds 30 --limit 10m --page docs/tuning.md
 
-Searches all products of a network, one by one (`flat`), from nothing, in a cache of its own. A pick is right
-where no alternative that was measured is faster by more than 5 %; products count by the time that they take
-as picked, at all their places. The least of many measured alternatives looks faster than it is: the share is
-a lower one. A line for each network is appended to `--output` as soon as it is there: the same command goes
-on where it was stopped.
+Searches other ways to compute the products of a network (`flat`), from nothing, in a cache of its own. A pick
+is right where no alternative that was measured is faster by more than 5 %; subgraphs count by the time that
+they take as picked, at all their places. The least of many measured alternatives looks faster than it is: the
+share is a lower one. A line for each network is appended to `--output` as soon as it is there: the same
+command goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -42,23 +42,20 @@ def measured(name: str, threads: int, seconds: float) -> Row:
             threads=threads,
             cache_dir=Path(folder),
         )
-    kernels = [
-        [", ".join(k.nodes[:1]), k.template, k.before_ns, k.after_ns, k.choice]
-        for k in result.tuning.kernels
-        if k.before_ns is not None
-    ]
-    return {"network": name, "threads": threads, "kernels": kernels, "num_trials": result.tuning.num_trials}
+    subgraphs = [[", ".join(s.nodes[:1]), s.before_ns, s.after_ns, s.form] for s in result.tuning.subgraphs]
+    found = {"subgraphs": subgraphs, "num_trials": result.tuning.num_trials}
+    return {"network": name, "threads": threads, **found}
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Of each network: products with alternatives, what the picks take, and which share of that is right."""
+    """Of each network: subgraphs with alternatives, what the picks take, and which share of that is right."""
     lines = [
-        "| network | threads | products | picked ms | right, of their time | if all were the best ms |",
+        "| network | threads | subgraphs | picked ms | right, of their time | if all were the best ms |",
         "|---|---:|---:|---:|---:|---:|",
     ]
     total = right = 0.0
     for row in rows:
-        picked = [(before, before if after is None else after) for _, _, before, after, _ in row["kernels"]]
+        picked = [(before, before if after is None else after) for _, before, after, _ in row["subgraphs"]]
         took = sum(before for before, _ in picked)
         good = sum(before for before, after in picked if after >= (1 - WRONG) * before)
         best = sum(min(pair) for pair in picked)

@@ -112,7 +112,7 @@ def compile_graph(
 def _tuned(program: Program, info: TuningInfo) -> Program:
     """The program with what measurements chose, and a line for each subgraph whose form was searched."""
     tuned = tuple(map(str, info.subgraphs))
-    return replace(program.with_forms(info.forms), choices=info.choices, tuned=tuned)
+    return replace(program.with_forms(info.forms), tuned=tuned)
 
 
 def plan(

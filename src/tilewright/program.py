@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 
 from tilewright.ir.graph import Graph
 from tilewright.memory.base import MemoryPlan, MemoryProblem
@@ -13,7 +13,6 @@ from tilewright.partition.form import Form
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.records import dataclass
 from tilewright.schedule.base import Schedule
-from tilewright.tuning.choice import Choices
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,7 +20,7 @@ class Program:
     """Every decision that was taken before code is generated.
 
     `memory` is None where the target plans its own memory, because only it knows its workspaces and layouts;
-    `memory_problem` is what the plan solves. `choices` are ways to make kernels that measurements picked.
+    `memory_problem` is what the plan solves.
     `remarks` are lines for the report, in the order of the flow; `tuned` has one for each subgraph whose form
     was searched; `recipe` names the planners.
     """
@@ -33,7 +32,6 @@ class Program:
     memory: MemoryPlan | None = None
     memory_problem: MemoryProblem | None = None
     remarks: tuple[str, ...] = ()
-    choices: Choices = field(default_factory=dict)
     recipe: Recipe = PLAIN_RECIPE
     tuned: tuple[str, ...] = ()
 
@@ -60,11 +58,13 @@ class Program:
         return self.with_partition(replace(self.partition, subgraphs=subgraphs))
 
     def unmeasured(self) -> Program:
-        """The same program without ways to make kernels that were measured, which say nothing of other
-        instructions: neither its own nor those of forms. How forms cut subgraphs stays."""
+        """The same program without measured choices in its forms, which say nothing of other instructions.
+
+        How forms cut subgraphs stays.
+        """
         chosen = {
             subgraph.id: subgraph.form.unmeasured()
             for subgraph in self.partition.subgraphs
             if subgraph.form is not None and any(kernel.choices for kernel in subgraph.form.kernels)
         }
-        return replace(self.with_forms(chosen), choices={})
+        return self.with_forms(chosen)

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from tilewright.partition.form import Form
     from tilewright.planning.quality import Quality
     from tilewright.schedule.base import Schedule
-    from tilewright.tuning import Choices
 
 KERNEL_PREFIX = "k"
 
 SearchName = Literal["reformer", "evolutionary", "conventional", "flat"]
 """What tuning searches: the forms of subgraphs, parts first or as wholes; parts first, but without complex
-operators that share a kernel; or products one by one."""
+operators that share a kernel; or only how products are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +31,8 @@ class TuningSettings:
 
     `source`: what an earlier search `stored`, or without that a search, if there is a budget; a search
     `anew` that goes on from stored measurements; or one `afresh` that measures all again. `workers` is the
-    address of the cluster that measures; without one this machine does. Without a `search`
-    forms are varied, parts first, or products where forms of all subgraphs cannot be measured.
+    address of the cluster that measures; without one this machine does. Without a `search` forms are
+    varied, parts first.
     """
 
     source: Literal["stored", "anew", "afresh"] = "stored"
@@ -258,31 +257,6 @@ class CostInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelTuning:
-    """What tuning made of one product, at all its places together, or of a group of kernels that share steps.
-
-    `nodes` name the operators that its kernels begin with. `choice` is what replaced the estimate's, None
-    where that stayed; `after_ns` is the time of the best alternative, taken or not. Times are None where
-    nothing was measured.
-    """
-
-    nodes: tuple[str, ...]
-    template: str = field(metadata=about("What the estimate chose."))
-    choice: str | None = field(metadata=about("What replaced it; null where it stayed."))
-    before_ns: float | None
-    after_ns: float | None = field(metadata=about("Of the best alternative, taken or not."))
-
-    def row(self) -> tuple[object, ...]:
-        """Its first operator, at how many places it stands, both ways and their times."""
-        before, after = (
-            "not measured" if time_ns is None else format_ms(time_ns / 1e6)
-            for time_ns in (self.before_ns, self.after_ns)
-        )
-        name = self.nodes[0] if self.nodes else "-"
-        return (name, len(self.nodes), self.template, before, after, self.choice or "as it was")
-
-
-@dataclass(frozen=True, slots=True)
 class SubgraphTuning:
     """What tuning made of the form of a subgraph, at all places of equal ones together.
 
@@ -335,13 +309,9 @@ class TuningInfo(Result):
     """How the kernels of a model were chosen by measurement.
 
     `plain_ns` and `tuned_ns` are whole runs beside each other, 0 where no alternative was good enough to be
-    compared. `choices` and `forms` are empty where the plain plan won. `is_stored`: an earlier search found
-    it. A `flat` search tells of `kernels`, the others of `subgraphs`. `why_search` says why `search` ran
-    where another one would be expected.
+    compared. `forms` are empty where the plain plan won. `is_stored`: an earlier search found it.
     """
 
-    kernels: tuple[KernelTuning, ...]
-    choices: Choices = field(metadata=about(hidden=True))
     plain_ns: float = field(
         metadata=about("A run with the estimates' choices; 0 if nothing was compared with it.")
     )
@@ -352,21 +322,21 @@ class TuningInfo(Result):
     is_stored: bool = field(default=False, metadata=about("An earlier search found it."))
     subgraphs: tuple[SubgraphTuning, ...] = ()
     forms: Mapping[int, Form] = field(default_factory=dict, metadata=about(hidden=True))
-    search: SearchName = "flat"
+    search: SearchName = "reformer"
     num_priced: int = field(default=0, metadata=about("Forms that were looked at, if only by estimates."))
-    why_search: str = field(
-        default="", metadata=about("Why that search ran; empty where it was asked for or is the usual one.")
-    )
     num_candidates: int = field(
         default=0,
-        metadata=about("Ways to make a kernel or a subgraph, beside the estimates' own; 0 if unknown."),
+        metadata=about("Forms of subgraphs that were looked at beside the estimates' own; 0 if unknown."),
     )
     num_measured: int = field(default=0, metadata=about("How many of them were, now or before."))
+    why_unmeasured: str = field(
+        default="", metadata=about("Why no candidate was measured; empty where any was.")
+    )
 
     @property
     def changes(self) -> bool:
         """Whether anything is made in another way than the estimates chose."""
-        return bool(self.choices or self.forms)
+        return bool(self.forms)
 
     @property
     @in_json
@@ -376,48 +346,29 @@ class TuningInfo(Result):
 
     @property
     def outcome(self) -> str:
-        """How many candidates of how many were measured, what was kept, and why by this search, in a line."""
+        """How many candidates of how many were measured, or why none was, and what was kept, in a line."""
+        if self.why_unmeasured:
+            return f"nothing was measured: {self.why_unmeasured}; kept: {self._kept}"
         earlier = " by an earlier search" if self.is_stored else ""
         of_all = f" of {self.num_candidates}" if self.num_candidates or not self.num_measured else ""
         measured = f"{self.num_measured}{of_all} candidates measured{earlier}"
-        has_ended = self.is_stored or self.is_complete or self.is_interrupted
-        if self.num_candidates and not (self.num_measured or has_ended):
-            measured += ", as the budget is too small to run this model often enough"
-        why = f"; search {self.search}: {self.why_search}" if self.why_search else ""
-        return f"{measured}; kept: {self._kept}{why}"
+        return f"{measured}; kept: {self._kept}"
 
     @property
     def _kept(self) -> str:
         if not self.changes:
             return "the estimates' choices"
-        num_changed = sum(kernel.choice is not None for kernel in self.kernels)
-        changed = f"{num_changed} changed kernel{'s' if num_changed != 1 else ''}"
-        if self.forms:
-            changed = f"other forms of {len(self.forms)} subgraphs"
+        changed = f"other forms of {len(self.forms)} subgraph{'s' if len(self.forms) != 1 else ''}"
         if not self.plain_ns:
             return f"{changed}, which nothing was compared with"
         times = f"{format_ms(self.plain_ns / 1e6)} became {format_ms(self.tuned_ns / 1e6)}"
         return f"{changed}, {times} ({self.speedup:.2f} x)"
 
     def tables(self) -> Sequence[Table]:
-        """A row for each product or group, or for each kind of subgraph, the slowest first."""
-        if self.search != "flat":
-            columns = (
-                "subgraph from",
-                "places",
-                "forms measured",
-                "by estimate",
-                "best other",
-                "form",
-                "why",
-            )
-            subgraphs = sorted(self.subgraphs, key=lambda s: -s.before_ns)
-            return (
-                Table(columns, tuple(subgraph.row() for subgraph in subgraphs), "", (1, 2, 3, 4), (1, 2, 6)),
-            )
-        heads = ("kernel", "places", "by estimate", "before", "best other", "choice")
-        slowest_first = sorted(self.kernels, key=lambda k: -(k.before_ns or 0.0))
-        return (Table(heads, tuple(kernel.row() for kernel in slowest_first), "", (1, 3, 4), (1, 2)),)
+        """A row for each kind of subgraph, the slowest first."""
+        heads = ("subgraph from", "places", "forms measured", "by estimate", "best other", "form", "why")
+        subgraphs = sorted(self.subgraphs, key=lambda s: -s.before_ns)
+        return (Table(heads, tuple(subgraph.row() for subgraph in subgraphs), "", (1, 2, 3, 4), (1, 2, 6)),)
 
     def lines(self) -> Sequence[str]:
         """What measuring brought."""

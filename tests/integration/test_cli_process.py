@@ -161,7 +161,7 @@ def test_an_interrupted_search_keeps_what_it_measured_and_writes_the_artifact(tm
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        assert any(line.startswith("tilewright: measure kernels") for line in process.stderr)
+        assert any(line.startswith("tilewright: tune subgraphs") for line in process.stderr)
         while TuningDatabase.in_folder(cache).summary().num_trials == 0:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)

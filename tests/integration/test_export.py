@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import fcntl
 import os
@@ -18,6 +17,7 @@ import onnx
 import pytest
 from onnx import helper
 from tests.hostile import names
+from tests.support.choices import with_choices
 from tests.support.cli import tilewright
 from tests.support.models import F32, host_net, model, small_net
 
@@ -240,7 +240,7 @@ def test_what_was_measured_stays_with_its_instruction_set(small: Path) -> None:
     for signature, product in lowered.products.items():
         context = Context(exported, product.layouts, "default", product.constants)
         choices[signature] = product_candidates(product.nest, context)[-1]
-    tuned = dataclasses.replace(program, choices=choices)
+    tuned = with_choices(program, choices)
     compiled._program = tuned
     for isa, is_plain in ((host, False), (other, True)):
         tw.export(small / "small.onnx", small, isa=isa, name="small", force=True)

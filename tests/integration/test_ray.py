@@ -111,8 +111,3 @@ def test_a_model_is_tuned_by_a_cluster(tmp_path: Path) -> None:
     assert observations
     assert {seen.provenance.host for _, seen in observations} == {"ray"}
     assert tw.compile(model, threads=1, cache_dir=cache).tuning is not None
-
-
-def test_flat_measures_here() -> None:
-    with pytest.raises(UsageError, match="flat"):
-        tw.tune(small_net(), workers="ray", search="flat")

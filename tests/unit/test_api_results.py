@@ -67,11 +67,11 @@ def test_a_check_has_a_row_for_each_way_to_treat_operators(folder: Path) -> None
     assert report.to_json()["ok"] is True
 
 
-def test_tuning_has_a_row_for_each_product_and_writes_the_artifact(folder: Path) -> None:
+def test_tuning_has_a_row_for_each_subgraph_and_writes_the_artifact(folder: Path) -> None:
     asked = {"threads": 1, "budget": "2trials", "search": "flat", "cache_dir": folder / "tuned"}
     tuned = shown(tw.tune(small_net(), output=folder / "tuned.tw", **asked))
     assert isinstance(tuned, TuneResult)
-    assert len(tuned.rows()) == len(tuned.tuning.kernels)
+    assert len(tuned.rows()) == len(tuned.tuning.subgraphs)
     assert tuned.lines() == (tuned.tuning.outcome,)
     assert tuned.to_json().keys() == {*tuned.tuning.to_json(), "artifact"}
     assert [k.symbol for k in tw.open(folder / "tuned.tw").kernels] == [k.symbol for k in tuned.model.kernels]

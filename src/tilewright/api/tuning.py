@@ -35,9 +35,8 @@ class TuneRequest:
     The search goes on where the last one for this model ended; `afresh` measures all again. `output` is where
     the artifact is written, too. `search` says what is varied: the forms of subgraphs, in parts first
     (`reformer`), as wholes (`evolutionary`), or without complex operators that share a kernel
-    (`conventional`), or only how products are made, one by one (`flat`). Without it that is `reformer`, or
-    `flat` where operators run in Python or kernels side by side. `workers` is the address of a Ray cluster
-    whose machines measure, those that are like this one.
+    (`conventional`), or only how products are computed (`flat`). Without it that is `reformer`. `workers` is
+    the address of a Ray cluster whose machines measure, those that are like this one.
     """
 
     model: Model
@@ -50,8 +49,6 @@ class TuneRequest:
     def __post_init__(self) -> None:
         if self.workers:
             check_address(self.workers)
-            if self.search == "flat":
-                raise UsageError("search flat measures in this process; give reformer, or leave out workers.")
         if not find_target(self.options.target).is_measurable:
             raise UsageError(f"target {self.options.target}: nothing can be measured there; tune for cpu.")
         if self.output is not None:
@@ -72,7 +69,7 @@ class TuneResult(Result):
     artifact: Path | None = field(metadata=about("Where the artifact was written, if it was asked for."))
 
     def tables(self) -> Sequence[Table]:
-        """A row for each product or group, the slowest first."""
+        """A row for each kind of subgraph, the slowest first."""
         return self.tuning.tables()
 
     def lines(self) -> Sequence[str]:
@@ -106,10 +103,9 @@ def tune_model(
     The search goes on where the last one for this model ended; `afresh` measures all again. What it finds is
     kept: later compilations of the model use it. `search` says what is varied: the forms of subgraphs, in
     parts first (`reformer`), as wholes (`evolutionary`), or without complex operators that share a kernel
-    (`conventional`), or only how products are made (`flat`); without it that is `reformer`, or `flat` where
-    operators run in Python or kernels side by side. `workers` is the address of a Ray cluster, `ray` or
-    `ray://host:port`: its machines that are like this one measure. `output` is where the artifact is written,
-    too; the rest is as for `compile`.
+    (`conventional`), or only how products are computed (`flat`); without it that is `reformer`. `workers` is
+    the address of a Ray cluster, `ray` or `ray://host:port`: its machines that are like this one measure.
+    `output` is where the artifact is written, too; the rest is as for `compile`.
 
     Raises:
         UsageError: a target without anything to measure; as `compile`.

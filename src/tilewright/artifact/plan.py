@@ -50,7 +50,6 @@ def encode_plan(program: Program) -> dict[str, Any]:
             "provenance": _provenance(schedule.provenance),
         },
         "remarks": list(program.remarks),
-        "choices": {signature: choice.to_json() for signature, choice in program.choices.items()},
         **({"tuned": list(program.tuned)} if program.tuned else {}),
     }
 
@@ -108,7 +107,7 @@ class _PlanFields:
     partition: _PartitionFields
     schedule: _ScheduleFields
     remarks: tuple[str, ...]
-    choices: Mapping[str, Mapping[str, str | int]] = field(default_factory=dict)
+    choices: Mapping[str, Any] = field(default_factory=dict)  # in older artifacts
     recipe: Recipe = PLAIN_RECIPE
     tuned: tuple[str, ...] = ()
 
@@ -167,14 +166,12 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
         splits = _read_splits(stored.schedule, subgraphs, ".schedule")
     stages = tuple(Stage(tuple(_read_group(g, splits) for g in stage)) for stage in stored.schedule.stages)
     schedule = Schedule(partition, stages, qualities[1], stored.schedule.provenance, splits)
-    choices = {s: _read_choice(s, choice) for s, choice in stored.choices.items()}
     return Program(
         graph,
         partition,
         schedule,
         options,
         remarks=stored.remarks,
-        choices=choices,
         recipe=stored.recipe,
         tuned=stored.tuned,
     )

@@ -33,8 +33,7 @@ def tune(
         metavar="NAME",
         help="What is varied: how subgraphs become kernels, parts first (reformer), as wholes "
         "(evolutionary), or with at most one complex operator in a kernel (conventional); or only how "
-        "products are computed (flat). Default: reformer, or flat where operators run in Python or "
-        "kernels in parallel.",
+        "products are computed (flat). Default: reformer.",
     ),
     workers: str = typer.Option(
         "",

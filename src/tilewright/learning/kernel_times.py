@@ -11,7 +11,7 @@ from tilewright.learning import step_times
 from tilewright.program import Program
 from tilewright.targets.cpu.lower.lowered import HostOperator
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.tune.base import MAX_WEIGHT_BYTES, random_feed
+from tilewright.targets.cpu.tune.bench import MAX_WEIGHT_BYTES, random_feed
 from tilewright.targets.cpu.tune.measuring import packed
 from tilewright.tuning.workers import (
     Effort,

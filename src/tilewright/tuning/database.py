@@ -1,17 +1,15 @@
 """What tuning found out: what each candidate of a site took, which failed, and the plans of whole models.
 
-A *site* is what was measured: a product in a step of its own, a group of kernels that share steps, or a
-subgraph, by its signature. All is filed under a *context* (`PlanContext`), by its key. Who searches writes
-a batch at a time, so that what ends a search loses no more than the batch in flight. An observation that
-was imported is a *hint*: it says what to measure first, and is never chosen by itself. A candidate that
-failed is not chosen either, whatever times it had.
+A *site* is what was measured: a subgraph, several that share steps, or a stage, by its signature. All is
+filed under a *context* (`PlanContext`), by its key. Searches write a batch at a time, so that what ends one
+loses no more than the batch in flight. An observation that was imported is a *hint*: it says what to measure
+first, and is never chosen by itself. A candidate that failed is not chosen either, whatever times it had.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
@@ -21,7 +19,6 @@ from tilewright.planning import Budget
 from tilewright.private_files import DATABASE
 from tilewright.records import dataclass
 from tilewright.results import about
-from tilewright.tuning.choice import Candidate, Plan
 from tilewright.tuning.observation import (
     Failure,
     JsonObject,
@@ -30,50 +27,34 @@ from tilewright.tuning.observation import (
     is_candidate,
     parsed,
 )
-from tilewright.tuning.schema import KEYS, measurement_of, removal
+from tilewright.tuning.schema import KEYS, removal
 from tilewright.tuning.store import Change, Row, Store
 
 FORMAT_VERSION = 3
 """Of what candidates and sites mean. It is part of every context."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Choices for a site's products, measured in context: their time, and that of the plain way beside it."""
-
-    candidate: Candidate
-    time_ns: float
-    plain_ns: float
-
-    @property
-    def ratio(self) -> float:
-        """Its time over the plain one's: below 1 it is faster."""
-        return self.time_ns / self.plain_ns
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class TunedPlan:
-    """The outcome of tuning a model: the candidates that won (none if the plain plan did), and both times.
+    """The outcome of tuning a model: the forms that won, by site, and both times; none if the plain plan won.
 
-    `candidates` are choices of products, `forms` those of subgraphs, both by site. `is_complete`: every
-    candidate was measured, so that searching again finds nothing new. `budget` is what the search might
-    spend, `search` its name, `model` the model's.
+    `is_complete`: all searches settled, so that searching again finds nothing new. `budget` is what the
+    search might spend, `search` its name, `model` the model's.
     """
 
-    candidates: Plan
+    forms: Mapping[str, JsonObject]
     plain_ns: float
     tuned_ns: float
     is_complete: bool
     budget: Budget = field(default_factory=lambda: Budget(0))
-    forms: Mapping[str, JsonObject] = field(default_factory=dict)
-    search: str = "flat"
+    search: str = "reformer"
     model: str = ""
     tuned_at_s: float = 0.0
 
     @property
     def ratio(self) -> float:
         """Time of a run over that of the untuned plan: 1 where that stays."""
-        return self.tuned_ns / self.plain_ns if self.plain_ns and (self.candidates or self.forms) else 1.0
+        return self.tuned_ns / self.plain_ns if self.plain_ns and self.forms else 1.0
 
     def satisfies(self, budget: Budget) -> bool:
         """Whether a search with this budget has nothing to add: it would spend no more than the last did."""
@@ -85,9 +66,7 @@ class TunedPlan:
 
     def to_json(self) -> JsonObject:
         """Plain values."""
-        candidates = {site: candidate.to_json() for site, candidate in sorted(self.candidates.items())}
         return {
-            "candidates": candidates,
             "forms": dict(sorted(self.forms.items())),
             "plain_ns": self.plain_ns,
             "tuned_ns": self.tuned_ns,
@@ -101,29 +80,25 @@ class TunedPlan:
 
     @classmethod
     def from_json(cls, document: object) -> TunedPlan | None:
-        """What `to_json` gave, also before there were forms; None for anything else."""
+        """What `to_json` gave; None for anything else."""
         if not isinstance(document, Mapping):
             return None
         try:
-            stored = {site: Candidate.from_json(entry) for site, entry in document["candidates"].items()}
-            candidates = {site: candidate for site, candidate in stored.items() if candidate is not None}
-            forms = document.get("forms", {})
             deadline_s = document["deadline_s"]
             plain_ns, tuned_ns = float(document["plain_ns"]), float(document["tuned_ns"])
             plan = cls(
-                candidates,
+                {str(site): dict(form) for site, form in document["forms"].items()},
                 plain_ns,
                 tuned_ns,
                 bool(document["is_complete"]),
                 Budget(int(document["max_trials"]), None if deadline_s is None else float(deadline_s)),
-                {str(site): dict(form) for site, form in forms.items()},
-                str(document.get("search", "flat")),
+                str(document["search"]),
                 str(document.get("model", "")),
                 float(document.get("tuned_at_s", 0.0)),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, UsageError, ValueError):
             return None
-        is_whole = len(candidates) == len(stored) and all(map(is_candidate, plan.forms.values()))
+        is_whole = all(map(is_candidate, plan.forms.values()))
         numbers = (plain_ns, tuned_ns, plan.tuned_at_s, plan.budget.deadline_s or 0.0)
         return plan if is_whole and all(0 <= number < math.inf for number in numbers) else None
 
@@ -245,33 +220,6 @@ class TuningDatabase:
         """What is said of things of a kind, by key: of a context its JSON, of a site its name."""
         rows = self.rows("subjects", "kind = ?", (kind,))
         return {str(row[1]): str(row[2]) for row in rows if self.store.is_intact("subjects", row)}
-
-    def trials(self, context: PlanContext, site: str) -> tuple[Trial, ...]:
-        """Observations of a site whose candidates are choices of products, in order of their text."""
-        return tuple(
-            sorted(
-                (
-                    Trial(candidate, seen.time_ns, seen.baseline_ns)
-                    for seen in self.observations(context, site)
-                    if (candidate := Candidate.from_json(seen.candidate)) is not None
-                ),
-                key=lambda trial: json.dumps(trial.candidate.to_json()),
-            )
-        )
-
-    def record_trials(
-        self,
-        context: PlanContext,
-        trials: Sequence[tuple[str, Trial]],
-        names: Mapping[str, str] | None = None,
-    ) -> bool:
-        """Keep a batch of trials by site, as `record`."""
-        now_s = time.time()
-        observations = [
-            Observation(site, trial.candidate.to_json(), measurement_of(trial.time_ns), trial.plain_ns, now_s)
-            for site, trial in trials
-        ]
-        return self.record(context, observations, names)
 
     def plan(self, context: PlanContext, model: str) -> TunedPlan | None:
         """The plan found for a model, by the digest of its sites."""

@@ -7,10 +7,8 @@ from dataclasses import field
 from typing import Generic, Protocol, TypeVar
 
 from tilewright.records import dataclass
-from tilewright.tuning.search import typical
+from tilewright.tuning.samples import Samples, typical
 from tilewright.tuning.space import Form, FormSpace, FormT
-
-Samples = Sequence[float]
 
 KernelTimes = Mapping[str, Mapping[int, Samples]]
 """Of a plan: by the key of a subgraph and the position of a kernel's first operator in it, times in ns, one
@@ -145,7 +143,7 @@ class FormOutcome(Generic[FormT]):
     """What a search came to; it `is_lost` where no machine was left to measure before its end.
 
     Of `num_candidates` forms, 0 where unknown, `num_measured` were measured, now or before; `num_trials`
-    is of now.
+    is of now. `why_unmeasured` is empty where any was.
     """
 
     plan: TunedForms[FormT]
@@ -156,6 +154,7 @@ class FormOutcome(Generic[FormT]):
     is_lost: bool = False
     num_candidates: int = 0
     num_measured: int = 0
+    why_unmeasured: str = ""
 
 
 @dataclass(frozen=True, slots=True)

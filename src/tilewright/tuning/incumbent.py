@@ -10,7 +10,7 @@ from typing import Generic
 from tilewright.planning import Meter
 from tilewright.records import dataclass
 from tilewright.tuning.form_plan import Failure, FormBench, Listener, TunedForms
-from tilewright.tuning.search import is_faster, typical
+from tilewright.tuning.samples import is_faster, typical
 from tilewright.tuning.space import FormT
 
 _NUM_RACES = 3

@@ -37,7 +37,7 @@ from tilewright.tuning.form_plan import (
     SiteReport,
 )
 from tilewright.tuning.incumbent import Incumbent
-from tilewright.tuning.search import typical
+from tilewright.tuning.samples import typical
 from tilewright.tuning.similar import Sharing
 from tilewright.tuning.space import FormPart, FormSpace, FormT
 
@@ -118,6 +118,7 @@ class Reformer(Generic[FormT]):
     _incumbent: Incumbent[FormT] = field(init=False)
     _due: dict[str, float] = field(default_factory=dict)  # plans in which a form of a space should be
     _sharing: Sharing[FormT] = field(default_factory=Sharing)
+    _plain_failure: Failure | None = None
     _total_ns: float = 0.0
     _stored_ratio: float = 1.0
     _checkpoint_s: float = 0.0  # what the last one took
@@ -160,8 +161,21 @@ class Reformer(Generic[FormT]):
             is_interrupted,
             is_lost,
             sum(evolution.num_candidates for evolution in evolutions),
-            sum(evolution.num_measured for evolution in evolutions),
+            num_measured := sum(evolution.num_measured for evolution in evolutions),
+            "" if num_measured else self._why_unmeasured(is_interrupted=is_interrupted, is_lost=is_lost),
         )
+
+    def _why_unmeasured(self, *, is_interrupted: bool, is_lost: bool) -> str:
+        """Why no candidate has a time."""
+        if is_interrupted or is_lost:
+            return "the search was interrupted" if is_interrupted else "no process was left to measure"
+        if self._plain_failure is not None:
+            return f"the untuned plan {self._plain_failure.reason}: {self._plain_failure.detail}"
+        if not self._subgraphs:
+            return "what can be made in another way takes too little of the time"
+        if self.meter.cut_off:
+            return "the budget is too small to run this model often enough"
+        return "its kernels take less time than can be measured"
 
     # Rounds.
 
@@ -169,6 +183,7 @@ class Reformer(Generic[FormT]):
         """Measure the untuned plan, and take apart the subgraphs that are worth it."""
         times = self.bench.profile({})
         if isinstance(times, Failure):
+            self._plain_failure = times
             return
         by_site = {key: typical(_summed(kernels.values())) for key, kernels in times.items() if kernels}
         self._total_ns = sum(by_site.values())
@@ -187,8 +202,9 @@ class Reformer(Generic[FormT]):
             plan = self._incumbent.plan = self.findings.plan
             self._stored_ratio = plan.tuned_ns / plan.plain_ns
             for s in self._subgraphs:
-                if s.site.key in plan.forms:
-                    self._evolution(s.space).start_with(plan.forms[s.site.key], "of an earlier plan")
+                form = plan.forms.get(s.site.key)
+                if form is not None and s.space.read(form.to_json()) is not None:
+                    self._evolution(s.space).start_with(form, "of an earlier plan")
 
     def _round(self) -> bool:
         """Measure some forms of every space that has not settled; False at the end of budget or search."""

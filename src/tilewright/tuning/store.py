@@ -28,7 +28,7 @@ from tilewright.private_files import (
     warn_once,
 )
 from tilewright.text.printable import printable
-from tilewright.tuning.schema import INDEXES, OLDEST_TABLES, TABLES, VERSION, converted_trial
+from tilewright.tuning.schema import INDEXES, TABLES, VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -165,23 +165,13 @@ class Store:
             connection.close()
 
     def _make_tables(self, connection: sqlite3.Connection) -> None:
-        """The tables of this version, in an empty file or in one of the oldest, whose rows move over."""
+        """The tables of this version, in an empty file."""
         if _has_tables(connection):  # another process was first
             return
-        there = _schema_of(connection)
-        if there and there != sorted(OLDEST_TABLES):
+        if _schema_of(connection):
             raise sqlite3.DatabaseError("its tables are not those of this version")
         for statement in (*TABLES, *INDEXES):
-            if statement not in there:
-                connection.execute(statement)
-        if there:
-            rows = connection.execute("SELECT context, site, choice, body, digest FROM trials").fetchall()
-            moved = [converted_trial(*map(str, row[:-1])) for row in rows if self.is_intact("trials", row)]
-            connection.executemany(
-                "INSERT INTO observations VALUES (?, ?, ?, ?, ?)",
-                [self.sealed("observations", *columns) for columns in moved if columns is not None],
-            )
-            connection.execute("DROP TABLE trials")
+            connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {VERSION}")
 
     @contextlib.contextmanager

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tilewright.tuning import Choice, choices_by_subgraph
+from tilewright.tuning import Choice
 
 
 def test_a_choice_survives_json() -> None:
@@ -22,8 +22,3 @@ def test_a_choice_survives_json() -> None:
 )
 def test_anything_else_is_none(document: object) -> None:
     assert Choice.from_json(document) is None
-
-
-def test_a_place_that_no_subgraph_has_is_passed_over() -> None:
-    choice = Choice("a")
-    assert choices_by_subgraph({f"{'9' * 5000}/8f00": choice, "7/8f00": choice}) == {7: {"8f00": choice}}

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import multiprocessing
 import sqlite3
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,27 +13,29 @@ import pytest
 from tilewright.cost.base import Measurement
 from tilewright.planning import Budget
 from tilewright.tuning import (
-    Candidate,
-    Choice,
     Failure,
     FailureReason,
     Observation,
     PlanContext,
     Provenance,
-    Trial,
     TunedPlan,
     TuningDatabase,
     store,
 )
 from tilewright.tuning.observation import Source
-from tilewright.tuning.schema import OLDEST_TABLES
 
-DIRECT = Candidate.of({"8f": Choice.of("contraction", rows=8)})
-FAST = Candidate.of({"8f": Choice.of("winograd", tile=4)})
-TRIAL = Trial(FAST, 80.0, 100.0)
+FORM = {"kernels": [{"nodes": [0, 1], "blocking": {"rows": 4}}]}
 CONTEXT = PlanContext("1.0", "avx512", "32K", "llvm", "fast", 2, processor="a processor")
 ELSEWHERE = replace(CONTEXT, num_threads=1)
-PLAN = TunedPlan({"site": FAST}, 1000.0, 900.0, is_complete=True, budget=Budget.parse("30s"))
+PLAN = TunedPlan({"site": FORM}, 1000.0, 900.0, is_complete=True, budget=Budget.parse("30s"))
+
+
+def seen(
+    candidate: object = FORM, time_ns: float = 80.0, site: str = "group", **facts: object
+) -> Observation:
+    assert isinstance(candidate, dict)
+    samples = [time_ns, time_ns * 1.1, time_ns * 1.2]
+    return Observation(site, candidate, Measurement.of(samples, "3 runs"), 100.0, 1.7e9, **facts)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -48,20 +48,13 @@ def same(a: TunedPlan | None, b: TunedPlan | None) -> bool:
 
 
 def test_findings_are_read_back_by_another_reader(database: TuningDatabase) -> None:
-    database.record_trials(CONTEXT, [("site", TRIAL), ("site", Trial(DIRECT, 99.0, 100.0)), ("other", TRIAL)])
+    database.record(CONTEXT, [seen(), seen({"rows": 8}, 99.0), seen(site="other")])
     database.store_plan(CONTEXT, "model", PLAN)
     again = TuningDatabase(database.path)
-    assert set(again.trials(CONTEXT, "site")) == {TRIAL, Trial(DIRECT, 99.0, 100.0)}
+    assert again.observations(CONTEXT, "group") == (seen(), seen({"rows": 8}, 99.0))
     assert same(again.plan(CONTEXT, "model"), PLAN)
-    assert again.trials(ELSEWHERE, "site") == ()
+    assert again.observations(ELSEWHERE, "group") == ()
     assert again.plan(CONTEXT, "another") is None
-
-
-def test_a_later_finding_replaces_the_earlier(database: TuningDatabase) -> None:
-    later = Trial(FAST, 120.0, 100.0)
-    database.record_trials(CONTEXT, [("site", TRIAL)])
-    database.record_trials(CONTEXT, [("site", later)])
-    assert database.trials(CONTEXT, "site") == (later,)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +77,7 @@ def test_a_plan_satisfies_budgets_up_to_its_own(last: str, wanted: str, satisfie
 
 def test_it_counts_and_forgets(database: TuningDatabase) -> None:
     assert database.clear() == 0
-    database.record_trials(CONTEXT, [("site", TRIAL)])
+    database.record(CONTEXT, [seen()])
     database.store_plan(CONTEXT, "model", PLAN)
     held = database.summary()
     assert (held.num_plans, held.num_trials) == (1, 1)
@@ -110,26 +103,17 @@ def test_without_a_folder_nothing_is_remembered() -> None:
     ],
 )
 def test_a_damaged_row_is_a_miss_and_verify_removes_it(database: TuningDatabase, change: str) -> None:
-    database.record_trials(CONTEXT, [("site", Trial(FAST, 99.0, 100.0))])
+    database.record(CONTEXT, [seen(time_ns=99.0)])
     database.store_plan(CONTEXT, "model", PLAN)
     assert database.path is not None
     with sqlite3.connect(database.path) as connection:
         for table in ("plans", "observations"):
             connection.execute(change.format(table=table).replace("NULL ||", "'' ||"))
     connection.close()
-    assert database.trials(CONTEXT, "site") == ()
+    assert database.observations(CONTEXT, "group") == ()
     assert database.plan(CONTEXT, "model") is None
     assert database.verify() == 2
     assert database.summary().num_trials == 0
-
-
-FORM = {"kernels": [{"nodes": [0, 1], "blocking": {"rows": 4}}]}
-
-
-def seen(candidate: object = FORM, time_ns: float = 80.0, **facts: object) -> Observation:
-    assert isinstance(candidate, dict)
-    samples = [time_ns, time_ns * 1.1, time_ns * 1.2]
-    return Observation("group", candidate, Measurement.of(samples, "3 runs"), 100.0, 1.7e9, **facts)  # type: ignore[arg-type]
 
 
 def test_observations_are_read_back_as_they_were_recorded(database: TuningDatabase) -> None:
@@ -213,37 +197,6 @@ def test_an_observation_of_other_types_or_sizes_is_none(change: dict[str, object
     assert Observation.from_json("group", {**document, **change}) is None
 
 
-def _oldest(path: Path, digest_of: Callable[..., str]) -> None:
-    """A file as the first version wrote it: one trial, one plan."""
-    choice = '{"8f": {"template": "winograd", "tile": 4}}'
-    trial = (CONTEXT.key, "site", choice, '{"time_ns": 80.0, "plain_ns": 100.0}')
-    body = {"candidates": {"site": FAST.to_json()}, "plain_ns": 1000.0, "tuned_ns": 900.0}
-    body |= {"is_complete": True, "max_trials": PLAN.budget.max_evaluations, "deadline_s": 30.0}
-    plan = (CONTEXT.key, "model", json.dumps(body))
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA journal_mode = WAL")
-        for statement in OLDEST_TABLES:
-            connection.execute(statement)
-        connection.execute("INSERT INTO trials VALUES (?, ?, ?, ?, ?)", (*trial, digest_of("trials", *trial)))
-        connection.execute("INSERT INTO plans VALUES (?, ?, ?, ?)", (*plan, digest_of("plans", *plan)))
-    connection.close()
-
-
-def test_a_file_of_the_first_version_is_taken_over(
-    database: TuningDatabase, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert database.path is not None
-    database.path.parent.mkdir(mode=0o700)
-    database.path.touch(mode=0o600)
-    _oldest(database.path, database.store._digest)
-    assert database.trials(CONTEXT, "site") == (TRIAL,)
-    assert same(database.plan(CONTEXT, "model"), PLAN)
-    database.record(CONTEXT, [seen()])
-    assert (database.summary().num_plans, database.summary().num_trials) == (1, 2)
-    assert database.verify() == 0
-    assert not caplog.records
-
-
 def test_a_file_of_a_later_version_is_left_alone(
     database: TuningDatabase, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -297,14 +250,14 @@ def test_a_link_that_takes_the_place_of_the_file_is_not_written_through(
 
     monkeypatch.setattr(store, "_opened", swapped)
     with caplog.at_level(logging.WARNING, logger="tilewright"):
-        database.record_trials(CONTEXT, [("site", TRIAL)])
+        database.record(CONTEXT, [seen()])
     assert caplog.records
     assert all("tuning.db" in r.message and "is a symbolic link" in r.message for r in caplog.records)
     assert other.read_bytes() == before
 
 
 def test_a_truncated_or_scribbled_file_never_raises(database: TuningDatabase) -> None:
-    database.record_trials(CONTEXT, [(f"site{i}", TRIAL) for i in range(200)])
+    database.record(CONTEXT, [seen(site=f"site{i}") for i in range(200)])
     assert database.path is not None
     with sqlite3.connect(database.path) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -314,9 +267,9 @@ def test_a_truncated_or_scribbled_file_never_raises(database: TuningDatabase) ->
         scribbled = whole[:at] + b"\xff" * 64 + whole[at + 64 :]
         for content in (whole[:at], scribbled):
             database.path.write_bytes(content)
-            TuningDatabase(database.path).trials(CONTEXT, "site7")
-            TuningDatabase(database.path).record_trials(CONTEXT, [("site7", TRIAL)])
-            assert set(TuningDatabase(database.path).trials(CONTEXT, "site7")) <= {TRIAL}
+            TuningDatabase(database.path).observations(CONTEXT, "site7")
+            TuningDatabase(database.path).record(CONTEXT, [seen(site="site7")])
+            assert TuningDatabase(database.path).observations(CONTEXT, "site7") in ((), (seen(site="site7"),))
 
 
 def test_a_disk_that_cannot_be_written_is_one_warning(
@@ -326,14 +279,14 @@ def test_a_disk_that_cannot_be_written_is_one_warning(
     database = TuningDatabase.in_folder(tmp_path / "file")
     with caplog.at_level(logging.WARNING, logger="tilewright"):
         database.store_plan(CONTEXT, "model", PLAN)
-        database.record_trials(CONTEXT, [("site", TRIAL)])
+        database.record(CONTEXT, [seen()])
     assert len(caplog.records) == 1
 
 
 def _write_many(path: str, writer: int) -> None:
     database = TuningDatabase(Path(path))
     for i in range(10):
-        database.record_trials(CONTEXT, [(f"site{writer}.{i}", TRIAL)])
+        database.record(CONTEXT, [seen(site=f"site{writer}.{i}")])
         database.store_plan(CONTEXT, "model", PLAN)
 
 

@@ -101,7 +101,7 @@ def test_a_trusted_failure_does_not_unmake_what_was_measured_here(target: Tuning
 def test_contents_are_by_model_site_and_machine(database: TuningDatabase) -> None:
     listed = contents(database, now_s=1.7e9 + 60)
     (model,) = listed.models
-    assert (model.name, model.search, model.num_changed, model.age_s) == ("a network", "flat", 1, 60.0)
+    assert (model.name, model.search, model.num_changed, model.age_s) == ("a network", "reformer", 1, 60.0)
     sites = {site.context: site for site in listed.sites}
     here = sites[CONTEXT.key]
     assert (here.name, here.num_observations, here.num_failures) == ("conv + relu", 8, 1)
@@ -202,7 +202,7 @@ def test_a_file_that_was_cut_off_or_changed_is_refused_whole(file: Path, target:
         {"context": CONTEXT.key, "site": "\ud800", "observation": seen().to_json()},
         {"context": CONTEXT.key, "site": "x" * 1000, "observation": seen().to_json()},
         {"context": CONTEXT.key, "site": ["group"], "observation": seen().to_json()},
-        {"context": CONTEXT.key, "model": "m", "plan": {"candidates": {"a": 1}}},
+        {"context": CONTEXT.key, "model": "m", "plan": {"forms": {"a": {"b": 1}}}},
         {"context": CONTEXT.key, "model": "m", "plan": {**PLAN.to_json(), "plain_ns": 10**400}},
         {"context": CONTEXT.key, "model": "m", "plan": {**PLAN.to_json(), "forms": {"a": 3}}},
         {"context": CONTEXT.key, "model": "m", "plan": {**PLAN.to_json(), "tuned_at_s": -1}},

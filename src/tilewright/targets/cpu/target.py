@@ -66,15 +66,15 @@ from tilewright.targets.cpu.lower.storage import (
 from tilewright.targets.cpu.runtime.executable import TensorSpec
 from tilewright.targets.cpu.runtime.main_code import FIRST_CALLER_BASE, build_main
 from tilewright.targets.cpu.runtime.pool import runtime_object
-from tilewright.targets.cpu.tune.base import MAX_WEIGHT_BYTES, TOLERANCES, random_feed
+from tilewright.targets.cpu.tune.bench import MAX_WEIGHT_BYTES, random_feed
 from tilewright.targets.cpu.tune.context import context_on
 from tilewright.targets.cpu.tune.race import race
 from tilewright.targets.cpu.tune.stage_costs import CpuStageBench
-from tilewright.targets.cpu.tune.tune import tune
+from tilewright.targets.cpu.tune.tuner import tune
 from tilewright.targets.llvm.cache import ObjectCache
 from tilewright.targets.llvm.codegen import CompileJob, compile_objects
 from tilewright.targets.validate import require_valid_program
-from tilewright.tuning.search import is_faster
+from tilewright.tuning.samples import is_faster
 
 logger = logging.getLogger(__name__)
 
@@ -288,7 +288,6 @@ class CpuTarget:
                 isa,
                 progress,
                 accuracy=options.accuracy,
-                choices=program.choices,
                 has_rows=has_rows,
             )
         lowered = arrange(lowering, program.schedule, self.barriers)
@@ -463,10 +462,9 @@ class CpuBackend(PlainBackend):
         return lower_partition(partition, self.isa, progress, accuracy=self.options.accuracy, fuse=self._fuse)
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> CpuCode:
-        """Compile a program; one with choices, or another's plan, is lowered and placed first."""
+        """Compile a program; another's plan is lowered and placed first."""
         require_valid_program(program)
-        placed = None if program.choices else self._placed.get(program.schedule)
-        return self.cpu.generate(program, progress=progress, placed=placed)
+        return self.cpu.generate(program, progress=progress, placed=self._placed.get(program.schedule))
 
     def stage_bench(self, partition: Partition, make: base.MakeOfStages) -> StageBench | None:
         """Runs whole models in a process of their own; none where the cache is frozen."""
@@ -480,7 +478,6 @@ class CpuBackend(PlainBackend):
             make,
             functools.partial(self._measured_code, Arrangements(MAX_WEIGHT_BYTES)),
             None if self.options.no_cache else self.options.cache_dir or default_cache_directory(),
-            TOLERANCES[self.options.accuracy],
         )
 
     def _measured_code(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +20,10 @@ from tilewright.reproduce.ago.ablation import Stack
 from tilewright.steps import SearchName
 from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.tune.base import random_feed
+from tilewright.targets.cpu.tune.bench import ModelBench, random_feed
 from tilewright.targets.cpu.tune.form_bench import FormModelBench
 from tilewright.targets.cpu.tune.form_sites import FormSites
-from tilewright.targets.cpu.tune.form_tuner import FormTuner
-from tilewright.targets.cpu.tune.sites import Sites
-from tilewright.tuning import TunedPlan
+from tilewright.targets.cpu.tune.tuner import FormTuner
 from tilewright.tuning.form_plan import Failure, FormSite, FormTrial, Paired, TunedForms
 from tilewright.tuning.workers import Failed, Measured, MeasureRequest, MeasureResult, Samples
 
@@ -139,7 +136,7 @@ class Pool:
 
 
 def bench_with(code: CpuCode, pool: Pool, feed: Mapping[str, np.ndarray]) -> FormModelBench:  # type: ignore[type-arg]
-    return FormModelBench(CpuTarget(), code, sites_of(code), pool, feed, {}, 1e-3)
+    return FormModelBench(CpuTarget(), code, sites_of(code), ModelBench(pool, feed, {}, 1e-4, 10.0))
 
 
 def test_kernels_are_credited_to_their_sites_and_failures_are_told(code: CpuCode) -> None:
@@ -166,26 +163,10 @@ def test_a_form_that_computes_something_else_is_refused(code: CpuCode) -> None:
     executable.close()
     tuner = FormTuner.of(CpuTarget(), code)
     with tuner.pool() as pool:
-        bench = FormModelBench(CpuTarget(), code, tuner.sites, pool, feed, expected, 1e-3)
+        bench = FormModelBench(CpuTarget(), code, tuner.sites, ModelBench(pool, feed, expected, 1e-4, 20.0))
         (result,) = bench.compare({}, [others(code)])
     assert isinstance(result, Failure)
     assert result.reason == "wrong-values"
-
-
-def test_a_search_of_forms_begins_with_what_the_flat_search_found(code: CpuCode) -> None:
-    tuner = FormTuner.of(CpuTarget(), code)
-    sites = Sites.of(code.lowered, code.program.schedule)
-    measured = sites.all(code.isa, "default")
-    won = {site.key: site.candidates[0] for site in measured}
-    tuner.database.store_plan(tuner.context, sites.digest(), TunedPlan(won, 100.0, 80.0, is_complete=True))
-    incumbent = tuner.best_known()
-    assert incumbent is not None
-    assert incumbent.tuned_ns == 80.0
-    by_forms = CpuTarget().generate(tuner.sites.planned(incumbent.forms))
-    by_choices = CpuTarget().generate(replace(code.program, choices=sites.choices(won)))
-    assert [k.symbol for s in by_forms.steps for k in s.kernels] == [
-        k.symbol for s in by_choices.steps for k in s.kernels
-    ]
 
 
 def test_what_won_for_subgraphs_alike_is_tried_first_in_another_network(code: CpuCode) -> None:

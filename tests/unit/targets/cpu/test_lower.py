@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.choices import with_choices
 
 from tilewright.compiler import plan
 from tilewright.explain import explain_program
@@ -303,7 +304,7 @@ def test_a_product_may_be_written_over_what_is_added_to_it(choice: Choice | None
         for launch in launches(lowered)
         if {"Conv", "Add"} <= {n.op_type for n in launch.nodes}
     ]
-    one = replace(one, choices={} if choice is None else {signature: choice})
+    one = with_choices(one, {} if choice is None else {signature: choice})
     code = CpuTarget().generate(one)
     problem, _ = memory_problem(code.lowered, net.graph)
     assert x.name in {name.split(":")[1] for buffer in problem.buffers for name in buffer.may_reuse}

@@ -16,7 +16,7 @@ from tilewright.options import Options
 from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.tune.base import random_feed
+from tilewright.targets.cpu.tune.bench import random_feed
 from tilewright.targets.cpu.tune.measuring import measuring_pool, packed
 from tilewright.targets.llvm.codegen import compile_object
 from tilewright.tuning.workers import Effort, Failed, LocalMeasuringPool, Measured, MeasureRequest, PackedCode

@@ -11,14 +11,16 @@ import numpy as np
 import onnx.parser
 import pytest
 from onnx import numpy_helper
+from tests.support.form_spaces import check_space
 from tests.support.models import host_net, mixed_outputs, small_net
 
 import tilewright as tw
 from tilewright.compiler import plan
+from tilewright.cost.base import Measurement
 from tilewright.errors import UsageError
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
-from tilewright.program import Program
+from tilewright.partition.form import Form
 from tilewright.steps import SearchName
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.lower.arrange import arrange
@@ -27,8 +29,9 @@ from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredModel, Low
 from tilewright.targets.cpu.product.select import product_candidates, product_variations
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
-from tilewright.targets.cpu.tune.tune import Tuner
-from tilewright.tuning import Candidate, Choice, Choices, Trial, TunedPlan, TuningDatabase
+from tilewright.targets.cpu.tune.tuner import FormTuner
+from tilewright.tuning import Choice, Choices, Observation, TuningDatabase
+from tilewright.tuning.form_plan import FormSite
 
 MODEL = tw.load(small_net(channels=40, size=20))
 OPTIONS = Options(threads=2)
@@ -120,7 +123,8 @@ def test_all_candidates_agree_with_the_reference() -> None:
     ways = candidates()
     for number in range(max(map(len, ways.values()))):
         choices = {signature: found[number % len(found)] for signature, found in ways.items()}
-        code = CpuTarget().generate(plan_with(choices))
+        lowering = lower_partition(program.partition, host_isa(), choices=choices)
+        code = CpuTarget().generate(program, lowering=lowering)
         executable = code.load(2)
         got = executable.run(feed)
         executable.close()
@@ -128,15 +132,11 @@ def test_all_candidates_agree_with_the_reference() -> None:
             np.testing.assert_allclose(got[name], array, atol=1e-4 * np.abs(array).max())
 
 
-def plan_with(choices: Choices) -> Program:
-    return replace(plan(MODEL.graph, OPTIONS).program, choices=choices)
-
-
 def test_what_tuning_found_is_used_by_the_next_compilation(cache: Path) -> None:
     assert tw.compile(MODEL, threads=2).tuning is None
     tuned = tw.tune(MODEL, threads=2, budget="4trials", search="flat")
-    assert tuned.tuning is not None
-    assert 0 < tuned.tuning.num_trials <= 4 + 2 * len(candidates()), "and those measured again"
+    assert tuned.tuning.search == "flat"
+    assert 0 < tuned.tuning.num_trials <= 4
     again = tw.compile(MODEL, threads=2)
     assert again.tuning is not None
     assert again.tuning.is_stored
@@ -149,36 +149,20 @@ def test_what_tuning_found_is_used_by_the_next_compilation(cache: Path) -> None:
 
 
 def test_what_did_well_elsewhere_is_measured_first(cache: Path) -> None:
-    """With other threads the last candidate was fast: no plan follows, but it has the first turn."""
-    tuner = Tuner.of(CpuTarget(), CpuTarget().generate(plan(MODEL.graph, OPTIONS).program))
-    site = tuner.measured_sites()[0]
-    last = site.candidates[-1]
-    assert last != site.candidates[0]
+    """With other threads the last start was fast: no plan follows, but it has the first turn."""
+    tuner = tuner_of(MODEL, "sequential")
+    sites = sites_of(tuner)
     elsewhere = replace(tuner.context, num_threads=7)
-    tuner.database.record_trials(elsewhere, [(site.key, Trial(last, 10.0, 100.0))])
+    for site in sites:
+        last = site.space.starts()[-1]
+        fast = Observation(site.key, last.to_json(), Measurement.of([10.0], "a run"), 100.0, 1.7e9)
+        tuner.database.record(elsewhere, [fast])
     assert tw.compile(MODEL, threads=2).tuning is None
-    tw.tune(MODEL, threads=2, budget="1trials", search="flat")
-    assert last in {trial.candidate for trial in tuner.database.trials(tuner.context, site.key)}
+    tw.tune(MODEL, threads=2, budget="1trials", search="evolutionary")
+    (seen,) = (o for site in sites for o in tuner.database.observations(tuner.context, site.key))
+    (site,) = (site for site in sites if site.key == seen.site)
+    assert seen.candidate == site.space.starts()[-1].to_json() != site.space.starts()[0].to_json()
     assert tuner.database.subjects("site")[site.key] == ", ".join(site.nodes)
-
-
-def test_a_stored_plan_decides_kernels_and_the_artifact_keeps_it(cache: Path) -> None:
-    choices = {signature: found[-1] for signature, found in candidates().items()}
-    code = CpuTarget().generate(plan(MODEL.graph, OPTIONS).program)
-    tuner = Tuner.of(CpuTarget(), code)
-    won = {signature: Candidate.of({signature: choice}) for signature, choice in choices.items()}
-    stored = TunedPlan(won, 100.0, 50.0, is_complete=True)
-    TuningDatabase.in_folder(cache).store_plan(tuner.context, tuner.model, stored)
-    compiled = tw.compile(MODEL, threads=2)
-    assert compiled.tuning is not None
-    assert compiled.tuning.speedup == 2.0
-    assert texts(lowered(choices)) != texts(lowered())
-    made = {k.symbol for k in compiled.kernels}
-    assert made == {launch.kernel.symbol for launch in lowered(choices).launches}
-    assert any("measured to be the best" in note for k in compiled.kernels for note in k.notes)
-    opened = tw.open(compiled.save(cache / "m.tw"))
-    assert opened.program.choices == choices
-    assert tw.compile(MODEL, threads=2).save(cache / "n.tw").read_bytes() == (cache / "m.tw").read_bytes()
 
 
 def launches_of(step: LoweredStep) -> tuple[KernelLaunch, ...]:
@@ -200,68 +184,66 @@ def branches() -> onnx.ModelProto:
     return model
 
 
-def tuner_of(model: onnx.ModelProto, schedule: str) -> Tuner:
+def tuner_of(model: onnx.ModelProto | tw.Model, schedule: str) -> FormTuner:
     options = Options(threads=2, schedule=schedule)
-    return Tuner.of(CpuTarget(), CpuTarget().generate(plan(tw.load(model).graph, options).program))
+    graph = (model if isinstance(model, tw.Model) else tw.load(model)).graph
+    return FormTuner.of(CpuTarget(), CpuTarget().generate(plan(graph, options).program))
 
 
-def test_what_shares_a_step_is_no_measurement_of_a_product(cache: Path) -> None:
+def sites_of(tuner: FormTuner) -> tuple[FormSite[Form], ...]:
+    return tuner.sites.with_spaces(tuner.spaces())[1]
+
+
+def test_what_shares_a_step_is_one_site(cache: Path) -> None:
     model = branches()
     tuned = tw.tune(model, threads=2, schedule="greedy", budget="6trials").tuning
-    assert tuned is not None
-    assert tuned.num_trials >= 6
-    assert "; search flat: some kernels run side by side" in tuned.outcome
+    assert tuned.num_trials == 6
     database = TuningDatabase.in_folder(cache)
     shared, alone = tuner_of(model, "greedy"), tuner_of(model, "sequential")
     assert shared.context == alone.context
-    product, group = shared.measured_sites()
-    assert product.nodes == ("first",)
-    assert group.nodes == ("like", "other")
-    assert database.trials(shared.context, product.key)
-    assert database.trials(shared.context, group.key)
-    like_first, other = alone.measured_sites()
+    product, group = sites_of(shared)
+    assert (product.nodes, group.nodes) == (("first",), ("like and other",))
+    check_space(group.space, steps=20)
+    assert database.observations(shared.context, product.key)
+    assert database.observations(shared.context, group.key)
+    like_first, other = sites_of(alone)
     assert like_first.key == product.key, "alone in its step it is measured for every schedule"
-    assert database.trials(alone.context, other.key) == ()
+    assert database.observations(alone.context, other.key) == ()
     assert tw.compile(model, threads=2).tuning is None
     again = tw.compile(model, threads=2, schedule="greedy").tuning
     assert again is not None
     assert again.is_stored
-    assert [k.before_ns is not None for k in again.kernels] == [True, True]
+    assert [s.nodes for s in again.subgraphs] == [product.nodes, group.nodes]
 
 
 def test_every_site_is_credited_with_the_steps_that_are_its_own() -> None:
     tuner = tuner_of(branches(), "greedy")
-    steps = tuner.plain.lowered.steps
-    sizes = {tuner.sites.site_of(step): len(launches_of(step)) for step in steps}
-    product, group = tuner.measured_sites()
-    assert (sizes[product.key], sizes[group.key]) == (1, 2)
-    direct = next(
-        c for c in group.candidates if "winograd" not in str(c) and dict(c.choices).keys() - {product.key}
-    )
-    other = replace(tuner.program, choices=tuner.sites.choices({group.key: direct}))
-    changed = CpuTarget().generate(other).lowered.steps
-    assert [tuner.sites.site_of(step) for step in changed] == [tuner.sites.site_of(step) for step in steps]
+    product, group = sites_of(tuner)
+    for forms in ({}, {group.key: group.space.starts()[-1]}):
+        lowered = CpuTarget().generate(tuner.sites.planned(forms)).lowered
+        sizes = [sum(map(len, map(launches_of, [step]))) for step in lowered.steps]
+        times = tuner.sites.by_site(lowered, [[float(size) for size in sizes]])
+        assert {key: sum(ns for (ns,) in kernels.values()) for key, kernels in times.items()} == {
+            product.key: 1.0,
+            group.key: 2.0,
+        }
 
 
-def test_a_choice_for_a_group_leaves_the_same_product_elsewhere_as_it_is() -> None:
+def test_a_form_of_a_group_leaves_equal_subgraphs_elsewhere_as_they_are() -> None:
     tuner = tuner_of(branches(), "greedy")
-    product, group = tuner.measured_sites()
-    like = next(c for c in reversed(group.candidates) if product.key in dict(c.choices))
+    _, group = sites_of(tuner)
+    like = next(form for form in group.space.starts() if form.kernels[0].choices)
     plain, changed = (
-        [
-            (launch.nodes[0].name, launch.kernel.symbol)
-            for step in code.lowered.steps
-            for launch in launches_of(step)
-            if launch.kernel.signature
-        ]
-        for code in (
-            tuner.plain,
-            CpuTarget().generate(replace(tuner.program, choices=tuner.sites.choices({group.key: like}))),
+        [(x.nodes[0].name, x.kernel.symbol) for step in lowered.steps for x in launches_of(step) if x.nodes]
+        for lowered in (
+            tuner.plain.lowered,
+            CpuTarget().generate(tuner.sites.planned({group.key: like})).lowered,
         )
     )
-    assert [name for (name, before), (_, after) in zip(plain, changed, strict=True) if before != after] == [
-        "like"
-    ]
+    before = dict(plain)
+    assert [name for name, symbol in changed if before.get(name) not in (None, symbol)] == ["like"]
+    assert tuner.sites.fitting(group.key, like.to_json()) == like
+    assert tuner.sites.fitting(group.key, like.kernels[0].to_json()) is None
 
 
 def test_a_frozen_cache_without_the_model_is_an_error() -> None:
@@ -291,7 +273,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning_and_no_more(
 def test_a_model_that_refuses_random_inputs_is_compiled_by_estimate(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("tilewright.targets.cpu.tune.form_tuner.random_feed", lambda program: {})
+    monkeypatch.setattr("tilewright.targets.cpu.tune.bench.random_feed", lambda program, **_: {})
     with caplog.at_level(logging.WARNING, logger="tilewright"):
         assert tw.compile(MODEL, threads=2, budget="9trials").tuning is None
     assert [r.message for r in caplog.records] == [
@@ -313,26 +295,21 @@ def test_a_table_of_one_row_is_measured_with_the_index_that_it_has(search: Searc
     assert tuned.tuning.num_trials > 0
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("search", [None, "reformer"])
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [(host_net, "some operators run in Python"), (mixed_outputs, "output 'c' is a constant")],
-)
-def test_a_search_says_why_it_leaves_forms_as_they_are(
-    make: Callable[[], onnx.ModelProto], why: str, search: SearchName | None, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("make", [host_net, mixed_outputs])
+def test_host_operators_and_constant_outputs_are_tuned(
+    make: Callable[[], onnx.ModelProto],
 ) -> None:
-    tuned = tw.tune(make(), threads=1, budget="1trials", search=search)
-    assert (tuned.to_json()["search"], tuned.to_json()["why_search"]) == ("flat", why)
-    assert tuned.lines()[0].endswith(f"; search flat: {why}")
-    warnings = [record.message for record in caplog.records]
-    asked = f"only products are tuned, as --search flat does: {why}"
-    assert warnings == ([] if search is None else [asked])
+    tuned = tw.tune(make(), threads=1, budget="2trials").tuning
+    assert (tuned.search, tuned.num_trials) == ("reformer", 2)
 
 
-def test_a_search_that_was_asked_for_needs_no_reason() -> None:
-    tuned = tw.tune(host_net(), threads=1, budget="1trials", search="flat")
-    assert "search" not in tuned.lines()[0]
+def test_a_search_that_measures_nothing_says_why() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]> g (float[4] x) => (float[4] y) { y = Identity(x) }"""
+    )
+    tuned = tw.tune(model, threads=1, budget="2trials")
+    why = "its kernels take less time than can be measured"
+    assert tuned.lines() == (f"nothing was measured: {why}; kept: the estimates' choices",)
 
 
 def test_only_targets_with_kernels_are_tuned() -> None:

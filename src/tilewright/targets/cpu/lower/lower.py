@@ -56,7 +56,7 @@ from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.runtime.executor import CheckedIndex
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.trees import lower_trees
-from tilewright.tuning import NO_CHOICES, Choice, Choices, choices_by_subgraph
+from tilewright.tuning import NO_CHOICES, Choice, Choices
 
 # With this many channels or fewer an input is read as it comes: reordering it first would not pay.
 _MAX_PLANAR_CHANNELS = 8
@@ -125,7 +125,6 @@ class _Lowering:
         self.partition = partition
         self.fuse = fuse
         self.choices = choices
-        self.choices_by_subgraph = choices_by_subgraph(choices)
         self.products: dict[str, Product] = {}
         self.isa = isa
         self.accuracy = accuracy
@@ -377,12 +376,8 @@ class _Lowering:
         return None if isinstance(kernel, Declined) else kernel
 
     def _local_choices(self, unit: _Unit) -> Mapping[str, Choice]:
-        """Choices for products of this unit alone: those of its form, and before them measured ones."""
-        measured: Choices = NO_CHOICES
-        if self.choices_by_subgraph:
-            subgraph = self.partition.subgraph_of(unit.nodes[0])
-            measured = self.choices_by_subgraph.get(subgraph.id, NO_CHOICES)
-        return {**dict(unit.form.choices), **measured} if unit.form.choices else measured
+        """Choices for products of this unit alone: those of its form."""
+        return dict(unit.form.choices) if unit.form.choices else NO_CHOICES
 
     def _segments(
         self, group: NestGroup, names: Names, choices: Choices

@@ -7,45 +7,46 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import field
-from typing import Any
-
-import numpy as np
+from typing import Protocol
 
 from tilewright.errors import TilewrightError
 from tilewright.hardware.probe import num_threads_default, resolve_threads
 from tilewright.ir.fuse import FusedNodes
 from tilewright.partition.form import Form
+from tilewright.program import Program
 from tilewright.records import dataclass
 from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.lower.lower import lower_partition
-from tilewright.targets.cpu.lower.lowered import LoweredModel
+from tilewright.targets.cpu.lower.lowered import LoweredModel, LoweredPartition
 from tilewright.targets.cpu.lower.storage import Arrangements
 from tilewright.targets.cpu.repeats import Repeats
-from tilewright.targets.cpu.tune.base import MAX_WEIGHT_BYTES, TOLERANCES, Generator
+from tilewright.targets.cpu.tune.bench import MAX_WEIGHT_BYTES, ModelBench
 from tilewright.targets.cpu.tune.form_sites import FormSites
 from tilewright.targets.cpu.tune.measuring import packed
 from tilewright.tuning.form_plan import Failure, KernelTimes, Paired
-from tilewright.tuning.workers import (
-    Effort,
-    Failed,
-    MeasureRequest,
-    MeasureResult,
-    MeasuringPool,
-    PackedCode,
-)
+from tilewright.tuning.workers import Effort, Failed, MeasureResult, PackedCode
 
 logger = logging.getLogger(__name__)
 
-Array = np.ndarray[Any, Any]
 Forms = Mapping[str, Form]
 
 _MAX_PLANS = 5
 _COMPARED = Effort(min_rounds=4, max_rounds=40, seconds=0.3)
 _CONFIRMED = Effort(min_rounds=8, max_rounds=200, seconds=0.9)
 _RACED = Effort(min_rounds=9, max_rounds=100, seconds=1.2)
-# What loading a candidate may take, and in runs of the untuned plan what measuring it may take.
-_LOAD_S = 20.0
-_MAX_RUNS = 2000
+
+
+class Generator(Protocol):
+    """What tuning needs of `CpuTarget`."""
+
+    def generate(  # noqa: D102
+        self,
+        program: Program,
+        *,
+        profile: bool = False,
+        arrangements: Arrangements | None = None,
+        lowering: LoweredPartition | None = None,
+    ) -> CpuCode: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,18 +59,12 @@ class _Built:
 
 @dataclass(slots=True, eq=False)
 class FormModelBench:
-    """Measures plans of one model. `expected` are the untuned plan's results for `feed`, `run_s` its time.
-
-    `fuse` and `repeats` remember what was generated for it before.
-    """
+    """Measures plans of one model; `fuse` and `repeats` remember what was generated for it before."""
 
     target: Generator
     plain: CpuCode
     sites: FormSites
-    pool: MeasuringPool
-    feed: Mapping[str, Array]
-    expected: Mapping[str, Array]
-    run_s: float
+    bench: ModelBench
     fuse: FusedNodes = field(default_factory=FusedNodes)
     repeats: Repeats = field(default_factory=Repeats)
     _arrangements: Arrangements = field(default_factory=lambda: Arrangements(MAX_WEIGHT_BYTES))
@@ -78,14 +73,14 @@ class FormModelBench:
     @property
     def max_plans(self) -> int:
         """Plans that are compiled before they are measured, on each machine one after another."""
-        return _MAX_PLANS * self.pool.num_machines
+        return _MAX_PLANS * self.bench.pool.num_machines
 
     def profile(self, plan: Forms) -> KernelTimes | Failure:
         """The times of a plan's kernels."""
         built = self._reference(plan, stamps=True)
         if isinstance(built, Failure):
             return built
-        (result,) = self.pool.measure([self._request(built, None, _COMPARED)])
+        (result,) = self.bench.measure([built.code], None, _COMPARED)
         times = self._paired(result, built, None)
         return times if isinstance(times, Failure) else times.plan
 
@@ -98,13 +93,14 @@ class FormModelBench:
             return [beside] * len(plans)
         built: list[_Built | Failure] = []
 
-        def requests() -> Iterator[MeasureRequest]:
+        def made() -> Iterator[PackedCode]:
             for candidate in self._all_built(plans):
                 built.append(candidate)
                 if isinstance(candidate, _Built):
-                    yield self._request(candidate, beside, _CONFIRMED if for_long else _COMPARED)
+                    yield candidate.code
 
-        results = iter(list(self.pool.measure(requests())))
+        effort = _CONFIRMED if for_long else _COMPARED
+        results = iter(list(self.bench.measure(made(), beside.code, effort)))
         return [
             candidate if isinstance(candidate, Failure) else self._paired(next(results), candidate, beside)
             for candidate in built
@@ -113,7 +109,7 @@ class FormModelBench:
     def _all_built(self, plans: Sequence[Forms]) -> Iterator[_Built | Failure]:
         """Plans as code, in order. Where a core is left, the next is made while the last is measured."""
         threads = resolve_threads(self.plain.program.options.num_threads)
-        if self.pool.num_machines > 1 or threads >= num_threads_default():
+        if self.bench.pool.num_machines > 1 or threads >= num_threads_default():
             yield from [self._built(plan, stamps=True) for plan in plans]
             return
         with ThreadPoolExecutor(1) as ahead:
@@ -134,7 +130,7 @@ class FormModelBench:
             if isinstance(built, Failure):
                 return built
         assert isinstance(before, _Built) and isinstance(after, _Built)  # noqa: PT018
-        (result,) = self.pool.measure([self._request(after, before, _RACED)])
+        (result,) = self.bench.measure([after.code], before.code, _RACED)
         if isinstance(result, Failed):
             return Failure(result.reason, result.detail)
         assert result.baseline is not None
@@ -147,17 +143,6 @@ class FormModelBench:
         if beside is None or result.baseline is None:
             return Paired(times, times)
         return Paired(times, self.sites.by_site(beside.lowered, result.baseline.steps_ns))
-
-    def _request(self, candidate: _Built, beside: _Built | None, effort: Effort) -> MeasureRequest:
-        return MeasureRequest(
-            candidate.code,
-            self.feed,
-            self.expected,
-            TOLERANCES[self.plain.program.options.accuracy],
-            baseline=None if beside is None else beside.code,
-            effort=effort,
-            limit_s=_LOAD_S + _MAX_RUNS * self.run_s,
-        )
 
     def _reference(self, plan: Forms, *, stamps: bool) -> _Built | Failure:
         """A plan that others run beside: the last one is kept."""
@@ -177,7 +162,6 @@ class FormModelBench:
                 program.partition,
                 self.plain.isa,
                 accuracy=program.options.accuracy,
-                choices=program.choices,
                 fuse=self.fuse,
                 repeats=self.repeats,
             )

@@ -11,15 +11,13 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from tilewright.cost.base import Measurement
-from tilewright.errors import BudgetExceeded, InputError, ModelRejected, UnsupportedOp, UsageError
+from tilewright.errors import BudgetExceeded, ModelRejected, UnsupportedOp, UsageError
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.program import Program
@@ -29,7 +27,7 @@ from tilewright.system.worker_process import NoWorker
 from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.lower.arrange import Barriers, staged_steps
 from tilewright.targets.cpu.lower.lowered import HostOperator, KernelLaunch, LoweredPartition
-from tilewright.targets.cpu.tune.base import random_feed
+from tilewright.targets.cpu.tune.bench import ModelBench
 from tilewright.targets.cpu.tune.measuring import measuring_pool, packed
 from tilewright.tuning.database import TuningDatabase
 from tilewright.tuning.observation import (
@@ -40,23 +38,19 @@ from tilewright.tuning.observation import (
     PlanContext,
     candidate_key,
 )
-from tilewright.tuning.search import is_faster, typical
+from tilewright.tuning.samples import is_faster, typical
 from tilewright.tuning.workers import (
     Effort,
     Failed,
     Measured,
-    MeasureRequest,
     MeasuringPool,
     PackedCode,
     Samples,
 )
 
-Array = np.ndarray[Any, Any]
-
 # Without a limit, and with the most time.
 _STAGES, _LONG_STAGES = Effort(5, 16, seconds=1.0), Effort(5, 60, seconds=5.0)
 _RACE, _LONG_RACE = Effort(9, 60, seconds=2.5), Effort(9, 200, seconds=10.0)
-_LIMIT_S = 60.0
 _KEPT_FAILURES = (FailureReason.CRASHED, FailureReason.HUNG, FailureReason.WRONG_VALUES)
 _MAX_WEIGHT_BYTES = 1 << 30
 """Two copies of the weights are in the process that measures, and as much is on its way."""
@@ -70,22 +64,17 @@ class Generate(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Reference:
-    """The sequential schedule: with stamps and without, what it is run on, and what comes out."""
+    """The sequential schedule: with stamps and without; the stages of its steps; what measures beside it."""
 
     stamped: PackedCode
     plain: PackedCode
     numbers: tuple[int | None, ...]
-    feed: Mapping[str, Array]
-    expected: Mapping[str, Array]
+    bench: ModelBench
 
 
 @dataclass(slots=True, eq=False)
 class CpuStageBench:
-    """See `StageBench`. `cache` is the folder of kernels and findings; without one nothing is remembered.
-
-    `tolerance` is of outputs against those of the sequential schedule: merged kernels may sum in another
-    order.
-    """
+    """See `StageBench`. `cache` is the folder of kernels and findings; without one nothing is remembered."""
 
     partition: Partition
     barriers: Barriers
@@ -94,7 +83,6 @@ class CpuStageBench:
     make: Callable[[Sequence[Stage]], Program]
     generate: Generate
     cache: Path | None
-    tolerance: float
     pool: Callable[[], MeasuringPool] = measuring_pool
     _open_pool: MeasuringPool | None = field(init=False, default=None)
     _folder: tempfile.TemporaryDirectory[str] | None = field(init=False, default=None)
@@ -172,13 +160,7 @@ class CpuStageBench:
         self._reference = None
 
     def _ask(self, code: PackedCode, baseline: PackedCode | None, effort: Effort) -> Measured | Failed:
-        if self._open_pool is None:
-            self._open_pool = self.pool()
-        reference = self._made_reference()
-        request = MeasureRequest(
-            code, reference.feed, reference.expected, self.tolerance, baseline, effort, _LIMIT_S
-        )
-        return next(self._open_pool.measure([request]))
+        return next(self._made_reference().bench.measure([code], baseline, effort))
 
     def _made_reference(self) -> _Reference:
         if self._reference is None:
@@ -191,9 +173,10 @@ class CpuStageBench:
                     "of which the process that measures has several copies."
                 )
             plain = packed(code)
-            feed, expected = _outputs(code)
+            self._open_pool = self._open_pool or self.pool()
+            bench = ModelBench.of(code, self._open_pool)
             stamped, numbers = self._stamped(self.make(stages))
-            self._reference = _Reference(stamped, plain, numbers, feed, expected)
+            self._reference = _Reference(stamped, plain, numbers, bench)
         return self._reference
 
     def _stamped(self, program: Program) -> tuple[PackedCode, tuple[int | None, ...]]:
@@ -262,20 +245,6 @@ def _by_stage(samples: Samples, numbers: Sequence[int | None], num_stages: int) 
             if number is not None:
                 times[number][round_number] += time_ns
     return times
-
-
-def _outputs(code: CpuCode) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Inputs that the model takes, and what it makes of them."""
-    executable = code.load(code.program.options.num_threads)
-    try:
-        feed = random_feed(code.program)
-        try:
-            return feed, executable.run(feed)
-        except InputError:
-            feed = random_feed(code.program, largest_integer=0)
-            return feed, executable.run(feed)
-    finally:
-        executable.close()
 
 
 def _is_sequential(stages: Sequence[Stage]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import logging
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -10,30 +10,28 @@ from dataclasses import field, replace
 from pathlib import Path
 
 from tilewright.cost.base import Measurement
-from tilewright.errors import InputError
+from tilewright.errors import ModelRejected, UnsupportedOp, UsageError
+from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.fuse import FusedNodes
 from tilewright.partition.form import Form
-from tilewright.planning import Budget, Meter
+from tilewright.planning import UNLIMITED, Budget, Meter
+from tilewright.private_files import default_cache_directory
+from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.records import dataclass
-from tilewright.steps import SearchName, SubgraphTuning, TuningInfo
+from tilewright.steps import SearchName, SubgraphTuning, TuningInfo, TuningSettings
+from tilewright.system.ray_cluster import NoCluster
 from tilewright.targets.cpu.forms.space import SIZES
 from tilewright.targets.cpu.forms.spaces import form_spaces
 from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.repeats import Repeats
-from tilewright.targets.cpu.tune.base import (
-    Array,
-    Generator,
-    ModelTuner,
-    database_of,
-    random_feed,
-)
-from tilewright.targets.cpu.tune.form_bench import FormModelBench
-from tilewright.targets.cpu.tune.form_sites import FormSites
+from tilewright.targets.cpu.tune.bench import ModelBench
+from tilewright.targets.cpu.tune.context import context_on
+from tilewright.targets.cpu.tune.form_bench import FormModelBench, Generator
+from tilewright.targets.cpu.tune.form_sites import FormSites, subgraph_keys
 from tilewright.targets.cpu.tune.measuring import cluster_pool, measuring_pool
 from tilewright.targets.cpu.tune.site_space import SiteSpace
-from tilewright.targets.cpu.tune.sites import Sites
-from tilewright.tuning import NO_CHOICES, Choices, TunedPlan
+from tilewright.tuning import TunedPlan, TuningDatabase
 from tilewright.tuning.cluster import ClusterMeasuringPool
 from tilewright.tuning.form_plan import (
     Findings,
@@ -44,15 +42,23 @@ from tilewright.tuning.form_plan import (
     SiteReport,
     TunedForms,
 )
-from tilewright.tuning.observation import Failure, FailureReason, Observation, Provenance
+from tilewright.tuning.observation import (
+    Failure,
+    FailureReason,
+    Observation,
+    PlanContext,
+    Provenance,
+)
 from tilewright.tuning.reformer import Reformer
 from tilewright.tuning.schema import WHOLE_RUNS
 from tilewright.tuning.space import FormSpace
 from tilewright.tuning.workers import LocalMeasuringPool, MeasuringPool
 
+logger = logging.getLogger(__name__)
+
 _MAX_HINTS = 4
 _MAX_NAMED = 3  # places of a site, to call it by
-_FORM_SEARCHES: tuple[SearchName, ...] = ("reformer", "evolutionary", "conventional")
+_SEARCHES: tuple[SearchName, ...] = ("reformer", "evolutionary", "conventional", "flat")
 _MAX_SIMILAR = 2
 # Under this and the structure of subgraphs winners of whatever sizes are filed.
 _SIMILAR = "similar-"
@@ -61,12 +67,15 @@ FEATURE_SET = "forms-2"
 
 
 @dataclass(slots=True, eq=False)
-class FormTuner(ModelTuner):
-    """Chooses the forms of a model's subgraphs; `search_name` says how.
+class FormTuner:
+    """Chooses the forms of a model's subgraphs; `search_name` says how, `plain` is what estimates made.
 
     `workers` is the address of a cluster that measures; without one this machine does.
     """
 
+    target: Generator
+    plain: CpuCode
+    database: TuningDatabase
     search_name: SearchName = "reformer"
     workers: str = ""
     _sites: FormSites | None = field(default=None)
@@ -78,12 +87,25 @@ class FormTuner(ModelTuner):
         cls, target: Generator, plain: CpuCode, search: SearchName = "reformer", workers: str = ""
     ) -> FormTuner:
         """The tuner whose database lies in the cache that the program's options name."""
-        return cls(target, plain, database_of(plain), search, workers)
+        options = plain.program.options
+        folder = None if options.no_cache else options.cache_dir or default_cache_directory()
+        return cls(target, plain, TuningDatabase.in_folder(folder), search, workers)
+
+    @property
+    def program(self) -> Program:
+        """The untuned program."""
+        return self.plain.program
+
+    @property
+    def context(self) -> PlanContext:
+        """Everything but the model that decides a measurement."""
+        options = self.program.options
+        return context_on(self.plain.isa, options.accuracy, resolve_threads(options.num_threads))
 
     @property
     def splits(self) -> bool:
         """Whether parts are searched before wholes."""
-        return self.search_name != "evolutionary"
+        return self.search_name in ("reformer", "conventional")
 
     @property
     def keeps_plans(self) -> bool:
@@ -91,20 +113,13 @@ class FormTuner(ModelTuner):
         return self.search_name != "conventional"
 
     @property
-    def obstacle(self) -> str:
-        """Why the model cannot run in another process; empty where it can."""
-        image = self.plain.image
-        if image.host_steps:
-            return "some operators run in Python"
-        constants = [output for output, source in image.passthrough.items() if not isinstance(source, str)]
-        return f"output {constants[0]!r} is a constant" if constants else ""
-
-    @property
     def model(self) -> str:
-        """Digest of the kernels in order and of the subgraphs they belong to, without names or weights."""
-        subgraphs = [tuple(node.op_type for node in s.nodes) for s in self.program.partition.subgraphs]
-        kernels = Sites.of(self.plain.lowered, self.program.schedule).digest()
-        return hashlib.sha256(repr(("forms", kernels, subgraphs)).encode()).hexdigest()
+        """Digest of what is chosen: models of one digest share their plans, whatever their weights."""
+        return self.sites.digest()
+
+    def stored(self) -> TunedPlan | None:
+        """The plan that an earlier search found."""
+        return self.database.plan(self.context, self.model)
 
     @property
     def sites(self) -> FormSites:
@@ -115,34 +130,36 @@ class FormTuner(ModelTuner):
 
     def spaces(self) -> dict[int, SiteSpace]:
         """The forms of those that have several, by number."""
-        is_intensive = self.search_name != "conventional"
-        subgraphs, keys = self.program.partition.subgraphs, self.sites.keys
+        subgraphs, homes = self.program.partition.subgraphs, self.sites.homes
         spaces = form_spaces(self.program, self.plain.isa, self._fuse, self._repeats)
+        own = subgraph_keys(self.program, self.plain.lowered)
         return {
-            number: SiteSpace.of(keys[number], space, subgraphs[number], is_intensive=is_intensive)
+            number: SiteSpace.of(own[number], space, subgraphs[number], self.search_name)
             for number, space in spaces.items()
-            if number in keys
+            if number in homes
         }
 
     def search(self, meter: Meter, *, afresh: bool, progress: Progress) -> TuningInfo:
         """Search and keep what is found; without `afresh` earlier measurements count."""
         options = replace(self.program.options, frozen=False, timeout_s=None)
         with tempfile.TemporaryDirectory(prefix="tilewright-") as folder, self.pool() as pool:
-            if isinstance(pool, LocalMeasuringPool):
-                pool.start()
             spaces = self.spaces()
             sites, tuned = self.sites.with_spaces(spaces)
+            if not tuned:
+                why = "no kernel of this model can be made in another way"
+                nothing: FormOutcome[Form] = FormOutcome(
+                    TunedForms({}, is_complete=True), (), 0, 0, why_unmeasured=why
+                )
+                return self._info(nothing, sites)
+            if isinstance(pool, LocalMeasuringPool):
+                pool.start()
             if options.no_cache:
                 options = replace(options, no_cache=False, cache_dir=Path(folder))
             program = replace(self.program, options=options)
             if not self.keeps_plans:
                 program = program.with_forms({number: space.initial() for number, space in spaces.items()})
             sites = replace(sites, program=program)
-            try:
-                return self._searched(pool, sites, tuned, meter, afresh, progress, random_feed(program))
-            except InputError:
-                feed = random_feed(program, largest_integer=0)
-                return self._searched(pool, sites, tuned, meter, afresh, progress, feed)
+            return self._searched(pool, sites, tuned, meter, afresh, progress)
 
     def _searched(
         self,
@@ -152,24 +169,20 @@ class FormTuner(ModelTuner):
         meter: Meter,
         afresh: bool,
         progress: Progress,
-        feed: Mapping[str, Array],
     ) -> TuningInfo:
-        expected, run_s = self._untuned(feed)
-
         spaces = {site.key: site.space for site in tuned}
 
         def store(plan: TunedForms[Form]) -> None:
             self.store(plan, meter.budget)
             self._file_winners(plan, spaces)
 
-        known = self.best_known() if self.keeps_plans else None
+        known = self._stored_forms() if self.keeps_plans else None
         names = {site.key: ", ".join(site.nodes[:_MAX_NAMED]) for site in tuned if site.nodes}
-        bench = FormModelBench(
-            self.target, self.plain, sites, pool, feed, expected, run_s, self._fuse, self._repeats
-        )
         reformer = Reformer(
             tuned,
-            bench,
+            FormModelBench(
+                self.target, self.plain, sites, ModelBench.of(self.plain, pool), self._fuse, self._repeats
+            ),
             meter,
             Listener(lambda trials: self._record(trials, names), store, progress),
             Findings() if afresh else Findings(self._known, known, self._hints),
@@ -180,17 +193,6 @@ class FormTuner(ModelTuner):
         if not outcome.is_interrupted and not outcome.is_lost:
             store(outcome.plan)
         return self._info(outcome, sites)
-
-    def _untuned(self, feed: Mapping[str, Array]) -> tuple[dict[str, Array], float]:
-        """What the untuned plan computes, and how long a run takes."""
-        executable = self.plain.load(self.program.options.num_threads)
-        try:
-            expected = {name: array.copy() for name, array in executable.run(feed).items()}
-            start_s = time.perf_counter()
-            executable.run(feed)
-            return expected, time.perf_counter() - start_s
-        finally:
-            executable.close()
 
     def pool(self) -> LocalMeasuringPool | ClusterMeasuringPool:
         """Who measures: a process of its own, or machines like this one."""
@@ -205,12 +207,11 @@ class FormTuner(ModelTuner):
         if not self.keeps_plans:
             return
         stored = TunedPlan(
-            {},
+            {key: form.to_json() for key, form in plan.forms.items()},
             plan.plain_ns,
             plan.tuned_ns,
             plan.is_complete,
             budget,
-            {key: form.to_json() for key, form in plan.forms.items()},
             self.search_name,
             self.program.graph.name,
             time.time(),
@@ -292,59 +293,22 @@ class FormTuner(ModelTuner):
         plan = self.stored()
         if plan is None or not plan.forms:
             return None
-        keys = dict.fromkeys(self.sites.keys.values())
-        found = ((key, self.sites.fitting(key, plan.forms[key])) for key in keys if key in plan.forms)
+        found = (
+            (key, self.sites.fitting(key, plan.forms[key])) for key in self.sites.keys if key in plan.forms
+        )
         forms = {key: form for key, form in found if form is not None}
         return TunedForms(forms, plan.plain_ns, plan.tuned_ns, plan.is_complete)
-
-    def best_known(self) -> TunedForms[Form] | None:
-        """The faster of the plans that searches of forms and of products stored, in terms of forms."""
-        plans = [
-            plan for plan in (self._stored_forms(), self._flat_forms()) if plan is not None and plan.forms
-        ]
-        return min(plans, key=lambda plan: plan.tuned_ns / plan.plain_ns, default=None)
-
-    def _flat_forms(self) -> TunedForms[Form] | None:
-        """The plan of the flat search: the untuned forms with its choices for their products."""
-        flat = Sites.of(self.plain.lowered, self.program.schedule)
-        plan = self.database.plan(self.context, flat.digest())
-        if plan is None or not plan.candidates or flat.shared:
-            return None
-        choices = flat.choices(plan.candidates)
-        forms: dict[str, Form] = {}
-        for number, key in self.sites.keys.items():
-            form = self._with_choices(number, choices)
-            if form != self._untuned_form(number):
-                forms[key] = form
-        return TunedForms(forms, plan.plain_ns, plan.tuned_ns, plan.is_complete)
-
-    def _untuned_form(self, number: int) -> Form:
-        return Form(self.program.partition.subgraphs[number].kernels)
-
-    def _with_choices(self, number: int, choices: Choices) -> Form:
-        """The form of a subgraph with these choices for its products, by signature."""
-        subgraph = self.program.partition.subgraphs[number]
-        kernels = list(self._untuned_form(number).kernels)
-        kernel_of = {subgraph.nodes[p]: n for n, kernel in enumerate(kernels) for p in kernel.nodes}
-        for launch in self.plain.lowered.launches:
-            kernel = kernel_of.get(launch.nodes[0]) if launch.nodes else None
-            choice = choices.get(launch.kernel.signature)
-            if kernel is not None and choice is not None:
-                chosen = {**dict(kernels[kernel].choices), launch.kernel.signature: choice}
-                kernels[kernel] = replace(kernels[kernel], choices=tuple(sorted(chosen.items())))
-        return Form(tuple(kernels))
 
     # What came of it.
 
     def describe(self, plan: TunedPlan) -> TuningInfo:
         """A stored plan with the measurements that led to it."""
         forms = self._stored_forms() or TunedForms({}, plan.plain_ns, plan.tuned_ns, plan.is_complete)
-        keys = dict.fromkeys(self.sites.keys.values())
-        reports = (self._stored_report(key, forms.forms.get(key)) for key in keys)
+        reports = (self._stored_report(key, forms.forms.get(key)) for key in self.sites.keys)
         known = tuple(report for report in reports if report is not None)
         num_measured = sum(report.num_measured for report in known)
         outcome = FormOutcome(forms, known, 0, 0, num_measured=num_measured)
-        search = next((name for name in _FORM_SEARCHES if name == plan.search), self.search_name)
+        search = next((name for name in _SEARCHES if name == plan.search), self.search_name)
         return replace(self._info(outcome, self.sites), is_stored=True, search=search)
 
     def _stored_report(self, key: str, form: Form | None) -> SiteReport[Form] | None:
@@ -385,8 +349,6 @@ class FormTuner(ModelTuner):
             for report in outcome.sites
         )
         return TuningInfo(
-            kernels=(),
-            choices=NO_CHOICES,
             plain_ns=plan.plain_ns,
             tuned_ns=plan.tuned_ns,
             num_trials=outcome.num_trials,
@@ -398,10 +360,50 @@ class FormTuner(ModelTuner):
             num_priced=outcome.num_priced,
             num_candidates=outcome.num_candidates,
             num_measured=outcome.num_measured,
+            why_unmeasured=outcome.why_unmeasured,
         )
 
     def _base(self, sites: FormSites) -> dict[int, Form]:
         """The forms that a search compares with, where these are not those of the untuned plan."""
         if self.keeps_plans:
             return {}
-        return {number: Form(sites.program.partition.subgraphs[number].kernels) for number in sites.keys}
+        return {number: Form(sites.program.partition.subgraphs[number].kernels) for number in sites.homes}
+
+
+def tune(
+    target: Generator,
+    plain: CpuCode,
+    settings: TuningSettings,
+    *,
+    progress: Progress,
+    meter: Meter | None = None,
+) -> TuningInfo | None:
+    """How to make a program: as an earlier search found, or a new one if there is a budget; None without.
+
+    A search with a larger budget than the last goes on where that one ended.
+
+    Raises:
+        UsageError: a budget, no plan, and the cache is frozen.
+        NoCluster: the settings name a cluster that does not measure.
+    """
+    options = plain.program.options
+    tuner = FormTuner.of(target, plain, settings.search or "reformer", settings.workers)
+    is_lookup = settings.source == "stored"
+    stored = tuner.stored() if is_lookup else None
+    if stored is not None and (options.budget is None or stored.satisfies(options.budget)):
+        return tuner.describe(stored)
+    if options.budget is None and is_lookup:
+        return None
+    if options.frozen:
+        raise UsageError(
+            "this model is not in the tuning database, which is frozen; tune once without --frozen."
+        )
+    try:
+        meter = meter or (options.budget or Budget(UNLIMITED, None)).start()
+        return tuner.search(meter, afresh=settings.source == "afresh", progress=progress)
+    except NoCluster:
+        raise
+    except (ModelRejected, UnsupportedOp, UsageError) as error:
+        # Operators on the host may refuse random inputs; the model itself is none the worse for it.
+        logger.warning("nothing was measured, estimates choose all kernels: %s", error)
+        return None
