@@ -1,0 +1,288 @@
+"""A GPU through NVIDIA's driver, with a driver in its place that records what it is asked."""
+
+import ctypes
+import enum
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.cuda_product import Product
+
+from tilewright.errors import UsageError
+from tilewright.targets.cuda.device import Copy, DeviceError, GraphNode, Join, KernelCode, Span
+from tilewright.targets.cuda.driver import CudaDevice, load_driver
+
+CONTEXT, STREAM, FUNCTION = "context", "stream", "function"
+
+
+class Result(enum.IntEnum):
+    """Some of the driver's results."""
+
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+    CUDA_ERROR_STUB_LIBRARY = 34
+    CUDA_ERROR_NO_DEVICE = 100
+    CUDA_ERROR_ILLEGAL_ADDRESS = 700
+    CUDA_ERROR_SYSTEM_DRIVER_MISMATCH = 803
+
+
+class FakeDriver(types.ModuleType):
+    """Stands for `cuda.bindings.driver`: memory is the host's; calls are recorded; some functions fail."""
+
+    def __init__(self, capability: tuple[int, int] = (9, 0), version: int = 13000, **failing: Result) -> None:
+        super().__init__("cuda.bindings.driver")
+        self.calls: list[tuple[Any, ...]] = []
+        self.failing = failing
+        self.capability, self.version = capability, version
+        self.kept: list[np.ndarray] = []
+        names = ("CUDA_KERNEL_NODE_PARAMS", "CUDA_MEMCPY3D", "CUkernelNodeAttrValue")
+        for name in names:
+            setattr(self, name, types.SimpleNamespace)
+        attributes = {
+            f"CU_DEVICE_ATTRIBUTE_{name}": name
+            for name in (
+                "COMPUTE_CAPABILITY_MAJOR",
+                "COMPUTE_CAPABILITY_MINOR",
+                "MULTIPROCESSOR_COUNT",
+                "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN",
+            )
+        }
+        self.CUdevice_attribute = types.SimpleNamespace(**attributes)
+        self.CUfunction_attribute = types.SimpleNamespace(
+            CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES="dynamic"
+        )
+        self.CUlaunchAttributeID = types.SimpleNamespace(CU_LAUNCH_ATTRIBUTE_PRIORITY="priority")
+        self.CUmemorytype = types.SimpleNamespace(CU_MEMORYTYPE_UNIFIED="unified")
+        self.CUstream = self.CUdeviceptr = int
+
+    def __getattr__(self, name: str) -> Callable[..., tuple[Any, ...]]:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def call(*arguments: Any) -> tuple[Any, ...]:
+            self.calls.append((name, *arguments))
+            if name in self.failing:
+                return (self.failing[name], *self.answers(name, arguments))
+            return (Result.CUDA_SUCCESS, *self.answers(name, arguments))
+
+        return call
+
+    def answers(self, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        match name:
+            case "cuDriverGetVersion":
+                return (self.version,)
+            case "cuDeviceGetCount":
+                return (1,)
+            case "cuDeviceGetName":
+                return (b"NVIDIA Fake\0" + bytes(200),)
+            case "cuDeviceGetAttribute":
+                facts = {"MULTIPROCESSOR_COUNT": 132, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 232448}
+                major, minor = self.capability
+                facts |= {"COMPUTE_CAPABILITY_MAJOR": major, "COMPUTE_CAPABILITY_MINOR": minor}
+                return (facts[arguments[0]],)
+            case "cuDeviceTotalMem":
+                return (80 << 30,)
+            case "cuMemGetInfo":
+                return (1 << 30, 80 << 30)
+            case "cuCtxGetStreamPriorityRange":
+                return (0, -5)
+            case "cuDevicePrimaryCtxRetain":
+                return (CONTEXT,)
+            case "cuStreamCreate":
+                return (STREAM,)
+            case "cuModuleGetFunction":
+                return (FUNCTION,)
+            case "cuMemAlloc" | "cuMemHostAlloc":
+                self.kept.append(np.zeros(min(arguments[0], 1 << 20), np.uint8))
+                return (self.kept[-1].ctypes.data,)
+            case "cuMemcpyHtoD" | "cuMemcpyDtoH":
+                ctypes.memmove(*arguments)
+                return ()
+            case "cuModuleLoadData":
+                return (ctypes.string_at(arguments[0]),)
+            case "cuCtxPopCurrent" | "cuGraphCreate" | "cuGraphInstantiate" | "cuDeviceGet":
+                return (name,)
+            case _ if name.startswith("cuGraphAdd"):
+                return (f"node {sum(call[0].startswith('cuGraphAdd') for call in self.calls)}",)
+        return ()
+
+    def named(self, name: str) -> list[tuple[Any, ...]]:
+        """The arguments of all calls of a function."""
+        return [call[1:] for call in self.calls if call[0] == name]
+
+
+def install(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> FakeDriver:
+    for name in ("cuda", "cuda.bindings"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake)
+    return fake
+
+
+def test_a_graph_is_made_of_explicit_nodes_with_the_edges_given(monkeypatch):
+    fake = install(monkeypatch, FakeDriver())
+    device = CudaDevice(load_driver())
+    assert (device.facts.name, device.facts.isa, device.facts.num_multiprocessors) == (
+        "NVIDIA Fake",
+        "sm_90",
+        132,
+    )
+    product = Product(device, rows=50, columns=64, taps=1)
+    launch = product.launch()
+    kernels = device.load([product.code()])
+    (text,) = fake.named("cuModuleLoadData")
+    assert ".target sm_90" in ctypes.string_at(text[0]).decode() or text
+    host = device.pinned(512)
+    nodes = [
+        GraphNode("in", Copy(Span("host", host.address, 512), Span("x", launch.arguments[0], 512))),
+        GraphNode("one", launch, (0,), priority=1),
+        GraphNode("two", replace(launch, dynamic_bytes=64 * 1024), (0,), priority=9),
+        GraphNode("join", Join(), (1, 2)),
+    ]
+    graph = device.graph(nodes, kernels)
+    copied, first, second, joined = (call for call in fake.calls if call[0].startswith("cuGraphAdd"))
+    assert copied[:4] == ("cuGraphAddMemcpyNode", "cuGraphCreate", [], 0)
+    row = copied[4]
+    assert (row.srcDevice, row.dstDevice, row.WidthInBytes, row.Height) == (
+        host.address,
+        launch.arguments[0],
+        512,
+        1,
+    )
+    assert first[:4] == ("cuGraphAddKernelNode", "cuGraphCreate", ["node 1"], 1)
+    parameters = first[4]
+    assert (parameters.gridDimX, parameters.gridDimY, parameters.gridDimZ) == launch.grid
+    assert (parameters.blockDimX, parameters.sharedMemBytes) == (128, 0)
+    assert parameters.kernelParams == (launch.arguments, (ctypes.c_void_p,) * 3)
+    assert second[4].sharedMemBytes == 64 * 1024
+    assert fake.named("cuFuncSetAttribute") == [(FUNCTION, "dynamic", 64 * 1024)]
+    assert joined[:3] == ("cuGraphAddEmptyNode", "cuGraphCreate", ["node 2", "node 3"])
+    assert [(n, v.priority) for n, _, v in fake.named("cuGraphKernelNodeSetAttribute")] == [
+        ("node 2", 0),
+        ("node 3", -5),
+    ]
+    graph.launch()
+    graph.launch(stream=77)
+    device.synchronise(77)
+    assert fake.named("cuGraphLaunch") == [("cuGraphInstantiate", STREAM), ("cuGraphInstantiate", 77)]
+    assert fake.named("cuStreamSynchronize") == [(77,)]
+    graph.update(1, replace(launch, arguments=(1, 2, 3)))
+    ((_, node, changed),) = fake.named("cuGraphExecKernelNodeSetParams")
+    assert (node, changed.kernelParams[0]) == ("node 2", (1, 2, 3))
+    with pytest.raises(UsageError, match="graph node 'one': its work cannot be replaced"):
+        graph.update(1, nodes[0].work)  # type: ignore[arg-type]
+    for held in (graph, kernels, host, device):
+        held.close()
+        held.close()
+    for name in (
+        "cuGraphExecDestroy",
+        "cuGraphDestroy",
+        "cuModuleUnload",
+        "cuMemFreeHost",
+        "cuStreamDestroy",
+    ):
+        assert len(fake.named(name)) == 1, name
+    assert len(fake.named("cuCtxPushCurrent")) == len(fake.named("cuCtxPopCurrent"))
+
+
+def test_images_that_fit_are_loaded_instead_of_the_text(monkeypatch):
+    install(monkeypatch, FakeDriver((8, 9)))
+    device = CudaDevice(load_driver())
+    images = {"sm_90.cubin": b"a", "sm_80.ptx": b"b", "sm_86.ptx": b"c", "sm_90.ptx": b"d"}
+    assert device.images([KernelCode("", images)]) == [b"c"]
+    assert device.images([KernelCode("", images | {"sm_89.cubin": b"e"})]) == [b"e"]
+
+
+@pytest.mark.parametrize(
+    ("fake", "message"),
+    [
+        (
+            FakeDriver(cuInit=Result.CUDA_ERROR_NO_DEVICE),
+            "NVIDIA's driver: it sees no GPU: check nvidia-smi and CUDA_VISIBLE_DEVICES, or give --target "
+            "'cuda{device=emulated}', which runs kernels on the processor.",
+        ),
+        (
+            FakeDriver(cuInit=Result.CUDA_ERROR_SYSTEM_DRIVER_MISMATCH),
+            "NVIDIA's driver: its library and its kernel module differ: restart the machine.",
+        ),
+        (
+            FakeDriver(cuDeviceGet=Result.CUDA_ERROR_STUB_LIBRARY),
+            "NVIDIA's driver: libcuda.so.1 is a toolkit's stub: put the driver's first on LD_LIBRARY_PATH.",
+        ),
+        (
+            FakeDriver(version=11080),
+            "NVIDIA's driver knows CUDA 11.8, and kernels need 12.0: install driver 525 or newer.",
+        ),
+        (
+            FakeDriver((7, 5)),
+            "target cuda: NVIDIA Fake has compute capability 7.5, and kernels need 8.0 (Ampere) or newer: "
+            "use another GPU, or give --target 'cuda{device=emulated}', which runs kernels on the processor.",
+        ),
+    ],
+)
+def test_a_driver_or_gpu_that_cannot_be_used_is_one_clear_line(monkeypatch, fake, message):
+    install(monkeypatch, fake)
+    with pytest.raises(DeviceError) as refused:
+        CudaDevice(load_driver())
+    assert str(refused.value) == message
+
+
+def test_no_driver_and_no_wheel_are_told_apart(monkeypatch):
+    fake = install(monkeypatch, FakeDriver())
+
+    def missing(flags: int) -> None:
+        raise RuntimeError("Failed to dlopen libcuda.so.1\nmore")
+
+    fake.cuInit = missing
+    with pytest.raises(
+        DeviceError, match=r"no driver of NVIDIA is found \(Failed to dlopen libcuda.so.1\): run where"
+    ):
+        load_driver()
+    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
+    with pytest.raises(
+        UsageError, match=r"needs cuda-bindings, .*: pip install 'tilewright\[cuda\]', or give"
+    ):
+        load_driver()
+
+
+def test_a_gpu_that_is_full_says_what_is_free(monkeypatch):
+    install(monkeypatch, FakeDriver(cuMemAlloc=Result.CUDA_ERROR_OUT_OF_MEMORY))
+    with pytest.raises(DeviceError) as full:
+        CudaDevice(load_driver()).allocate(2 << 30)
+    assert str(full.value) == (
+        "NVIDIA Fake: 2.0 GiB are needed, 1.0 GiB of 80.0 GiB are free: give smaller shapes, or "
+        "end other programs on it."
+    )
+
+
+def test_a_fault_of_a_kernel_says_what_finds_it(monkeypatch):
+    install(monkeypatch, FakeDriver(cuStreamSynchronize=Result.CUDA_ERROR_ILLEGAL_ADDRESS))
+    with pytest.raises(
+        DeviceError, match="a kernel left its memory: run with device=emulated, which says where"
+    ):
+        CudaDevice(load_driver()).synchronise()
+
+
+def test_the_wheel_has_every_function_that_is_called(monkeypatch):
+    pytest.importorskip("cuda.bindings", reason="needs cuda-bindings: pip install 'tilewright[cuda]'")
+    import cuda.bindings.driver as real
+
+    source = inspect.getsource(sys.modules["tilewright.targets.cuda.driver"])
+    fake = FakeDriver()
+    for name in sorted({word for word in source.split('"') if word.startswith("cu") and word[2:3].isupper()}):
+        assert callable(getattr(real, name)), name
+    for name in (
+        "CUDA_KERNEL_NODE_PARAMS",
+        "CUDA_MEMCPY3D",
+        "CUkernelNodeAttrValue",
+        "CUstream",
+        "CUdeviceptr",
+    ):
+        assert hasattr(real, name)
+    for kind in ("CUdevice_attribute", "CUfunction_attribute", "CUlaunchAttributeID", "CUmemorytype"):
+        for key in vars(getattr(fake, kind)):
+            assert hasattr(getattr(real, kind), key), key
