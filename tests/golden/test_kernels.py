@@ -19,8 +19,8 @@ from tilewright.targets.cpu.isa import isa_of
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch
-from tilewright.targets.cpu.product.contraction.generate import generate_kernel
-from tilewright.targets.cpu.product.contraction.plan import KernelPlan, parse_plan
+from tilewright.targets.cpu.product.generate import generate_plan
+from tilewright.targets.cpu.product.plan import KernelPlan, parse_plan
 from tilewright.testing.processors import machine_with, on_machine
 
 FOLDER = Path(__file__).parent / "kernels"
@@ -79,6 +79,19 @@ GRAPHS = {
   const %w: float64[30, 40] = sha256:w
   %y: float64[20, 40] = MatMul(%x, %w) "y"
 """,
+    "bytes": """
+  input %x: uint8[40, 70]
+  const %w: int8[70, 50] = sha256:w
+  const %zero: uint8[] = sha256:zero
+  %m: int32[40, 50] = MatMulInteger(%x, %w, %zero) "m"
+  %y: float32[40, 50] = Cast(%m) {to = 1} "y"
+""",
+    "byte_taps": """
+  input %x: int8[1, 24, 9, 12]
+  const %w: int8[24, 1, 3, 3] = sha256:w
+  const %zero: int8[] = sha256:zero
+  %y: int32[1, 24, 9, 12] = ConvInteger(%x, %w, %zero) {pads = [1, 1, 1, 1], group = 24} "y"
+""",
 }
 SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "product": {"w": (64, 128), "b": (128,)},
@@ -90,15 +103,28 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "few_rows": {"w": (512, 256)},
     "long_sums": {"w": (8192, 96)},
     "doubles": {"w": (30, 40)},
+    "bytes": {"w": (70, 50), "zero": ()},
+    "byte_taps": {"w": (24, 1, 3, 3), "zero": ()},
 }
 ACCURACIES: dict[str, Accuracy] = {"few_rows": "relaxed"}
-CASES = [(name, "avx512") for name in GRAPHS] + [("product", "avx2"), ("product", "neon"), ("stem", "neon")]
+CASES = [(name, "avx512") for name in GRAPHS] + [
+    ("product", "avx2"),
+    ("product", "neon"),
+    ("stem", "neon"),
+    ("bytes", "neon"),
+]
+
+
+def dtype_of(name: str, key: str) -> type:
+    """The element type of a constant."""
+    if name.startswith("byte"):
+        return np.uint8 if (name, key) == ("bytes", "zero") else np.int8
+    return np.float64 if name == "doubles" else np.float32
 
 
 def planned(name: str, instruction_set: str) -> Kernel:
     """The last kernel of a graph that has a plan."""
-    dtype = np.float64 if name == "doubles" else np.float32
-    constants = {key: np.ones(shape, dtype) for key, shape in SHAPES[name].items()}
+    constants = {key: np.ones(shape, dtype_of(name, key)) for key, shape in SHAPES[name].items()}
     graph = parse_graph(f'graph "{name}" opset 17 {{{GRAPHS[name]}  return %y\n}}\n', constants=constants)
     accuracy = ACCURACIES.get(name, "default")
     machine = machine_with(instruction_set)
@@ -129,7 +155,7 @@ def test_a_plan_reads_as_before_and_generates_its_kernel(name: str, instruction_
     assert text == path(name, instruction_set).read_text(), "python -m tests.golden.rewrite"
     read = parse_plan(text)
     assert str(read) == text
-    again = generate_kernel(read, isa_of(machine_with(instruction_set)))
+    again = generate_plan(read, isa_of(machine_with(instruction_set)))
     assert (again.symbol, again.text) == (kernel.symbol, kernel.text)
     assert (again.num_chunks, again.scratch_bytes, again.macs) == (
         kernel.num_chunks,
@@ -151,13 +177,13 @@ def test_another_tile_and_cut_give_another_kernel_of_the_same_product() -> None:
     assert isinstance(plan, KernelPlan)
     assert plan.max_rows == 5
     isa = isa_of(machine_with("avx512"))
-    assert generate_kernel(plan, isa).symbol != generate_kernel(parse_plan(TEXT), isa).symbol
+    assert generate_plan(plan, isa).symbol != generate_plan(parse_plan(TEXT), isa).symbol
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("contraction float32", "contraction float33", "'float33' is no element type"),
+        ("product float32", "product float33", "'float33' is no element type"),
         (" in constant panels", "", "b ends with how it is read: in place, in panels, in constant panels"),
         ("a = input0", "a = table0", "table0 is none of input, output, local"),
         ("sum k 64:", "sum k sixty:", "kernel plan, at 'k sixty: a 1, b 128'"),

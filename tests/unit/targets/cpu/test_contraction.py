@@ -18,7 +18,7 @@ from tilewright.targets.cpu.arrangements import compact
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.product.contraction import CONTRACTION, generate
-from tilewright.targets.cpu.product.contraction.tiling import Rows, choose_tile, rank_tiles
+from tilewright.targets.cpu.product.tiling import Rows, choose_tile, rank_tiles
 from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.testing.kernel_runner import KernelRunner
 

@@ -23,7 +23,7 @@ from tilewright.targets.cpu.attention.generate import Heads
 from tilewright.targets.cpu.attention.match import CHANNEL, Walked, mask_name, part_name
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
-from tilewright.targets.cpu.product.contraction.lanes import load_lanes, store_lanes
+from tilewright.targets.cpu.product.lanes import load_lanes, store_lanes
 from tilewright.targets.llvm.values import I64, Bool, Int, Val, vec
 
 # Bytes of values that stay in the first cache while all panels of channels read them.

@@ -7,7 +7,7 @@ from dataclasses import field
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.attention.match import AttentionProblem
-from tilewright.targets.cpu.product.contraction.lanes import load_lanes
+from tilewright.targets.cpu.product.lanes import load_lanes
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.exprgen import STORAGE_ELEMENTS, emit_expr
 from tilewright.targets.llvm.values import Int, Val, vector_literal

@@ -21,8 +21,8 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Kernel
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
-from tilewright.targets.cpu.product.contraction.lanes import store_lanes
-from tilewright.targets.cpu.product.contraction.tiling import Panels
+from tilewright.targets.cpu.product.lanes import store_lanes
+from tilewright.targets.cpu.product.tiling import Panels
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.exprgen import STORAGE_ELEMENTS, emit_expr
 from tilewright.targets.llvm.values import FLOAT, Int, Type, Val, vec

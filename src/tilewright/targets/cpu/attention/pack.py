@@ -13,8 +13,8 @@ from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
 from tilewright.targets.cpu.loopnest.transpose import transpose
-from tilewright.targets.cpu.product.contraction.lanes import load_lanes
-from tilewright.targets.cpu.product.contraction.tiling import Panels
+from tilewright.targets.cpu.product.lanes import load_lanes
+from tilewright.targets.cpu.product.tiling import Panels
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import FLOAT, Int, Val, vec
 

@@ -14,7 +14,7 @@ from tilewright.memory.base import aligned
 from tilewright.targets.cpu.attention.match import CHANNEL, DEPTH, AttentionProblem
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, MIN_CHUNK_OPERATIONS, TARGET_CHUNKS, Declined
-from tilewright.targets.cpu.product.contraction.tiling import (
+from tilewright.targets.cpu.product.tiling import (
     MAX_TILE_SIZE,
     MAX_TILE_VECTORS,
     Panels,

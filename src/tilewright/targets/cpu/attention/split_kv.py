@@ -27,7 +27,7 @@ from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.kernel_function import kernel_function
-from tilewright.targets.cpu.product.contraction.lanes import store_lanes
+from tilewright.targets.cpu.product.lanes import store_lanes
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.exprgen import emit_expr
 from tilewright.targets.llvm.values import FLOAT, Int, Val, vec

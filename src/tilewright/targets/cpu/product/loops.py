@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -72,6 +72,49 @@ class WindowLoop(StridedLoop):
     def by_position(self) -> StridedLoop:
         """The loop with what a step from one output position to the next moves."""
         return StridedLoop(self.extent, self.step * self.a, self.b, self.c, self.extras, self.name, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A padded axis of A: its index is `position_step * position + tap_step * tap + offset` in [0, size).
+
+    `position` is an output dim, `tap` a summed dim; taps outside the axis read zero and are skipped.
+    """
+
+    position: str
+    position_step: int
+    tap: str
+    tap_step: int
+    offset: int
+    size: int
+
+    def taps_inside(self, position: int, num_taps: int) -> range:
+        """Taps that read inside the axis at one output position.
+
+        >>> Window("o", 2, "k", 1, -3, 8).taps_inside(0, 7)
+        range(3, 7)
+        """
+        at = self.position_step * position + self.offset
+        first = min(max(0, -(at // self.tap_step)), num_taps)
+        return range(first, max(first, min(num_taps, -((at - self.size) // self.tap_step))))
+
+    def share_inside(self, extents: Mapping[str, int]) -> float:
+        """The part of all positions and taps that reads inside the axis."""
+        positions, num_taps = range(extents[self.position]), extents[self.tap]
+        inside = sum(len(self.taps_inside(p, num_taps)) for p in positions)
+        return inside / (len(positions) * num_taps)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Small groups side by side in one vector: lane `l` belongs to group `l // size`.
+
+    `loop` is the summed loop within a group. Its `size` elements lie side by side in A, as the groups do, so
+    one vector of A holds every factor of `size` steps; each step picks its own within the lanes of a group.
+    """
+
+    loop: StridedLoop
+    size: int
 
 
 LoopT = TypeVar("LoopT", bound=StridedLoop)

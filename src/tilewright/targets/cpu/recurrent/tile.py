@@ -12,7 +12,7 @@ from tilewright.ir.nest import Access, Affine, Nest, affine
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Layout, OperandKey
-from tilewright.targets.cpu.product.contraction.lanes import load_compact
+from tilewright.targets.cpu.product.lanes import load_compact
 from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem, before_of
 from tilewright.targets.cpu.recurrent.tiling import Tiling
 from tilewright.targets.llvm.emitter import Emitter

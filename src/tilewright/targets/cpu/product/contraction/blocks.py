@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
 from tilewright.targets.cpu.product.contraction.choose import ELEMENT
-from tilewright.targets.cpu.product.contraction.plan import KernelPlan
+from tilewright.targets.cpu.product.plan import KernelPlan
 from tilewright.targets.llvm.values import vec
 
 # Of the second cache, for totals, a block of the rows, and of the panel that is multiplied and the next one.

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.ir.derive import nest_flops
+from tilewright.ir.expr import Expr, substitute
 from tilewright.ir.nest import Nest
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Declined
@@ -21,7 +22,10 @@ from tilewright.targets.cpu.product.contraction.match import (
     spread_groups,
     without_padded_rows,
 )
-from tilewright.targets.cpu.product.contraction.tiling import (
+from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.plan import Dot, KernelPlan, Packing, Staging, Strided, Units, ZeroPoints
+from tilewright.targets.cpu.product.tiling import (
+    UNCUT,
     Cut,
     Panels,
     Rows,
@@ -249,3 +253,54 @@ def _distinct(tiles: Sequence[Tile], num_rows: int) -> list[Tile]:
 
 def _most_rows(tile: Tile, num_rows: int) -> int:
     return split_rows(num_rows, tile.max_rows)[0].rows
+
+
+def plan_of(
+    problem: Contraction,
+    tile: Tile,
+    *,
+    dot: Dot,
+    units: Units,
+    cut: Cut = UNCUT,
+    staging: Staging = "in place",
+    packing: Packing = "in constant panels",
+    zeros: ZeroPoints | None = None,
+    summed: Sequence[StridedLoop] | None = None,
+) -> KernelPlan:
+    """The plan of a problem, its expressions renumbered to the epilogue's operands."""
+    nest = problem.nest
+    numbers = {read: number for number, read in enumerate(problem.extra_reads)}
+
+    def renumbered(expression: Expr | None) -> Expr | None:
+        if expression is None:
+            return None
+        return substitute(expression, lambda read: replace(read, index=numbers[read.index]))
+
+    return KernelPlan(
+        dtype=problem.dtype,
+        dot=dot,
+        a=Strided(problem.a.operand, problem.a_offset),
+        b=Strided(problem.b.operand, problem.b_offset),
+        c=Strided(nest.write.operand, problem.c_offset),
+        extras=tuple(
+            Strided(nest.reads[read].operand, offset)
+            for read, offset in zip(problem.extra_reads, problem.extra_offsets, strict=True)
+        ),
+        staging=staging,
+        packing=packing,
+        zeros=zeros,
+        vector=problem.vector,
+        row=problem.row,
+        outer=problem.outer,
+        summed=problem.inner if summed is None else tuple(summed),
+        windows=problem.windows,
+        spread=problem.spread,
+        max_rows=tile.max_rows,
+        panels=tile.panels,
+        cut=cut,
+        units=units,
+        block_parts=None,
+        fetches_ahead=False,
+        init=renumbered(nest.init),
+        finish=renumbered(nest.finish),
+    )

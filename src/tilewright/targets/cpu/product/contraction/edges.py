@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.product.contraction.match import Window
-from tilewright.targets.cpu.product.contraction.tiling import RowTile
+from tilewright.targets.cpu.product.loops import Window
+from tilewright.targets.cpu.product.tiling import RowTile
 
 # Runs of fewer taps are straight code: no loop to pay for, and taps of small windows are merged by LLVM.
 _MIN_LOOPED_TAPS = 8

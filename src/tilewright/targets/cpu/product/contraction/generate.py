@@ -8,12 +8,11 @@ output position is a loop, by straight code for the rows of the register tile th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, substitute
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     BLOCK_STEPS,
@@ -22,28 +21,28 @@ from tilewright.targets.cpu.kernel import (
     Kernel,
     Layout,
 )
-from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product.contraction.blocks import StepBlocks, best_block_parts, step_blocks
 from tilewright.targets.cpu.product.contraction.choose import (
     ELEMENT,
     TEMPLATE,
     Design,
+    plan_of,
 )
 from tilewright.targets.cpu.product.contraction.edges import tap_runs, touches_edge
-from tilewright.targets.cpu.product.contraction.epilogue import (
+from tilewright.targets.cpu.product.contraction.match import Contraction
+from tilewright.targets.cpu.product.contraction.pack import factor_of, run_time_packing
+from tilewright.targets.cpu.product.contraction.sums import Sums
+from tilewright.targets.cpu.product.epilogue import (
     finish_in_memory,
     finishes_in_memory,
     initial_values,
     store_tile,
 )
-from tilewright.targets.cpu.product.contraction.frame import Frame, Panel, Position
-from tilewright.targets.cpu.product.contraction.match import Contraction
-from tilewright.targets.cpu.product.contraction.pack import factor_of, run_time_packing
-from tilewright.targets.cpu.product.contraction.plan import KernelPlan, Packing, Strided
-from tilewright.targets.cpu.product.contraction.row_units import asked_units
-from tilewright.targets.cpu.product.contraction.sums import Sums
-from tilewright.targets.cpu.product.contraction.tiling import RowTile
-from tilewright.targets.cpu.product.loops import StridedLoop, digits
+from tilewright.targets.cpu.product.frame import Panel, Position, product_function
+from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.plan import KernelPlan, Packing, Strided
+from tilewright.targets.cpu.product.tiling import RowTile
+from tilewright.targets.cpu.product.walk import Range, TileWalk
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import Int, Val, vec
@@ -84,44 +83,21 @@ def generate_contraction(design: Design, context: Context) -> tuple[Kernel, ...]
 def plan_kernel(design: Design, context: Context) -> KernelPlan:
     """The plan of a design. Weights have 24 bits where they may be rounded and reading them takes longer than
     multiplying."""
-    problem, nest = design.problem, design.problem.nest
-    numbers = {read: number for number, read in enumerate(problem.extra_reads)}
-
-    def renumbered(expression: Expr | None) -> Expr | None:
-        if expression is None:
-            return None
-        return substitute(expression, lambda read: replace(read, index=numbers[read.index]))
-
+    problem = design.problem
     packing: Packing = "in panels"
     if problem.b.operand.key in context.constants:
-        is_compact = context.may_round(nest) and _is_bound_by_weights(problem)
+        is_compact = context.may_round(problem.nest) and _is_bound_by_weights(problem)
         packing = "in constant panels of 24 bits" if is_compact else "in constant panels"
     elif problem.vector.b == 1 and all(x.b for x in problem.inner):
         packing = "in place"
-    plan = KernelPlan(
-        dtype=problem.dtype,
-        a=Strided(problem.a.operand, problem.a_offset),
-        b=Strided(problem.b.operand, problem.b_offset),
-        c=Strided(nest.write.operand, problem.c_offset),
-        extras=tuple(
-            Strided(nest.reads[read].operand, offset)
-            for read, offset in zip(problem.extra_reads, problem.extra_offsets, strict=True)
-        ),
-        packing=packing,
-        vector=problem.vector,
-        row=problem.row,
-        outer=problem.outer,
-        summed=_summed_order(problem),
-        windows=problem.windows,
-        spread=problem.spread,
-        max_rows=design.tile.max_rows,
-        panels=design.tile.panels,
+    plan = plan_of(
+        problem,
+        design.tile,
+        dot="fma",
+        units="row tiles" if design.cuts_tiles else "whole rows",
         cut=design.cut,
-        cuts_tiles=design.cuts_tiles,
-        block_parts=None,
-        fetches_ahead=False,
-        init=renumbered(nest.init),
-        finish=renumbered(nest.finish),
+        packing=packing,
+        summed=_summed_order(problem),
     )
     plan = replace(plan, block_parts=best_block_parts(plan, context.isa))
     return replace(plan, fetches_ahead=_fetches_ahead(plan, context.isa))
@@ -163,12 +139,10 @@ def generate_kernel(plan: KernelPlan, isa: Isa) -> Kernel:
     panels, factor, blocks = plan.panels, factor_of(plan), step_blocks(plan)
     most_rows = max(t.rows for t in plan.row_tiles)
     element = vec(ELEMENT[plan.dtype.size_bytes], panels.lanes)
-    operands = (plan.a.operand, factor.arg, plan.c.operand, *(extra.operand for extra in plan.extras))
-    e = Emitter(attributes=isa.function_attributes)
-    with kernel_function(e, operands, has_rows=plan.row_loop is not None) as function:
+    e, has_rows = Emitter(attributes=isa.function_attributes), plan.row_loop is not None
+    with product_function(e, plan, element, factor.arg, {}, has_rows=has_rows) as frame:
+        function = frame.function
         num_rows = function.num_rows()
-        pointers = dict(zip(("a", "b", "c"), function.pointers[:3], strict=True))
-        frame = Frame(e, plan, factor, element, pointers, function.pointers[3:])
         is_blocked = prod(x.extent for x in plan.summed) > MAX_CHAIN_STEPS
         in_memory = finishes_in_memory(plan)
         memory = None
@@ -176,7 +150,7 @@ def generate_kernel(plan: KernelPlan, isa: Isa) -> Kernel:
             memory = function.scratch
         elif is_blocked or in_memory:
             memory = e.alloca(element, most_rows * panels.num_vectors)
-        sums = Sums(frame, memory if is_blocked else None)
+        sums = Sums(frame, factor, memory if is_blocked else None)
         _Tiles(sums, memory if in_memory else None, blocks).chunk(function.chunk, num_rows)
     kind = "of 24 bits" if factor.is_compact else "packed" if factor.is_packed else "in place"
     return function.kernel(
@@ -195,38 +169,25 @@ def generate_kernel(plan: KernelPlan, isa: Isa) -> Kernel:
     )
 
 
-class _Tiles:
+class _Tiles(TileWalk):
     """Emits the loops from a chunk down to its register tiles; the attributes are fixed facts."""
 
     def __init__(self, sums: Sums, finished_from: Val | None, blocks: StepBlocks | None) -> None:
-        frame = sums.frame
-        plan = frame.plan
-        self.frame, self.sums, self.emitter = frame, sums, frame.emitter
-        self.plan, self.panels, self.factor = plan, plan.panels, frame.factor
+        super().__init__(sums.frame, sums.factor)
+        plan = self.plan
+        self.sums = sums
         self.finished_from = finished_from
         self.blocks = blocks
         self.block: Int = 0
         self.memory = sums.totals
-        self.row_tiles = plan.row_tiles
         self.row_window = plan.window_of(plan.row.name)
         self.num_tiles = sum(t.count for t in plan.row_tiles)
 
-    # From the chunk number down to one register tile.
-
-    def chunk(self, chunk: Val, num_rows: Val | None) -> None:
-        """All tiles of a chunk, of as many rows as a run has."""
-        e, cut = self.emitter, self.plan.cut
-        panel_part = e.urem(chunk, cut.num_panel_parts) if cut.num_row_parts > 1 else chunk
-        row_part = e.udiv(chunk, cut.num_panel_parts)
-        if cut.num_panel_parts == 1:
-            panel_part, row_part = 0, chunk
-        if cut.num_row_parts == 1:
-            row_part = 0
-        first_panel, last_panel = e.piece(panel_part, cut.num_panel_parts, self.panels.num_panels)
-        first_unit, last_unit = e.piece(row_part, cut.num_row_parts, self._asked_units(num_rows))
-        blocks = self.blocks
+    def products(self, panels: Range, units: Range) -> None:
+        """All panels of a chunk for one block of steps after the other, where sums are cut into blocks."""
+        e, blocks = self.emitter, self.blocks
         if blocks is None:
-            self._panels(first_panel, last_panel, first_unit, last_unit)
+            super().products(panels, units)
             return
         num_parts = -(-self.plan.summed[0].extent // BLOCK_STEPS)
 
@@ -234,40 +195,19 @@ class _Tiles:
             first = e.mul(number, blocks.num_parts)
             self.block = number
             self.sums.part_range = first, e.min(e.add(first, blocks.num_parts), num_parts)
-            self._panels(first_panel, last_panel, first_unit, last_unit)
+            super(_Tiles, self).products(panels, units)
 
         e.loop(0, blocks.count, 1, block)
 
-    def _asked_units(self, num_rows: Val | None) -> Int:
-        """Pieces that rows are cut into, of as many as a run has."""
-        plan = self.plan
-        loop = plan.row_loop
-        if num_rows is None or loop is None:
-            return plan.num_units
-        return asked_units(self.emitter, loop, num_rows, plan.outer, self.row_tiles, plan.num_units)
+    def step_strides(self) -> tuple[Mapping[str, int], Mapping[str, int]]:
+        """Elements of B moved by summed loops in a full panel, and in a narrower one."""
+        return self.sums.factor.step_strides, self.sums.factor.tail_step_strides
 
-    def _panels(self, first_panel: Int, last_panel: Int, first_unit: Int, last_unit: Int) -> None:
-        e, bounds = self.emitter, (first_panel, last_panel)
-        lanes, tail = self.panels.lanes, self.panels.tail
-        if self.panels.num_full:
-            full = Panel(self.panels.num_vectors, lanes, self.factor.step_strides)
-            e.loop(
-                first_panel,
-                e.min(last_panel, self.panels.num_full),
-                1,
-                lambda panel, _: self._units(panel, full, bounds, first_unit, last_unit),
-            )
-        if tail:
-            last = Panel(self.panels.tail_vectors, (tail - 1) % lanes + 1, self.factor.tail_step_strides)
-            e.if_(
-                e.compare("eq", last_panel, self.panels.num_panels),
-                lambda: self._units(self.panels.num_full, last, bounds, first_unit, last_unit),
-            )
-
-    def _units(self, index: Int, panel: Panel, panels: tuple[Int, Int], first: Int, last: Int) -> None:
+    def units(self, index: Int, panel: Panel, panels: Range, units: Range) -> None:
+        """One panel for all units of a chunk's rows."""
         e, blocks, to_next = self.emitter, self.blocks, self._to_next(index, panels)
-        b = e.add(e.mul(index, self.factor.panel_stride), self.factor.offset)
-        column = e.mul(index, self.panels.width)
+        first, last = units
+        b, column = self.panel_start(index)
 
         def unit(number: Int, _: Sequence[Val]) -> None:
             if self.plan.fetches_ahead:
@@ -276,12 +216,13 @@ class _Tiles:
                 shift = e.add(e.mul(vector, self.panels.lanes), to_next)
                 self.sums.next_panel = self.frame.pointer("b", shift, self.plan.dtype.size_bytes)
             if blocks is not None and self.memory is not None:
-                tile = e.add(e.mul(e.sub(index, panels[0]), blocks.most_units), e.sub(number, first))
-                self.sums.totals = e.gep(self.memory, e.mul(tile, blocks.tile_bytes))
+                total = e.add(e.mul(e.sub(index, panels[0]), blocks.most_units), e.sub(number, first))
+                self.sums.totals = e.gep(self.memory, e.mul(total, blocks.tile_bytes))
             outer = e.udiv(number, self.num_tiles) if self.plan.cuts_tiles else number
-            position = self._at_outer(outer, b, column)
+            position = self.at_outer(outer, b, column)
             if self.plan.cuts_tiles:
-                self._tile_number(e.urem(number, self.num_tiles), position, panel)
+                tile = e.urem(number, self.num_tiles)
+                self.tile_number(tile, position, lambda rows, at: self._tile(rows, at, panel, None))
             else:
                 self._all_tiles(position, panel)
 
@@ -302,44 +243,6 @@ class _Tiles:
         behind = e.select_index(e.compare("eq", self.block, blocks.count - 1), to_chunk, to_block)
         return e.select_index(e.compare("eq", e.add(index, 1), last), behind, stride)
 
-    def _at_outer(self, number: Int, b: Int, column: Int) -> Position:
-        """Offsets at one combination of the outer loops, at the panel's first column."""
-        e, plan = self.emitter, self.plan
-        # Groups side by side lie in A as in the output; otherwise columns do not move A.
-        a: Int = e.add(plan.a.offset, 0 if plan.spread is None else column)
-        c: Int = e.add(column, plan.c.offset)
-        extras: list[Int] = [
-            e.add(e.mul(column, s), extra.offset)
-            for s, extra in zip(plan.vector.extras, plan.extras, strict=True)
-        ]
-        indices: dict[str, Int] = {}
-        for x, index in digits(e, number, plan.outer):
-            indices[x.name] = index
-            a = e.add(a, e.mul(index, x.a))
-            b = e.add(b, e.mul(index, self.factor.outer_strides.get(x.name, 0)))
-            c = e.add(c, e.mul(index, x.c))
-            extras = [e.add(o, e.mul(index, s)) for o, s in zip(extras, x.extras, strict=True)]
-        return Position(a, b, c, tuple(extras), indices)
-
-    def _tile_number(self, number: Int, position: Position, panel: Panel) -> None:
-        """The `number`-th row tile, whose size depends on where it lies."""
-        e = self.emitter
-        first = self.row_tiles[0]
-
-        def at(tile: RowTile, number: Int) -> None:
-            row = e.add(e.mul(number, tile.rows), tile.start)
-            self._tile(tile.rows, self._at_row(position, row), panel, None)
-
-        if len(self.row_tiles) == 1:
-            at(first, number)
-        else:
-            second = self.row_tiles[1]
-            e.if_(
-                e.compare("slt", number, first.count),
-                lambda: at(first, number),
-                lambda: at(second, e.sub(number, first.count)),
-            )
-
     def _all_tiles(self, position: Position, panel: Panel) -> None:
         """All row tiles: those whose rows all have every tap in loops, those at an edge one by one."""
         e = self.emitter
@@ -348,7 +251,7 @@ class _Tiles:
             while start < tile.count:
                 if self._touches_edge(tile, start):
                     row = tile.start + start * tile.rows
-                    self._tile(tile.rows, self._at_row(position, row), panel, row)
+                    self._tile(tile.rows, self.at_row(position, row), panel, row)
                     start += 1
                     continue
                 stop = start
@@ -357,7 +260,7 @@ class _Tiles:
 
                 def inside(number: Int, _: Sequence[Val], tile: RowTile = tile) -> None:
                     row = e.add(e.mul(number, tile.rows), tile.start)
-                    self._tile(tile.rows, self._at_row(position, row), panel, None)
+                    self._tile(tile.rows, self.at_row(position, row), panel, None)
 
                 e.loop(start, stop, 1, inside)
                 start = stop
@@ -368,15 +271,6 @@ class _Tiles:
 
     def _extent(self, tap: str) -> int:
         return next((x.extent for x in self.plan.summed if x.name == tap), 1)
-
-    def _at_row(self, position: Position, row: Int) -> Position:
-        e, step = self.emitter, self.plan.row
-        return replace(
-            position,
-            a=e.add(position.a, e.mul(row, step.a)),
-            c=e.add(position.c, e.mul(row, step.c)),
-            extras=tuple(e.add(o, e.mul(row, s)) for o, s in zip(position.extras, step.extras, strict=True)),
-        )
 
     # One register tile.
 

@@ -11,7 +11,7 @@ packed, or already contiguous). The other factor is A, read one scalar at a time
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.ir.contraction import contraction_of
@@ -20,50 +20,7 @@ from tilewright.ir.expr import Iter, reads_of
 from tilewright.ir.nest import Access, Affine, Nest
 from tilewright.targets.cpu.addresses import Walk, access_walk
 from tilewright.targets.cpu.kernel import Declined, KernelArg, Layouts
-from tilewright.targets.cpu.product.loops import StridedLoop
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A padded axis of A: its index is `position_step * position + tap_step * tap + offset` in [0, size).
-
-    `position` is an output dim, `tap` a summed dim; taps outside the axis read zero and are skipped.
-    """
-
-    position: str
-    position_step: int
-    tap: str
-    tap_step: int
-    offset: int
-    size: int
-
-    def taps_inside(self, position: int, num_taps: int) -> range:
-        """Taps that read inside the axis at one output position.
-
-        >>> Window("o", 2, "k", 1, -3, 8).taps_inside(0, 7)
-        range(3, 7)
-        """
-        at = self.position_step * position + self.offset
-        first = min(max(0, -(at // self.tap_step)), num_taps)
-        return range(first, max(first, min(num_taps, -((at - self.size) // self.tap_step))))
-
-    def share_inside(self, extents: Mapping[str, int]) -> float:
-        """The part of all positions and taps that reads inside the axis."""
-        positions, num_taps = range(extents[self.position]), extents[self.tap]
-        inside = sum(len(self.taps_inside(p, num_taps)) for p in positions)
-        return inside / (len(positions) * num_taps)
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Small groups side by side in one vector: lane `l` belongs to group `l // size`.
-
-    `loop` is the summed loop within a group. Its `size` elements lie side by side in A, as the groups do, so
-    one vector of A holds every factor of `size` steps; each step picks its own within the lanes of a group.
-    """
-
-    loop: StridedLoop
-    size: int
+from tilewright.targets.cpu.product.loops import Spread, StridedLoop, Window
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,7 +206,7 @@ def spread_groups(problem: Contraction, lanes: int) -> Contraction:
         return problem
     if group.b != size * vector.b or not replace(vector, a=1).collapses_into(group, ignore_b=True):
         return problem
-    merged = replace(vector, name=f"{group.name}.{vector.name}", extent=size * group.extent)
+    merged = replace(vector, a=1, name=f"{group.name}.{vector.name}", extent=size * group.extent)
     outer = tuple(x for x in problem.outer if x is not group)
     return replace(problem, vector=merged, outer=outer, spread=Spread(summed, size))
 

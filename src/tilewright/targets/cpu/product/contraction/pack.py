@@ -8,7 +8,7 @@ them, so that the micro-kernel reads it front to back. Missing columns of the la
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from math import prod
 
 from tilewright.ir.expr import Read, cast
@@ -22,22 +22,19 @@ from tilewright.targets.cpu.arrangements import (
 )
 from tilewright.targets.cpu.kernel import KernelArg, Packed
 from tilewright.targets.cpu.product.contraction.match import Contraction
-from tilewright.targets.cpu.product.contraction.plan import KernelPlan
-from tilewright.targets.cpu.product.contraction.tiling import Panels
+from tilewright.targets.cpu.product.frame import Factor
 from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.plan import KernelPlan
+from tilewright.targets.cpu.product.tiling import Panels
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FactorB:
-    """Where the kernel finds B: the argument and the elements moved per loop, panel and step."""
+class FactorB(Factor):
+    """B with the elements moved by a step of each summed loop, in a full panel and in a narrower last one."""
 
-    arg: KernelArg
-    outer_strides: dict[str, int]
-    panel_stride: int
-    step_strides: dict[str, int]  # elements per iteration of each summed loop, in a full panel
-    tail_step_strides: dict[str, int]
-    offset: int
-    is_packed: bool
+    step_strides: dict[str, int] = field(default_factory=dict)
+    tail_step_strides: dict[str, int] = field(default_factory=dict)
+    is_packed: bool = True
     is_compact: bool = False
 
 
@@ -91,8 +88,6 @@ def _in_panels(plan: KernelPlan, arg: KernelArg, width: int, tail_width: int) ->
         panel_stride=steps * width,
         step_strides=_row_major_strides(plan.summed, width),
         tail_step_strides=_row_major_strides(plan.summed, tail_width),
-        offset=0,
-        is_packed=True,
     )
 
 

@@ -8,10 +8,10 @@ from math import prod
 
 from tilewright.targets.cpu.arrangements import COMPACT_BYTES
 from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
-from tilewright.targets.cpu.product.contraction.frame import Frame, Panel
-from tilewright.targets.cpu.product.contraction.lanes import load_compact, load_lanes
-from tilewright.targets.cpu.product.contraction.match import Spread
-from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.contraction.pack import FactorB
+from tilewright.targets.cpu.product.frame import Frame, Panel
+from tilewright.targets.cpu.product.lanes import load_compact, load_lanes
+from tilewright.targets.cpu.product.loops import Spread, StridedLoop
 from tilewright.targets.llvm.values import Int, Val
 
 
@@ -24,6 +24,7 @@ class Sums:
     """
 
     frame: Frame
+    factor: FactorB
     totals: Val | None
     next_panel: Val | None = None
     part_range: tuple[Int, Int] | None = None
@@ -132,13 +133,13 @@ class Sums:
         if plan.spread is not None:
             return self._multiply_groups(plan.spread, rows, a, b, panel, accumulators)
         b_operand, a_operand = plan.b.operand, plan.a.operand
-        b_dtype = plan.dtype if self.frame.factor.is_packed else b_operand.dtype
+        b_dtype = plan.dtype if self.factor.is_packed else b_operand.dtype
         lanes = self.frame.plan.panels.lanes
         at_b = self.frame.pointer("b", b, b_dtype.size_bytes)
-        vectors = self._compact_vectors(b, panel) if self.frame.factor.is_compact else []
+        vectors = self._compact_vectors(b, panel) if self.factor.is_compact else []
         for j in range(panel.num_vectors if not vectors else 0):
             is_last = j == panel.num_vectors - 1
-            active = panel.active if is_last and not self.frame.factor.is_packed else lanes
+            active = panel.active if is_last and not self.factor.is_packed else lanes
             pointer = e.gep(at_b, j * lanes * b_dtype.size_bytes)
             vectors.append(load_lanes(e, b_dtype, pointer, lanes, active=active))
         if self.next_panel is not None:

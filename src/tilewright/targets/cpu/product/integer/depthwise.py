@@ -7,60 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from math import prod
 
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.product.contraction.frame import Panel
-from tilewright.targets.cpu.product.contraction.lanes import load_lanes
-from tilewright.targets.cpu.product.contraction.row_units import row_loop
-from tilewright.targets.cpu.product.contraction.tiling import Panels, split_rows
+from tilewright.targets.cpu.kernel import Kernel
+from tilewright.targets.cpu.product.epilogue import store_tile
+from tilewright.targets.cpu.product.frame import Frame, Panel, Position
 from tilewright.targets.cpu.product.integer.dot import dot_of
-from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Position
-from tilewright.targets.cpu.product.integer.match import IntegerProblem
-from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.integer.frame import ByteWalk, byte_kernel
+from tilewright.targets.cpu.product.integer.pack import PackedBytes, flips_a
+from tilewright.targets.cpu.product.lanes import load_lanes
+from tilewright.targets.cpu.product.plan import KernelPlan
+from tilewright.targets.cpu.product.walk import Range
 from tilewright.targets.llvm.values import Int, Val
 
-# Beside the sums live the inputs of one row of the window, as many plus what the window is wider.
-_MAX_ROWS = {32: 8, 16: 4}
+# Rows of a tile, by vector registers: beside the sums live the inputs of one row of the window, as many plus
+# what the window is wider.
+MAX_ROWS = {32: 8, 16: 4}
 
 
-class DepthwiseGenerator(IntegerGenerator):
+def generate_by_column(plan: KernelPlan, isa: Isa) -> Kernel:
+    """The kernel of a plan in which each column has bytes of A of its own."""
+    name = dot_of(isa, plan.panels.lanes).name
+    note = f"tile {plan.row_tiles[0].rows}x{plan.panels.width}"
+    return byte_kernel(plan, isa, _ColumnTiles, f"integer-depthwise-{name}", note)
+
+
+class _ColumnTiles(ByteWalk):
     """Lanes are channels; a tile is some neighbouring outputs of a row."""
 
-    products_per_operation = 1
+    def __init__(self, frame: Frame, factor: PackedBytes, isa: Isa) -> None:
+        super().__init__(frame, factor, isa)
+        self.dot = dot_of(isa, self.panels.lanes)
 
-    def __init__(self, problem: IntegerProblem, isa: Isa) -> None:
-        columns = problem.contraction.vector.extent
-        lanes = next((n for n in reversed(isa.lane_choices("i32")) if n >= columns), isa.lanes("i32"))
-        super().__init__(problem, Panels(lanes, 1, columns), isa, widened=True)
-        self.dot = dot_of(isa, lanes)
-        self.template = f"integer-depthwise-{self.dot.name}"
-        self.row_tiles = split_rows(self.contraction.row.extent, _MAX_ROWS[isa.num_vector_registers])
-        self.num_tiles = sum(t.count for t in self.row_tiles)
-
-    @property
-    def num_units(self) -> int:
-        """Rows of the result."""
-        return prod(x.extent for x in self.contraction.outer)
-
-    @property
-    def row_loop(self) -> StridedLoop | None:
-        """The outermost of the loops around rows of the result."""
-        return row_loop(self.contraction.outer, None)
-
-    @property
-    def tile_note(self) -> str:
-        """What a tile holds."""
-        return f"tile {self.row_tiles[0].rows}x{self.panels.width}"
-
-    def units(self, index: Int, panel: Panel, first: Int, last: Int) -> None:
-        """One panel of channels for the rows in `[first, last)`."""
+    def units(self, index: Int, panel: Panel, panels: Range, units: Range) -> None:
+        """One panel of channels for a chunk's rows."""
         e = self.emitter
-        b, column = e.mul(index, self.factor.panel_stride), e.mul(index, self.panels.width)
+        b, column = self.panel_start(index)
 
         def unit(number: Int, _: Sequence[Val]) -> None:
             position = self.at_outer(number, b, column)
-            position = position.moved(e.add(position.a, column))
             for tile in self.row_tiles:
 
                 def one(i: Int, _: Sequence[Val], start: int = tile.start, rows: int = tile.rows) -> None:
@@ -68,24 +53,21 @@ class DepthwiseGenerator(IntegerGenerator):
 
                 e.loop(0, tile.count, 1, one)
 
-        e.loop(first, last, 1, unit)
+        e.loop(*units, 1, unit)
 
     def _tile(self, num_rows: int, at: Position, panel: Panel) -> None:
-        e, contraction, lanes = self.emitter, self.contraction, self.panels.lanes
-        dtype, row_step = contraction.a.operand.dtype, contraction.row.a
+        e, plan, lanes = self.emitter, self.plan, self.panels.lanes
+        dtype, flips = plan.a.operand.dtype, flips_a(plan)
         at_a, at_b = e.gep(self.pointers["a"], at.a), e.gep(self.pointers["b"], at.b)
         sums = self.initial(num_rows, at, panel)
         loaded: dict[int, Val] = {}
-        steps = self.problem.outer_steps
-        for number, taps in enumerate(product(*(range(x.extent) for x in steps))):
-            ahead = sum(t * x.a for t, x in zip(taps, steps, strict=True))
+        for number, taps in enumerate(product(*(range(x.extent) for x in plan.summed))):
+            ahead = sum(t * x.a for t, x in zip(taps, plan.summed, strict=True))
             weight = e.load(self.type, e.gep(at_b, number * self.type.size_bytes))
             for r in range(num_rows):
-                offset = ahead + r * row_step
+                offset = ahead + r * plan.row.a
                 if offset not in loaded:
                     value = load_lanes(e, dtype, e.gep(at_a, offset), lanes, active=panel.active)
-                    if self.problem.flips_a:
-                        value = e.xor(value, -128)
-                    loaded[offset] = e.cast("zext", value, "i32")
+                    loaded[offset] = e.cast("zext", e.xor(value, -128) if flips else value, "i32")
                 sums[r] = self.dot.widened(e, loaded[offset], weight, sums[r])
-        self.finish(num_rows, at, panel, sums)
+        store_tile(self.frame, num_rows, at, panel, sums)

@@ -25,9 +25,9 @@ from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.plan import ZeroPoints
 
 BYTES = (DType.UINT8, DType.INT8)
-TILE_BYTES_PER_ROW = 64
 # A window with more positions would make too much code: each is unrolled.
 _MAX_TAPS = 81
 # What reading whole words may touch behind the last element of a staged factor.
@@ -47,83 +47,24 @@ def product_of(nest: Nest) -> tuple[Centred, Centred] | None:
 class IntegerProblem:
     """A sum of byte products as the kernel sees it; `staging` first copies A to where words can be read.
 
-    `contraction` describes the loops (A's strides are those of the staged copy), `run` the innermost summed
-    loops, whose steps lie side by side in A: they are read in words of four, the last one filled with
-    products of zero. `a_zero` and `b_zero` belong to the bytes as the instructions take them: unsigned and
-    signed.
+    `contraction` describes the loops (A's strides are those of the staged copy, `inner` is in the order of
+    the code). With `by_column` each column has bytes of A of its own.
     """
 
     contraction: Contraction
     staging: Nest | None
-    outer_steps: tuple[StridedLoop, ...]
-    run: tuple[StridedLoop, ...]
-    a_zero: int
-    a_zero_operand: Operand | None
-    b_zero: int
-    flips_a: bool
-    flips_b: bool
-    in_tiles: bool = False
-    a_is_signed: bool = False
-    is_depthwise: bool = False
-
-    def with_signed_a(self) -> IntegerProblem:
-        """The same where instructions take A's signed bytes as they are."""
-        return replace(self, a_zero=self.a_zero - 128, flips_a=False, a_is_signed=True)
+    zeros: ZeroPoints
+    by_column: bool = False
 
     @property
-    def run_length(self) -> int:
-        """Steps in a run."""
-        return prod(x.extent for x in self.run)
+    def b_zero(self) -> int:
+        """B's zero point as instructions see it, to which B is signed."""
+        return signed_zero(self.zeros, self.contraction.b.operand)
 
-    @property
-    def filled_length(self) -> int:
-        """Steps of a run in whole words."""
-        return -(-self.run_length // STEPS_PER_WORD) * STEPS_PER_WORD
 
-    @property
-    def step_bytes(self) -> int:
-        """Bytes of A that one instruction reads along a run: a word, or a row of a tile."""
-        return min(TILE_BYTES_PER_ROW, self.filled_length) if self.in_tiles else STEPS_PER_WORD
-
-    @property
-    def steps_per_run(self) -> int:
-        """Instructions that read a run."""
-        return -(-self.filled_length // self.step_bytes)
-
-    @property
-    def packed_steps(self) -> tuple[int, ...]:
-        """Which step of the run each packed byte of a column belongs to; -1 for none.
-
-        The last row of a tile would reach beyond the run: it begins earlier instead, and what it reads again
-        is multiplied by zero.
-        """
-        positions: list[int] = []
-        for number in range(self.steps_per_run):
-            first = self.step_start(number)
-            fresh = number * self.step_bytes
-            positions += [
-                p if fresh <= p < self.run_length else -1 for p in range(first, first + self.step_bytes)
-            ]
-        return tuple(positions)
-
-    def step_start(self, number: int) -> int:
-        """Where in the run an instruction begins to read."""
-        return min(number * self.step_bytes, self.filled_length - self.step_bytes)
-
-    @property
-    def run_words(self) -> int:
-        """Packed words of a run."""
-        return self.steps_per_run * self.step_bytes // STEPS_PER_WORD
-
-    @property
-    def num_words(self) -> int:
-        """Words of all summed steps."""
-        return self.run_words * prod(x.extent for x in self.outer_steps)
-
-    @property
-    def num_steps(self) -> int:
-        """Summed products of one output element."""
-        return self.run_length * prod(x.extent for x in self.outer_steps)
+def signed_zero(zeros: ZeroPoints, b: Operand) -> int:
+    """The zero point of B as signed bytes: unsigned ones have their top bit flipped."""
+    return zeros.b - 128 * (b.dtype is DType.UINT8)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,25 +76,13 @@ class _Sides:
     source: Access
     staging: Nest | None
 
-    def problem(
-        self, contraction: Contraction, outer_steps: tuple[StridedLoop, ...], run: tuple[StridedLoop, ...]
-    ) -> IntegerProblem:
+    def problem(self, contraction: Contraction, *, by_column: bool = False) -> IntegerProblem:
         """What they make of the nest's loops."""
-        nest = contraction.nest
-        a_signed = contraction.nest.reads[self.a.read].operand.dtype is DType.INT8
-        staged_from = None if self.staging is None else self.staging.reads[0].operand.dtype
-        b_unsigned = nest.reads[self.b.read].operand.dtype is DType.UINT8
-        return IntegerProblem(
-            contraction=contraction,
-            staging=self.staging,
-            outer_steps=outer_steps,
-            run=run,
-            a_zero=self.a.zero + 128 * (a_signed or staged_from is DType.INT8),
-            a_zero_operand=None if self.a.zero_read is None else nest.reads[self.a.zero_read].operand,
-            b_zero=self.b.zero - 128 * b_unsigned,
-            flips_a=a_signed,
-            flips_b=b_unsigned,
-        )
+        flipped = self.staging is not None and self.staging.reads[0].operand.dtype is DType.INT8
+        read = self.a.zero_read
+        operand = None if read is None else contraction.nest.reads[read].operand
+        zeros = ZeroPoints(self.a.zero + 128 * flipped, self.b.zero, operand)
+        return IntegerProblem(contraction, self.staging, zeros, by_column)
 
 
 def match_integer(
@@ -178,8 +107,8 @@ def match_integer(
     run, _ = _run_of(sides.source, nest, layouts)
     inner = [x for x in contraction.inner if x.name not in run]
     by_name = {x.name: x for x in contraction.inner}
-    outer_steps = tuple(sorted(inner, key=lambda x: (-abs(x.a), x.name)))
-    return sides.problem(contraction, outer_steps, tuple(by_name[name] for name in reversed(run)))
+    outer = sorted(inner, key=lambda x: (-abs(x.a), x.name))
+    return sides.problem(replace(contraction, inner=(*outer, *(by_name[name] for name in reversed(run)))))
 
 
 def match_depthwise(
@@ -187,8 +116,7 @@ def match_depthwise(
 ) -> IntegerProblem | Declined:
     """The nest as sums per channel: each channel of the result comes from its own channel of A.
 
-    Channels lie side by side in A and in the result, and only positions of a window are summed. The summed
-    loops are `outer_steps`; there is no run.
+    Channels lie side by side in A and in the result, and only positions of a window are summed.
     """
     channel = _own_channel(nest, layouts)
     if isinstance(channel, Declined):
@@ -241,7 +169,7 @@ def match_depthwise(
         c_offset=offsets[2],
         extra_offsets=tuple(offsets[3:]),
     )
-    return replace(sides.problem(contraction, inner, ()), is_depthwise=True)
+    return sides.problem(contraction, by_column=True)
 
 
 def _own_channel(nest: Nest, layouts: Layouts) -> str | Declined:

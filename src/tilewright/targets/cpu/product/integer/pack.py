@@ -6,9 +6,11 @@ the summed steps: four signed bytes, one per step, for each column. Missing step
 
 from __future__ import annotations
 
+from dataclasses import field
 from math import prod
 
 from tilewright.fields import Signed
+from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import (
     STEPS_PER_WORD,
@@ -19,54 +21,57 @@ from tilewright.targets.cpu.arrangements import (
     WidenedWords,
     window,
 )
-from tilewright.targets.cpu.kernel import Packed
-from tilewright.targets.cpu.product.contraction.tiling import Panels
-from tilewright.targets.cpu.product.integer.match import IntegerProblem
+from tilewright.targets.cpu.kernel import KernelArg, Packed
+from tilewright.targets.cpu.product.frame import Factor
+from tilewright.targets.cpu.product.integer.match import signed_zero
+from tilewright.targets.cpu.product.integer.words import words_of
 from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.plan import KernelPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PackedFactor:
-    """Packed bytes, sums per column (times minus A's zero point where that is known), and their strides."""
+class PackedBytes(Factor):
+    """B packed, and its sums per column, times minus A's zero point where that is known; strides in bytes."""
 
-    bytes: Packed
-    sums: Packed
-    ones: Packed  # per word a byte of one for each step that exists: multiplied with A they give its sums
-    outer_strides: dict[str, int]  # bytes between outer positions
-    outer_columns: dict[str, int]  # columns between outer positions in `sums`
-    panel_stride: int  # bytes
+    sums: KernelArg = field(kw_only=True)
+    ones: KernelArg = field(kw_only=True)  # per word a byte of one for each step: times A they give its sums
+    outer_columns: dict[str, int] = field(kw_only=True)  # columns between outer positions in `sums`
+
+    @property
+    def size_bytes(self) -> int:
+        """Of B, packed."""
+        return self.arg.size_bytes if isinstance(self.arg, Packed) else self.arg.num_elements
 
 
-def pack_factor(problem: IntegerProblem, panels: Panels, *, widened: bool = False) -> PackedFactor:
-    """How B and what belongs to it are stored for these panels.
-
-    `widened` words hold one step each, its zero point taken off, instead of four bytes.
-    """
-    contraction = problem.contraction
-    outer: list[StridedLoop] = [x for x in contraction.outer if x.b]
-    loops = (*outer, *problem.outer_steps, *problem.run, contraction.vector)
+def pack_factor(plan: KernelPlan) -> PackedBytes:
+    """How B and what belongs to it are stored for a plan."""
+    assert plan.zeros is not None
+    panels, words, source = plan.panels, words_of(plan.summed, plan.dot), plan.b.operand
+    outer: list[StridedLoop] = [x for x in plan.outer if x.b]
+    loops = (*outer, *plan.summed, plan.vector)
     shape, strides = tuple(x.extent for x in loops), tuple(x.b for x in loops)
     num_outer = prod(x.extent for x in outer)
-    runs = prod(x.extent for x in problem.outer_steps)
     padded, width = panels.padded_extent, panels.width
-    steps = runs * problem.run_words
+    steps = words.num_words
+    b_zero = signed_zero(plan.zeros, source)
+    flips = source.dtype is DType.UINT8
     given = SignedBytes(
-        window(shape, strides, contraction.b_offset), num_outer, runs, problem.run_length, problem.flips_b
+        window(shape, strides, plan.b.offset), num_outer, words.num_runs, words.run_length, flips
     )
-    packed_steps = tuple(map(Signed, problem.packed_steps))
-    words = (
-        WidenedWords(given, Signed(problem.b_zero), panels.lanes, width)
-        if widened
+    packed_steps = tuple(map(Signed, words.packed_steps))
+    # Words by column hold one step each, its zero point taken off, instead of four bytes.
+    packed = (
+        WidenedWords(given, Signed(b_zero), panels.lanes, width)
+        if plan.dot.endswith("by column")
         else IntegerWords(given, packed_steps, panels.lanes, width)
     )
     # Only where A's zero point is a number is it multiplied in now.
-    if problem.a_zero_operand is not None:
+    if plan.zeros.a_operand is not None:
         sums = ColumnSums(given, panels.lanes, Signed(1), Signed(0))
     else:
-        constant = problem.num_steps * problem.a_zero * problem.b_zero
-        sums = ColumnSums(given, panels.lanes, Signed(-problem.a_zero), Signed(constant))
-    ones = StepOnes(runs, packed_steps)
-    source = contraction.b.operand
+        a_zero = unsigned_zero(plan)
+        sums = ColumnSums(given, panels.lanes, Signed(-a_zero), Signed(words.num_steps * a_zero * b_zero))
+    ones = StepOnes(words.num_runs, packed_steps)
     outer_strides: dict[str, int] = {}
     outer_columns: dict[str, int] = {}
     positions = 1
@@ -74,11 +79,22 @@ def pack_factor(problem: IntegerProblem, panels: Panels, *, widened: bool = Fals
         outer_strides[x.name] = positions * steps * padded * STEPS_PER_WORD
         outer_columns[x.name] = positions * padded
         positions *= x.extent
-    return PackedFactor(
-        Packed(source, words, num_outer * steps * padded * STEPS_PER_WORD),
-        Packed(source, sums, 4 * num_outer * padded),
-        Packed(source, ones, steps * STEPS_PER_WORD),
+    return PackedBytes(
+        Packed(source, packed, num_outer * steps * padded * STEPS_PER_WORD),
         outer_strides,
-        outer_columns,
         steps * width * STEPS_PER_WORD,
+        sums=Packed(source, sums, 4 * num_outer * padded),
+        ones=Packed(source, ones, steps * STEPS_PER_WORD),
+        outer_columns=outer_columns,
     )
+
+
+def flips_a(plan: KernelPlan) -> bool:
+    """Whether A's bytes are signed where the dot takes unsigned ones: their top bit is flipped."""
+    return plan.a.operand.dtype is DType.INT8 and plan.dot != "byte tiles"
+
+
+def unsigned_zero(plan: KernelPlan) -> int:
+    """A's zero point as the dot sees its bytes."""
+    assert plan.zeros is not None
+    return plan.zeros.a + 128 * flips_a(plan)

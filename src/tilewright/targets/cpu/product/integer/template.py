@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import prod
 from typing import ClassVar
 
 from tilewright.ir.nest import Nest
 from tilewright.records import dataclass
-from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.product.amx import TILE_ROWS
-from tilewright.targets.cpu.product.contraction.tiling import Panels, Rows, Tile, choose_tile
-from tilewright.targets.cpu.product.integer.depthwise import DepthwiseGenerator
-from tilewright.targets.cpu.product.integer.dot import PAIRS_TILE, dot_of
-from tilewright.targets.cpu.product.integer.frame import IntegerGenerator
-from tilewright.targets.cpu.product.integer.generate import VectorGenerator
+from tilewright.targets.cpu.product.integer.choose import plan_integer
+from tilewright.targets.cpu.product.integer.dot import dot_of
+from tilewright.targets.cpu.product.integer.generate import generate_integer
 from tilewright.targets.cpu.product.integer.match import (
     IntegerProblem,
     match_depthwise,
@@ -23,7 +19,8 @@ from tilewright.targets.cpu.product.integer.match import (
     product_of,
 )
 from tilewright.targets.cpu.product.integer.stage import lower_staging
-from tilewright.targets.cpu.product.integer.tiles import TILE_COLUMNS, TileGenerator, tiles_suit
+from tilewright.targets.cpu.product.integer.tiles import TILE_COLUMNS
+from tilewright.targets.cpu.product.integer.words import words_of
 from tilewright.targets.cpu.template import (
     COLD_BYTES_PER_CYCLE,
     Context,
@@ -61,10 +58,7 @@ class IntegerTemplate:
         problem = match_depthwise(work, context.layouts, constants=constants, next_local=next_local)
         if not isinstance(problem, Declined):
             return problem
-        problem = match_integer(work, context.layouts, constants=constants, next_local=next_local)
-        if not isinstance(problem, Declined) and tiles_suit(problem, context.isa):
-            return replace(problem, in_tiles=True)
-        return problem
+        return match_integer(work, context.layouts, constants=constants, next_local=next_local)
 
     def ways(self, problem: IntegerProblem, context: Context) -> tuple[Choice, ...]:
         """One: sums of integers are exact."""
@@ -73,18 +67,18 @@ class IntegerTemplate:
     def estimate(self, problem: IntegerProblem, choice: Choice, context: Context) -> Estimate:
         """Instructions that multiply, finishing, and the bytes of all operands; without the copy of A."""
         isa, contraction = context.isa, problem.contraction
-        lanes = isa.lanes("i32")
+        plan = plan_integer(problem, isa)
+        words = words_of(plan.summed, plan.dot)
         positions = contraction.row.extent * prod(x.extent for x in contraction.outer)
-        vectors = -(-contraction.vector.extent // lanes)
-        dot = dot_of(isa, lanes).name
-        if problem.is_depthwise:
-            compute = positions * vectors * prod(x.extent for x in problem.outer_steps) * _TAP_CYCLES[dot]
-        elif problem.in_tiles:
+        vectors = -(-contraction.vector.extent // isa.lanes("i32"))
+        name = dot_of(isa, isa.lanes("i32")).name
+        if problem.by_column:
+            compute = positions * vectors * words.num_runs * _TAP_CYCLES[name]
+        elif plan.dot == "byte tiles":
             tiles = -(-positions // TILE_ROWS) * -(-contraction.vector.extent // TILE_COLUMNS)
-            steps = problem.steps_per_run * prod(x.extent for x in problem.outer_steps)
-            compute = tiles * steps * _TILE_CYCLES
+            compute = tiles * words.steps_per_run * words.num_runs * _TILE_CYCLES
         else:
-            compute = positions * vectors * problem.num_words * _DOT_CYCLES[dot]
+            compute = positions * vectors * words.num_words * _DOT_CYCLES[name]
         compute += positions * vectors * _FINISH_CYCLES
         moved = (operand_bytes(contraction.a.operand), operand_bytes(contraction.nest.write.operand))
         weights = operand_bytes(contraction.b.operand) / COLD_BYTES_PER_CYCLE
@@ -100,25 +94,10 @@ class IntegerTemplate:
 
     def lower(self, problem: IntegerProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """Where padding or its layout asks for it a copy of A, a new local operand, then the product."""
-        kernel = _generator(problem, context.isa).kernel()
+        kernel = generate_integer(plan_integer(problem, context.isa), context.isa)
         if problem.staging is None:
             return (kernel,)
         return (*lower_staging(problem.staging, context.layouts, context.isa), kernel)
-
-
-def _generator(problem: IntegerProblem, isa: Isa) -> IntegerGenerator:
-    if problem.is_depthwise:
-        return DepthwiseGenerator(problem, isa)
-    if problem.in_tiles:
-        return TileGenerator(problem, isa)
-    rows, columns = problem.contraction.row.extent, problem.contraction.vector.extent
-    tile = choose_tile(isa, "i32", Rows(rows), columns, problem.num_words)
-    lanes = tile.panels.lanes
-    if dot_of(isa, lanes).name == "pairs":
-        most_rows, most_vectors = PAIRS_TILE[isa.num_vector_registers]
-        vectors = min(most_vectors, -(-columns // lanes))
-        tile = Tile(Panels(lanes, vectors, columns), most_rows * most_vectors // vectors)
-    return VectorGenerator(problem, tile, isa)
 
 
 INTEGER = IntegerTemplate()

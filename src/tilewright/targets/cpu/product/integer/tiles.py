@@ -8,24 +8,31 @@ the unit's rate, eight times theirs; what remains is finishing the sums.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
+from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import TARGET_CHUNKS, choose_num_chunks
+from tilewright.targets.cpu.kernel import TARGET_CHUNKS, Kernel, choose_num_chunks
 from tilewright.targets.cpu.product import amx
 from tilewright.targets.cpu.product.amx import TILE_ROWS
-from tilewright.targets.cpu.product.contraction.frame import Panel
-from tilewright.targets.cpu.product.contraction.row_units import asked_units
-from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels, RowTile
-from tilewright.targets.cpu.product.integer.frame import IntegerGenerator, Position
+from tilewright.targets.cpu.product.epilogue import store_tile
+from tilewright.targets.cpu.product.frame import Frame, Panel, Position
+from tilewright.targets.cpu.product.integer.frame import ByteWalk, byte_kernel
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
+from tilewright.targets.cpu.product.integer.pack import PackedBytes, pack_factor
+from tilewright.targets.cpu.product.integer.words import words_of
 from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.plan import TILES_TOGETHER, KernelPlan
+from tilewright.targets.cpu.product.row_units import asked_units
+from tilewright.targets.cpu.product.tiling import Cut, Panels, choose_cut
+from tilewright.targets.cpu.product.walk import Range
 from tilewright.targets.llvm.values import Int, Val
 
 TILE_COLUMNS = 16
-_ROW_TILES, _COLUMN_TILES = 2, 2
+_ROW_TILES, _COLUMN_TILES = TILES_TOGETHER, 2
 # Registers: four of sums, two of A, two of B.
 _FIRST_A, _FIRST_B = 4, 6
 # With fewer rows in all the weights are read for little work, at the speed of memory either way.
@@ -34,6 +41,8 @@ _MIN_COLUMNS = 8
 _LINE_BYTES = 64
 # Pairs of tiles that together fetch the next panel.
 _SHARES = 4
+# Products of a tile instruction per cycle, in those of one fused multiply-add.
+PRODUCTS_PER_OPERATION = 24
 # Rows finished together: they share what varies by column only.
 _ROWS_TOGETHER = 4
 
@@ -44,7 +53,12 @@ def tiles_suit(problem: IntegerProblem, isa: Isa) -> bool:
     if "+amx-int8" not in features or "+amx-tile" not in features or isa.lanes("i32") != TILE_COLUMNS:
         return False
     contraction = problem.contraction
-    if problem.b_zero or any(x.b for x in contraction.outer) or contraction.vector.extent < _MIN_COLUMNS:
+    if (
+        problem.by_column
+        or problem.b_zero
+        or any(x.b for x in contraction.outer)
+        or contraction.vector.extent < _MIN_COLUMNS
+    ):
         return False
     return contraction.row.extent * prod(x.extent for x in contraction.outer) >= _MIN_ROWS
 
@@ -57,129 +71,120 @@ class _Tile:
     skipped: Int
 
 
-class TileGenerator(IntegerGenerator):
+def generate_tiles(plan: KernelPlan, isa: Isa) -> Kernel:
+    """The kernel of a plan on the matrix unit."""
+    rows, step_bytes = plan.row_tiles[0].rows, words_of(plan.summed, plan.dot).step_bytes
+    note = f"tile {_ROW_TILES}x{rows}x{plan.panels.width}x{step_bytes}"
+    scratch_bytes = _ROW_TILES * TILE_ROWS * 4 * TILE_COLUMNS * _COLUMN_TILES
+    return byte_kernel(plan, isa, _Tiles, "integer-tiles", note, scratch_bytes=scratch_bytes)
+
+
+def tile_panels(columns: int) -> Panels:
+    """Two tiles of columns side by side, where there are so many."""
+    return Panels(TILE_COLUMNS, min(_COLUMN_TILES, -(-columns // TILE_COLUMNS)), columns)
+
+
+def tile_rows(extent: int) -> int:
+    """Rows of each tile, of so many in all."""
+    return -(-extent // -(-extent // TILE_ROWS))
+
+
+def with_order(plan: KernelPlan, isa: Isa) -> KernelPlan:
+    """The plan with its cut, and the order of its loops.
+
+    While all of B stays in a private cache, chunks are cut by rows alone, results written line by line.
+    """
+    operations = plan.num_macs // PRODUCTS_PER_OPERATION
+    wanted = choose_num_chunks(TARGET_CHUNKS, operations)
+    plan = replace(plan, units="pairs of tiles")
+    num_units, num_panels = plan.num_units, plan.panels.num_panels
+    across = pack_factor(plan).size_bytes <= isa.caches.l2_bytes // 3
+    if across:
+        plan = replace(plan, units="pairs of tiles across panels")
+    ahead = not across and num_panels > 1 and num_units >= _SHARES
+    if across and num_units >= 2 * wanted:
+        cut = Cut(num_row_parts=wanted, num_panel_parts=1)
+    else:
+        a, b = plan.a.operand.num_elements, plan.b.operand.num_elements
+        cut = choose_cut(num_units, num_panels, a, b, operations)
+    return replace(plan, cut=cut, fetches_ahead=ahead)
+
+
+class _Tiles(ByteWalk):
     """Two tiles of rows by two of columns, multiplied together; rows finished one by one from scratch."""
 
-    template = "integer-tiles"
-    products_per_operation = 24  # of a tile instruction per cycle, in those of one fused multiply-add
-
-    def __init__(self, problem: IntegerProblem, isa: Isa) -> None:
-        if problem.flips_a:  # signed bytes need no flipping here
-            problem = problem.with_signed_a()
-        columns = problem.contraction.vector.extent
-        panels = Panels(TILE_COLUMNS, min(_COLUMN_TILES, -(-columns // TILE_COLUMNS)), columns)
-        super().__init__(problem, panels, isa)
-        extent = self.contraction.row.extent
-        self.tiles_per_line = -(-extent // TILE_ROWS)
-        self.rows = -(-extent // self.tiles_per_line)
-        self.row_tiles = (RowTile(0, self.tiles_per_line, self.rows),)
-        self.num_tiles = self.tiles_per_line * prod(x.extent for x in self.contraction.outer)
+    def __init__(self, frame: Frame, factor: PackedBytes, isa: Isa) -> None:
+        super().__init__(frame, factor, isa)
+        (tiles,) = self.row_tiles
+        self.tiles_per_line, self.rows = tiles.count, tiles.rows
+        self.num_all_tiles = self.tiles_per_line * prod(x.extent for x in self.plan.outer)
         self.share: Int | None = None
-        self.operation = "tdpbssd" if problem.a_is_signed else "tdpbusd"
+        self.operation = "tdpbssd" if self.plan.a.operand.dtype is DType.INT8 else "tdpbusd"
+        self.scratch = frame.function.scratch
 
-    @property
-    def num_units(self) -> int:
-        """Pairs of tiles."""
-        return -(-self.num_tiles // _ROW_TILES)
-
-    def asked_units(self, loop: StridedLoop, num_rows: Int) -> Int:
-        """Pairs of tiles of as many rows as a run has."""
-        e, outer = self.emitter, self.contraction.outer
-        asked = asked_units(e, loop, num_rows, outer, self.row_tiles, self.num_tiles)
-        return e.udiv(e.add(asked, _ROW_TILES - 1), _ROW_TILES)
-
-    @property
-    def cut(self) -> Cut:
-        """How the kernel is cut into chunks: by rows alone while all of B stays in a private cache."""
-        operations = self.contraction.num_macs // self.products_per_operation
-        wanted = choose_num_chunks(TARGET_CHUNKS, operations)
-        if self.walks_panels and self.num_units >= 2 * wanted:
-            return Cut(num_row_parts=wanted, num_panel_parts=1)
-        return super().cut
-
-    @property
-    def walks_panels(self) -> bool:
-        """Whether a pair of tiles meets all panels before the next pair: results are written line by line."""
-        return self.factor.bytes.size_bytes <= self.isa.caches.l2_bytes // 3
-
-    @property
-    def tile_note(self) -> str:
-        """What a block of tiles holds."""
-        return f"tile {_ROW_TILES}x{self.rows}x{self.panels.width}x{self.problem.step_bytes}"
-
-    @property
-    def scratch_bytes(self) -> int:
-        """The sums of a block."""
-        return _ROW_TILES * TILE_ROWS * 4 * TILE_COLUMNS * _COLUMN_TILES
-
-    def prologue(self) -> None:
-        """Say how many rows and bytes each register holds."""
-        step_bytes = self.problem.step_bytes
+    def chunk(self, chunk: Val, num_rows: Val | None) -> None:
+        """All tiles of a chunk, with the registers told their shapes before and handed back behind."""
+        e, step_bytes = self.emitter, self.words.step_bytes
         sums, a = (self.rows, 4 * TILE_COLUMNS), (self.rows, step_bytes)
         b = (step_bytes // STEPS_PER_WORD, 4 * TILE_COLUMNS)
         registers = (sums,) * _FIRST_A + (a,) * (_FIRST_B - _FIRST_A) + (b,) * (amx.NUM_TILES - _FIRST_B)
-        amx.configure(self.emitter, registers)
+        amx.configure(e, registers)
+        super().chunk(chunk, num_rows)
+        amx.release(e)
 
-    def closing(self) -> None:
-        """Hand the registers back, so that switching threads need not save them."""
-        amx.release(self.emitter)
+    def asked_units(self, num_rows: Val | None) -> Int:
+        """Pairs of tiles of as many rows as a run has."""
+        e, plan, loop = self.emitter, self.plan, self.plan.row_loop
+        if num_rows is None or loop is None:
+            return plan.num_units
+        asked = asked_units(e, loop, num_rows, plan.outer, self.row_tiles, self.num_all_tiles)
+        return e.udiv(e.add(asked, _ROW_TILES - 1), _ROW_TILES)
 
-    def units(self, index: Int, panel: Panel, first: Int, last: Int) -> None:
-        """One panel of columns for the pairs of tiles in `[first, last)`."""
-        self.emitter.loop(first, last, 1, lambda number, _: self._pair(number, index, panel))
+    def units(self, index: Int, panel: Panel, panels: Range, units: Range) -> None:
+        """One panel of columns for a chunk's pairs of tiles."""
+        self.emitter.loop(*units, 1, lambda number, _: self._pair(number, index, panel))
 
-    def panels_of(self, panels: Sequence[tuple[Int, Int, Panel]], first: Int, last: Int) -> None:
-        """Ranges of panels for units of rows: panel by panel, or row by row."""
-        e = self.emitter
-        if not self.walks_panels:
-            super().panels_of(panels, first, last)
+    def products(self, panels: Range, units: Range) -> None:
+        """Panel by panel, or row by row."""
+        if self.plan.units == "pairs of tiles":
+            super().products(panels, units)
             return
 
         def unit(number: Int, _: Sequence[Val]) -> None:
-            for low, high, panel in panels:
+            self.each_panel(panels, lambda index, panel: self._pair(number, index, panel))
 
-                def one(index: Int, _: Sequence[Val], panel: Panel = panel) -> None:
-                    self._pair(number, index, panel)
-
-                e.loop(low, high, 1, one)
-
-        e.loop(first, last, 1, unit)
+        self.emitter.loop(*units, 1, unit)
 
     def _pair(self, number: Int, index: Int, panel: Panel) -> None:
         e = self.emitter
-        b, column = e.mul(index, self.factor.panel_stride), e.mul(index, self.panels.width)
+        b, column = self.panel_start(index)
         tiles = [self._tile_at(e.add(e.mul(number, _ROW_TILES), i), b, column) for i in range(_ROW_TILES)]
-        self.share = e.urem(number, _SHARES) if self.prefetches else None
+        self.share = e.urem(number, _SHARES) if self.plan.fetches_ahead else None
         self._block(tiles, b, panel)
-
-    @property
-    def prefetches(self) -> bool:
-        """Whether the next panel is fetched meanwhile, a share of it by each of a few pairs."""
-        return not self.walks_panels and self.panels.num_panels > 1 and self.num_units >= _SHARES
 
     def _tile_at(self, number: Int, b: Int, column: Int) -> _Tile:
         """A tile by number; one behind the last is the last again, all of it skipped."""
-        e, extent = self.emitter, self.contraction.row.extent
-        inside = number if self.num_tiles % _ROW_TILES == 0 else e.min(number, self.num_tiles - 1)
+        e, extent = self.emitter, self.plan.row.extent
+        inside = number if self.num_all_tiles % _ROW_TILES == 0 else e.min(number, self.num_all_tiles - 1)
         line, place = e.udiv(inside, self.tiles_per_line), e.urem(inside, self.tiles_per_line)
         wanted = e.mul(place, self.rows)
         start = e.min(wanted, extent - self.rows)
         skipped = e.sub(wanted, start)
         if inside is not number:
-            skipped = e.select_index(e.compare("slt", number, self.num_tiles), skipped, self.rows)
+            skipped = e.select_index(e.compare("slt", number, self.num_all_tiles), skipped, self.rows)
         return _Tile(self.at_row(self.at_outer(line, b, column), start), skipped)
 
     def _block(self, tiles: Sequence[_Tile], b: Int, panel: Panel) -> None:
-        e, problem = self.emitter, self.problem
+        e = self.emitter
         vectors = panel.num_vectors
         for i in range(_ROW_TILES):
             for j in range(vectors):
                 amx.clear(e, i * _COLUMN_TILES + j)
         row_bytes = STEPS_PER_WORD * TILE_COLUMNS * vectors
-        self._runs(0, [t.at.a for t in tiles], b, problem.outer_steps, panel, row_bytes)
+        self._runs(0, [t.at.a for t in tiles], b, self.words.outer, panel, row_bytes)
         for i in range(_ROW_TILES):
             for j in range(vectors):
-                pointer = e.gep(self.pointers["scratch"], i * self.rows * row_bytes + j * 4 * TILE_COLUMNS)
+                pointer = e.gep(self.scratch, i * self.rows * row_bytes + j * 4 * TILE_COLUMNS)
                 amx.store(e, i * _COLUMN_TILES + j, pointer, row_bytes)
         for i, tile in enumerate(tiles):
             self._finish_rows(i, tile, panel, row_bytes)
@@ -188,8 +193,8 @@ class TileGenerator(IntegerGenerator):
         self, depth: int, a: Sequence[Int], b: Int, loops: Sequence[StridedLoop], panel: Panel, row_bytes: int
     ) -> None:
         """The summed loops around runs from `depth` on, then the tiles of a run."""
-        e, problem = self.emitter, self.problem
-        run_bytes = problem.run_words * row_bytes
+        e, words = self.emitter, self.words
+        run_bytes = words.run_words * row_bytes
         if depth < len(loops):
             inner = prod(x.extent for x in loops[depth + 1 :])
             loop = loops[depth]
@@ -201,30 +206,30 @@ class TileGenerator(IntegerGenerator):
 
             e.loop(0, loop.extent, 1, turn)
             return
-        last = problem.filled_length - problem.step_bytes
-        step_bytes = problem.step_bytes // STEPS_PER_WORD * row_bytes
+        last = words.filled_length - words.step_bytes
+        step_bytes = words.step_bytes // STEPS_PER_WORD * row_bytes
 
         def step(number: Int, _: Sequence[Val]) -> None:
-            ahead = e.mul(number, problem.step_bytes)
-            ahead = ahead if last % problem.step_bytes == 0 else e.min(ahead, last)
+            ahead = e.mul(number, words.step_bytes)
+            ahead = ahead if last % words.step_bytes == 0 else e.min(ahead, last)
             self._multiply(
                 [e.add(x, ahead) for x in a], e.add(b, e.mul(number, step_bytes)), panel, row_bytes
             )
 
-        e.loop(0, problem.steps_per_run, 1, step)
+        e.loop(0, words.steps_per_run, 1, step)
 
     def _multiply(self, a: Sequence[Int], b: Int, panel: Panel, row_bytes: int) -> None:
         e = self.emitter
         at_b = e.gep(self.pointers["b"], b)
         if self.share is not None:
-            lines = self.problem.step_bytes // STEPS_PER_WORD * row_bytes // _LINE_BYTES
+            lines = self.words.step_bytes // STEPS_PER_WORD * row_bytes // _LINE_BYTES
             ahead = e.gep(
                 at_b, e.add(e.mul(self.share, lines // _SHARES * _LINE_BYTES), self.factor.panel_stride)
             )
             for line in range(lines // _SHARES):
                 e.prefetch(e.gep(ahead, line * _LINE_BYTES), locality=2)
         for i, offset in enumerate(a):
-            amx.load(e, _FIRST_A + i, e.gep(self.pointers["a"], offset), self.contraction.row.a)
+            amx.load(e, _FIRST_A + i, e.gep(self.pointers["a"], offset), self.plan.row.a)
             for j in range(panel.num_vectors):
                 if i == 0:
                     amx.load(e, _FIRST_B + j, e.gep(at_b, j * 4 * TILE_COLUMNS), row_bytes)
@@ -232,7 +237,7 @@ class TileGenerator(IntegerGenerator):
 
     def _finish_rows(self, number: int, tile: _Tile, panel: Panel, row_bytes: int) -> None:
         e = self.emitter
-        sums = e.gep(self.pointers["scratch"], number * self.rows * row_bytes)
+        sums = e.gep(self.scratch, number * self.rows * row_bytes)
 
         def rows(first: Int, count: int) -> None:
             at = self.at_row(tile.at, first)
@@ -242,7 +247,7 @@ class TileGenerator(IntegerGenerator):
                 e.iadd(e.load(self.type, e.gep(here, 4 * TILE_COLUMNS * position)), value)
                 for position, value in enumerate(start)
             ]
-            self.finish(count, at, panel, values)
+            store_tile(self.frame, count, at, panel, values)
 
         def whole() -> None:
             together = min(_ROWS_TOGETHER, self.rows)

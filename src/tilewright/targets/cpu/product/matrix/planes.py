@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
-from tilewright.targets.cpu.product.contraction.lanes import load_lanes
+from tilewright.targets.cpu.product.lanes import load_lanes
 from tilewright.targets.cpu.product.loops import WindowLoop
 from tilewright.targets.cpu.product.matrix import tiles
 from tilewright.targets.cpu.product.matrix.frame import Chunk, Frame

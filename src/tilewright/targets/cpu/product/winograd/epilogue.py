@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import field
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.product.contraction.lanes import load_lanes, store_lanes
+from tilewright.targets.cpu.product.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.winograd.match import WinogradProblem
 from tilewright.targets.llvm.emitter import Emitter

@@ -24,9 +24,9 @@ from tilewright.targets.cpu.arrangements import NUM_TAPS, WinogradPanels, window
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, Packed
 from tilewright.targets.cpu.kernel_function import kernel_function
-from tilewright.targets.cpu.product.contraction.lanes import load_lanes
-from tilewright.targets.cpu.product.contraction.tiling import Panels, RowTile
+from tilewright.targets.cpu.product.lanes import load_lanes
 from tilewright.targets.cpu.product.loops import digits
+from tilewright.targets.cpu.product.tiling import Panels, RowTile
 from tilewright.targets.cpu.product.winograd.epilogue import Epilogue, TileIndex, element_pointer
 from tilewright.targets.cpu.product.winograd.match import WinogradProblem, tiles_along
 from tilewright.targets.cpu.product.winograd.plan import WinogradPlan

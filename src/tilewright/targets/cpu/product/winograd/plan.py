@@ -16,7 +16,7 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.contraction.choose import contraction_cycles, finish_cycles
-from tilewright.targets.cpu.product.contraction.tiling import (
+from tilewright.targets.cpu.product.tiling import (
     FMAS_PER_CYCLE,
     Panels,
     RowTile,

@@ -1,6 +1,6 @@
 """The plan of a product's kernel: all that its text is made of, as a value that is printed and read back.
 
-    contraction float32
+    product float32 by fma
       a = input0 float32[56, 64]
       b = input1 float32[64, 128] in constant panels
       c = output0 float32[56, 128]
@@ -13,7 +13,8 @@
       finish max(add(acc, r0), 0.0)
 
 Loops say what one step moves in each operand, in elements; an operand's offset is that of iteration zero.
-Of B they say how it lies before it is packed: how panels lie follows from the packing and the loops' order.
+Of B they say how it lies before it is packed: how panels lie follows from the packing, the dot and the loops'
+order. One type serves every generator of products: the dot says which of them a plan is for.
 """
 
 from __future__ import annotations
@@ -22,22 +23,54 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from math import prod
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from tilewright.errors import UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, format_expr, parse_expr
 from tilewright.ir.nest import Operand, RowsOf
 from tilewright.records import dataclass
-from tilewright.targets.cpu.product.contraction.match import Spread, Window
-from tilewright.targets.cpu.product.contraction.row_units import row_loop
-from tilewright.targets.cpu.product.contraction.tiling import Cut, Panels, RowTile, split_rows
-from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.loops import Spread, StridedLoop, Window
+from tilewright.targets.cpu.product.row_units import row_loop
+from tilewright.targets.cpu.product.tiling import Cut, Panels, RowTile, split_rows
 
 Packing = Literal["in place", "in panels", "in constant panels", "in constant panels of 24 bits"]
 """How the kernel finds B: as it lies, packed by a kernel before it, packed when the model is compiled."""
 
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
+
+Staging = Literal["in place", "copied", "in bfloat16 planes"]
+"""How the kernel finds A: as it lies, copied by a kernel before it with its padding, split by itself."""
+
+STAGINGS: tuple[Staging, ...] = get_args(Staging)
+
+Dot = Literal[
+    "fma",
+    "vnni",
+    "pairs",
+    "widened",
+    "vnni by column",
+    "pairs by column",
+    "widened by column",
+    "byte tiles",
+    "1 bfloat16 product",
+    "3 bfloat16 products",
+    "6 bfloat16 products",
+]
+"""What multiplies: multiply-adds of floats; words of four bytes by an instruction, by 16-bit pairs, by 32-bit
+numbers; one byte of each column's own; tiles of bytes; tiles of so many products of bfloat16 pieces."""
+
+DOTS: tuple[Dot, ...] = get_args(Dot)
+
+Units = Literal[
+    "row tiles", "whole rows", "pairs of tiles", "pairs of tiles across panels", "blocks", "lines"
+]
+"""Pieces that rows are cut into, which chunks share."""
+
+UNITS: tuple[Units, ...] = get_args(Units)
+
+# Tiles of rows that the matrix unit multiplies by the same bytes of B.
+TILES_TOGETHER = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,20 +87,35 @@ class Strided:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ZeroPoints:
+    """What is taken off the bytes of both factors, as they lie in their operands.
+
+    What `a_operand` holds when the kernel runs is taken off A's, too.
+    """
+
+    a: int = 0
+    b: int = 0
+    a_operand: Operand | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class KernelPlan:
     """A product's kernel before it is text. Two plans are the same if they print the same.
 
     Expressions read the operands of the epilogue by their number in `extras`. `summed` is in the order of the
-    code; `cuts_tiles` lets chunks begin within a row of tiles. With `block_parts`, sums go through so many
-    parts of `BLOCK_STEPS` steps before the next panel's turn.
+    code. With `block_parts`, sums go through so many parts of `BLOCK_STEPS` steps before the next panel's
+    turn.
     """
 
     dtype: DType
+    dot: Dot
     a: Strided
     b: Strided
     c: Strided
     extras: tuple[Strided, ...]
+    staging: Staging
     packing: Packing
+    zeros: ZeroPoints | None
     vector: StridedLoop
     row: StridedLoop
     outer: tuple[StridedLoop, ...]
@@ -77,27 +125,40 @@ class KernelPlan:
     max_rows: int
     panels: Panels
     cut: Cut
-    cuts_tiles: bool
+    units: Units
     block_parts: int | None
     fetches_ahead: bool
     init: Expr | None
     finish: Expr | None
 
     @property
+    def cuts_tiles(self) -> bool:
+        """Whether chunks may begin within a row of tiles."""
+        return self.units == "row tiles"
+
+    @property
+    def operands(self) -> tuple[Operand, ...]:
+        """Those of the epilogue."""
+        return tuple(extra.operand for extra in self.extras)
+
+    @property
     def row_tiles(self) -> tuple[RowTile, ...]:
-        """The register tiles that rows are cut into."""
+        """The tiles that rows are cut into; on the matrix unit of one size, so that the last may overlap."""
+        if self.dot == "byte tiles":
+            return (RowTile(0, -(-self.row.extent // self.max_rows), self.max_rows),)
         return split_rows(self.row.extent, self.max_rows)
 
     @property
     def num_units(self) -> int:
         """Pieces that rows are cut into, which chunks share."""
-        tiles = sum(t.count for t in self.row_tiles) if self.cuts_tiles else 1
-        return prod(x.extent for x in self.outer) * tiles
+        tiles = 1 if self.units == "whole rows" else sum(t.count for t in self.row_tiles)
+        num_tiles = prod(x.extent for x in self.outer) * tiles
+        return -(-num_tiles // TILES_TOGETHER) if self.units.startswith("pairs") else num_tiles
 
     @property
     def row_loop(self) -> StridedLoop | None:
         """The outermost loop of the pieces, if it is one over rows of which a run may have fewer."""
-        return row_loop(self.outer, self.row if self.cuts_tiles else None)
+        return row_loop(self.outer, None if self.units == "whole rows" else self.row)
 
     @property
     def num_macs(self) -> int:
@@ -112,10 +173,14 @@ class KernelPlan:
         return "\n  ".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
-        yield f"contraction {self.dtype}"
-        yield f"a = {self.a}"
+        yield f"product {self.dtype} by {self.dot}"
+        yield f"a = {self.a}" + (f" {self.staging}" if self.staging != "in place" else "")
         yield f"b = {self.b} {self.packing}"
         yield f"c = {self.c}"
+        if self.zeros is not None:
+            yield f"zeros {self.zeros.a} and {self.zeros.b}"
+            if self.zeros.a_operand is not None:
+                yield f"za = {Strided(self.zeros.a_operand)}"
         yield from (f"r{number} = {extra}" for number, extra in enumerate(self.extras))
         yield _loop_line("column", self.vector)
         yield _loop_line("row", self.row)
@@ -128,8 +193,7 @@ class KernelPlan:
             yield f"groups of {self.spread.size} along {self.spread.loop.name}"
         panels = self.panels
         yield f"tile {self.max_rows} rows by {panels.num_vectors} vectors of {panels.lanes}"
-        of = "row tiles" if self.cuts_tiles else "whole rows"
-        yield f"chunks {self.cut.num_row_parts} by {self.cut.num_panel_parts}, of {of}"
+        yield f"chunks {self.cut.num_row_parts} by {self.cut.num_panel_parts}, of {self.units}"
         if self.block_parts is not None:
             yield f"blocks of {self.block_parts} parts"
         if self.fetches_ahead:
@@ -153,8 +217,9 @@ _LOOP = re.compile(r"(\S+) ([1-9]\d*)(?: rows (\d+) (\d+) (\d+))?:(.*)", re.ASCI
 _STEP = re.compile(r"(\w+) (-?\d+)", re.ASCII)
 _WINDOW = re.compile(r"(\d+) (\S+) (\d+) (\S+) ([+-]\d+) of (\d+)", re.ASCII)
 _TILE = re.compile(r"([1-9]\d*) rows by ([1-9]\d*) vectors of ([1-9]\d*)", re.ASCII)
-_CHUNKS = re.compile(r"([1-9]\d*) by ([1-9]\d*), of (row tiles|whole rows)", re.ASCII)
+_CHUNKS = re.compile(r"([1-9]\d*) by ([1-9]\d*), of ({})".format("|".join(UNITS)), re.ASCII)
 _GROUPS = re.compile(r"of ([1-9]\d*) along (\S+)", re.ASCII)
+_ZEROS = re.compile(r"(-?\d+) and (-?\d+)", re.ASCII)
 _BLOCKS = re.compile(r"of ([1-9]\d*) parts", re.ASCII)
 _LONG = re.compile(r"\d{19}")
 
@@ -177,22 +242,28 @@ def parse_plan(text: str) -> KernelPlan:
     return plan
 
 
+TextT = TypeVar("TextT", bound=str)
+
+
 class _PlanText:
     def __init__(self, text: str) -> None:
         head, *lines = text.strip("\n").split("\n")
         self.line = head
-        (dtype,) = self.matched(re.compile(r"contraction (\w+)"), head)
+        dtype, dot = self.matched(re.compile(r"product (\w+) by (.+)"), head)
         self.dtype = self.dtype_of(dtype)
+        self.dot = next((known for known in DOTS if known == dot), None)
+        if self.dot is None:
+            raise self.error(f"products are by {', '.join(DOTS)}")
         self.lines: dict[str, list[str]] = {}
         for line in lines:
             word, _, rest = line.strip().partition(" ")
             self.lines.setdefault(word, []).append(rest)
 
     def plan(self) -> KernelPlan:
-        given = self.one("b")
-        packing = next((p for p in sorted(PACKINGS, key=len, reverse=True) if given.endswith(f" {p}")), None)
+        b, packing = self.ending("b", PACKINGS)
         if packing is None:
             raise self.error(f"b ends with how it is read: {', '.join(PACKINGS)}")
+        a, staging = self.ending("a", STAGINGS)
         extras: list[Strided] = []
         while f"r{len(extras)}" in self.lines:
             extras.append(self.strided(f"r{len(extras)}"))
@@ -203,13 +274,17 @@ class _PlanText:
         row_parts, panel_parts, of = self.matched(_CHUNKS, self.one("chunks"))
         types = [extra.operand.dtype.compute for extra in extras]
         init, finish = (self.expression(word, types) for word in ("begin", "finish"))
+        assert self.dot is not None
         return KernelPlan(
             dtype=self.dtype,
-            a=self.strided("a"),
-            b=self.strided_of(given.removesuffix(f" {packing}")),
+            dot=self.dot,
+            a=self.strided_of(a),
+            b=self.strided_of(b),
             c=self.strided("c"),
             extras=tuple(extras),
+            staging=staging or "in place",
             packing=packing,
+            zeros=self.zeros(),
             vector=vector,
             row=row,
             outer=self.loops("outer", num_extras),
@@ -219,7 +294,7 @@ class _PlanText:
             max_rows=rows,
             panels=Panels(lanes, vectors, vector.extent),
             cut=Cut(int(row_parts), int(panel_parts)),
-            cuts_tiles=of == "row tiles",
+            units=of,  # type: ignore[arg-type]  # matched
             block_parts=int(self.matched(_BLOCKS, self.one("blocks"))[0]) if "blocks" in self.lines else None,
             fetches_ahead="fetch" in self.lines,
             init=init,
@@ -232,6 +307,18 @@ class _PlanText:
             raise self.error(f"{len(found)} lines begin with {word!r}, one is needed")
         (self.line,) = found
         return found[0]
+
+    def ending(self, word: str, endings: Sequence[TextT]) -> tuple[str, TextT | None]:
+        """The line of a word without which of the endings it has."""
+        given = self.one(word)
+        found = next((x for x in sorted(endings, key=len, reverse=True) if given.endswith(f" {x}")), None)
+        return given.removesuffix(f" {found}"), found
+
+    def zeros(self) -> ZeroPoints | None:
+        if "zeros" not in self.lines:
+            return None
+        a, b = map(int, self.matched(_ZEROS, self.one("zeros")))
+        return ZeroPoints(a, b, self.strided("za").operand if "za" in self.lines else None)
 
     def expression(self, word: str, types: Sequence[DType]) -> Expr | None:
         if word not in self.lines:

@@ -238,6 +238,9 @@ class Cut:
         return self.num_row_parts * self.num_panel_parts
 
 
+UNCUT = Cut(1, 1)
+
+
 def choose_cut(num_row_units: int, num_panels: int, a_bytes: int, b_bytes: int, num_macs: int) -> Cut:
     """The cut with the least estimated time over a few usual numbers of threads.
 

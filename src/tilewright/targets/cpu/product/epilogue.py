@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from tilewright.ir.expr import FUNCTIONS, Call, reads_of
-from tilewright.targets.cpu.product.contraction.frame import Frame, Panel, Position
-from tilewright.targets.cpu.product.contraction.lanes import load_lanes, store_lanes
-from tilewright.targets.cpu.product.contraction.plan import KernelPlan
+from tilewright.ir.expr import FUNCTIONS, Call, Expr, reads_of
+from tilewright.targets.cpu.product.frame import Frame, Panel, Position
+from tilewright.targets.cpu.product.lanes import load_lanes, store_lanes
+from tilewright.targets.cpu.product.plan import KernelPlan
 from tilewright.targets.llvm.exprgen import emit_expr
 from tilewright.targets.llvm.values import Int, Val, vec
 
@@ -17,12 +18,44 @@ _LONG_FUNCTION_FLOP = 12
 _IN_STEP = 2
 
 
+def elementwise(
+    frame: Frame,
+    expression: Expr,
+    num_rows: int,
+    at: Position,
+    panel: Panel,
+    sums: Sequence[Val] | None = None,
+) -> list[Val]:
+    """The expression for every vector of a tile, row by row; what does not vary by row is read once."""
+    e, plan = frame.emitter, frame.plan
+    lanes = plan.panels.lanes
+    loaded: dict[tuple[int, int, int], Val] = {}
+
+    def read(number: int, row: int, vector: int) -> Val:
+        row_step, column_step = plan.row.extras[number], plan.vector.extras[number]
+        key = (number, row if row_step else 0, vector if column_step else 0)
+        if key not in loaded:
+            dtype = plan.extras[number].operand.dtype
+            elements = e.add(at.extras[number], key[1] * row_step + key[2] * lanes * column_step)
+            pointer = e.moved(frame.extra_pointers[number], elements, dtype.size_bytes)
+            active = panel.active_in(vector, lanes)
+            loaded[key] = load_lanes(e, dtype, pointer, lanes, stride=column_step, active=active)
+        return loaded[key]
+
+    result: list[Val] = []
+    for number in range(num_rows * panel.num_vectors):
+        row, vector = divmod(number, panel.num_vectors)
+        reads = partial(read, row=row, vector=vector)
+        result.append(emit_expr(e, expression, reads, sums[number] if sums else None, lanes=lanes))
+    return result
+
+
 def initial_values(frame: Frame, num_rows: int, at: Position, panel: Panel) -> list[Val]:
     """What the accumulators of a tile start from."""
     init = frame.plan.init
     if init is None:
         return [frame.emitter.constant(frame.type, 0.0)] * (num_rows * panel.num_vectors)
-    return frame.elementwise(init, num_rows, at, panel)
+    return elementwise(frame, init, num_rows, at, panel)
 
 
 def finishes_in_memory(plan: KernelPlan) -> bool:
@@ -85,10 +118,9 @@ def store_tile(frame: Frame, num_rows: int, at: Position, panel: Panel, accumula
     """Finish the sums of a tile and store them."""
     e, plan = frame.emitter, frame.plan
     if plan.finish is not None:
-        accumulators = frame.elementwise(plan.finish, num_rows, at, panel, accumulators)
+        accumulators = elementwise(frame, plan.finish, num_rows, at, panel, accumulators)
     dtype = plan.c.operand.dtype
     base = frame.pointer("c", at.c, dtype.size_bytes)
-    shape = panel.tile(num_rows, plan.panels.lanes)
     for r in range(num_rows):
         for j in range(panel.num_vectors):
             offset = r * plan.row.c + j * plan.panels.lanes
@@ -97,5 +129,5 @@ def store_tile(frame: Frame, num_rows: int, at: Position, panel: Panel, accumula
                 dtype,
                 accumulators[r * panel.num_vectors + j],
                 e.gep(base, offset * dtype.size_bytes),
-                active=shape.active_in(j),
+                active=panel.active_in(j, plan.panels.lanes),
             )

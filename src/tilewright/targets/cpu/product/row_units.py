@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.targets.cpu.product.contraction.tiling import RowTile
 from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.tiling import RowTile
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import Int
 

@@ -1,0 +1,14 @@
+"""The kernel of a plan, whichever generator its dot asks for."""
+
+from __future__ import annotations
+
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.kernel import Kernel
+from tilewright.targets.cpu.product.contraction.generate import generate_kernel
+from tilewright.targets.cpu.product.integer.generate import generate_integer
+from tilewright.targets.cpu.product.plan import KernelPlan
+
+
+def generate_plan(plan: KernelPlan, isa: Isa) -> Kernel:
+    """The kernel of a plan."""
+    return generate_kernel(plan, isa) if plan.dot == "fma" else generate_integer(plan, isa)

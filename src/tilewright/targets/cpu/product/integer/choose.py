@@ -1,0 +1,58 @@
+"""The plan of a byte product: which instructions multiply, the register tile, the cut into chunks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.product.contraction.choose import plan_of
+from tilewright.targets.cpu.product.integer.depthwise import MAX_ROWS
+from tilewright.targets.cpu.product.integer.dot import PAIRS_TILE, dot_of
+from tilewright.targets.cpu.product.integer.match import IntegerProblem
+from tilewright.targets.cpu.product.integer.tiles import tile_panels, tile_rows, tiles_suit, with_order
+from tilewright.targets.cpu.product.integer.words import words_of
+from tilewright.targets.cpu.product.plan import Dot, KernelPlan, Units
+from tilewright.targets.cpu.product.tiling import Panels, Rows, Tile, choose_cut, choose_tile
+
+# Byte products of one instruction per product of floats: what a chunk must hold to be worth a region.
+_PRODUCTS_PER_WORD = 4
+
+
+def plan_integer(problem: IntegerProblem, isa: Isa) -> KernelPlan:
+    """The plan of a problem; there is one."""
+    rows, columns = problem.contraction.row.extent, problem.contraction.vector.extent
+    if problem.by_column:
+        lanes = next((n for n in reversed(isa.lane_choices("i32")) if n >= columns), isa.lanes("i32"))
+        tile = Tile(Panels(lanes, 1, columns), MAX_ROWS[isa.num_vector_registers])
+        dot: Dot = f"{dot_of(isa, lanes).name} by column"  # type: ignore[assignment]  # one of them
+        return _cut(_planned(problem, tile, dot, "whole rows"), 1)
+    if tiles_suit(problem, isa):
+        tile = Tile(tile_panels(columns), tile_rows(rows))
+        return with_order(_planned(problem, tile, "byte tiles", "pairs of tiles"), isa)
+    num_words = words_of(problem.contraction.inner, "widened").num_words
+    tile = choose_tile(isa, "i32", Rows(rows), columns, num_words)
+    lanes = tile.panels.lanes
+    name = dot_of(isa, lanes).name
+    if name == "pairs":
+        most_rows, most_vectors = PAIRS_TILE[isa.num_vector_registers]
+        vectors = min(most_vectors, -(-columns // lanes))
+        tile = Tile(Panels(lanes, vectors, columns), most_rows * most_vectors // vectors)
+    return _cut(_planned(problem, tile, name, "row tiles"), _PRODUCTS_PER_WORD)
+
+
+def _planned(problem: IntegerProblem, tile: Tile, dot: Dot, units: Units) -> KernelPlan:
+    return plan_of(
+        problem.contraction,
+        tile,
+        dot=dot,
+        staging="in place" if problem.staging is None else "copied",
+        zeros=problem.zeros,
+        units=units,
+    )
+
+
+def _cut(plan: KernelPlan, products_per_operation: int) -> KernelPlan:
+    a, b = plan.a.operand.num_elements, plan.b.operand.num_elements
+    operations = plan.num_macs // products_per_operation
+    cut = choose_cut(plan.num_units, plan.panels.num_panels, a, b, operations)
+    return replace(plan, cut=cut)
