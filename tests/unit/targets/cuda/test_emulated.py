@@ -334,6 +334,39 @@ def test_a_graph_with_an_edge_backwards_is_refused():
         device.graph([GraphNode("a", Join(), (1,)), GraphNode("b", Join())], device.load([text("")]))
 
 
+@pytest.mark.parametrize(("swizzled", "ways"), [(True, 1), (False, 4)])
+def test_bank_conflicts_and_sectors_are_counted(swizzled, ways):
+    product = Product(EmulatedDevice(), rows=32, columns=32, taps=3)
+    kernels = product.device.load([product.code(swizzled=swizzled)])
+    counts = product.device.graph([GraphNode("p", product.launch())], kernels).counts()["p"]
+    assert product.error() < 1e-4
+    # Four warps: two halves of each tap are loaded for two operands, in four parts of eight rows each.
+    assert counts.least_wavefronts >= 4 * 3 * 2 * 2 * 4
+    assert counts.worst_conflict == ways
+    assert (counts.num_wavefronts > counts.least_wavefronts) == (not swizzled)
+    assert counts.num_sectors == counts.least_sectors
+    assert str(counts).startswith("100 % of global sectors used, ")
+
+
+@pytest.mark.parametrize(
+    ("stride", "align", "used", "loads"), [(1, 16, 100, 1), (2, 16, 50, 1), (1, 4, 100, 4)]
+)
+def test_sectors_count_what_moves_and_is_not_asked_for(stride, align, used, loads):
+    """Loads of 16 bytes; what is not aligned to that becomes four loads, which share their sectors."""
+    body = f"""
+  %i = mul i32 %t, {4 * stride}
+  %p = getelementptr i32, ptr %x, i32 %i
+  %v = load <4 x i32>, ptr %p, align {align}"""
+    device = EmulatedDevice()
+    of = device.allocate(2048)
+    span = Span("x", of.address, 2048)
+    launch = Launch("k", (1, 1, 1), (32, 1, 1), (of.address, of.address), (span,))
+    counts = device.run_kernel(launch, device.load([text(body)]), counted=True)
+    assert counts is not None
+    assert counts.num_global == loads
+    assert 100 * counts.least_sectors // counts.num_sectors == (used if loads == 1 else 25)
+
+
 def test_memory_starts_as_nan():
     device = EmulatedDevice()
     memory = device.allocate(64)

@@ -29,6 +29,7 @@ from tilewright.targets.cuda.device import (
     Launch,
     Span,
 )
+from tilewright.targets.cuda.emulated.counts import AccessCounts, access_counts
 from tilewright.targets.cuda.emulated.rewrite import GLOBAL, MAX_DYNAMIC_BYTES, Site, rewritten
 from tilewright.targets.cuda.emulated.runtime import (
     ABSENT,
@@ -56,6 +57,8 @@ WARP = 32
 UNWRITTEN = 0xFF
 """The byte of memory that was not written: float32, float16 and bfloat16 NaN, -1 of integers."""
 _GUARD_BYTES = 256
+MAX_TRACED = 1 << 18
+"""Accesses of a block that are counted, the first ones."""
 
 _Call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -106,17 +109,6 @@ class EmulatedKernels:
     def close(self) -> None:
         """Unload them."""
         self._library.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """A load or store that was traced: its place in the text, block, thread and address."""
-
-    site: Site
-    number: int
-    block: int
-    thread: int
-    address: int
 
 
 class EmulatedDevice:
@@ -181,15 +173,15 @@ class EmulatedDevice:
         self._stacks = None
 
     def run_kernel(
-        self, launch: Launch, kernels: EmulatedKernels, *, name: str = "", trace: list[Access] | None = None
-    ) -> None:
-        """Run all blocks of a launch; with `trace` only the first block, whose accesses it takes.
+        self, launch: Launch, kernels: EmulatedKernels, *, name: str = "", counted: bool = False
+    ) -> AccessCounts | None:
+        """Run all blocks of a launch; if `counted` only the first one, and count its accesses.
 
         Raises:
             DeviceError: a fault of the kernel; names it, the buffer, the block and the thread.
         """
         with self._lock:
-            _Run(self, launch, kernels, name).run(trace)
+            return _Run(self, launch, kernels, name).run(counted=counted)
 
     def orders(self, name: str) -> random.Random:
         """What draws an order of the thing named."""
@@ -239,7 +231,7 @@ class _Run:
                 f"at most {MAX_DYNAMIC_BYTES} are possible."
             )
 
-    def run(self, trace: list[Access] | None) -> None:
+    def run(self, *, counted: bool) -> AccessCounts | None:
         device, launch = self.device, self.launch
         fields = np.zeros(len(FIELDS), np.int64)
         arrays = self._arrays()
@@ -247,9 +239,9 @@ class _Run:
             -1, 2
         )
         ranges = self._ranges(arrays)
-        num_blocks = launch.num_blocks if trace is None else 1
+        num_blocks = 1 if counted else launch.num_blocks
         block_order, warp_order, lane_order = self._orders(launch.num_blocks, -(-launch.num_threads // WARP))
-        traced = np.zeros((1 << 18 if trace is not None else 0, 4), np.int64)
+        traced = np.zeros((MAX_TRACED if counted else 0, 3), np.int64)
         arguments = np.array(launch.arguments, np.uint64)
         slots = self.kernels.address(self.module.slots)
         ctypes.memset(slots, 0, 16 * max(1, len(self.module.sites)))
@@ -260,7 +252,7 @@ class _Run:
             "records": device.records, "copies": device.queues(launch.num_threads),
             "is_late": device.copies == "late", "shared": shared.ctypes.data, "num_shared": len(shared),
             "ranges": ranges.ctypes.data, "num_ranges": len(ranges),
-            "trace": traced.ctypes.data if trace is not None else 0, "trace_capacity": len(traced),
+            "trace": traced.ctypes.data if counted else 0, "trace_capacity": len(traced),
             **{f"{what}_{axis}": size for what, sizes in (("grid", launch.grid), ("block", launch.block))
                for axis, size in zip("xyz", sizes, strict=True)},
         }.items():  # fmt: skip
@@ -270,12 +262,11 @@ class _Run:
             raise DeviceError(
                 self._fault({name: int(value) for name, value in zip(FIELDS, fields, strict=True)})
             )
-        if trace is not None:
-            length = min(int(fields[FIELD["trace_length"]]), len(traced))
-            trace += [
-                Access(self.module.sites[site], site, block, thread, address)
-                for site, thread, address, block in traced[:length].tolist()
-            ]
+        if not counted:
+            return None
+        length = min(int(fields[FIELD["trace_length"]]), MAX_TRACED)
+        ends = [(at, at + size) for at, size in shared.tolist()]
+        return access_counts(self.module.sites, traced[:length], ends)
 
     def _arrays(self) -> list[tuple[int, int, int, bool]]:
         """Space, address, bytes, and whether it may be written, of the arrays that the text declares."""
@@ -362,11 +353,18 @@ class EmulatedGraph:
         Raises:
             DeviceError: a fault of a node.
         """
+        self._run(None)
+
+    def _run(self, counts: dict[str, AccessCounts] | None) -> None:
         for span in self._poisoned():
             ctypes.memset(span.address, UNWRITTEN, span.size_bytes)
         for number in self._order():
             node = self._nodes[number]
             if isinstance(node.work, Launch):
+                if counts is not None:
+                    counted = self._device.run_kernel(node.work, self._kernels, name=node.name, counted=True)
+                    assert counted is not None
+                    counts[node.name] = counted
                 self._device.run_kernel(node.work, self._kernels, name=node.name)
             elif isinstance(node.work, Copy):
                 if node.work.source.size_bytes != node.work.target.size_bytes:
@@ -374,6 +372,12 @@ class EmulatedGraph:
                 ctypes.memmove(
                     node.work.target.address, node.work.source.address, node.work.source.size_bytes
                 )
+
+    def counts(self) -> dict[str, AccessCounts]:
+        """Run it once, and count the accesses of each kernel's first block, by the names of nodes."""
+        found: dict[str, AccessCounts] = {}
+        self._run(found)
+        return found
 
     def update(self, node: int, work: Launch | Copy) -> None:
         """Another work for a node, of the same kind."""

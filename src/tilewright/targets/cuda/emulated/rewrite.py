@@ -59,7 +59,7 @@ class Site:
     is_store: bool
     space: int
     size_bytes: int
-    operation: str
+    align_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class _Rewriter:
     ) -> None:
         """A check in front of a load or store."""
         number = int(space or 0)
-        place = self.site("store" if is_store else "load", size, number, is_store=is_store)
+        place = self.site(size, align, number, is_store=is_store)
         flags = (number << SPACE_SHIFT) | (WRITES if is_store else 0)
         flat = self.flat(written, pointer)
         self.lines.append(
@@ -200,8 +200,8 @@ class _Rewriter:
         self.lines.append(f"  {name} = addrspacecast ptr{written} {pointer} to ptr")
         return name
 
-    def site(self, operation: str, size: int, space: int, *, is_store: bool) -> int:
-        self.sites.append(Site(self.kernel, is_store, space, size, operation))
+    def site(self, size: int, align: int, space: int, *, is_store: bool) -> int:
+        self.sites.append(Site(self.kernel, is_store, space, size, align))
         return len(self.sites) - 1
 
     def slot(self, place: int) -> str:
@@ -215,12 +215,12 @@ class _Rewriter:
         line = line.replace(f"@llvm.nvvm.{name}", f"@emu.{name}")
         self.used[name] = None
         if name.startswith("ldmatrix."):
-            place = self.site(name, 16, SHARED, is_store=False)
+            place = self.site(16, 16, SHARED, is_store=False)
             return _with_arguments(line, f"i32 {place}, ptr {self.slot(place)}")
         if copied := _COPY.fullmatch(name):
             size = int(copied[1])
-            to = self.site(name, size, SHARED, is_store=True)
-            of = self.site(name, size, GLOBAL, is_store=False)
+            to = self.site(size, size, SHARED, is_store=True)
+            of = self.site(size, size, GLOBAL, is_store=False)
             return _with_arguments(line, f"i32 {to}, ptr {self.slot(to)}, i32 {of}, ptr {self.slot(of)}")
         return line
 

@@ -564,22 +564,20 @@ remember:
   store i64 %stop, ptr %hi.at
   ret i1 true
 record:
-{_field("trace_capacity", "capacity")}{_field("trace_length", "length")}{_field("fault_block", "block")}
+{_field("trace_capacity", "capacity")}{_field("trace_length", "length")}
   %length.next = add i64 %length, 1
   store i64 %length.next, ptr %length.in
   %room = icmp ult i64 %length, %capacity
   br i1 %room, label %write, label %traced
 write:
   %trace.at = inttoptr i64 %trace to ptr
-  %entry.row = mul i64 %length, 4
+  %entry.row = mul i64 %length, 3
   %entry.at = getelementptr i64, ptr %trace.at, i64 %entry.row
   store i64 %site.long, ptr %entry.at
   %entry.thread = getelementptr i64, ptr %entry.at, i64 1
   store i64 %thread, ptr %entry.thread
   %entry.address = getelementptr i64, ptr %entry.at, i64 2
   store i64 %address, ptr %entry.address
-  %entry.block = getelementptr i64, ptr %entry.at, i64 3
-  store i64 %block, ptr %entry.block
   br label %traced
 traced:
   ret i1 true

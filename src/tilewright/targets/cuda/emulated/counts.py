@@ -1,0 +1,106 @@
+"""What a block's accesses cost a memory: sectors of 32 bytes of global memory, conflicts of shared banks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.records import dataclass
+from tilewright.targets.cuda.emulated.rewrite import SHARED, Site
+
+SECTOR_BYTES = 32
+BANKS = 32
+BANK_BYTES = 4
+_WIDEST_BYTES = 16
+_PHASE_BYTES = BANKS * BANK_BYTES
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessCounts:
+    """Accesses of the warps of one block.
+
+    `num_sectors` are the sectors that its loads and stores of global memory move, `least_sectors` those that
+    hold as many bytes as are asked for. `num_wavefronts` are the steps that shared memory takes,
+    `least_wavefronts` those without conflicts; `worst_conflict` is the most words of one bank in one step.
+    """
+
+    num_global: int
+    num_sectors: int
+    least_sectors: int
+    num_shared: int
+    num_wavefronts: int
+    least_wavefronts: int
+    worst_conflict: int
+
+    def __str__(self) -> str:
+        parts = []
+        if self.num_sectors:
+            parts.append(f"{100 * self.least_sectors / self.num_sectors:.0f} % of global sectors used")
+        if self.num_shared:
+            worst = (
+                f"{self.worst_conflict}-way bank conflicts"
+                if self.worst_conflict > 1
+                else "no bank conflicts"
+            )
+            parts.append(worst)
+        return ", ".join(parts) or "no accesses"
+
+
+def access_counts(sites: Sequence[Site], trace: Array, shared: Sequence[tuple[int, int]]) -> AccessCounts:
+    """Counts of a trace, whose columns are site, thread and address; `shared` are ends of shared arrays.
+
+    A load that is wider than 16 bytes, or than it is aligned, is as many as the code generator makes of it.
+    """
+    num_global = num_sectors = least_sectors = num_shared = num_wavefronts = least_wavefronts = 0
+    worst = 1
+    for number in np.flatnonzero(np.bincount(trace[:, 0], minlength=len(sites))).tolist():
+        site = sites[number]
+        rows = trace[trace[:, 0] == number]
+        piece = min(site.size_bytes, site.align_bytes, _WIDEST_BYTES)
+        first = int(rows[0, 2])
+        in_shared = site.space == SHARED or any(start <= first < end for start, end in shared)
+        for group in _warp_instructions(rows):
+            for offset in range(0, site.size_bytes, piece):
+                addresses = group + offset
+                if in_shared:
+                    wavefronts, least, ways = _shared_steps(addresses, piece)
+                    num_shared, num_wavefronts = num_shared + 1, num_wavefronts + wavefronts
+                    least_wavefronts, worst = least_wavefronts + least, max(worst, ways)
+                else:
+                    covered = (addresses[:, None] + np.arange(piece)).ravel()
+                    num_global += 1
+                    num_sectors += len(set((covered // SECTOR_BYTES).tolist()))
+                    least_sectors += -(-len(set(covered.tolist())) // SECTOR_BYTES)
+    return AccessCounts(
+        num_global, num_sectors, least_sectors, num_shared, num_wavefronts, least_wavefronts, worst
+    )
+
+
+def _warp_instructions(rows: Array) -> list[Array]:
+    """The addresses of lanes that execute an access together: those of a warp that come to it as often."""
+    threads = rows[:, 1]
+    order = np.argsort(threads, kind="stable")
+    threads, addresses = threads[order], rows[order, 2]
+    starts = np.flatnonzero(np.diff(threads, prepend=-1))
+    occurrence = np.arange(len(threads)) - np.repeat(starts, np.diff(starts, append=len(threads)))
+    keys = (threads // BANKS) * (int(occurrence.max()) + 1) + occurrence
+    order = np.argsort(keys, kind="stable")
+    return np.split(addresses[order], np.flatnonzero(np.diff(keys[order])) + 1)
+
+
+def _shared_steps(addresses: Array, size_bytes: int) -> tuple[int, int, int]:
+    """Steps that an access takes and needs, 128 bytes at a time, and the most words of a bank in a step."""
+    lanes = max(1, min(len(addresses), _PHASE_BYTES // max(size_bytes, BANK_BYTES)))
+    steps = least = worst = 0
+    for start in range(0, len(addresses), lanes):
+        part = addresses[start : start + lanes]
+        words = {
+            w for a in part.tolist() for w in range(a // BANK_BYTES, (a + size_bytes - 1) // BANK_BYTES + 1)
+        }
+        ways = int(np.bincount(np.array(list(words)) % BANKS).max())
+        steps, least, worst = steps + ways, least + 1, max(worst, ways)
+    return steps, least, worst
