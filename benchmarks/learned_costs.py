@@ -32,6 +32,7 @@ from tilewright.learning.table import (
     pretrained_without,
     tables_of,
 )
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.zoo.catalog import NETWORKS as CATALOG
 
@@ -79,7 +80,7 @@ def _tables(arguments: argparse.Namespace) -> Iterator[tuple[tuple[str, Quantity
         samples = Samples()
         for known in SampleFile(path, identity_of(machine)).known().values():
             samples.extend(known)
-        is_measured = find_target(target).is_measurable
+        is_measured = find_target(TargetRef.parse(target)).is_measurable
         name = f"{target}, {threads} thread{'s' if threads != '1' else ''}" if is_measured else target
         for quantity, table in tables_of(samples, facts, is_measured=is_measured).items():
             yield (name, quantity), table

@@ -27,6 +27,7 @@ from tilewright.families import PARTITIONERS
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
 from tilewright.planning import Infeasible
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 
 OTHERS = {"rules": "pcgc{recut=none}", "layerwise": "layerwise", "graphturbo": "graphturbo"}
@@ -54,9 +55,9 @@ def main() -> None:
 
 def planned(network: str, target: str) -> dict[str, Any]:
     """One network on one machine."""
-    options = Options(target=target)
+    options = Options(target=TargetRef.parse(target))
     graph, _ = optimise(load_onnx(zoo.build(network)), options)
-    backend = find_target(target).backend(graph, options)
+    backend = find_target(options.target).backend(graph, options)
     costs: dict[str, float | None] = {}
     row: dict[str, Any] = {"network": network, "target": target, "num_nodes": len(graph.nodes)}
     for name, member in {"pcgc": "pcgc", **OTHERS}.items():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import collections.abc
+import dataclasses
 import functools
 import inspect
 import math
@@ -20,7 +21,7 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast
 
@@ -124,6 +125,22 @@ def argument(name: str, value: Any, kind: Any) -> Any:
         return _fitted(value, kind)
     except _MismatchError as error:
         raise UsageError(f"{name}: expected {error}, found {shown(value)}.") from None
+
+
+def require_fields(record: type[Any], settings: Iterable[str]) -> None:
+    """Refuse settings that are no fields of a record.
+
+    Raises:
+        UsageError: an unknown setting; the message says what it may mean.
+    """
+    from tilewright.text.suggestions import likely
+
+    known = [f.name for f in dataclasses.fields(record)]
+    for name in settings:
+        if name not in known:
+            guess = likely(name, known)
+            hint = f"{guess}?" if guess else f"known: {', '.join(known)}."
+            raise UsageError(f"unknown setting {name!r}: {hint}")
 
 
 def shown(value: object) -> str:

@@ -202,7 +202,7 @@ class CompiledModel:
     @property
     def target(self) -> str:
         """Name of the target it was compiled for."""
-        return self.facts.target
+        return str(self.facts.target)
 
     @property
     def options(self) -> Options:

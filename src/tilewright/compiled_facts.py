@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
     from tilewright.ir.graph import Value
     from tilewright.program import Program
+    from tilewright.target_ref import TargetRef
     from tilewright.targets.base import Executable
     from tilewright.targets.stored import StoredCode
 
@@ -168,7 +169,7 @@ class CompiledFacts:
     `outputs` are numbers where the model has texts or maps, which `edges` say.
     """
 
-    target: str
+    target: TargetRef
     tool_version: str
     model_sha256: str
     options: Options

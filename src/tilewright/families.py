@@ -133,20 +133,6 @@ BODIES: Registry[Any] = Registry(
 )
 """What compiles the bodies of control flow, for targets that call them: the flow above targets, once more."""
 
-HOST_TARGET, HOST_MACHINE = "cpu", "host"
-"""This machine as what runs models, and as a description: whichever of both names is asked for is meant."""
-
-
-def canonical_target(text: str) -> str:
-    """The same target, this machine by its name as a target.
-
-    >>> canonical_target("host"), canonical_target("host{barriers=strict}"), canonical_target("eyeriss")
-    ('cpu', 'cpu{barriers=strict}', 'eyeriss')
-    """
-    name, brace, options = text.partition("{")
-    return f"{HOST_TARGET}{brace}{options}" if name == HOST_MACHINE else text
-
-
 FAMILIES: Mapping[str, Registry[Any]] = {
     "partition": PARTITIONERS,
     "schedule": SCHEDULERS,

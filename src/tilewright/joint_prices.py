@@ -108,7 +108,7 @@ def price_ahead(
             for key, answer in stack.enter_context(contextlib.closing(answers(left, crew))):
                 found[key] = _cost_of(answer)
                 if journal is not None:
-                    journal.add(key, answer, machine=options.target)
+                    journal.add(key, answer, machine=str(options.target))
                 checkpoint()
     for key in sorted(found):
         pricer.know(blocks[key], found[key])
@@ -117,7 +117,7 @@ def price_ahead(
 def _asked(options: Options) -> dict[str, Any]:
     """What every block is priced for. The machine is described whole: its file may change or be elsewhere."""
     return {
-        "target": options.target,
+        "target": str(options.target),
         "machine": find_target(options.target).machine.model_dump_json(exclude_defaults=True),
         "hint": options.hint,
         "accuracy": options.accuracy,

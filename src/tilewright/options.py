@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from tilewright.errors import UsageError
 from tilewright.extents import SCALAR, Axis, axes_text, canonical_axis, fixed_shape
-from tilewright.families import FAMILIES, canonical_target
+from tilewright.families import FAMILIES
 from tilewright.planning.budget import UNLIMITED, Budget
 from tilewright.records import dataclass
 from tilewright.requests import PLANS, asked
+from tilewright.target_ref import CPU, TargetRef
 
 if TYPE_CHECKING:
     from tilewright.cost.base import Objective
@@ -145,9 +147,16 @@ class Options:
     2
     """
 
-    target: str = field(
-        default="cpu",
-        metadata=asked("Where to run: see `tilewright targets`.", "--target", "-t", family="targets"),
+    target: TargetRef = field(
+        default=CPU,
+        metadata=asked(
+            "Where to run: see `tilewright targets`.",
+            "--target",
+            "-t",
+            parse=TargetRef.parse,
+            typed=str,
+            family="targets",
+        ),
     )
     shapes: OpenShapes = field(
         default_factory=dict,
@@ -361,7 +370,7 @@ class Options:
 
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.metadata["parse"] is not None and isinstance(value, str):
+            if f.metadata["parse"] is not None and isinstance(value, str | os.PathLike):
                 value = f.metadata["parse"](value)
             # A text is a path too, and numpy's numbers are numbers.
             value = argument(f.name.replace("_", "-"), value, _checked_types()[f.name])
@@ -373,13 +382,10 @@ class Options:
         _check_choice("first-answer", self.first_answer, get_args(FirstAnswer))
         _check_choice("plan", self.plan, get_args(Plan))
         _check_choice("effort", self.effort, tuple(EFFORT_EVALUATIONS))
-        object.__setattr__(self, "target", canonical_target(self.target))
         if self.isa:
             from tilewright.hardware.instruction_sets import ALIASES
 
             object.__setattr__(self, "isa", ",".join(ALIASES.get(name, name) for name in self.isas))
-        if not self.target:
-            raise UsageError("target: the name is empty.")
         _check_positive("threads", self.threads)
         _check_positive("max-memory", self.max_memory_bytes)
         _check_positive("timeout", self.timeout_s)
@@ -387,7 +393,7 @@ class Options:
         if self.seed < 0:
             raise UsageError(f"seed {self.seed}: give a number that is not negative.")
         if self.no_cache and self.frozen:
-            raise UsageError("frozen needs the cache that no-cache turns off; give one of the two.")
+            raise UsageError("--frozen needs the cache that --no-cache turns off; give one of the two.")
         for name, shape in self.shapes.items():
             if any(isinstance(axis, int) and axis < 0 for axis in shape):
                 raise UsageError(f"shapes: input {name!r} has a negative extent in {tuple(shape)}.")
@@ -480,14 +486,9 @@ def options_of(settings: Mapping[str, Any]) -> Options:
     Raises:
         UsageError: an unknown setting; the message says what it may mean.
     """
-    from tilewright.text.suggestions import likely
+    from tilewright.arguments import require_fields
 
-    known = [f.name for f in fields(Options)]
-    for name in settings:
-        if name not in known:
-            guess = likely(name, known)
-            hint = f"{guess}?" if guess else f"known: {', '.join(known)}."
-            raise UsageError(f"unknown setting {name!r}: {hint}")
+    require_fields(Options, settings)
     return Options(**settings)
 
 
@@ -500,7 +501,8 @@ def option_types() -> dict[str, Any]:
 @functools.cache
 def _checked_types() -> dict[str, Any]:
     # What is one of a few texts is checked by its choices, in the words of its flag.
-    return {name: str if get_origin(kind) is Literal else kind for name, kind in option_types().items()}
+    kinds = {name: str if get_origin(kind) is Literal else kind for name, kind in option_types().items()}
+    return {**kinds, "target": str | TargetRef}
 
 
 def _known(about: Mapping[str, Any], text: str) -> str:
@@ -539,4 +541,6 @@ def _jsonable(value: object) -> object:
             return {str(k): list(v) for k, v in value.items()}
         case tuple():
             return list(value)
+        case TargetRef():
+            return str(value)
     return value

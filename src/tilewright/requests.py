@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 SUBJECT, PLANS, FILES = "Model and machine", "How to plan", "Files to write"
@@ -43,3 +44,9 @@ def asked(
         "has_options": has_options,
         "is_expert": is_expert,
     }
+
+
+def flag_of(record: type[Any], name: str) -> str:
+    """What a field of a request is called where it is refused: its first flag, else its own name."""
+    flags = next(f.metadata.get("flags") for f in fields(record) if f.name == name)
+    return str(flags[0]) if flags else name

@@ -13,6 +13,7 @@ from tests.support.models import feed_for, small_net
 import tilewright as tw
 from tilewright.cost.base import Estimate
 from tilewright.hardware.presets import load_preset, preset_text
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.npu.costs import estimate_of
 
@@ -130,4 +131,4 @@ def test_a_program_in_slices_is_no_program_of_targets_that_run_whole_subgraphs(t
     options = {"partition": "graphturbo{capacity_bytes=4096}", "schedule": "depth-first"}
     program = tw.compile(small_net(), target="stcp920", **options).program
     with pytest.raises(tw.InternalError, match=r"subgraph 0 (is split|runs in slices)"):
-        find_target(target).backend(program.graph, tw.Options()).generate(program)
+        find_target(TargetRef.parse(target)).backend(program.graph, tw.Options()).generate(program)

@@ -18,6 +18,7 @@ from tilewright.api.kept import compile_or_reuse
 from tilewright.artifact import StoredModel
 from tilewright.compiled import CompiledModel
 from tilewright.options import Options
+from tilewright.target_ref import TargetRef
 from tilewright.targets import TARGETS, find_target, runs_steps
 
 
@@ -102,7 +103,7 @@ def test_what_is_kept_starts_without_what_generates_code(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", [*TARGETS.built_in_names(), "stcp920"])
 def test_whether_a_target_runs_steps_is_known_without_it(name: str) -> None:
-    assert runs_steps(name) == find_target(name).runs_steps
+    assert runs_steps(TargetRef.parse(name)) == find_target(TargetRef.parse(name)).runs_steps
 
 
 @pytest.mark.sampled(1)

@@ -11,9 +11,10 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.partition.graphturbo import GraphTurbo
-from tilewright.planning import Budget, Spec
+from tilewright.planning import Budget
 from tilewright.planning.member_options import with_options
 from tilewright.planning.portfolio import Recipe
+from tilewright.target_ref import TargetRef
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.check_run import check_run
 from tilewright.targets.npu.plan import SimulatedPlan
@@ -64,7 +65,7 @@ def compiled(
     target = NpuTarget(machine)
     options = Options(budget=budget)
     if isinstance(recipe, Baseline):
-        target = with_options(target, Spec.parse(recipe.target("machine")))
+        target = with_options(target, recipe.target(TargetRef("machine")))
         recipe = recipe.recipe
     if recipe is not None:
         options = Options(partition=recipe.partition, schedule=recipe.schedule, memory=recipe.memory)

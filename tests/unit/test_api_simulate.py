@@ -71,7 +71,7 @@ def test_a_named_plan_keeps_the_machines_other_options() -> None:
         ({"recepi": "tvm"}, "unknown setting 'recepi'"),
         ({"recipe": "tvn"}, "expected best, search, grid, joint, graphturbo, tvm"),
         ({"recipe": "tvm", "memory": "largest-size"}, "says how to cut, order and spill"),
-        ({"budget": "3trials", "recipe": "tvm"}, "with recipe tvm there is one plan"),
+        ({"budget": "3trials", "recipe": "tvm"}, "with --recipe tvm there is one"),
         ({"max_latency_ms": 1.0}, "chooses among several batches"),
         ({"batch": -1}, "batch -1: expected auto"),
         ({"compare": 1}, "compare: expected True or False"),

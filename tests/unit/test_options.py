@@ -13,7 +13,7 @@ from tilewright.sizes import parse_bytes
 
 def test_defaults_are_valid_and_frozen() -> None:
     options = Options()
-    assert (options.target, options.partition, options.hint) == ("cpu", "auto", "latency")
+    assert (str(options.target), options.partition, options.hint) == ("cpu", "auto", "latency")
     with pytest.raises(FrozenInstanceError):
         options.seed = 3  # type: ignore[misc]
 

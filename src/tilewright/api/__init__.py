@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from tilewright.api.export import export_model
     from tilewright.api.inspection import Inspection, inspect_file
     from tilewright.api.learning import LearnResult, learn_costs
-    from tilewright.api.mapping import MapRequest, map_operators
+    from tilewright.api.map_request import MapRequest
+    from tilewright.api.mapping import map_operators
     from tilewright.api.models import Model, ModelSummary, load
     from tilewright.api.plans import PlanComparison, PlanRequest, plan_model
     from tilewright.api.profiling import ModelProfile, profile_model
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from tilewright.api.reproduction import reproduce_paper
     from tilewright.api.schedules import ScheduleComparison, compare_schedules
     from tilewright.api.session import InferenceSession
-    from tilewright.api.simulation import SimulationRequest, SimulationResult, simulate
+    from tilewright.api.simulation import SimulationResult, simulate
+    from tilewright.api.simulation_request import SimulationRequest
     from tilewright.api.stages import ExportedStages, export_stages
     from tilewright.api.support import CheckReport, OperatorSupport, check
     from tilewright.api.tuning import TuneRequest, TuneResult, tune_model
@@ -49,7 +51,8 @@ _HOMES = {
     "tilewright.api.export": ("export_model",),
     "tilewright.api.inspection": ("Inspection", "inspect_file"),
     "tilewright.api.learning": ("LearnResult", "learn_costs"),
-    "tilewright.api.mapping": ("MapRequest", "map_operators"),
+    "tilewright.api.map_request": ("MapRequest",),
+    "tilewright.api.mapping": ("map_operators",),
     "tilewright.api.models": ("Model", "ModelSummary", "load"),
     "tilewright.api.plans": ("PlanComparison", "PlanRequest", "plan_model"),
     "tilewright.api.profiling": ("ModelProfile", "profile_model"),
@@ -57,7 +60,8 @@ _HOMES = {
     "tilewright.api.reproduction": ("reproduce_paper",),
     "tilewright.api.schedules": ("ScheduleComparison", "compare_schedules"),
     "tilewright.api.session": ("InferenceSession",),
-    "tilewright.api.simulation": ("SimulationRequest", "SimulationResult", "simulate"),
+    "tilewright.api.simulation": ("SimulationResult", "simulate"),
+    "tilewright.api.simulation_request": ("SimulationRequest",),
     "tilewright.api.stages": ("ExportedStages", "export_stages"),
     "tilewright.api.support": ("CheckReport", "OperatorSupport", "check"),
     "tilewright.api.tuning": ("TuneRequest", "TuneResult", "tune_model"),

@@ -38,7 +38,7 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.results import Table, about
 from tilewright.specialise.opened import open_compiled
-from tilewright.targets import is_cpu
+from tilewright.target_ref import TargetRef
 from tilewright.text.formatting import format_bytes, format_ms
 
 Array = np.ndarray[Any, Any]
@@ -211,7 +211,7 @@ def bench(
         split = None
         timing = comparison.contestants[0].timing
         is_alone = plan.num_streams == 1  # limits are those of a run that has the machine to itself
-        if measure.gives_advice and is_alone and timing is not None and is_cpu(subject.target):
+        if measure.gives_advice and is_alone and timing is not None and subject.target.is_cpu:
             profile = profile_program(
                 subject.program, arrays, num_threads=plan.num_threads, duration_s=_PROFILE_S, progress=update
             )
@@ -222,7 +222,7 @@ def bench(
         bound=split,
         advice=tuple(_advice(comparison, split)),
         model_sha256=subject.sha256,
-        target=subject.target,
+        target=str(subject.target),
     )
 
 
@@ -273,7 +273,7 @@ class _Subject:
     outputs: tuple[str, ...]
     output_types: tuple[tuple[str, tuple[int, ...]], ...]
     sha256: str
-    target: str
+    target: TargetRef
     accuracy: str
 
     @classmethod
@@ -287,7 +287,7 @@ class _Subject:
             tuple(o.name for o in compiled.get_outputs()),
             tuple((o.type, o.shape) for o in compiled.get_outputs()),
             compiled.model_sha256,
-            compiled.target,
+            compiled.facts.target,
             compiled.options.accuracy,
         )
 

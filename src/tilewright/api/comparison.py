@@ -32,7 +32,8 @@ from tilewright.report.comparison import (
 )
 from tilewright.results import Result, Table, about, in_json
 from tilewright.specialise.opened import open_compiled
-from tilewright.targets import TARGETS, is_machine_known
+from tilewright.target_ref import TargetRef
+from tilewright.targets import TARGETS
 from tilewright.text.formatting import format_shape
 
 Array = np.ndarray[Any, Any]
@@ -48,7 +49,7 @@ class Side:
     engine: str
 
     @classmethod
-    def parse(cls, text: str, target: str, other: Path | None = None) -> Side:
+    def parse(cls, text: str, target: TargetRef, other: Path | None = None) -> Side:
         """Read FILE, ENGINE (on the other side's file) or FILE@ENGINE.
 
         Raises:
@@ -61,12 +62,12 @@ class Side:
             return cls(other, text)
         file, at, engine = text.rpartition("@")
         if at and not Path(text).exists():
-            if engine not in engines and not is_machine_known(engine):
+            if engine not in engines and not TargetRef.parse(engine).is_known_machine:
                 known = f"{', '.join(engines)}, and described machines"
                 raise UsageError(f"{text}: unknown engine {engine!r}; known are {known}.")
             return cls(Path(file), engine)
         path = Path(text)
-        return cls(path, "artifact" if is_artifact(path) else target)
+        return cls(path, "artifact" if is_artifact(path) else str(target))
 
     def __str__(self) -> str:
         return str(self.path) if self.engine == "artifact" else f"{self.path}@{self.engine}"

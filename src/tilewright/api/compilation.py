@@ -15,12 +15,13 @@ from tilewright.files import is_artifact, require_other_file
 from tilewright.frontend.onnx import PreparedModel, Source
 from tilewright.options import Options, options_of, parse_open_shapes
 from tilewright.progress import Progress
+from tilewright.target_ref import TargetRef
 
 
 @checked
 def compile_model(
     model: Model | Source,
-    target: str | None = None,
+    target: str | TargetRef | None = None,
     *,
     shapes: Shapes | str | None = None,
     options: Options | None = None,
@@ -71,7 +72,7 @@ def _compiled_beside(model: Model, options: Options, progress: Progress) -> Comp
 
 def compilation_request(
     model: Model | Source,
-    target: str | None,
+    target: str | TargetRef | None,
     shapes: Shapes | str | None,
     options: Options | None,
     settings: dict[str, Any],
@@ -87,7 +88,9 @@ def compilation_request(
         raise UsageError("--trust is for artifacts, whose code was made before; leave it out for a model.")
     options = options.resolved()
     model = as_model(model, shapes or options.shapes)
-    return model, dataclasses.replace(options, target=target or options.target, shapes=dict(model.shapes))
+    if target is not None:
+        options = dataclasses.replace(options, target=TargetRef.parse(target))
+    return model, dataclasses.replace(options, shapes=dict(model.shapes))
 
 
 def artifact_path(model: Path, output: Path | None) -> Path:

@@ -19,6 +19,7 @@ from tilewright.options import Options, shapes_text
 from tilewright.results import Result, Table, about
 from tilewright.specialise.opened import SavedShapes, open_compiled
 from tilewright.steps import LevelInfo, MemoryInfo
+from tilewright.target_ref import CPU, TargetRef
 from tilewright.text.formatting import format_bytes, format_count
 
 
@@ -147,7 +148,9 @@ def _digits(key: str) -> str:
 
 
 @checked
-def inspect_file(path: str | Path, target: str | None = None, *, shapes: Shapes | None = None) -> Inspection:
+def inspect_file(
+    path: str | Path, target: str | TargetRef | None = None, *, shapes: Shapes | None = None
+) -> Inspection:
     """Operators, shapes, parameters, work and memory of a model or an artifact, without generating code.
 
     Memory is what the target places: the processor, or one that is named.
@@ -159,7 +162,8 @@ def inspect_file(path: str | Path, target: str | None = None, *, shapes: Shapes 
     """
     file = Path(path)
     if not is_artifact(file):
-        return _of_model(file, load(file, shapes=shapes), target)
+        named = None if target is None else TargetRef.parse(target)
+        return _of_model(file, load(file, shapes=shapes), named)
     if target is not None:
         raise UsageError(f"{file}: an artifact's target is fixed; leave out --target.")
     # Trusted for a look: nothing of its code is run.
@@ -183,7 +187,7 @@ def level_rows(levels: Sequence[LevelInfo]) -> list[tuple[str, str]]:
     return rows
 
 
-def _of_model(file: Path, model: Model, target: str | None) -> Inspection:
+def _of_model(file: Path, model: Model, target: TargetRef | None) -> Inspection:
     planned = _planned_memory(model, target)
     return Inspection(
         file=file,
@@ -200,7 +204,7 @@ def _of_model(file: Path, model: Model, target: str | None) -> Inspection:
         is_trusted=None,
         sizes=None,
         model_sha256=model.sha256,
-        target=target or "any",
+        target="any" if target is None else str(target),
     )
 
 
@@ -249,9 +253,9 @@ def _of_artifact(file: Path, compiled: CompiledModel) -> Inspection:
     )
 
 
-def _planned_memory(model: Model, target: str | None) -> MemoryInfo | None:
+def _planned_memory(model: Model, target: TargetRef | None) -> MemoryInfo | None:
     """Where a target places what lies between kernels; nothing is generated."""
-    program = plan(model.graph, Options() if target is None else Options(target=target)).program
+    program = plan(model.graph, Options(target=target or CPU)).program
     if program.memory is None or program.memory_problem is None:
         return None
     return MemoryInfo.of(program.memory_problem, program.memory)

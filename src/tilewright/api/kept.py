@@ -30,7 +30,7 @@ from tilewright.artifact.write import kept_artifact
 from tilewright.compiled import CompiledModel
 from tilewright.content_pool import ContentPool
 from tilewright.errors import TilewrightError
-from tilewright.families import HOST_TARGET, MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS
+from tilewright.families import MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS
 from tilewright.frontend.onnx import PreparedModel
 from tilewright.hardware.probe import probe_host, processor_facts
 from tilewright.options import AUTO, Options
@@ -44,6 +44,7 @@ from tilewright.private_files import (
 )
 from tilewright.progress import Progress
 from tilewright.records import dataclass
+from tilewright.target_ref import CPU
 from tilewright.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -189,7 +190,7 @@ def _place(model: Model, options: Options) -> _Place | None:
         (options.memory, MEMORY_PLANNERS),
     )
     is_plain = (
-        options.target == HOST_TARGET
+        options.target == CPU
         and options.budget is None
         and not (options.no_cache or options.verify or options.passes or options.dump_after)
         and all(name in (AUTO, *family.built_in_names()) for name, family in planners)

@@ -21,6 +21,7 @@ from tilewright.planning import UNLIMITED, Budget
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.results import Result, Table
+from tilewright.target_ref import CPU, TargetRef
 from tilewright.targets import find_target
 
 DEFAULT_BUDGET = Budget(UNLIMITED, 300.0)
@@ -91,7 +92,7 @@ class LearnResult(Result):
 @checked
 def learn_costs(
     models: Sequence[Model | Source],
-    target: str = "cpu",
+    target: str | TargetRef = CPU,
     *,
     output: Path,
     samples: Path | None = None,
@@ -117,6 +118,7 @@ def learn_costs(
         raise UsageError(f"method {method!r}: expected one of {', '.join(METHODS)}.")
     effort = Effort(share=share)
     require_trainer()
+    target = TargetRef.parse(target)
     machine, facts = machine_of(target)
     before = None if start is None else LearnedModel.read(start)
     for path, flag in ((output, "--output"), (samples, "--samples")):
@@ -151,7 +153,7 @@ def learn_costs(
     write_output(output, model.text().encode())
     return LearnResult(
         name,
-        target,
+        str(target),
         output,
         method,
         len(loaded),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, get_args, get_origin, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, TypeGuard, get_args, overload
 
-from tilewright.arguments import argument, checked
-from tilewright.cost.base import Objective
-from tilewright.cost.options import CostOptions
+from tilewright.api.map_request import DEFAULT_MACHINE, MapRequest
+from tilewright.arguments import checked, require_fields
 from tilewright.errors import UsageError
 from tilewright.files import require_writable, write_output
 from tilewright.hardware.machine import Machine
@@ -33,7 +30,6 @@ from tilewright.mapping.solve import (
 from tilewright.options import Options, parse_shapes
 from tilewright.planning import Budget
 from tilewright.progress import Progress
-from tilewright.requests import FILES, PLANS, asked
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -43,273 +39,9 @@ if TYPE_CHECKING:
     from tilewright.mapping.results import MapEvaluation, MapResult
     from tilewright.mapping.sweep.results import MapSweep
 
-DEFAULT_MACHINE = "simba-cosa-repo"
-
 Work = Any
 """A layer as text (`3_14_256_256_1`, or dims such as `K=64,C=3,P=112`), a `Problem`, a model (a file, a node
 of it as `net.onnx:NODE`, a `Model`, or ONNX's `ModelProto`), or one of Timeloop's problems as a YAML file."""
-
-
-WITHOUT_EFFECT = {
-    "evaluate": (
-        "mapper",
-        "objective",
-        "budget",
-        "seed",
-        "shapes",
-        "sweep",
-        "plot",
-        "workers",
-        "journal",
-        "constraints",
-    ),
-    "sweep": ("export_timeloop", "noc", "verify"),
-}
-"""Settings that ask for what nothing does beside another one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapRequest:
-    """What `tw.map` is asked: see each field's help, which the flags of `tilewright map` show.
-
-    What is written on the command line may be given here, too; besides, `work` may hold problems and models,
-    `machine` be a `Machine`, `evaluate` cases, and `constraints` the classes of
-    `tilewright.mapping.constraints`. `seed` is for mappers that draw.
-    """
-
-    work: tuple[object, ...] = ()
-    machine: Machine | str | Path = field(
-        default=DEFAULT_MACHINE,
-        metadata=asked(
-            "A machine: a name from `tilewright targets`, a YAML file, or an architecture of Timeloop.",
-            "--target",
-            "-t",
-            typed=str,
-            family="targets",
-        ),
-    )
-    machine_files: tuple[Path, ...] = field(
-        default=(),
-        metadata=asked(
-            "More files of a Timeloop architecture: constraints or a mapping (what bypasses a memory), "
-            "an ERT (energies). Repeatable.",
-            "--with",
-            typed=list[Path],
-            metavar="FILE",
-        ),
-    )
-    mapper: str = field(
-        default="exact",
-        metadata=asked(
-            "How to search.", "--mapper", panel=PLANS, typed=str, family="mapping", has_options=True
-        ),
-    )
-    objective: Objective = field(
-        default="latency",
-        metadata=asked("What to minimise.", "--objective", panel=PLANS, typed=str, also=get_args(Objective)),
-    )
-    budget: Budget | str | None = field(
-        default=None,
-        metadata=asked(
-            "For each layer: a time, 10s if left out; for the mappers hybrid and random also a number of "
-            "mappings, such as 5000trials.",
-            "--budget",
-            panel=PLANS,
-            typed=str | None,
-        ),
-    )
-    seed: int | None = None
-    evaluate: Path | tuple[Case, ...] | None = field(
-        default=None,
-        metadata=asked(
-            "Instead of searching, evaluate given mappings: a JSON file of cases, or a Timeloop mapping "
-            "for a problem LAYER.",
-            "--evaluate",
-            panel=PLANS,
-            typed=Path | None,
-        ),
-    )
-    export_timeloop: Path | None = field(
-        default=None,
-        metadata=asked(
-            "Also write arch.yaml, problem.yaml and map.yaml for timeloop-model; several layers get a "
-            "folder each.",
-            "--export-timeloop",
-            panel=FILES,
-            typed=Path | None,
-            metavar="DIR",
-        ),
-    )
-    constraints: tuple[object, ...] = field(
-        default=(),
-        metadata=asked(
-            "What every mapping must satisfy: weight-stationary, output-stationary@GlobalBuffer, "
-            "row-stationary@GlobalBuffer, DRAM.spatial.C=8, DRAM.spatial=C,K, GlobalBuffer.tile.P=14, "
-            "DRAM.order=K,C,*, DRAM.without=R. Repeatable; only for the mapper exact.",
-            "--constrain",
-            panel=PLANS,
-            typed=list[str],
-            metavar="TEXT",
-        ),
-    )
-    ignore_constraints: bool = field(
-        default=False,
-        metadata=asked(
-            "Ignore constraints on loops in Timeloop's files; otherwise those that the mapper cannot keep "
-            "are refused.",
-            "--ignore-constraints",
-            panel=PLANS,
-            typed=bool,
-            is_expert=True,
-        ),
-    )
-    link_transfers: bool = field(
-        default=False,
-        metadata=asked(
-            "Whether neighbouring instances of an array may pass words to each other.",
-            "--link-transfers/--no-link-transfers",
-            panel=PLANS,
-            typed=bool,
-            is_expert=True,
-        ),
-    )
-    skips_pixels: bool = field(
-        default=False,
-        metadata=asked(
-            "Do not count pixels that a stride jumps over (Timeloop counts them).",
-            "--skip-pixels",
-            panel=PLANS,
-            typed=bool,
-            is_expert=True,
-        ),
-    )
-    double_buffered: bool = field(
-        default=False,
-        metadata=asked(
-            "Half of every buffer holds the tile in use, half the next one.",
-            "--double-buffered",
-            panel=PLANS,
-            typed=bool,
-            is_expert=True,
-        ),
-    )
-    elides_first_fills: bool = field(
-        default=False,
-        metadata=asked(
-            "Like Timeloop 4, count no fill of an output to which nothing has been added yet.",
-            "--elide-first-fills",
-            panel=PLANS,
-            typed=bool,
-            is_expert=True,
-        ),
-    )
-    multicasts_per_axis: bool = field(
-        default=False,
-        metadata=asked(
-            "Let one access serve instances along one axis of an array alone, as Timeloop 4 counts meshes.",
-            "--multicast-per-axis",
-            panel=PLANS,
-            typed=bool,
-            is_expert=True,
-        ),
-    )
-    noc: bool = field(
-        default=False,
-        metadata=asked(
-            "Also simulate the mappings on the machine's network, cycle by cycle.",
-            "--noc",
-            panel=PLANS,
-            typed=bool,
-        ),
-    )
-    verify: bool = field(
-        default=False,
-        metadata=asked(
-            "Also check mappings that are only compared, or given; answers are always checked.",
-            "--verify",
-            panel=PLANS,
-            typed=bool,
-        ),
-    )
-    shapes: Mapping[str, Sequence[int]] | str | None = field(
-        default=None, metadata=asked(Options.help("shapes"), "--shapes", typed=str | None)
-    )
-    sweep: tuple[str, ...] = field(
-        default=(),
-        metadata=asked(
-            "Map onto variants of the machine: levels.GlobalBuffer.capacity_bytes=64KiB,128KiB. Repeatable; "
-            "every combination is mapped. Every layer counts alike in means.",
-            "--sweep",
-            panel=PLANS,
-            typed=list[str],
-        ),
-    )
-    workers: str | None = field(
-        default=None,
-        metadata=asked(
-            "With --sweep: how many processes map, or a Ray cluster: ray, or ray://HOST:10001.",
-            "--workers",
-            panel=PLANS,
-            typed=str | None,
-            metavar="N|ray",
-        ),
-    )
-    journal: Path | None = field(
-        default=None,
-        metadata=asked(
-            "With --sweep: append every answer to a file of JSON lines; answers that it already holds are "
-            "not searched again.",
-            "--journal",
-            panel=FILES,
-            typed=Path | None,
-            metavar="FILE",
-        ),
-    )
-    plot: Path | None = field(
-        default=None,
-        metadata=asked(
-            "Draw the mappings as an HTML page; with --sweep also latency, energy, area and their Pareto "
-            "front.",
-            "--plot",
-            "--report",
-            panel=FILES,
-            typed=Path | None,
-            metavar="FILE",
-        ),
-    )
-
-    def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            is_choice = get_origin(kind) is Literal
-            value = argument(name, getattr(self, name), str if is_choice else kind)
-            if is_choice and value not in get_args(kind):
-                raise UsageError(f"{name} {value!r}: expected {', '.join(get_args(kind))}.")
-            object.__setattr__(self, name, value)
-        work = (argument("work", w, Path) if isinstance(w, os.PathLike) else w for w in self.work)
-        object.__setattr__(self, "work", tuple(work))
-        defaults = {f.name: f.default for f in dataclasses.fields(self)}
-        for main, others in WITHOUT_EFFECT.items():
-            for other in others:
-                if getattr(self, main) and getattr(self, other) != defaults[other]:
-                    raise UsageError(f"{other} has no effect beside {main}; leave one of them out.")
-        for name in ("workers", "journal"):
-            if getattr(self, name) is not None and not self.sweep:
-                raise UsageError(f"{name} is for a sweep; give one, or leave {name} out.")
-        if self.workers is not None:
-            from tilewright.mapping.sweep.crews import check_workers
-
-            check_workers(self.workers)
-
-    @property
-    def cost_options(self) -> CostOptions:
-        """The options of the cost model."""
-        return CostOptions(
-            self.link_transfers,
-            self.skips_pixels,
-            self.double_buffered,
-            self.elides_first_fills,
-            self.multicasts_per_axis,
-        )
 
 
 @overload
@@ -349,10 +81,7 @@ def map_operators(
     >>> print(map_operators("1_1_4_4_1").total.macs)
     16
     """
-    known = [f.name for f in dataclasses.fields(MapRequest)]
-    for name in settings:
-        if name not in known:
-            raise UsageError(f"unknown setting {name!r}: known are {', '.join(known)}.")
+    require_fields(MapRequest, settings)
     several = isinstance(work, Sequence) and not isinstance(work, str | bytes)
     request = MapRequest(work=tuple(work) if several else (work,), machine=machine, **settings)
     return answer(request, progress)
@@ -485,7 +214,7 @@ def _workloads(request: MapRequest) -> tuple[Workload, ...]:
     """Layers as they are; of models the nodes after folding constants and merging patterns, and the rest."""
     workloads = [_workload(work, request.shapes) for work in request.work]
     if request.shapes is not None and not any(_model_and_node(work)[0] for work in request.work):
-        raise UsageError("shapes are for models; leave them out.")
+        raise UsageError("--shapes is for models; leave it out.")
     if not any(workload.items for workload in workloads):
         named = ", ".join(workload.name for workload in workloads)
         raise UsageError(f"{named}: nothing to map; no operator sums products.")
@@ -538,7 +267,6 @@ def _layers_of(
     from tilewright.api.models import as_model
     from tilewright.compiler import plan
     from tilewright.mapping.network import layers_of
-    from tilewright.options import Options
 
     loaded = as_model(model, parse_shapes(shapes) if isinstance(shapes, str) else shapes)
     graph = plan(loaded.graph, Options()).program.graph

@@ -30,6 +30,7 @@ from tilewright.program import Program
 from tilewright.progress import NOTICE, PhaseClock, Progress
 from tilewright.registry import Registry
 from tilewright.results import Result, Table, about
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.text.formatting import format_bytes
 
@@ -53,7 +54,7 @@ class PlanRequest:
     default, or the best that it finds worth trying where all three are. `options` say the rest.
     """
 
-    targets: tuple[str, ...]
+    targets: tuple[TargetRef, ...]
     partitions: tuple[str, ...]
     schedules: tuple[str, ...]
     memories: tuple[str, ...]
@@ -150,7 +151,7 @@ class PlanComparison(Result):
         metadata=about("Whether the user ended it: combinations that were not reached are left out.")
     )
     model_sha256: str = field(metadata=about(hidden=True))
-    targets: tuple[str, ...] = field(metadata=about(hidden=True))
+    targets: tuple[TargetRef, ...] = field(metadata=about(hidden=True))
 
     @property
     def best(self) -> tuple[PlannedCombination, ...]:
@@ -179,8 +180,8 @@ class PlanComparison(Result):
         sources = ", ".join(dict.fromkeys(c.source for c in planned if c.source))
         return self.objective if self.objective == "latency" else f"{self.objective} ({sources})"
 
-    def _tables_of(self, target: str) -> Iterator[Table]:
-        there = [c for c in self.combinations if c.target == target]
+    def _tables_of(self, target: TargetRef) -> Iterator[Table]:
+        there = [c for c in self.combinations if c.target == str(target)]
         planned = [c for c in there if c.error is None]
         refused = [c for c in there if c.error is not None]
         title = f"{self.network} on {target}"
@@ -302,7 +303,7 @@ class _Comparison:
             dataclasses.replace(row, is_best=number in best) for number, row in enumerate(self._rows)
         )
 
-    def _plan_on(self, target: str) -> None:
+    def _plan_on(self, target: TargetRef) -> None:
         """Each recipe on one target: the backend, and what its plans share, is made once."""
         options = dataclasses.replace(self._request.options, target=target)
         total = len(self._request.targets) * len(self._request.recipes)
@@ -311,7 +312,7 @@ class _Comparison:
             if self._progress is not None:
                 self._progress(f"{label}: {what}", len(self._rows), total)
 
-        label = target
+        label = str(target)
         clock = PhaseClock(options.timeout_s, report)
         planner: Planner | None = None
         for recipe in self._request.recipes:
@@ -337,9 +338,9 @@ class _Comparison:
                 _log.log(NOTICE, "%s", row.told(UNITS[options.objective]))
 
 
-def _refused(target: str, recipe: Recipe, error: str, planning_s: float) -> PlannedCombination:
+def _refused(target: TargetRef, recipe: Recipe, error: str, planning_s: float) -> PlannedCombination:
     return PlannedCombination(
-        target=target,
+        target=str(target),
         partition=recipe.partition,
         schedule=recipe.schedule,
         memory=recipe.memory,
@@ -349,12 +350,12 @@ def _refused(target: str, recipe: Recipe, error: str, planning_s: float) -> Plan
     )
 
 
-def _planned(target: str, program: Program, source: str, planning_s: float) -> PlannedCombination:
+def _planned(target: TargetRef, program: Program, source: str, planning_s: float) -> PlannedCombination:
     schedule, recipe = program.schedule, program.recipe
     quality = schedule.quality
     uses = () if program.memory is None else program.memory.uses
     return PlannedCombination(
-        target=target,
+        target=str(target),
         partition=recipe.partition,
         schedule=recipe.schedule,
         memory=recipe.memory,
@@ -388,12 +389,13 @@ def _letters(number: int) -> str:
     return rest + chr(ord("a") + number % 26)
 
 
-def _targets(names: Names) -> tuple[str, ...]:
-    """Targets by the texts that name them, each of them known."""
+def _targets(names: Names) -> tuple[TargetRef, ...]:
+    """The targets that are named, each of them known."""
     listed = _listed("target", names, (*TARGETS.names(), *preset_names()))
-    for text in listed:
-        find_target(text)
-    return listed
+    targets = tuple(dict.fromkeys(map(TargetRef.parse, listed)))
+    for target in targets:
+        find_target(target)
+    return targets
 
 
 def _planners(family: Registry[Any], names: Names) -> tuple[str, ...]:

@@ -24,7 +24,6 @@ from tilewright.progress import Progress
 from tilewright.results import Table, about
 from tilewright.specialise.model import OpenCompiledModel
 from tilewright.specialise.opened import SavedShapes
-from tilewright.targets import is_cpu
 from tilewright.text.formatting import format_bytes, format_ms
 
 Array = np.ndarray[Any, Any]
@@ -131,7 +130,7 @@ def profile_model(
         name, compiled = "model", model
     else:
         name, compiled = Path(model).name, open_or_compile(Path(model), options, progress)
-    if not is_cpu(compiled.target):
+    if not compiled.facts.target.is_cpu:
         raise UsageError(f"{name}: is made for {compiled.target}; profile measures the cpu target.")
     arrays = feed_of(feed, compiled.get_inputs(), options.seed)
     if isinstance(compiled, OpenCompiledModel | SavedShapes):

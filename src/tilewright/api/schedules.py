@@ -24,7 +24,6 @@ from tilewright.options import Options
 from tilewright.planning.spec import split_items
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, about
-from tilewright.targets import is_cpu
 from tilewright.text.formatting import format_bytes, format_ms
 
 Array = np.ndarray[Any, Any]
@@ -200,7 +199,7 @@ def compare_schedules(
         assert first_error is not None
         raise first_error
     first = next(iter(made.values()))
-    is_measured = duration_s > 0 and is_cpu(first.target)
+    is_measured = duration_s > 0 and first.facts.target.is_cpu
     if is_measured:
         measure = BenchOptions(threads=options.threads, duration_s=duration_s, measures_error=False)
         found = bench(*made.values(), feed=feed, measure=measure, options=options, progress=progress)

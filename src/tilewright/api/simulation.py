@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 from tilewright.api.batches import (
     BatchedModel,
@@ -20,7 +20,8 @@ from tilewright.api.batches import (
     wanted_batch,
 )
 from tilewright.api.models import Model
-from tilewright.arguments import argument, checked
+from tilewright.api.simulation_request import DEFAULT_MACHINE, GRID, JOINT, SimulationRequest
+from tilewright.arguments import checked, require_fields
 from tilewright.compiler import plan_optimised
 from tilewright.cost.base import UNITS, Objective
 from tilewright.errors import NumericMismatch, UsageError
@@ -28,13 +29,11 @@ from tilewright.files import write_output
 from tilewright.frontend.onnx import Source
 from tilewright.joint.launched.decisions import Decision
 from tilewright.joint_prices import PriceSettings
-from tilewright.mapping.sweep.crews import check_workers
-from tilewright.options import AUTO, Options, Shapes, parse_shapes
-from tilewright.planner import WHOLE_PORTFOLIO
-from tilewright.planning import Bound, Budget, Meter, Quality, Spec
+from tilewright.options import Options
+from tilewright.planning import Bound, Meter, Quality
 from tilewright.progress import PhaseClock, Progress, ending_with
-from tilewright.requests import FILES, PLANS, asked
 from tilewright.results import Result, Table, about, in_json
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode, SimulatingTarget
 from tilewright.targets.simulated import JointTiling, MappedCosts, NetworkPlan, SimulatedNetwork
@@ -45,303 +44,8 @@ if TYPE_CHECKING:
     from tilewright.ir.graph import Graph
     from tilewright.planning.portfolio import Attempt, Recipe
 
-DEFAULT_MACHINE = "stcp920"
-BEST, SEARCH, GRID, JOINT = "best", "search", "grid", "joint"
-_MANY = (BEST, SEARCH, GRID, JOINT)
-"""Recipes that compare plans, as long as a budget lasts."""
 _JOINT_TILING_S = 2.0
-"""For each search of a joint tiling."""
-DEFAULT_SEARCH = Budget(max_evaluations=170)
-"""Plans that are simulated beyond the portfolio's: what the published gains were found with."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulationRequest:
-    """What `tw.simulate` is asked: see each field's help, which the flags of `tilewright simulate` show.
-
-    `model` is an ONNX file, its bytes, a `ModelProto` or a loaded model. What is written on the command line
-    may be given in the other fields, too: `budget="60s"`, `shapes="x:0x3x224x224"`,
-    `target="stcp920{overlap=none}"`. Planners that are not named are the target's defaults.
-    """
-
-    model: Model | Source
-    target: str | Path = field(
-        default=DEFAULT_MACHINE,
-        metadata=asked(
-            "A machine: a name from `tilewright targets`, or a YAML file.",
-            "--target",
-            "-t",
-            typed=str,
-            family="targets",
-        ),
-    )
-    dtype: str | None = field(
-        default=None,
-        metadata=asked(
-            "Type that floating-point numbers are converted to: float32, float16, bfloat16, int16, int8; "
-            "default: types that the machine multiplies stay, others become the widest that it multiplies.",
-            "--dtype",
-            typed=str | None,
-        ),
-    )
-    recipe: str | None = field(
-        default=None,
-        metadata=asked(
-            "How to plan: best (of a portfolio; the default), search (improves that plan), grid (every "
-            "partitioner with every scheduler), joint (blocks of all these plans, and on from there), "
-            "graphturbo, tvm, astitch, variant-1 to variant-4. All but graphturbo and variant-4 may end in "
-            "-overlapped.",
-            "--recipe",
-            panel=PLANS,
-            typed=str | None,
-        ),
-    )
-    partition: str | None = field(
-        default=None,
-        metadata=asked(
-            "Instead of a recipe: how to group operators.",
-            "--partition",
-            panel=PLANS,
-            typed=str | None,
-            family="partition",
-            has_options=True,
-            is_expert=True,
-        ),
-    )
-    schedule: str | None = field(
-        default=None,
-        metadata=asked(
-            "Instead of a recipe: how to order the groups.",
-            "--schedule",
-            panel=PLANS,
-            typed=str | None,
-            family="schedule",
-            has_options=True,
-            is_expert=True,
-        ),
-    )
-    memory: str | None = field(
-        default=None,
-        metadata=asked(
-            "Instead of a recipe: how to place values in memory.",
-            "--memory",
-            panel=PLANS,
-            typed=str | None,
-            family="memory",
-            has_options=True,
-            is_expert=True,
-        ),
-    )
-    budget: Budget | str | None = field(
-        default=None,
-        metadata=asked(
-            "How many recipes of the portfolio to try, the paper's own first (20trials), or for how long, "
-            "layers one by one first (60s). With --recipe search: how many plans beyond the portfolio "
-            "(default: 170trials), or the time for both.",
-            "--budget",
-            panel=PLANS,
-            typed=str | None,
-        ),
-    )
-    objective: Objective = field(
-        default="latency",
-        metadata=asked(
-            "What to minimise, of the described cluster.",
-            "--objective",
-            panel=PLANS,
-            typed=str,
-            also=get_args(Objective),
-        ),
-    )
-    shapes: Mapping[str, tuple[int, ...]] | str | None = field(
-        default=None, metadata=asked(Options.help("shapes"), "--shapes", typed=str | None)
-    )
-    batch: int | str | tuple[int, ...] | None = field(
-        default=None,
-        metadata=asked(
-            "Samples for each cluster, along the open first axis of inputs (0 in --shapes); auto: the "
-            "power of two with the most samples per second; several numbers (6,12,24): the fastest way to "
-            "run each of them. With auto or several numbers, the tables and --check, --trace, --html and "
-            "--compare show the best batch.",
-            "--batch",
-            panel=PLANS,
-            typed=str | None,
-        ),
-    )
-    max_latency_ms: float | None = field(
-        default=None,
-        metadata=asked(
-            "With --batch auto or several numbers: leave out batches and runs that take longer than "
-            "this, in milliseconds.",
-            "--max-latency",
-            panel=PLANS,
-            typed=float | None,
-        ),
-    )
-    mapper: str | None = field(
-        default=None,
-        metadata=asked(
-            "Mapper that tiles layers whose operands do not fit the cores' buffers and are read repeatedly: "
-            "exact (the default), cosa, paper.",
-            "--mapper",
-            panel=PLANS,
-            typed=str | None,
-            is_expert=True,
-        ),
-    )
-    workers: str | None = field(
-        default=None,
-        metadata=asked(
-            "With --recipe joint: price blocks of plans in so many processes, or on a Ray cluster: ray, or "
-            "ray://HOST:10001. The answer is the same.",
-            "--workers",
-            panel=PLANS,
-            typed=str | None,
-            metavar="N|ray",
-        ),
-    )
-    journal: Path | None = field(
-        default=None,
-        metadata=asked(
-            "With --workers: append prices of blocks to a file of JSON lines; those that it holds are not "
-            "asked for again.",
-            "--journal",
-            panel=FILES,
-            typed=Path | None,
-            metavar="FILE",
-        ),
-    )
-    compare: bool = field(
-        default=False,
-        metadata=asked("Simulate the paper's baselines as well.", "--compare", panel=None, typed=bool),
-    )
-    check: bool = field(
-        default=False,
-        metadata=asked(
-            "Compute the values of the plan buffer by buffer, and compare them with the network's.",
-            "--check",
-            panel=None,
-            typed=bool,
-        ),
-    )
-    joint_tilings: bool = field(
-        default=False,
-        metadata=asked(
-            "Say of each subgraph what the best joint tiling of its operators would move past main memory.",
-            "--joint-tilings",
-            panel=PLANS,
-            typed=bool,
-            is_expert=True,
-        ),
-    )
-    mappings: bool = field(
-        default=False,
-        metadata=asked(
-            "Hold the plan's sums of products against their mappings alone, level by level.",
-            "--mappings",
-            panel=PLANS,
-            typed=bool,
-            is_expert=True,
-        ),
-    )
-
-    def __post_init__(self) -> None:
-        for name, kind in _KINDS.items():
-            object.__setattr__(self, name, argument(name.replace("_", "-"), getattr(self, name), kind))
-        target = os.fspath(self.target)
-        if self.mapper is not None:
-            target = str(Spec.parse(target).with_options(mapper=self.mapper))
-        object.__setattr__(self, "target", _lowering(target, self.dtype))
-        object.__setattr__(
-            self, "budget", Budget.parse(self.budget) if isinstance(self.budget, str) else self.budget
-        )
-        planners = self.planners
-        if planners and self.recipe is not None:
-            raise UsageError(
-                f"recipe {self.recipe}: says how to cut, order and spill; leave it out, or partition, "
-                "schedule and memory."
-            )
-        if self.budget is not None and (planners or self.recipe not in (None, *_MANY)):
-            chosen = {"recipe": self.recipe, **planners}
-            names = ", ".join(f"{key} {name}" for key, name in chosen.items() if name is not None)
-            raise UsageError(
-                f"budget {self.budget}: with {names} there is one plan; leave it out, or take recipe "
-                f"{', '.join(_MANY[:-1])} or {_MANY[-1]} instead."
-            )
-        latency_limit_s(self.max_latency_ms, wanted_batch(self.batch))
-        for name in ("workers", "journal"):
-            if getattr(self, name) is not None and self.recipe != JOINT:
-                raise UsageError(f"{name} is for recipe joint; take that, or leave {name} out.")
-        if self.journal is not None and self.workers is None:
-            raise UsageError("journal is for prices that workers give; give workers, or leave journal out.")
-        if self.workers is not None:
-            check_workers(self.workers)
-
-    @property
-    def planners(self) -> dict[str, str]:
-        """The planners that are named."""
-        names = {"partition": self.partition, "schedule": self.schedule, "memory": self.memory}
-        return {key: name for key, name in names.items() if name is not None}
-
-    @property
-    def portfolio(self) -> Budget:
-        """For how long recipes are tried. A search has the rest of a time."""
-        if not isinstance(self.budget, Budget):
-            return WHOLE_PORTFOLIO
-        return (
-            self.budget
-            if self.recipe != SEARCH
-            else replace(WHOLE_PORTFOLIO, deadline_s=self.budget.deadline_s)
-        )
-
-    @property
-    def fixed_shapes(self) -> Shapes:
-        """Shapes of inputs, 0 for the batch."""
-        return parse_shapes(self.shapes) if isinstance(self.shapes, str) else self.shapes or {}
-
-    def options(self, named: Mapping[str, Options]) -> Options:
-        """What is asked of the compiler; `named` are the plans that have a name on the target.
-
-        Raises:
-            UsageError: there is no such recipe or planner.
-        """
-        target, recipe = str(self.target), self.recipe or BEST
-        if recipe in named:
-            return named[recipe]
-        if recipe not in _MANY:
-            raise UsageError(f"recipe {recipe!r}: expected {', '.join((*_MANY, *named))}.")
-        # Of what follows the portfolio.
-        budget = self.budget or DEFAULT_SEARCH if recipe in (SEARCH, JOINT) else None
-        names = dict.fromkeys(("partition", "schedule", "memory"), AUTO) | self.planners
-        hint = self.objective
-        plan = recipe if recipe in (GRID, JOINT) else "portfolio"
-        return Options(target=target, plan=plan, budget=budget, hint=hint, **names).resolved()  # type: ignore[arg-type]  # parsed before
-
-
-def _lowering(target: str, dtype: str | None) -> str:
-    """A target's text with the option that says what is lowered to."""
-    if dtype is None:
-        return target
-    spec = Spec.parse(target)
-    return str(Spec(spec.name, tuple((dict(spec.options) | {"dtype": dtype}).items())))
-
-
-_KINDS: Mapping[str, Any] = {
-    "target": str | Path,
-    **dict.fromkeys(("dtype", "recipe", "partition", "schedule", "memory"), str | None),
-    "budget": Budget | str | None,
-    "objective": Objective,
-    "batch": int | str | tuple[int, ...] | None,
-    "shapes": Mapping[str, tuple[int, ...]] | str | None,
-    "max_latency_ms": float | None,
-    "mapper": str | None,
-    "workers": str | None,
-    "journal": Path | None,
-    "compare": bool,
-    "check": bool,
-    "joint_tilings": bool,
-    "mappings": bool,
-}
+"""Time limit of each search of a joint tiling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -560,7 +264,7 @@ class SimulationResult(SimulatedRecipe, Result):
 @checked
 def simulate(
     model: Model | Source,
-    target: str | Path = DEFAULT_MACHINE,
+    target: str | Path | TargetRef = DEFAULT_MACHINE,
     *,
     progress: Progress | None = None,
     **settings: Any,
@@ -576,10 +280,7 @@ def simulate(
         InfeasibleMapping: the network does not fit the machine.
         NumericMismatch: with `check`, values differ from the network's.
     """
-    known = [f.name for f in dataclasses.fields(SimulationRequest)]
-    for name in settings:
-        if name not in known:
-            raise UsageError(f"unknown setting {name!r}: known are {', '.join(known)}.")
+    require_fields(SimulationRequest, settings)
     return answer(SimulationRequest(model=model, target=target, **settings), progress)
 
 
@@ -592,11 +293,12 @@ class _Simulation:
     """One request on its way to its result."""
 
     def __init__(self, request: SimulationRequest, progress: Progress) -> None:
-        target = find_target(str(request.target))
+        assert isinstance(request.target, TargetRef), "what the request makes of a text"
+        target = find_target(request.target)
         if not isinstance(target, SimulatingTarget):
             raise UsageError("simulate: takes a machine (stcp920, a YAML file), not a target that runs.")
         self.request, self.progress, self.target = request, progress, target
-        self.named = target.named_plans(str(request.target))
+        self.named = target.named_plans(request.target)
         self.options = request.options(self.named)
         self.num_clusters = target.machine.num_clusters
         self.model = BatchedModel.of(

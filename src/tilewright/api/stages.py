@@ -22,6 +22,7 @@ from tilewright.options import Options
 from tilewright.progress import PhaseClock, Progress
 from tilewright.results import Result, Table, json_of
 from tilewright.schedule.base import Schedule
+from tilewright.target_ref import TargetRef
 
 StageFormat = Literal["stages", "ort-partition"]
 
@@ -59,7 +60,7 @@ def export_stages(
     path: str | os.PathLike[str],
     to: StageFormat = "stages",
     *,
-    target: str | None = None,
+    target: str | TargetRef | None = None,
     shapes: Shapes | str | None = None,
     options: Options | None = None,
     progress: Progress | None = None,
@@ -82,7 +83,7 @@ def export_stages(
     program = plan(model.graph, options, PhaseClock(options.timeout_s, progress)).program
     schedule = program.schedule
     document = (
-        _stages(schedule, options.target)
+        _stages(schedule, str(options.target))
         if to == "stages"
         else _partition(model.graph.nodes, model.listed, schedule)
     )
@@ -90,7 +91,7 @@ def export_stages(
     return ExportedStages(
         Path(path),
         to,
-        options.target,
+        str(options.target),
         schedule.provenance.planner,
         len(schedule.stages),
         max((len(stage.groups) for stage in schedule.stages), default=0),

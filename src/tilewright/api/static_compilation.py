@@ -16,7 +16,6 @@ from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.steps import CostInfo
 from tilewright.system.forks import ForkSafeLock
-from tilewright.targets import is_machine
 from tilewright.targets.base import Executable, ReleasingCode, SharingCode, SimulatedCode
 from tilewright.version import __version__
 
@@ -73,7 +72,7 @@ def compiled_model(
             compilation.planned.backend.costs.source,
             code.cost if isinstance(code, SimulatedCode) else None,
         ),
-        machine=target.machine if is_machine(options.target) else None,
+        machine=target.machine if options.target.is_machine else None,
         metadata=model.metadata,
         edges=model.edges,
     )

@@ -13,6 +13,7 @@ from tilewright.options import shapes_text
 from tilewright.passes.expand_recurrent import num_steps_of
 from tilewright.passes.loop_recurrent import loops_over
 from tilewright.results import Result, Table, about, in_json
+from tilewright.target_ref import CPU, TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.base import Support
 from tilewright.text.printable import printable
@@ -85,7 +86,9 @@ class CheckReport(Result):
 
 
 @checked
-def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None = None) -> CheckReport:
+def check(
+    model: Model | Source, target: str | TargetRef = CPU, *, shapes: Shapes | None = None
+) -> CheckReport:
     """Ask a target about every operator of a model, without compiling it.
 
     Operators are those of the model, before any pass; a recurrent layer counts as the loop, or the steps,
@@ -97,6 +100,7 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
     Raises:
         ModelRejected: the model itself cannot be loaded. An unsupported operator raises nothing.
     """
+    target = TargetRef.parse(target)
     asked = find_target(target)
     model, surveyed = survey(model, shapes, tries=True)
     found: dict[tuple[str, int, Verdict, str], list[str]] = {}
@@ -115,5 +119,5 @@ def check(model: Model | Source, target: str = "cpu", *, shapes: Shapes | None =
         found.setdefault((other.op_type, other.opset, other.kind, other.reason), []).append(other.name)
     operators = tuple(OperatorSupport(*key, tuple(names)) for key, names in found.items())
     return CheckReport(
-        model.name, target, operators, shapes_text(surveyed.shapes), surveyed.misfit, model.sha256
+        model.name, str(target), operators, shapes_text(surveyed.shapes), surveyed.misfit, model.sha256
     )

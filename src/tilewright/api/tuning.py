@@ -23,6 +23,7 @@ from tilewright.progress import Progress
 from tilewright.results import Result, Table, about
 from tilewright.steps import SearchName, TuningInfo, TuningSettings
 from tilewright.system.ray_cluster import check_address
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 
 DEFAULT_BUDGET = Budget(UNLIMITED, 60.0)
@@ -87,7 +88,7 @@ class TuneResult(Result):
 @checked
 def tune_model(
     model: Model | Source,
-    target: str | None = None,
+    target: str | TargetRef | None = None,
     *,
     afresh: bool = False,
     search: SearchName | None = None,

@@ -45,13 +45,13 @@ from tilewright.artifact.stored_rows import StoredRows, decode_rows, most_rows
 from tilewright.compiled_facts import Body, CompiledFacts
 from tilewright.content_pool import ContentPool
 from tilewright.errors import ArtifactCorrupt, UsageError
-from tilewright.families import HOST_TARGET
 from tilewright.fields import FieldError, field_of, inside
 from tilewright.hardware.instruction_sets import HOST, instruction_set_by_name
 from tilewright.hardware.probe import num_threads_default
 from tilewright.options import Accuracy, Options, sets_text, shapes_text
 from tilewright.progress import PhaseClock
-from tilewright.targets import cpu_code_store, find_target, is_machine, is_machine_known
+from tilewright.target_ref import CPU, TargetRef
+from tilewright.targets import cpu_code_store, find_target
 from tilewright.text.printable import printable
 
 if TYPE_CHECKING:
@@ -402,7 +402,7 @@ def _named_as_now(options: Options, format_version: int) -> Options:
     return replace(options, accuracy=_EARLIER_ACCURACY_NAMES.get(options.accuracy, options.accuracy))
 
 
-def _made_for(archive: AnyArchive, name: str) -> tuple[Callable[[], Target], Machine | None]:
+def _made_for(archive: AnyArchive, target: TargetRef) -> tuple[Callable[[], Target], Machine | None]:
     """What gives the target, which must be known here or be a machine that the artifact describes, and that
     machine. The processor's loads when it is called for: stored code needs nothing of what generates code.
 
@@ -410,33 +410,34 @@ def _made_for(archive: AnyArchive, name: str) -> tuple[Callable[[], Target], Mac
     """
     from tilewright.artifact.machine import decode_machine
 
-    with archive.decoding(MANIFEST), inside("target"):
-        is_described = is_machine(name)
+    is_described = target.is_machine
     if MACHINE in archive.names:
         if not is_described:
-            raise archive.corrupt(f"it has a member {MACHINE!r}, which target {name[:40]!r} does not need")
+            raise archive.corrupt(
+                f"it has a member {MACHINE!r}, which target {str(target)[:40]!r} does not need"
+            )
         document = archive.json(MACHINE)
         with archive.decoding(MACHINE):
             machine = decode_machine(document)
         with archive.decoding(MANIFEST), inside("target"):
-            described = find_target(name, machine)
+            described = find_target(target, machine)
         return lambda: described, machine
-    if is_described and is_machine_known(name):
+    if is_described and target.is_known_machine:
         raise archive.corrupt(f"member {MACHINE!r} is missing")
-    if name == HOST_TARGET:
-        return lambda: find_target(name), None
+    if target == CPU:
+        return lambda: find_target(target), None
     try:
-        known = find_target(name)
+        known = find_target(target)
         return lambda: known, None
     except UsageError as error:
         raise UsageError(f"{archive.path}: {MANIFEST}: target: {error}") from error
 
 
 def _code_store(
-    archive: AnyArchive, target: str, find: Callable[[], Target], *, has_code: bool
+    archive: AnyArchive, target: TargetRef, find: Callable[[], Target], *, has_code: bool
 ) -> CodeStore | None:
     """What loads code of the target, which keeps code exactly if the file has any."""
-    store = cpu_code_store() if target == HOST_TARGET else find().code_store
+    store = cpu_code_store() if target == CPU else find().code_store
     if (store is not None) != has_code:
         has = "has native parts, which" if has_code else "lacks the native parts that"
         makes = "makes none" if has_code else "makes"

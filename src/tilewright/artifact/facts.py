@@ -19,16 +19,18 @@ from tilewright.compiled_facts import (
     tensor_info,
 )
 from tilewright.edges import NO_EDGES, Edges
+from tilewright.errors import UsageError
 from tilewright.fields import FieldError, field_of, inside, sha256_text
 from tilewright.options import Options, option_types
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.steps import MemoryInfo, NodeOrigin, StepInfo
+from tilewright.target_ref import TargetRef
 
 
 def encode_facts(facts: CompiledFacts) -> dict[str, Any]:
     """Plain values."""
     return {
-        "target": facts.target,
+        "target": str(facts.target),
         "tool_version": facts.tool_version,
         "model_sha256": facts.model_sha256,
         "options": json.loads(facts.options.to_json()),
@@ -74,7 +76,7 @@ def decode_facts(document: Any) -> CompiledFacts:
     edges = read("edges", Edges) if "edges" in document else NO_EDGES
     tensor: Any = OpenTensorInfo if SHAPES in document else TensorInfo
     facts = CompiledFacts(
-        target=read("target", str),
+        target=_target(read("target", str)),
         tool_version=read("tool_version", str),
         model_sha256=sha256_text(read("model_sha256", str)),
         options=options,
@@ -92,6 +94,14 @@ def decode_facts(document: Any) -> CompiledFacts:
         if step.index != position:
             raise FieldError(f"expected {position}, found {step.index}", f".steps[{position}].index")
     return facts
+
+
+def _target(text: str) -> TargetRef:
+    with inside("target"):
+        try:
+            return TargetRef.parse(text)
+        except UsageError as error:
+            raise FieldError(str(error)) from error
 
 
 def _tensors(infos: tuple[TensorInfo, ...]) -> tuple[TensorInfo, ...]:
@@ -113,6 +123,8 @@ def decode_options(document: Mapping[str, Any]) -> Options:
                 evaluations = field_of(asked, "evaluations", int | None)
                 deadline_s = field_of(asked, "deadline_s", float | None)
             settings[name] = Budget(UNLIMITED if evaluations is None else evaluations, deadline_s)
+        elif name == "target":
+            settings[name] = _target(field_of(document, name, str))
         else:
             settings[name] = field_of(document, name, hints[name])
     return Options(**settings)

@@ -22,12 +22,13 @@ from tilewright.hardware.presets import preset_names
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
+from tilewright.target_ref import CPU, TargetRef
 from tilewright.targets import TARGETS
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
-TARGET_OF_DEVICE: Mapping[str, str] = {"CPU": "cpu", "INTERPRETER": "interpreter"}
+TARGET_OF_DEVICE: Mapping[str, TargetRef] = {"CPU": CPU, "INTERPRETER": TargetRef("interpreter")}
 
 
 class PreparedModel(BackendRep):  # type: ignore[misc]  # onnx has no types
@@ -129,25 +130,25 @@ class TilewrightBackend(Backend):  # type: ignore[misc]  # onnx has no types
         return True
 
 
-def target_of(device: str) -> str:
+def target_of(device: str) -> TargetRef:
     """The target that an ONNX device string such as `CPU` or `CPU:0` names.
 
     Raises:
         UnsupportedOp: none.
 
-    >>> target_of("CPU:0")
+    >>> str(target_of("CPU:0"))
     'cpu'
     """
     name = device.partition(":")[0].upper()
     if name in TARGET_OF_DEVICE:
         return TARGET_OF_DEVICE[name]
     machines = {preset.upper(): preset for preset in preset_names()}
-    devices = {**TARGET_OF_DEVICE, **{plugin.upper(): plugin for plugin in TARGETS.plugin_names()}}
+    devices = {**TARGET_OF_DEVICE, **{plugin.upper(): TargetRef(plugin) for plugin in TARGETS.plugin_names()}}
     if name not in devices and name not in machines:
         raise UnsupportedOp(
             f"device {device!r} is not supported; use one of {', '.join(devices)}, or the name of a machine."
         )
-    return devices.get(name) or machines[name]
+    return devices.get(name) or TargetRef(machines[name])
 
 
 def as_array(data: Any) -> Array:
@@ -170,9 +171,9 @@ def _info(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> onnx.ValueIn
     return helper.make_tensor_value_info(name, number, list(shape))
 
 
-def _compiled(graph: Graph, target: str) -> Run:
+def _compiled(graph: Graph, target: TargetRef) -> Run:
     """The one place that knows how a graph becomes something that runs."""
-    if target == "interpreter":
+    if target == TARGET_OF_DEVICE["INTERPRETER"]:
         return lambda feed: run_graph(graph, feed)
     return compile_graph(graph, Options(target=target)).code.load(None).run
 

@@ -79,10 +79,9 @@ def bench(
     from tilewright.api.benchmark import BenchOptions, bench
     from tilewright.api.pages import page_path
     from tilewright.benchmark import Verdict
-    from tilewright.targets import is_cpu
 
     options = flags.options()
-    if not is_cpu(options.target):
+    if not options.target.is_cpu:
         raise UsageError(f"bench measures the cpu target; leave out --target {options.target}.")
     measure = BenchOptions(
         threads=checked_threads(options.threads),

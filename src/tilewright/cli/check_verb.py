@@ -28,9 +28,10 @@ def check(
     Example: `tilewright check model.onnx -t cpu`.
     """
     import tilewright as tw
+    from tilewright.target_ref import TargetRef
     from tilewright.targets import find_target
 
-    find_target(target)
+    find_target(TargetRef.parse(target))
     if is_artifact(model):
         raise UsageError(f"{model}: is compiled already; give the ONNX file.")
     report = tw.check(model, target, shapes=parsed_shapes(shapes))

@@ -131,6 +131,6 @@ def _export_stages(model: Path, to: str, path: Path, options: Options, *, force:
         loaded = tw.load(model, shapes=options.fixed_shapes)
         made = export_stages(loaded, path, to, options=options, progress=update)  # type: ignore[arg-type]
     if as_json:
-        print_model_document("export-stages", loaded.sha256, options.target, made)
+        print_model_document("export-stages", loaded.sha256, str(options.target), made)
     else:
         print_result(made)

@@ -22,6 +22,7 @@ from tilewright.cli.output import MANNER, Manner, listen_to_warnings
 from tilewright.errors import UsageError
 from tilewright.families import FAMILIES
 from tilewright.options import Options, option_types, parse_shapes
+from tilewright.target_ref import TargetRef
 
 R = TypeVar("R")
 
@@ -58,6 +59,8 @@ def _option(
 def _default(field: Field[Any]) -> Any:
     """What the parser gives where the flag is not; none stands for the default of the record."""
     default = field.default
+    if isinstance(default, TargetRef):
+        return str(default)
     if field.metadata["parse"] is not None or default is MISSING:
         return None
     return list(default) if isinstance(default, tuple) else default
@@ -143,8 +146,11 @@ SHAPES, THREADS, SEED, CACHE = map(flag, ("shapes", "threads", "seed", "cache_di
 
 
 def _flags_of(record: type[Any]) -> dict[str, tuple[Any, Any]]:
-    """For each field of a request that has flags: what the parser reads, and its option."""
-    return {f.name: (_type(f), _option(f)) for f in fields(record) if f.metadata.get("flags")}
+    """For each field of a request that has flags: what the parser reads, and its option; those last that
+    requests share."""
+    own = record.__annotations__
+    ordered = sorted(fields(record), key=lambda f: f.name not in own)
+    return {f.name: (_type(f), _option(f)) for f in ordered if f.metadata.get("flags")}
 
 
 COMPILE_FLAGS = {name: flags for name, flags in _flags_of(Options).items() if name != "dump_after"}

@@ -7,11 +7,11 @@ from dataclasses import fields
 
 import typer
 
-from tilewright.api.mapping import WITHOUT_EFFECT, MapRequest
+from tilewright.api.map_request import MapRequest
 from tilewright.cli.flags import Flags, add_verb, parsed_shapes
 from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
 from tilewright.errors import InfeasibleMapping, UsageError
-from tilewright.requests import PLANS
+from tilewright.requests import PLANS, flag_of
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -99,14 +99,9 @@ def _check_flags(asked: Collection[str], *, fuse: bool) -> None:
     Raises:
         UsageError: two flags that do not go together; names both.
     """
-    for main, others in WITHOUT_EFFECT.items():
-        for other in others:
-            if main in asked and other in asked:
-                raise UsageError(f"{_flag(other)} has no effect beside {_flag(main)}; leave one of them out.")
+    MapRequest.require_effect(asked)
     for other in (f.name for f in fields(MapRequest) if fuse and f.name not in _OF_CHAINS):
         if other in asked:
-            raise UsageError(f"{_flag(other)} has no effect beside --fuse; leave one of them out.")
-
-
-def _flag(name: str) -> str:
-    return str(next(f.metadata["flags"][0] for f in fields(MapRequest) if f.name == name))
+            raise UsageError(
+                f"{flag_of(MapRequest, other)} has no effect beside --fuse; leave one of them out."
+            )

@@ -37,6 +37,6 @@ def plan(
     with progress(f"planning {model.name}") as update:
         compared = plan_model(model, **lists, options=options, progress=update)
     if as_json:
-        print_model_document("plan", compared.model_sha256, ",".join(compared.targets), compared)
+        print_model_document("plan", compared.model_sha256, ",".join(map(str, compared.targets)), compared)
     else:
         print_result(compared)

@@ -51,10 +51,9 @@ def profile(
     from tilewright.api.profiling import profile_model
     from tilewright.benchmark.machine_state import BUSY_SHARE
     from tilewright.files import write_output
-    from tilewright.targets import is_cpu
 
     options = flags.options()
-    if not is_cpu(options.target):
+    if not options.target.is_cpu:
         raise UsageError(f"profile measures the cpu target; leave out --target {options.target}.")
     if trace is not None and trace.suffix != ".json":
         raise UsageError(f"{trace}: give a name that ends in .json.")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import typer
 
-from tilewright.api.simulation import SimulationRequest
+from tilewright.api.simulation_request import SimulationRequest
 from tilewright.cli.compile_verb import EXIT_INTERRUPTED
 from tilewright.cli.flags import MODEL, Flags, add_verb
 from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress, say
 from tilewright.errors import UsageError
-from tilewright.requests import FILES
+from tilewright.requests import FILES, flag_of
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -95,7 +95,7 @@ def _check_flags(flags: Flags[SimulationRequest], files: Mapping[str, Path | Non
     """
     given = [name for name, path in files.items() if path is not None]
     asked = flags.asked - {"recipe", "budget"}
-    given += [f.metadata["flags"][0] for f in fields(SimulationRequest) if f.name in asked]
+    given += [flag_of(SimulationRequest, f.name) for f in fields(SimulationRequest) if f.name in asked]
     if given:
         raise UsageError(f"{given[0]} has no effect on a graph of the contest; leave it out.")
 

@@ -36,6 +36,7 @@ def targets(
     """
     from tilewright.hardware.presets import HOST, preset_names
     from tilewright.planning.member_options import options_of
+    from tilewright.target_ref import TargetRef
     from tilewright.targets import TARGETS, find_target
 
     if name == HOST:
@@ -56,7 +57,7 @@ def targets(
                 raise
             problems.append(str(error))
     machines = preset_names() if name is None else ()
-    machine_options = options_of(find_target(machines[0])) if machines else ()
+    machine_options = options_of(find_target(TargetRef(machines[0]))) if machines else ()
     if as_json:
         from tilewright.cli.facts import ListedMember, ListedOption, NamedMachine, Targets
 

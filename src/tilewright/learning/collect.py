@@ -19,6 +19,7 @@ from tilewright.learning.samples import PARTITIONS, SampleFile, Samples
 from tilewright.learning.simulated import simulated
 from tilewright.options import Options
 from tilewright.progress import Progress
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.cpu.target import CpuTarget
 
@@ -41,7 +42,7 @@ class Collection:
     are those that cannot be measured, with the reason.
     """
 
-    target: str
+    target: TargetRef
     num_threads: int | None = None
     file: SampleFile | None = None
     most_s: float | None = None
@@ -94,7 +95,7 @@ class Collection:
             return None
 
 
-def machine_of(target: str) -> tuple[Machine, MachineFacts]:
+def machine_of(target: TargetRef) -> tuple[Machine, MachineFacts]:
     """The machine of a target, and what features say of it.
 
     Raises:

@@ -12,10 +12,11 @@ from tilewright.learning.samples import PARTITIONS, Choice, Sample, SampleGroup,
 from tilewright.options import Options
 from tilewright.partition import PARTITIONERS
 from tilewright.partition.base import Partition
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 
 
-def simulated(network: str, family: str, graph: Graph, target: str) -> Samples:
+def simulated(network: str, family: str, graph: Graph, target: TargetRef) -> Samples:
     """What kernels of partitions take, and each of their subgraphs beside two parts of it."""
     options = Options(target=target)
     graph, _ = optimise(graph, options)

@@ -10,6 +10,7 @@ This file is the syntax. What options there are and which values they take, `mem
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Self
 
 from tilewright.errors import UsageError
 from tilewright.records import dataclass
@@ -33,7 +34,7 @@ class Spec:
     options: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Spec:
+    def parse(cls, text: str) -> Self:
         """Read a name, with options or without.
 
         Raises:
@@ -53,13 +54,13 @@ class Spec:
             raise UsageError(f"{label}: {shown(end)} stands behind the closing brace; leave it out.")
         return cls(name, tuple(_options(label, inside)))
 
-    def with_options(self, **options: str) -> Spec:
+    def with_options(self, **options: str) -> Self:
         """The same with these options, whatever was said of them.
 
         >>> str(Spec.parse("stcp920{overlap=none, mapper=cosa}").with_options(mapper="paper"))
         'stcp920{overlap=none, mapper=paper}'
         """
-        return Spec(self.name, tuple((dict(self.options) | options).items()))
+        return type(self)(self.name, tuple((dict(self.options) | options).items()))
 
     def __str__(self) -> str:
         if not self.options:

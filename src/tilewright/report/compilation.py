@@ -180,7 +180,7 @@ def _summary(document: Mapping[str, Any], facts: CompiledFacts) -> tuple[tuple[s
     kernels = [kernel for step in facts.steps for kernel in step.kernels]
     on_host = [kernel for kernel in kernels if kernel.is_host]
     rows: list[tuple[str, str]] = [
-        ("target", facts.target),
+        ("target", str(facts.target)),
         ("model", facts.model_sha256),
         ("inputs", _joined(facts.inputs)),
         ("outputs", _joined(facts.outputs)),

@@ -32,7 +32,7 @@ from tilewright.specialise.model import OpenCompiledModel
 from tilewright.specialise.parts import interpreted_values, is_light
 from tilewright.specialise.tails import Tail
 from tilewright.system.forks import ForkSafeLock
-from tilewright.targets import compiled_control_flow, host_runner, is_cpu
+from tilewright.targets import compiled_control_flow, host_runner
 from tilewright.targets.base import Code, Executable, SharingCode
 from tilewright.targets.runs import HostRunner, RunsControlFlow
 from tilewright.version import __version__
@@ -61,7 +61,7 @@ class CompiledBodies:
 
         `is_data_decided`: shapes may be others in every run, so that little work is interpreted.
         """
-        return _Runner(options, is_data_decided) if is_cpu(options.target) else host_runner()
+        return _Runner(options, is_data_decided) if options.target.is_cpu else host_runner()
 
 
 def _loaded(code: Code, num_threads: int | None) -> Executable:

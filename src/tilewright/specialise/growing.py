@@ -30,6 +30,7 @@ from tilewright.specialise.binding import Binding, Key
 from tilewright.specialise.graph_pairing import NO_AXES, GraphPairing, follow, grown_axes, same_bits
 from tilewright.specialise.masked import PaddedBefore, real_axes
 from tilewright.specialise.tails import RepeatedStep
+from tilewright.target_ref import CPU
 from tilewright.targets import host_runner
 from tilewright.targets.runs import RunsPast
 
@@ -235,7 +236,7 @@ class GrowingCaches:
             found = _serving(family, key)
             if found is not None:
                 return found
-        if not may_compile or self._options.target != "cpu":
+        if not may_compile or self._options.target != CPU:
             return None
         for axes in self._hypotheses(key):
             blank = (_moved(key, axes, None), tuple(axes))

@@ -16,29 +16,11 @@ if TYPE_CHECKING:
 
     from tilewright.hardware.machine import Machine
     from tilewright.ir.graph import Graph, Node, Shape
+    from tilewright.target_ref import TargetRef
     from tilewright.targets.base import CodeStore, Executable, Target
     from tilewright.targets.runs import HostRunner, RunsControlFlow
 
 TARGETS: Registry[Target] = families.TARGETS
-
-
-def is_machine(text: str) -> bool:
-    """Whether a text names a described machine rather than one of `TARGETS`.
-
-    >>> is_machine("cpu"), is_machine("host"), is_machine("stcp920{overlap=none}")
-    (False, False, True)
-    """
-    name = _named(text)
-    return name not in TARGETS.built_in_names() and name not in TARGETS.names()
-
-
-def is_cpu(text: str) -> bool:
-    """Whether a text names the processor of this host, whatever options it states.
-
-    >>> is_cpu("cpu{barriers=strict}")
-    True
-    """
-    return _named(text) == families.HOST_TARGET
 
 
 def cpu_code_store() -> CodeStore:
@@ -73,63 +55,44 @@ def compiled_control_flow(
     return on_arrays(node, inputs, captures, compile_body)
 
 
-def runs_steps(text: str) -> bool:
-    """Whether the target that a text names has kernels that run steps (`Target.runs_steps`). Passes ask it
-    where kept code is loaded: the processor's has, and what generates its code is not loaded to know that.
+def runs_steps(target: TargetRef) -> bool:
+    """Whether a target has kernels that run steps (`Target.runs_steps`). Passes ask it where kept code is
+    loaded: the processor's has, and what generates its code is not loaded to know that.
 
     Raises:
         UsageError, MachineError: there is no such target.
     """
-    return is_cpu(text) or find_target(text).runs_steps
+    return target.is_cpu or find_target(target).runs_steps
 
 
-def is_machine_known(text: str) -> bool:
-    """Whether the machine that a text names is a preset, or is looked for in a file."""
-    from tilewright.hardware.presets import is_file, preset_names
+def find_target(target: TargetRef, machine: Machine | None = None) -> Target:
+    """The target that is meant: one of `TARGETS`, or a machine by its preset or YAML file, with options.
 
-    name = _named(text)
-    return name in preset_names() or is_file(name)
-
-
-def _named(text: str) -> str:
-    """What a text names, without the options that it states. Opening stored code needs no more."""
-    text = families.canonical_target(text)
-    if text == families.HOST_TARGET:
-        return text
-    from tilewright.planning.spec import Spec
-
-    return Spec.parse(text).name
-
-
-def find_target(text: str, machine: Machine | None = None) -> Target:
-    """The target that a text names: one of `TARGETS`, or a machine by its preset or YAML file, with options.
-
-    With a `machine`, a text that names a machine stands for that one: nothing is looked up.
+    A `machine` stands for the one that is named: nothing is looked up.
 
     Raises:
         UsageError: there is none, or no such option; says what was likely meant.
         MachineError: a file that describes no machine.
     """
     from tilewright.planning.member_options import with_options
-    from tilewright.planning.spec import Spec, shown
+    from tilewright.planning.spec import shown
     from tilewright.text.suggestions import likely
 
-    spec = Spec.parse(families.canonical_target(text))
-    # Built-in ones first: neither plugins nor what describes machines is loaded for them.
-    if not is_machine(text):
-        return TARGETS.get(spec)
+    if not target.is_machine:
+        return TARGETS.get(target)
     from tilewright.hardware.presets import find_machine, preset_names
     from tilewright.targets.npu.target import NpuTarget
 
     if machine is not None:
-        return with_options(NpuTarget(machine), spec)
-    if spec.name == NpuTarget.family:
+        return with_options(NpuTarget(machine), target)
+    if target.name == NpuTarget.family:
         raise UsageError(
-            f"target {spec.name}: needs a machine; give a YAML file, or one that `tilewright targets` lists."
+            f"target {target.name}: needs a machine; give a YAML file, or one that `tilewright targets` "
+            "lists."
         )
-    if not is_machine_known(text):
-        guess = likely(spec.name, (*TARGETS.names(), *preset_names()))
+    if not target.is_known_machine:
+        guess = likely(target.name, (*TARGETS.names(), *preset_names()))
         others = f"{', '.join(TARGETS.names())}, a machine that `tilewright targets` lists, or a YAML file"
         hint = f"{guess[0].upper()}{guess[1:]}?" if guess else f"Give {others}."
-        raise UsageError(f"Unknown target {shown(spec.name)}. {hint}")
-    return with_options(NpuTarget(find_machine(spec.name)), spec)
+        raise UsageError(f"Unknown target {shown(target.name)}. {hint}")
+    return with_options(NpuTarget(find_machine(target.name)), target)

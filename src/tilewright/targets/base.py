@@ -29,6 +29,7 @@ from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.schedule.base import PriceSchedule, Schedule, Stage, StageBench
 from tilewright.steps import STORED_TUNING, MemoryInfo, SimulatedCost, StepInfo, TuningInfo, TuningSettings
+from tilewright.target_ref import TargetRef
 from tilewright.targets.simulated import JointTiling, MappedCosts, NetworkPlan, SimulatedNetwork, Timeline
 from tilewright.targets.stored import StoredCode, StoredParts
 
@@ -436,8 +437,8 @@ class SimulatingTarget(Target, Protocol):
         """The largest number of samples that is worth a plan."""
         ...
 
-    def named_plans(self, text: str) -> Mapping[str, Options]:
-        """The plans that have a name in the literature, as options of the target that a text names."""
+    def named_plans(self, target: TargetRef) -> Mapping[str, Options]:
+        """The plans that have a name in the literature, as options of the target as it is named."""
         ...
 
     def batches(self, graph: Graph, batched: Sequence[Value]) -> tuple[int, ...]:

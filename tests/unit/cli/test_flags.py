@@ -20,6 +20,7 @@ from tilewright.families import FAMILIES
 from tilewright.hardware.instruction_sets import instruction_set_by_name
 from tilewright.hardware.presets import find_machine
 from tilewright.options import Options
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 
 ROOT: Any = typer.main.get_command(app)
@@ -187,7 +188,9 @@ def test_help_names_help_all_where_a_flag_is_for_experts(name: str, command: Any
 
 def test_this_machine_has_two_names_that_mean_the_same() -> None:
     assert Options(target="host") == Options(target="cpu")
-    assert find_target("host{barriers=strict}") == find_target("cpu{barriers=strict}")
+    assert find_target(TargetRef.parse("host{barriers=strict}")) == find_target(
+        TargetRef.parse("cpu{barriers=strict}")
+    )
     assert find_machine("cpu") is find_machine("host")
 
 

@@ -32,6 +32,7 @@ from tilewright.report.comparison import Tolerance, first_difference
 from tilewright.report.simulation import compare_values
 from tilewright.schedule import check_schedule
 from tilewright.schedule.base import build_schedule
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode
 
@@ -74,7 +75,7 @@ GRAPHS = {"chain": chain, "fork": fork, "diamond": diamond}
 
 def planner_of(graph: Graph, machine: str) -> Planner:
     options = Options(target=machine)
-    target = find_target(machine)
+    target = find_target(TargetRef.parse(machine))
     return Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
 
 
@@ -251,7 +252,7 @@ def test_a_joint_search_whose_time_is_over_begins_nothing_more(monkeypatch: pyte
         joint_plan, "_merging", lambda *_: pytest.fail("a partition of its own is made for it")
     )
     options = Options(target="v100", plan="joint")
-    target = find_target("v100")
+    target = find_target(TargetRef.parse("v100"))
     graph = siblings()
     planner = Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
     best, _ = joint_plan.joint_plan(planner, planner.best(LEFT_OPEN, Budget(deadline_s=1e-9)))

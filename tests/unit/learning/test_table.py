@@ -35,6 +35,7 @@ from tilewright.learning.table import (
 from tilewright.partition import PARTITIONERS
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.planning import Budget
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.tuning.workers import Effort as Rounds
 
@@ -107,7 +108,7 @@ def test_subgraphs_are_cut_into_two_parts_that_hold_their_nodes() -> None:
 
 
 def test_simulated_samples_have_times_energies_and_choices_and_are_kept(tmp_path: Path) -> None:
-    samples = simulated("n", "f", load_onnx(zoo.build("squeezenet1_1", image=32)), "a310")
+    samples = simulated("n", "f", load_onnx(zoo.build("squeezenet1_1", image=32)), TargetRef("a310"))
     file = SampleFile(tmp_path / "samples.jsonl", "a310")
     file.append("n", samples)
     assert file.known() == {"n": samples}

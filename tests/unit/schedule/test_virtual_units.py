@@ -19,6 +19,7 @@ from tilewright.planning import Budget, Limits
 from tilewright.schedule import Schedule, ScheduleProblem, check_schedule
 from tilewright.schedule.units import virtual_units
 from tilewright.schedule.virtual_units import VirtualUnits
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 
 
@@ -82,7 +83,7 @@ def test_example_4_in_the_simulator(objective: Literal["latency", "energy"]) -> 
     for num_cores in (1, 4):
         machine = with_cores(preset, num_cores)
         options = Options(hint=objective)
-        target = find_target("a310").__class__(machine)  # type: ignore[call-arg]
+        target = find_target(TargetRef.parse("a310")).__class__(machine)  # type: ignore[call-arg]
         backend = target.backend(graph, options)
         partition = PARTITIONERS.get("layerwise").solve(backend.partition_problem, Budget())
         assert isinstance(partition, Partition)

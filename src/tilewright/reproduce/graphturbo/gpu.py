@@ -59,11 +59,12 @@ def _times(graph: Graph, machine: str) -> GpuTimes:
     from tilewright.options import Options
     from tilewright.partition.graphturbo import GraphTurbo
     from tilewright.partition.graphturbo.regroup import Regrouper
+    from tilewright.target_ref import TargetRef
     from tilewright.targets import find_target
     from tilewright.targets.npu.backend import NpuBackend
 
-    options = Options(target=machine)
-    backend = find_target(machine).backend(graph, options)
+    options = Options(target=TargetRef.parse(machine))
+    backend = find_target(options.target).backend(graph, options)
     assert isinstance(backend, NpuBackend)
     regrouper = Regrouper(backend.partition_problem, GraphTurbo())
     count = len(regrouper.layers)

@@ -103,18 +103,19 @@ def outcomes(job: GraphTurboJob) -> dict[str, GraphTurboOutcome]:
     from tilewright.frontend.onnx import load_onnx
     from tilewright.options import Options
     from tilewright.passes import run_passes
+    from tilewright.target_ref import TargetRef
     from tilewright.targets import find_target
     from tilewright.targets.npu.backend import NpuBackend
     from tilewright.targets.npu.target import NpuTarget
 
     graph = load_onnx(zoo.build(job.network, batch=job.batch, **job.size))
     run_passes(graph, disabled=_NOT_IN_RELAY)
-    machine_text = f"{MACHINE}{{dtype={job.dtype}, mapper=paper}}"
+    machine = TargetRef(MACHINE).with_options(dtype=job.dtype, mapper="paper")
     known = _recipes()
     found: dict[str, GraphTurboOutcome] = {}
     for recipe in job.recipes:
         started = time.process_time()
-        options = Options(target=machine_text) if recipe == "best" else known[recipe].options(machine_text)
+        options = Options(target=machine) if recipe == "best" else known[recipe].options(machine)
         target = find_target(options.target)
         assert isinstance(target, NpuTarget)
         target = replace(target, machine=_with_less(target.machine, job.allocated))

@@ -118,12 +118,14 @@ def problem_of_model(
     from tilewright.options import Options
     from tilewright.passes import run_passes
     from tilewright.schedule.base import ScheduleProblem
+    from tilewright.target_ref import TargetRef
     from tilewright.targets import find_target
 
     graph = load_onnx(model)
     run_passes(graph)
-    target = find_target(machine)
-    backend = target.backend(graph, Options(target=machine))
+    options = Options(target=TargetRef.parse(machine))
+    target = find_target(options.target)
+    backend = target.backend(graph, options)
     return ScheduleProblem(
         _units(backend.partition_problem.graph, part_of or unit_of),
         machine=target.machine,

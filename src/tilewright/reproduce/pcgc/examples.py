@@ -18,6 +18,7 @@ from tilewright.partition.base import Partition, PartitionProblem, Reason, build
 from tilewright.planning import Budget, Limits, Provenance
 from tilewright.schedule.base import ScheduleProblem
 from tilewright.schedule.virtual_units import VirtualUnits
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.base import Backend
 
@@ -75,7 +76,7 @@ def _inside(num_units: int) -> Example:
     units, one convolution after another.
     """
     graph, machine = _branches(channels=256, side=4, results=16), _with_units(num_units)
-    backend = find_target("a310", machine).backend(graph, Options())
+    backend = find_target(TargetRef("a310"), machine).backend(graph, Options())
     partition = build_partition(
         PartitionProblem(graph), [graph.nodes], lambda *_: Reason.CLUSTER, Provenance("drawn")
     )
@@ -116,7 +117,8 @@ def _with_units(num_units: int) -> Machine:
 
 
 def _backend(graph: Graph, machine: str) -> Backend:
-    return find_target(machine).backend(graph, Options(target=machine))
+    options = Options(target=TargetRef.parse(machine))
+    return find_target(options.target).backend(graph, options)
 
 
 def _partition(backend: Backend, member: str = "pcgc{start=static-fusion}") -> Partition:

@@ -19,6 +19,7 @@ from tilewright.learning.table import (
 )
 from tilewright.reproduce.base import Basis, Exhibit, Figure, Update
 from tilewright.reproduce.base import Effort as Share
+from tilewright.target_ref import CPU, TargetRef
 
 MACHINES = ("jetson-nano", "a310", "zcu102{dtype=int8}")
 NETWORKS = (
@@ -140,11 +141,10 @@ def _tables(
     known = [
         SampledNetwork(name, CATALOG[name].family, name, load_onnx(zoo.build(name))) for name in networks
     ]
-    for target in ("cpu", *MACHINES):
-        is_here = target == "cpu"
+    for target in (CPU, *map(TargetRef.parse, MACHINES)):
         collection = Collection(target, 1)
         collection.collect(known, update)
         _, facts = machine_of(target)
-        machine = HERE if is_here else target.partition("{")[0]
-        for quantity, table in tables_of(collection.samples, facts, is_measured=is_here).items():
+        machine = HERE if target.is_cpu else target.name
+        for quantity, table in tables_of(collection.samples, facts, is_measured=target.is_cpu).items():
             yield (machine, quantity), table

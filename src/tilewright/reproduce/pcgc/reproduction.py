@@ -107,6 +107,6 @@ def _made(
 
 def _job(board: Board, row: Row) -> PcgcJob:
     machine = Spec.parse(board.machine)
-    for key, value in Spec.parse(f"m{{{row.execution}}}").options if row.execution else ():
-        machine = machine.with_options(**{key: value})
+    if row.execution:
+        machine = machine.with_options(**dict(Spec.parse(f"m{{{row.execution}}}").options))
     return PcgcJob(row.name, row.network, str(machine), (row.width, row.height), row.batch)

@@ -106,13 +106,14 @@ class _Network:
         from tilewright.compiler import optimise
         from tilewright.frontend.onnx import load_onnx
         from tilewright.options import Options
+        from tilewright.target_ref import TargetRef
         from tilewright.targets import find_target
 
         self.job = job
-        options = Options(target=job.machine)
+        options = Options(target=TargetRef.parse(job.machine))
         model = zoo.build(job.network, batch=job.batch, image=job.image)
         self.graph: Graph = optimise(load_onnx(model), options)[0]
-        self.backend: Backend = find_target(job.machine).backend(self.graph, options)
+        self.backend: Backend = find_target(options.target).backend(self.graph, options)
 
     def problem(self, objective: Objective) -> PartitionProblem:
         """What partitioners are asked."""

@@ -31,7 +31,7 @@ from tilewright.ir.ops import describe
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory
 from tilewright.options import Options
 from tilewright.partition.base import Partition, PartitionProblem
-from tilewright.planning import Budget, Infeasible, Limits, Meter, Spec, Status, option
+from tilewright.planning import Budget, Infeasible, Limits, Meter, Status, option
 from tilewright.planning.member_options import with_options
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Recipe
 from tilewright.private_files import default_cache_directory
@@ -41,6 +41,7 @@ from tilewright.records import dataclass
 from tilewright.schedule import SCHEDULERS
 from tilewright.schedule.base import Schedule, ScheduleProblem, StageBench
 from tilewright.steps import STORED_TUNING, TuningInfo, TuningSettings
+from tilewright.target_ref import TargetRef
 from tilewright.targets import base
 from tilewright.targets.base import Improved, MakeProgram, PlainBackend, Support, require_supported
 from tilewright.targets.cpu.costs.energies import CpuEnergyCosts
@@ -108,9 +109,9 @@ class CpuTarget:
     code_store: ClassVar[CpuStore] = CpuStore()
 
     @classmethod
-    def named(cls, text: str) -> CpuTarget:
-        """The target that a text names, with its options."""
-        return with_options(cls(), Spec.parse(text))
+    def named(cls, target: TargetRef) -> CpuTarget:
+        """The target with the options that it is named with."""
+        return with_options(cls(), target)
 
     @property
     def machine(self) -> Machine:

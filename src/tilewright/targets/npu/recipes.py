@@ -15,6 +15,7 @@ from tilewright.partition.analysis import Analysis
 from tilewright.partition.base import Partition
 from tilewright.planning import Spec
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
+from tilewright.target_ref import TargetRef
 
 DEFAULT_OPTIONS = Options()
 MEMORY = "longest-liveness"
@@ -30,13 +31,12 @@ class Baseline:
     recipe: Recipe
     execution: str = ""
 
-    def target(self, machine: str) -> str:
-        """The text that names a machine run so, whatever options it was named with."""
-        named = Spec.parse(machine)
-        ours = Spec.parse(f"{named.name}{{{self.execution}}}")
-        return str(named.with_options(**dict(ours.options)))
+    def target(self, machine: TargetRef) -> TargetRef:
+        """A machine run so, whatever options it was named with."""
+        ours = Spec.parse(f"{machine.name}{{{self.execution}}}")
+        return machine.with_options(**dict(ours.options))
 
-    def options(self, machine: str, known: Options = DEFAULT_OPTIONS) -> Options:
+    def options(self, machine: TargetRef, known: Options = DEFAULT_OPTIONS) -> Options:
         """Options that ask for it on a machine, in place of what `known` ones say."""
         return replace(
             known,

@@ -16,6 +16,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.options import Options
 from tilewright.planning import Spec, option
 from tilewright.planning.member_options import with_options
+from tilewright.target_ref import TargetRef
 from tilewright.targets.base import Support
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.batches import MAX_BATCH, batches_of
@@ -110,9 +111,9 @@ class NpuTarget:
         """What tiles steps; `execution` as of `policy`."""
         return tiler_of(self.machine, self._running(execution).mapper)
 
-    def named_plans(self, text: str) -> Mapping[str, Options]:
+    def named_plans(self, target: TargetRef) -> Mapping[str, Options]:
         """The paper's own and its baselines."""
-        return {name: baseline.options(text) for name, baseline in NAMED.items()}
+        return {name: baseline.options(target) for name, baseline in NAMED.items()}
 
     def batches(self, graph: Graph, batched: Sequence[Value]) -> tuple[int, ...]:
         """As many as instances hold of the paper's partition.

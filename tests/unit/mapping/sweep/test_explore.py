@@ -184,7 +184,7 @@ def test_workers_are_a_number_or_a_cluster(workers: str) -> None:
 
 
 def test_workers_are_for_sweeps() -> None:
-    with pytest.raises(UsageError, match="workers is for a sweep"):
+    with pytest.raises(UsageError, match="--workers is for --sweep"):
         tw.map(LAYERS, workers="2")
 
 

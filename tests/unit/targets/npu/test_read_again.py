@@ -13,6 +13,7 @@ from tests.support.graphs import GraphBuilder
 from tilewright.compiler import plan_optimised
 from tilewright.hardware.presets import load_preset
 from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.target_ref import TargetRef
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.recipes import BASELINES
 from tilewright.targets.npu.tile_tasks import _blocks
@@ -49,7 +50,7 @@ def test_weights_that_are_fetched_again_pass_the_shared_buffer_in_turn() -> None
     conv = b.op("Conv", x, b.constant(2048, 1024, 1, 1), shape=(16, 2048, 7, 7), strides=(2, 2))
     graph = b.finish(conv)
     for name in ("variant-2", "variant-2-overlapped"):
-        options = BASELINES[name].options("stcp920{mapper=paper}")
+        options = BASELINES[name].options(TargetRef.parse("stcp920{mapper=paper}"))
         planned = plan_optimised(graph, options)
         assert isinstance(planned.backend, NpuBackend)
         simulated = planned.backend.generate(planned.program).planned

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from tilewright.families import HOST_TARGET
 from tilewright.fields import FieldError, decoded, inside
 from tilewright.ir.dtype import DType
 from tilewright.parallel import map_on_cores
@@ -316,7 +315,7 @@ def _body_options(tables: _TablesFields, isa: str) -> Options | None:
     accuracy = next((name for name in known if name == (tables.accuracy or "default")), None)
     if accuracy is None:
         raise FieldError(f"{tables.accuracy!r}, expected one of {', '.join(known)}", ".accuracy")
-    return Options(target=HOST_TARGET, accuracy=accuracy, isa=isa)
+    return Options(accuracy=accuracy, isa=isa)
 
 
 def _host_step(

@@ -1,0 +1,42 @@
+"""Targets as people name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilewright.errors import UsageError
+from tilewright.options import Options
+from tilewright.target_ref import CPU, TargetRef
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("cpu", "cpu"),
+        ("host", "cpu"),
+        (" host { barriers = strict } ", "cpu{barriers=strict}"),
+        ("stcp920{overlap=none,mapper=cosa}", "stcp920{overlap=none, mapper=cosa}"),
+        (Path("machines/chip.yaml"), "machines/chip.yaml"),
+    ],
+)
+def test_a_target_is_printed_as_it_is_read_again(text: str | Path, printed: str) -> None:
+    target = TargetRef.parse(text)
+    assert str(target) == printed
+    assert TargetRef.parse(printed) == target == TargetRef.parse(target)
+    assert Options(target=text).target == target  # type: ignore[arg-type]  # as the command line gives it
+
+
+@pytest.mark.parametrize("text", ["", "cpu{", "a\0b", "cpu{barriers}", "cpu}", "\ud800"])
+def test_other_texts_are_refused_where_a_request_is_made(text: str) -> None:
+    with pytest.raises(UsageError):
+        Options(target=text)  # type: ignore[arg-type]  # as above
+
+
+def test_a_reference_says_what_it_names() -> None:
+    cpu, chip, preset, unknown = map(TargetRef.parse, ("cpu{barriers=strict}", "a/b.yaml", "eyeriss", "moon"))
+    assert cpu.is_cpu and not cpu.is_machine and cpu != CPU
+    assert chip.is_machine and preset.is_machine and unknown.is_machine
+    assert [t.is_known_machine for t in (chip, preset, unknown)] == [True, True, False]
+    assert preset.with_options(overlap="none") == TargetRef.parse("eyeriss{overlap=none}")
