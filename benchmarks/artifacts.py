@@ -1,6 +1,6 @@
 """How artifacts move: start on a machine that has nothing, size beside the model, warm compilations.
 
-    python benchmarks/artifacts.py [NETWORK...] [--repeats 5] [--limit-s 600] [--output rows.jsonl]
+    python -m benchmarks artifacts [NETWORK...] [--repeats 5] [--limit-s 600] [--output rows.jsonl]
 
 For each network of the zoo one line of JSON: bytes of the model and of the artifact; seconds of processor
 time of a compilation from nothing and of the next ones, each in a process of its own; and seconds from the
@@ -11,7 +11,6 @@ that the output has already are left out.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -24,6 +23,8 @@ from typing import Any
 
 import onnx
 
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of
 from tilewright import zoo
 
 NETWORKS = ("mobilenet_v2", "resnet50")
@@ -121,30 +122,25 @@ def measured(name: str, repeats: int) -> dict[str, Any]:
         }
 
 
-def main() -> None:
-    """Measure what the output lacks."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("networks", nargs="*", default=list(NETWORKS))
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--limit-s", type=float, default=600.0)
-    parser.add_argument("--output", type=Path)
-    arguments = parser.parse_args()
+    parser.add_argument("--output")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what the output lacks."""
     output: Path | None = arguments.output
     done = set()
     if output is not None and output.exists():
-        done = {json.loads(line)["network"] for line in output.read_text().splitlines()}
+        done = {row["network"] for row in rows_of(output)}
     end_s = time.monotonic() + arguments.limit_s
     for name in arguments.networks:
         if name in done or time.monotonic() > end_s:
             continue
-        line = json.dumps(measured(name, arguments.repeats))
-        print(line, flush=True)
+        row = measured(name, arguments.repeats)
+        print(json.dumps(row), flush=True)
         if output is not None:
-            with output.open("a") as file:
-                file.write(line + "\n")
-
-
-if __name__ == "__main__":
-    main()
+            append_row(output, row)

@@ -1,20 +1,20 @@
 """What joint tilings of chains save: words past the outermost level of every chain of three networks.
 
-`python benchmarks/chains.py --out chains.jsonl --seconds 600` appends a JSON line for each network and
+`python -m benchmarks chains --out chains.jsonl --seconds 600` appends a JSON line for each network and
 machine that the file lacks, and begins none after so many seconds. With `--objective energy` or `latency`
 these count instead, of the chains in `SELECTED` alone, whose operators are taken from the lines on traffic.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of
 from tilewright.zoo import build
 
 NETWORKS = ("mobilenet_v2", "resnet50", "bert_base")
@@ -30,16 +30,18 @@ SELECTED = {
 """Six chains by their first operators."""
 
 
-def main() -> None:
-    """Map the chains that are missing in the file."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--budget", default="2s", help="of each joint tiling that is searched")
     parser.add_argument("--objective", default="traffic", choices=("traffic", "latency", "energy"))
     parser.add_argument("--machines", default=",".join(MACHINES))
-    arguments = parser.parse_args()
-    rows = [json.loads(x) for x in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+
+
+def main(arguments: Namespace) -> None:
+    """Map the chains that are missing in the file."""
+    rows = rows_of(arguments.out)
     known = {(row["network"], row["machine"], row["objective"], row["first"]) for row in rows}
     end = time.monotonic() + arguments.seconds
     for network, first, nodes in asked(arguments.objective, rows):
@@ -60,8 +62,7 @@ def main() -> None:
                 "total": document["total"],
                 "chains": document["chains"],
             }
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_row(arguments.out, row)
             print(result)
 
 
@@ -78,7 +79,3 @@ def asked(
             nodes = [node for part in chain["parts"] for node in part["nodes"]]
             if nodes[0] in SELECTED[network]:
                 yield network, nodes[0], nodes
-
-
-if __name__ == "__main__":
-    main()

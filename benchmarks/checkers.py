@@ -1,6 +1,6 @@
 """CPU seconds that independent checkers take of a compilation, a mapping, or a joint tiling.
 
-    python benchmarks/checkers.py --output checkers.jsonl --page docs/checks.md
+    python -m benchmarks checkers --output checkers.jsonl --page docs/checks.md
 
 `compile` plans each network for each target, once as is best and once by one recipe alone; `map` maps its
 products onto machines; `fuse` tiles its chains jointly. Checkers run where they always do; time is that of
@@ -9,9 +9,7 @@ this process and of its helpers, with one thread, without the cache. What the fi
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import os
 import resource
 import sys
@@ -22,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of, with_table
 from tilewright import zoo
 from tilewright.api import load
 from tilewright.compiler import compile_graph
@@ -149,17 +149,17 @@ def _cell(row: Mapping[str, Any] | None) -> str:
     return f"{row['checkers_s'] * 1e3:.0f} ms of {row['cpu_s']:.2f} s, {row['checkers_s'] / row['cpu_s']:.1%}"
 
 
-def main() -> None:
-    """Measure what is not known yet, and write."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("checkers.jsonl"))
-    parser.add_argument("--page", type=Path, help="page whose table is replaced")
+def options(parser: Parser) -> None:
+    """What can be asked."""
+    parser.add_argument("--output", default=Path("checkers.jsonl"))
+    parser.add_argument("--page")
     parser.add_argument("--only", help="commands and places, such as compile/v100,map/eyeriss")
-    arguments = parser.parse_args()
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is not known yet, and write."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    rows = []
-    if arguments.output.exists():
-        rows = [json.loads(line) for line in arguments.output.read_text().splitlines()]
+    rows = rows_of(arguments.output)
     known = {(row["command"], row["where"], row["network"]) for row in rows}
     wanted = None if arguments.only is None else arguments.only.split(",")
     # Imports, and what is compiled once in a process, are not the first network's.
@@ -168,19 +168,11 @@ def main() -> None:
         if job in known or (wanted is not None and "/".join(job[:2]) not in wanted):
             continue
         rows.append(measure(*job))
-        with arguments.output.open("a") as file:
-            file.write(json.dumps(rows[-1]) + "\n")
+        append_row(arguments.output, rows[-1])
         print(f"{job}: {_cell(rows[-1])}", flush=True)
     order = list(jobs())
     rows.sort(key=lambda row: order.index((row["command"], row["where"], row["network"])))
     if arguments.page is not None:
-        text = arguments.page.read_text()
-        before, rest = text.split("<!-- table -->\n")
-        _, after = rest.split("<!-- end -->")
-        arguments.page.write_text(f"{before}<!-- table -->\n{page(rows)}\n<!-- end -->{after}")
+        arguments.page.write_text(with_table(arguments.page.read_text(), f"{page(rows)}\n"))
     else:
         print(page(rows))
-
-
-if __name__ == "__main__":
-    main()

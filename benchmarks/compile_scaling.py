@@ -1,6 +1,6 @@
 """Compile time against the number of operators, for six shapes of graphs.
 
-`python benchmarks/compile_scaling.py --page docs/compile_time.md` measures, writes the table between the
+`python -m benchmarks compile_scaling --page docs/compile_time.md` measures, writes the table between the
 page's markers and the picture beside the page; `--sizes 1000,3000 --shapes chain,tree` measures less. Every
 model is compiled from nothing, without the cache, in a process of its own; seconds are of processor time,
 helper processes included, so that other work on the machine counts little.
@@ -8,23 +8,21 @@ helper processes included, so that other work on the machine counts little.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import resource
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from pictures import write_line_chart
-from results import with_table
 
+from benchmarks.command import SUPPRESS, Namespace, Parser, again
+from benchmarks.pictures import write_line_chart
+from benchmarks.results import provenance, with_table
 from tilewright.api import load
 from tilewright.compiler import compile_graph
 from tilewright.options import Options
@@ -196,24 +194,26 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Measure, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--shapes", default=",".join(SHAPES))
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
-    parser.add_argument("--output", type=Path, help="JSON file of the samples")
-    parser.add_argument("--page", type=Path)
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    parser.add_argument("--output", help="JSON file of the samples")
+    parser.add_argument("--page")
+    parser.add_argument("--one", nargs=2, help=SUPPRESS)
+
+
+def main(arguments: Namespace) -> None:
+    """Measure, print, and write what was asked for."""
     if arguments.one:
         print(json.dumps(measure(arguments.one[0], int(arguments.one[1]))))
         return
     rows: list[dict[str, Any]] = []
     for size in map(int, arguments.sizes.split(",")):
         for shape in arguments.shapes.split(","):
-            command = [sys.executable, __file__, "--one", shape, str(size)]
+            command = again("compile_scaling", "--one", shape, str(size))
             made = subprocess.run(command, capture_output=True, text=True, check=True)
-            rows.append({"asked": size, **json.loads(made.stdout.splitlines()[-1])})
+            rows.append({**provenance(), "asked": size, **json.loads(made.stdout.splitlines()[-1])})
             print(json.dumps(rows[-1]), flush=True)
     rows.sort(key=lambda r: (list(SHAPES).index(r["shape"]), r["asked"]))
     text = table(rows)
@@ -229,7 +229,3 @@ def main() -> None:
         ]
         write_line_chart(arguments.page.parent / PICTURE, "operators", "processor seconds", lines)
         arguments.page.write_text(with_table(arguments.page.read_text(), text))
-
-
-if __name__ == "__main__":
-    main()

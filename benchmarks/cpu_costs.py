@@ -1,6 +1,6 @@
 """What the processor's cost model says of networks of the zoo beside what they take.
 
-    python benchmarks/cpu_costs.py --networks resnet50,bert_base --threads 1,2
+    python -m benchmarks cpu_costs --networks resnet50,bert_base --threads 1,2
 
 One thread is measured by its processor time, which other programs disturb least; several by the time that
 passes, on an idle machine. Of all runs the least counts. Prints a table for docs/tuning.md.
@@ -8,10 +8,10 @@ passes, on an idle machine. Of all runs the least counts. Prints a table for doc
 
 from __future__ import annotations
 
-import argparse
 import time
 
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
 from tilewright import zoo
 
 NETWORKS = (
@@ -37,19 +37,17 @@ def row(name: str, num_threads: int, duration_s: float) -> str:
     return f"| {name} | {num_threads} | {estimate_ms:.2f} | {least_ms:.2f} | {estimate_ms / least_ms:.2f} |"
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--duration", type=float, default=4.0, help="seconds for each line")
-    arguments = parser.parse_args()
+
+
+def main(arguments: Namespace) -> None:
+    """Print the table."""
     print("| network | threads | estimate ms | measured ms | estimate / measured |")
     print("|---|---|---|---|---|")
     for name in arguments.networks.split(","):
         for num_threads in map(int, arguments.threads.split(",")):
             print(row(name, num_threads, arguments.duration), flush=True)
-
-
-if __name__ == "__main__":
-    main()

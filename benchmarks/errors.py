@@ -1,9 +1,9 @@
 """Errors against float64: of networks at each accuracy beside onnxruntime and OpenVINO; of operators alone.
 
-    python benchmarks/errors.py networks --isa avx512 --limit 1200 --page docs/accuracy.md
-    python benchmarks/errors.py networks --isa avx2 --networks resnet50,bert_base@128
-    python benchmarks/errors.py networks --isa emulated-amx --networks resnet18@64
-    python benchmarks/errors.py operators --networks resnet18,mobilevit_s@64
+    python -m benchmarks errors networks --isa avx512 --limit 1200 --page docs/accuracy.md
+    python -m benchmarks errors networks --isa avx2 --networks resnet50,bert_base@128
+    python -m benchmarks errors networks --isa emulated-amx --networks resnet18@64
+    python -m benchmarks errors operators --networks resnet18,mobilevit_s@64
 
 Each error is the largest difference of an output, over the largest value expected there. Every result is a
 line of JSON in `--output`: a run that was interrupted, or that `--limit` ended, goes on where it stopped. The
@@ -17,7 +17,6 @@ bit (`src/tilewright/testing/matrix_unit.py`): errors are AMX's, times are not.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import re
@@ -33,10 +32,10 @@ from typing import Any, get_args
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
-from results import append_row, rows_of, with_table
-from zoo import built
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of, with_table
+from benchmarks.zoo import built
 from tilewright import zoo
 from tilewright.accuracy import relative_error
 from tilewright.benchmark.engines import make_engine
@@ -95,7 +94,7 @@ def theirs(peer: str, model: onnx.ModelProto, feed: Arrays, names: Sequence[str]
         return dict(zip(names, made.run(feed), strict=True))
 
 
-def of_networks(arguments: argparse.Namespace) -> None:
+def of_networks(arguments: Namespace) -> None:
     """Rows that are missing, then the table."""
     ours = Ours(arguments.isa, arguments.threads)
     accuracies = arguments.accuracies.split(",")
@@ -264,7 +263,7 @@ def _cell(row: Mapping[str, Any] | None, base: float | None) -> str:
     return f"{row['error']:.1e} ({times:.1f} x)" if times < 100 else f"{row['error']:.1e}"
 
 
-def of_operators(arguments: argparse.Namespace) -> None:
+def of_operators(arguments: Namespace) -> None:
     """A table for each network: its operators alone, those first that err most beside onnxruntime."""
     ours = Ours(arguments.isa, arguments.threads)
     for asked in arguments.networks.split(","):
@@ -358,9 +357,8 @@ def is_over(limit_s: float | None) -> bool:
     return limit_s is not None and time.monotonic() - _started_s() > limit_s
 
 
-def main() -> None:
-    _started_s()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("what", choices=("networks", "operators"))
     parser.add_argument(
         "--networks", default=",".join(zoo.names()), help="names, by commas, as in resnet18@112"
@@ -370,14 +368,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of weights; inputs have the next one")
     parser.add_argument("--limit", type=float, help="begin no network, or operator, after so many seconds")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/errors.jsonl"))
+    parser.add_argument("--output", default=Path("benchmarks/results/errors.jsonl"))
     parser.add_argument(
         "--pages", default=_PAGES, help="pages of zoo.py, by commas, for what is not measured"
     )
-    parser.add_argument("--page", type=Path, help="a page to put the table in, between its markers")
-    arguments = parser.parse_args()
+    parser.add_argument("--page")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is missing, and print."""
+    _started_s()
     (of_networks if arguments.what == "networks" else of_operators)(arguments)
-
-
-if __name__ == "__main__":
-    main()

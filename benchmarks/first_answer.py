@@ -1,7 +1,7 @@
 """Processor time until the first answer, and peak memory, beside onnxruntime: each in a process of its own.
 
-    python benchmarks/first_answer.py model.onnx zoo:mobilenet_v2 'ocr.onnx@x:1x3x48x320' --repeats 3
-    python benchmarks/first_answer.py 'vad.onnx@input:1x512,sr=16000' --modes default,quick
+    python -m benchmarks first_answer model.onnx zoo:mobilenet_v2 'ocr.onnx@x:1x3x48x320' --repeats 3
+    python -m benchmarks first_answer 'vad.onnx@input:1x512,sr=16000' --modes default,quick
 
 A model is a file or `zoo:` and a name, then `@` and what its inputs are: a shape, or a number where the value
 matters. A second `@` gives other inputs: those of a second call of the same open model. Other dimensions that
@@ -13,7 +13,6 @@ thread that asks, for the quick mode compiles on another. Memory is the largest 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -24,6 +23,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from benchmarks.command import SUPPRESS, Namespace, Parser, again
 
 MODES = ("default", "quick", "onnxruntime")
 
@@ -154,7 +155,7 @@ def rows_of(
             for mode in modes:
                 cache = Path(folder) / f"cache-{mode}-{number}"
                 cache.mkdir(mode=0o700)
-                command = [sys.executable, __file__, path, "--child", mode, "--feeds", str(feeds)]
+                command = again("first_answer", path, "--child", mode, "--feeds", str(feeds))
                 done = subprocess.run(
                     command,
                     env=environment(bytecode, cache),
@@ -221,16 +222,18 @@ def ratios(found: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]], modes
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("models", nargs="+", help="files, or zoo:NAME; then @inputs")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--output", type=Path, help="all rows, as JSON")
-    parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("--feeds", type=Path, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
+    parser.add_argument("--output", help="all rows, as JSON")
+    parser.add_argument("--child", help=SUPPRESS)
+    parser.add_argument("--feeds", type=Path, help=SUPPRESS)
+
+
+def main(asked: Namespace) -> None:
+    """Measure and print."""
     if asked.child:
         print(json.dumps(measure(asked.models[0], asked.feeds, asked.child)))
         return
@@ -254,7 +257,3 @@ def main() -> None:
     print(table(found, modes))
     if "onnxruntime" in modes:
         print(ratios(found, [mode for mode in modes if mode != "onnxruntime"]))
-
-
-if __name__ == "__main__":
-    main()

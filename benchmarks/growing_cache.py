@@ -1,8 +1,8 @@
 """A decoder generates token by token through its cache: CPU time of a token beside onnxruntime, equal tokens,
 what was compiled and when, and memory.
 
-    python benchmarks/growing_cache.py --tokens 500
-    python benchmarks/growing_cache.py --models gpt2,ScatterND --threads 2
+    python -m benchmarks growing_cache --tokens 500
+    python -m benchmarks growing_cache --models gpt2,ScatterND --threads 2
 
 Models are decoders of transformers, four layers with random weights, whose past is concatenated (they need
 torch, transformers and onnxscript), and steps of one layer whose keys and values are written at a position of
@@ -13,25 +13,21 @@ process grows by while an engine loads the model and generates, each in a proces
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.support.caches import WRITES, buffer_step
 from tests.support.exported_caches import KINDS, decoder_with_cache, is_installed
 
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
@@ -44,25 +40,30 @@ RANDOM = 0.02
 """Scale of the first keys and values."""
 
 
-def main() -> None:
-    """Measure the models that are asked for, and print a line for each."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def options(parser: Parser) -> None:
+    """What can be asked."""
+    parser.add_argument(
+        "--models", default=",".join(names()), help="names, separated by commas; default: all"
     )
-    names = [*(KINDS if is_installed() else ()), *WRITES]
-    parser.add_argument("--models", default=",".join(names), help="names, separated by commas; default: all")
     parser.add_argument("--tokens", type=int, default=500)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--output", type=Path, help="a line of JSON for each model is appended")
-    arguments = parser.parse_args()
+    parser.add_argument("--output", help="a line of JSON for each model is appended")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure the models that are asked for, and print a line for each."""
     for name in arguments.models.split(","):
-        if name not in names:
-            parser.error(f"no model {name!r}: there are {', '.join(names)}")
+        if name not in names():
+            raise SystemExit(f"no model {name!r}: there are {', '.join(names())}")
         row = measured(name, arguments.tokens, arguments.threads)
         print(line(row), flush=True)
         if arguments.output:
-            with arguments.output.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_row(arguments.output, row)
+
+
+def names() -> list[str]:
+    """The models that can be built here."""
+    return [*(KINDS if is_installed() else ()), *WRITES]
 
 
 def built(name: str) -> ModelProto:
@@ -192,7 +193,3 @@ def line(row: dict[str, Any]) -> str:
         f"{row['slowest_later_ms']:.1f} ms; {memory['tilewright']:.0f} MiB, onnxruntime "
         f"{memory['onnxruntime']:.0f}"
     )
-
-
-if __name__ == "__main__":
-    main()

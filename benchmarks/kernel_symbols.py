@@ -1,7 +1,7 @@
 """Names of the kernels of the zoo's networks on each instruction set, at each accuracy: has text changed?
 
-    python benchmarks/kernel_symbols.py before.json --networks resnet50,bert_tiny
-    python benchmarks/kernel_symbols.py after.json --networks resnet50,bert_tiny --against before.json
+    python -m benchmarks kernel_symbols before.json --networks resnet50,bert_tiny
+    python -m benchmarks kernel_symbols after.json --networks resnet50,bert_tiny --against before.json
 
 A kernel's symbol is a digest of its text, so equal lists are equal code. Models are planned and their kernels
 generated as text, nothing is compiled or run; `NAME:int8` is a network quantised to bytes. `--candidates`
@@ -11,7 +11,6 @@ with 1.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -20,10 +19,9 @@ from pathlib import Path
 from typing import get_args
 
 import onnx
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.support.quantize import quantize
 
+from benchmarks.command import Namespace, Parser
 from tilewright import zoo
 from tilewright.compiler import plan
 from tilewright.frontend.onnx import load_onnx
@@ -98,18 +96,18 @@ def record(
     return found
 
 
-def main() -> int:
-    """Record, and compare if asked to."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("output", type=Path)
     parser.add_argument("--networks", default=",".join(zoo.NETWORKS))
     parser.add_argument("--isas", default=",".join(ISAS))
     parser.add_argument("--accuracies", default=",".join(get_args(Accuracy)))
     parser.add_argument("--candidates", action="store_true")
     parser.add_argument("--against", type=Path)
-    asked = parser.parse_args()
+
+
+def main(asked: Namespace) -> int:
+    """Record, and compare if asked to."""
     found = record(
         asked.networks.split(","), asked.accuracies.split(","), asked.isas.split(","), asked.candidates
     )
@@ -124,7 +122,3 @@ def main() -> int:
         print(f"{key}: {len(old)} before, {len(new)} now, {len(differs)} differ\n" + "\n".join(differs[:3]))
     print(f"{len(changed)} of {len(found)} lists differ, {sum(map(len, found.values()))} kernels compared")
     return bool(changed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

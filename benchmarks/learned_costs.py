@@ -1,8 +1,8 @@
 """What learned costs are worth: kernels of the zoo are collected, then families of networks are held out.
 
-    python benchmarks/learned_costs.py collect --target cpu --threads 1 --seconds 600 --folder kernels
-    python benchmarks/learned_costs.py collect --target a310 --folder kernels
-    python benchmarks/learned_costs.py evaluate --folder kernels --output out.md
+    python -m benchmarks learned_costs collect --target cpu --threads 1 --seconds 600 --folder kernels
+    python -m benchmarks learned_costs collect --target a310 --folder kernels
+    python -m benchmarks learned_costs evaluate --folder kernels --output out.md
 
 `collect` appends to `FOLDER/TARGET-THREADS.jsonl` and goes on where it stopped; on the processor it wants an
 otherwise idle machine. `evaluate` prints the tables of docs/pcgc.md from whatever is there.
@@ -10,11 +10,11 @@ otherwise idle machine. `evaluate` prints the tables of docs/pcgc.md from whatev
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.command import Namespace, Parser
 from tilewright import zoo
 from tilewright.cost.features import identity_of
 from tilewright.cost.learned.model import Quantity
@@ -44,7 +44,7 @@ NETWORKS = (
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
-def collect(arguments: argparse.Namespace) -> None:
+def collect(arguments: Namespace) -> None:
     """Kernels of the networks, as far as the time goes."""
     started_s = time.monotonic()
     names = arguments.networks.split(",")
@@ -60,7 +60,7 @@ def collect(arguments: argparse.Namespace) -> None:
     )
 
 
-def evaluate(arguments: argparse.Namespace) -> None:
+def evaluate(arguments: Namespace) -> None:
     """The tables, printed as they come and written."""
     lines = [f"| {' | '.join(ROW_HEADS)} |", "|---" * len(ROW_HEADS) + "|"]
     print("\n".join(lines), flush=True)
@@ -71,7 +71,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
             arguments.output.write_text("\n".join(lines) + "\n")
 
 
-def _tables(arguments: argparse.Namespace) -> Iterator[tuple[tuple[str, Quantity], AccuracyTable]]:
+def _tables(arguments: Namespace) -> Iterator[tuple[tuple[str, Quantity], AccuracyTable]]:
     for path in sorted(arguments.folder.glob("*.jsonl")):
         target, _, threads = path.stem.rpartition("-")
         if arguments.only and target not in arguments.only.split(","):
@@ -124,15 +124,12 @@ def _held_out(
     return total
 
 
-def _path(arguments: argparse.Namespace) -> Path:
+def _path(arguments: Namespace) -> Path:
     return Path(arguments.folder / f"{arguments.target}-{arguments.threads}.jsonl")
 
 
-def main() -> None:
-    """Collect or evaluate."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def options(parser: Parser) -> None:
+    """What can be asked."""
     verbs = parser.add_subparsers(required=True)
     collects = verbs.add_parser("collect")
     collects.add_argument("--target", default="cpu")
@@ -144,13 +141,12 @@ def main() -> None:
     evaluates.add_argument("--share", type=float, default=0.1)
     evaluates.add_argument("--seeds", type=int, default=1)
     evaluates.add_argument("--only", default="", help="targets, separated by commas")
-    evaluates.add_argument("--output", type=Path)
+    evaluates.add_argument("--output")
     evaluates.set_defaults(run=evaluate)
     for each in (collects, evaluates):
         each.add_argument("--folder", type=Path, default=Path("kernels"))
-    arguments = parser.parse_args()
+
+
+def main(arguments: Namespace) -> None:
+    """Collect or evaluate."""
     arguments.run(arguments)
-
-
-if __name__ == "__main__":
-    main()

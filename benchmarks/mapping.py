@@ -1,6 +1,6 @@
 """Mappers side by side on CoSA's 58 layers: cycles, energy, gaps, seconds; and mappings counted per second.
 
-`python benchmarks/mapping.py --output out` writes out.json and out.md; with `--page docs/mapping.md` the
+`python -m benchmarks mapping --output out` writes out.json and out.md; with `--page docs/mapping.md` the
 table between the page's markers as well. One core; seconds are those that the processor worked, so that other
 work on the machine lengthens them little. Compiled parts are loaded before the clock starts.
 """
@@ -13,8 +13,9 @@ from statistics import fmean, geometric_mean, median
 from typing import Any
 
 import numpy as np
-from results import arguments_of, layers, write
 
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import cosa_options, layers, provenance, write
 from tilewright.cost.base import Objective
 from tilewright.cost.nest_table import Encoded, Evaluator
 from tilewright.hardware.presets import load_preset
@@ -60,7 +61,7 @@ def measured(machine_name: str, problems: Sequence[tuple[str, Problem]]) -> list
                 "energy_gap_at_latency": energy_gap(answer),
                 "seconds": seconds,
             }
-        rows.append(row)
+        rows.append({**provenance(), **row})
         print(
             network, problem.name, {n: round(m["seconds"], 2) for n, m in row["mappers"].items()}, flush=True
         )
@@ -143,13 +144,14 @@ def summary(rows: Sequence[dict[str, Any]], speeds: dict[str, float], machine: s
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    arguments = arguments_of(__doc__, "mapping")
+def options(parser: Parser) -> None:
+    """What can be asked."""
+    cosa_options(parser, "mapping")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure, print and write."""
     speeds = {t: evaluations_per_s(arguments.machine, t) for t in ("3_14_256_256_1", "1_14_1024_256_1")}
     rows = measured(arguments.machine, layers(arguments.only))
     text = summary(rows, speeds, arguments.machine)
     write(arguments, {"speeds": speeds, "rows": rows}, text)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Seconds and gaps of `exact` on networks' layers and every preset: `exact` beyond CoSA's layers and machine.
 
-`python benchmarks/mapping_presets.py OUT.jsonl --minutes 20` appends a row for each layer that differs from
+`python -m benchmarks mapping_presets OUT.jsonl --minutes 20` appends a row for each layer that differs from
 those before it and each machine, and goes on where it was stopped; `--page docs/mapping.md` writes the table.
 Seconds are those that the processor worked, and `--seconds` limits them for each layer: so they are the same
 where other work is on the machine. Compiled parts are loaded before the clock starts.
@@ -8,16 +8,15 @@ where other work is on the machine. Compiled parts are loaded before the clock s
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from results import append_row, rows_of, with_table
-
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of, with_table
 from tilewright.api.models import as_model
 from tilewright.compiler import plan
 from tilewright.hardware.presets import load_preset, preset_names
@@ -98,8 +97,8 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("output", type=Path)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seconds", type=float, default=10.0)
@@ -107,8 +106,11 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--objective", default="latency")
     parser.add_argument("--every", type=int, default=1, help="of the layers every so many, for a first look")
-    parser.add_argument("--page", type=Path)
-    arguments = parser.parse_args()
+    parser.add_argument("--page")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is missing, and print."""
     for module in (mapper, gpu, cosa):
         module.time = Processor  # type: ignore[attr-defined]
     done = {(row["machine"], row["objective"], row["layer"]) for row in rows_of(arguments.output)}
@@ -134,7 +136,3 @@ def main() -> None:
     print(text)
     if arguments.page:
         arguments.page.write_text(with_table(arguments.page.read_text(), text, "presets"))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Which kernels of networks of the zoo the matrix unit computes, at each accuracy, by the estimates.
 
-    python benchmarks/matrix_kernels.py
-    PYTHONPATH=BEFORE/src python benchmarks/matrix_kernels.py          # of another source tree
+    python -m benchmarks matrix_kernels
+    PYTHONPATH=BEFORE/src python -m benchmarks matrix_kernels          # of another source tree
 
 For a server of the Emerald Rapids generation, wherever this runs: models are planned, nothing is run. Prints
 a table for docs/benchmarks_amx.md: kernels on the unit of all that are products, and their share of the
@@ -10,13 +10,10 @@ multiply-accumulates.
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import get_args
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.command import Namespace, Parser
 from tilewright import zoo
 from tilewright.compiler import plan
 from tilewright.frontend.onnx import load_onnx
@@ -62,11 +59,13 @@ def cell(kernels: Iterable[Kernel]) -> str:
     return f"{len(on_unit)} of {len(kernels)}, {share:.0%}"
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--networks", default=",".join(NETWORKS))
-    arguments = parser.parse_args()
+
+
+def main(arguments: Namespace) -> None:
+    """Print the table."""
     accuracies = get_args(Accuracy)
     print(f"| network | {' | '.join(accuracies)} |")
     print("|---" * (1 + len(accuracies)) + "|")
@@ -74,7 +73,3 @@ def main() -> None:
         for name in arguments.networks.split(","):
             cells = (cell(products(name, accuracy)) for accuracy in accuracies)
             print(f"| {name} | {' | '.join(cells)} |", flush=True)
-
-
-if __name__ == "__main__":
-    main()

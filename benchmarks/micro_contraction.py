@@ -1,23 +1,21 @@
 """Rate of contraction kernels beside this core's FMA peak and ONNX Runtime, one thread, interleaved.
 
-Run: `python benchmarks/micro_contraction.py [name-filter] [rounds]`. Informal: best of the rounds.
+Run: `python -m benchmarks micro_contraction [name-filter] [rounds]`. Informal: best of the rounds.
 """
 
 from __future__ import annotations
 
 import ctypes
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.command import Namespace, Parser
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.registry import describe
@@ -156,9 +154,15 @@ def best_ns(runs: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
     return best
 
 
-def main() -> None:
-    pattern = sys.argv[1] if len(sys.argv) > 1 else ""
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 30
+def options(parser: Parser) -> None:
+    """What can be asked."""
+    parser.add_argument("pattern", nargs="?", default="", help="part of the names of cases")
+    parser.add_argument("rounds", nargs="?", type=int, default=30)
+
+
+def main(arguments: Namespace) -> None:
+    """Print the rates."""
+    pattern, rounds = arguments.pattern, arguments.rounds
     isa = host_isa()
     peak = peak_gflops(isa)
     print(f"{isa.name}: FMA peak {peak:.0f} GF/s")
@@ -173,7 +177,3 @@ def main() -> None:
             f"{case.name:<34}{rate:>8.1f}{100 * rate / peak:>8.0f}{case.flop / theirs:>10.1f}"
             f"{theirs / ours:>10.2f}  {notes}"
         )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,23 +1,21 @@
 """Rate of integer kernels beside ONNX Runtime and OpenVINO on the same layer, one thread, interleaved.
 
-Run: `python benchmarks/micro_integer.py [name-filter] [rounds]`. Informal: best of the rounds. Our column is
+Run: `python -m benchmarks micro_integer [name-filter] [rounds]`. Informal: best of the rounds. Our column is
 the kernels alone, on channels-last bytes; the peers' include what their sessions add to one layer.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.command import Namespace, Parser
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.ops.registry import describe
@@ -191,9 +189,15 @@ def best_ns(runs: Sequence[Callable[[], Any]], rounds: int) -> list[float]:
     return best
 
 
-def main() -> None:
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 60
+def options(parser: Parser) -> None:
+    """What can be asked."""
+    parser.add_argument("pattern", nargs="?", default="", help="part of the names of cases")
+    parser.add_argument("rounds", nargs="?", type=int, default=60)
+
+
+def main(arguments: Namespace) -> None:
+    """Print the rates."""
+    wanted, rounds = arguments.pattern, arguments.rounds
     isa = host_isa()
     print(f"{'case':28} {'us':>8} {'GOP/s':>7} {'parts us':>14} {'ORT':>6} {'OV':>6}  kernel")
     for case in CASES:
@@ -207,7 +211,3 @@ def main() -> None:
         each = "+".join(f"{t / 1e3:.1f}" for t in split)
         ratios = " ".join(f"{t / ours:5.2f}x" for t in peers)
         print(f"{case.name:28} {ours / 1e3:8.1f} {case.operations / ours:7.0f} {each:>14} {ratios}  {notes}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Bandwidth and rate of generic loop-nest kernels beside numpy and ONNX Runtime, one thread, interleaved.
 
-Run: `python benchmarks/micro_loopnest.py [name-filter] [rounds] [instruction set]`. Informal: best of the
+Run: `python -m benchmarks micro_loopnest [name-filter] [rounds] [instruction set]`. Informal: best of the
 rounds. `ways` as fourth argument measures instead in turns the ways to run each nest that a form may choose,
 beside the rules', and prints the five best.
 """
@@ -8,7 +8,6 @@ beside the rules', and prints the five best.
 from __future__ import annotations
 
 import ctypes
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from benchmarks.command import Namespace, Parser
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Nests, Operand, operands_of
@@ -233,9 +233,19 @@ def compare_ways(case: Case, rounds: int, isa: Any) -> None:
         print(f"    {typical[position] / typical[0]:.3f} {ways[position] or 'by rule'}")
 
 
-def main(pattern: str = "", rounds: int = 30, isa_name: str = "host", what: str = "peers") -> None:
-    isa = host_isa() if isa_name == "host" else isa_by_name(isa_name)
-    if what == "ways":
+def options(parser: Parser) -> None:
+    """What can be asked."""
+    parser.add_argument("pattern", nargs="?", default="", help="part of the names of cases")
+    parser.add_argument("rounds", nargs="?", type=int, default=30)
+    parser.add_argument("isa", nargs="?", default="host")
+    parser.add_argument("what", nargs="?", default="peers", choices=("peers", "ways"))
+
+
+def main(arguments: Namespace) -> None:
+    """Print the rates."""
+    pattern, rounds = arguments.pattern, arguments.rounds
+    isa = host_isa() if arguments.isa == "host" else isa_by_name(arguments.isa)
+    if arguments.what == "ways":
         for case in cases():
             if pattern in case.name:
                 compare_ways(case, rounds, isa)
@@ -273,12 +283,3 @@ def main(pattern: str = "", rounds: int = 30, isa_name: str = "host", what: str 
             f"{case.name:30} {ours * 1e6:9.1f} {moved / ours / 1e9:6.1f} {case.flop / ours / 1e9:6.1f} "
             f"{numpy_us:9.1f} {ort_us:9.1f} {ort_us / 1e6 / ours:8.2f}  {info}"
         )
-
-
-if __name__ == "__main__":
-    main(
-        sys.argv[1] if len(sys.argv) > 1 else "",
-        int(sys.argv[2]) if len(sys.argv) > 2 else 30,
-        sys.argv[3] if len(sys.argv) > 3 else "host",
-        sys.argv[4] if len(sys.argv) > 4 else "peers",
-    )

@@ -1,6 +1,6 @@
 """Winograd beside the direct kernel on the same nests, and whole networks with Winograd chosen per layer.
 
-Run: `python benchmarks/micro_winograd.py layers [name-filter] [rounds]`, or with names of zoo networks
+Run: `python -m benchmarks micro_winograd layers [name-filter] [rounds]`, or with names of zoo networks
 `errors [name,name] [inputs]` or `times [name,name] [rounds]`.
 
 Layers: one thread, interleaved; "hot" repeats one set of weights, "cold" rotates over copies of the packed
@@ -12,7 +12,6 @@ rounds.
 from __future__ import annotations
 
 import ctypes
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import tilewright
+from benchmarks.command import Namespace, Parser
 from tilewright import zoo
 from tilewright.compiled import CompiledModel
 from tilewright.ir.dtype import DType
@@ -362,16 +362,19 @@ def first_output(model: Any, feed: Mapping[str, Array]) -> Array:
     return result
 
 
-def main(mode: str = "layers", names: str = "", count: str = "") -> None:
-    """See the module's text."""
-    given = names.split(",") if names else ["resnet18", "resnet50"]
-    if mode == "layers":
-        layers(names, int(count or 40))
-    elif mode == "errors":
-        network_errors(given, int(count or 3))
+def options(parser: Parser) -> None:
+    """What can be asked."""
+    parser.add_argument("mode", nargs="?", default="layers", choices=("layers", "errors", "times"))
+    parser.add_argument("names", nargs="?", default="", help="part of layers' names, or networks by commas")
+    parser.add_argument("rounds", nargs="?", type=int)
+
+
+def main(arguments: Namespace) -> None:
+    """Print what the mode measures."""
+    networks = arguments.names.split(",") if arguments.names else ["resnet18", "resnet50"]
+    if arguments.mode == "layers":
+        layers(arguments.names, arguments.rounds or 40)
+    elif arguments.mode == "errors":
+        network_errors(networks, arguments.rounds or 3)
     else:
-        network_times(given, int(count or 40))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+        network_times(networks, arguments.rounds or 40)

@@ -1,6 +1,6 @@
 """Simulated time against what a machine has: bandwidth, cores, and the capacity of each level.
 
-`python benchmarks/monotone.py --output monotone` plans three networks for variants of a machine, with the
+`python -m benchmarks monotone --output monotone` plans three networks for variants of a machine, with the
 best recipe, and writes `monotone.json` and a picture for each axis; `--networks resnet50 --axes local
 --recipe graphturbo` measures less. A machine that has more of something can run every plan of one that has
 less, so that more should never cost time: what does by more than `TOLERANCE` is listed.
@@ -8,17 +8,16 @@ less, so that more should never cost time: what does by more than `TOLERANCE` is
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pictures import write_line_chart
-from results import with_table
-
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.pictures import write_line_chart
+from benchmarks.results import provenance, with_table
 from tilewright.api import load
 from tilewright.compiler import plan_optimised
 from tilewright.hardware.machine import Machine
@@ -128,17 +127,19 @@ def pictures(rows: Sequence[Mapping[str, Any]], output: Path) -> None:
         write_line_chart(path, AXES[axis][0], "simulated time of the best plan, ms", lines)
 
 
-def main() -> None:
-    """Measure, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--machine", default="stcp920")
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--axes", default=",".join(AXES))
     parser.add_argument("--values", help="of one axis, instead of its usual ones")
     parser.add_argument("--recipe", default="best", help=f"best, or one of {', '.join(NAMED)}")
-    parser.add_argument("--output", type=Path, default=Path("monotone"))
-    parser.add_argument("--page", type=Path)
-    arguments = parser.parse_args()
+    parser.add_argument("--output", default=Path("monotone"))
+    parser.add_argument("--page")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure, print, and write what was asked for."""
     machine = load_preset(arguments.machine)
     rows: list[dict[str, Any]] = []
     for network in arguments.networks.split(","):
@@ -146,7 +147,7 @@ def main() -> None:
             values = map(float, arguments.values.split(",")) if arguments.values else AXES[axis][2]
             for value in values:
                 found = measure(with_more(machine, axis, value), network, arguments.recipe)
-                rows.append({"network": network, "axis": axis, "value": value, **found})
+                rows.append({**provenance(), "network": network, "axis": axis, "value": value, **found})
                 print(json.dumps(rows[-1]), flush=True)
                 arguments.output.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     text = table(rows)
@@ -156,7 +157,3 @@ def main() -> None:
     pictures(rows, arguments.output)
     if arguments.page:
         arguments.page.write_text(with_table(arguments.page.read_text(), text, "monotone"))
-
-
-if __name__ == "__main__":
-    main()

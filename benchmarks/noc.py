@@ -1,6 +1,6 @@
 """Mappers on the network, CoSA's figure 10: speed-up over random mappings, cycle by cycle, on its 58 layers.
 
-`python benchmarks/noc.py --output out` writes out.json and out.md; with `--page docs/mapping.md` the table
+`python -m benchmarks noc --output out` writes out.json and out.md; with `--page docs/mapping.md` the table
 between the page's markers as well. Besides the network as it is assumed, others, to see what that decides.
 """
 
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from statistics import fmean, geometric_mean
 from typing import Any
 
-from results import arguments_of, layers, write
-
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import cosa_options, layers, provenance, write
 from tilewright.cost.noc import NocOptions, simulate
 from tilewright.hardware.presets import load_preset
 from tilewright.loops.mapping import Mapping
@@ -61,7 +61,7 @@ def measured(machine_name: str, problems: Sequence[tuple[str, Problem]]) -> list
                 for name, mapping in mappings.items()
             }
         row["seconds"] = (time.perf_counter() - started) / len(OPTIONS) / len(MAPPERS)
-        rows.append(row)
+        rows.append({**provenance(), **row})
         print(network, problem.name, row["options"]["as assumed"], f"{row['seconds']:.2f} s", flush=True)
     return rows
 
@@ -92,11 +92,12 @@ def summary(rows: Sequence[dict[str, Any]], machine: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    arguments = arguments_of(__doc__, "noc")
+def options(parser: Parser) -> None:
+    """What can be asked."""
+    cosa_options(parser, "noc")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure, print and write."""
     rows = measured(arguments.machine, layers(arguments.only))
     write(arguments, rows, summary(rows, arguments.machine), "network")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,13 +1,12 @@
 """The search over plans of one program: what it reaches after so many trials, beside portfolio and bound.
 
-`python benchmarks/one_program.py --cells squeezenet1_1:1:stcp920,mobilenet_v2:1:ipu-mk2 --trials 300` prints
+`python -m benchmarks one_program --cells squeezenet1_1:1:stcp920,mobilenet_v2:1:ipu-mk2 --trials 300` prints
 a line of a table for each network, batch and machine. Equal arguments give equal lines, but for processor
 seconds.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import tempfile
 import time
@@ -16,18 +15,21 @@ from pathlib import Path
 import onnx
 
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
 from tilewright import zoo
 
 CELLS = "squeezenet1_1:1:stcp920,squeezenet1_1:16:stcp920,mobilenet_v2:1:stcp920,squeezenet1_1:1:ipu-mk2"
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--cells", default=CELLS)
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--recipe", choices=("search", "joint"), default="search")
-    arguments = parser.parse_args()
+
+
+def main(arguments: Namespace) -> None:
+    """Print the table."""
     print(
         "| network, batch, machine | portfolio, us | 100 trials | all | x | bound | gap left | processor, s |"
     )
@@ -61,7 +63,3 @@ def line(name: str, batch: int, machine: str, trials: int, recipe: str) -> str:
         f"| {result.time_s / (1 + result.gap) * 1e6:.1f} | {100 * result.gap:.0f} % "
         f"| {time.process_time() - begun:.0f} |"
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,8 @@
 """Models with open shapes: right at every shape, how long first runs take, and whether later ones are as fast
 as those of the model compiled for that shape alone.
 
-    python benchmarks/open_shapes.py --limit 900
-    python benchmarks/open_shapes.py --models encoder,detector --threads 1
+    python -m benchmarks open_shapes --limit 900
+    python -m benchmarks open_shapes --models encoder,detector --threads 1
 
 Each model runs at five shapes. Its outputs are compared with onnxruntime's; then runs of the open model, of
 the model compiled for the shape, and of onnxruntime take turns. A model in which data decide a shape is
@@ -14,9 +14,7 @@ it goes there, between its markers.
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from results import append_row, rows_of, with_table
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.support.exported_open_models import EXPORTED_MODELS, is_installed
 from tests.support.open_models import OPEN_MODELS, OpenModel
 
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of, with_table
 from tilewright.accuracy import relative_error
 from tilewright.errors import UnsupportedOp
 from tilewright.text.formatting import format_ms, format_shape
@@ -44,25 +41,25 @@ NUM_SHAPES = 5
 """That each model runs at: with fewer lines, a model was not measured to its end, and is again."""
 
 
-def main() -> None:
-    """Measure what is not in the output yet, and print the table of what is."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--models", default="", help="names in order, separated by commas; default: all")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each shape, for runs in turns")
     parser.add_argument(
         "--limit", type=float, default=float("inf"), help="begin nothing after so many seconds"
     )
-    parser.add_argument("--output", type=Path, default=Path("open_shapes.jsonl"))
-    parser.add_argument("--page", type=Path)
-    arguments = parser.parse_args()
+    parser.add_argument("--output", default=Path("open_shapes.jsonl"))
+    parser.add_argument("--page")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is not in the output yet, and print the table of what is."""
     models = {m.name: m for m in (*(EXPORTED_MODELS if is_installed() else ()), *OPEN_MODELS)}
     chosen = arguments.models.split(",") if arguments.models else list(models)
     unknown = [name for name in chosen if name not in models]
     if unknown:
-        parser.error(f"no model {unknown[0]!r}: there are {', '.join(models)}")
+        raise SystemExit(f"no model {unknown[0]!r}: there are {', '.join(models)}")
     done = rows_of(arguments.output)
     counts = Counter((row["model"], row["threads"]) for row in done)
     known = {key for key, count in counts.items() if count >= NUM_SHAPES}
@@ -191,7 +188,3 @@ def _range(seconds: Sequence[float]) -> str:
 
 def _shapes(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}:{format_shape(shape)}" for name, shape in row["shapes"].items())
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Seconds of partitioning against the number of operators, for AGO's rules beside the layerwise one.
 
-`python benchmarks/partitioning.py` measures the shapes of `compile_scaling.py` and two more: `encoder`,
+`python -m benchmarks partitioning` measures the shapes of `compile_scaling.py` and two more: `encoder`,
 layers of a transformer that all read one mask, and `hourglass`, images that become smaller and larger again
 with an edge from each size to its like. `--sizes 300,2000 --shapes mixed` measures less, `--output` writes
 the samples. Seconds are of processor time, the whole of `solve`; the exponent is between the two largest
@@ -9,19 +9,19 @@ sizes, 1 is linear.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from compile_scaling import SHAPES, Maker
 
+from benchmarks.command import Namespace, Parser
+from benchmarks.compile_scaling import SHAPES, Maker
+from benchmarks.results import provenance
 from tilewright.api import load
 from tilewright.families import PARTITIONERS
 from tilewright.partition import Partition, PartitionProblem, check_partition
@@ -80,6 +80,7 @@ def measure(shape: str, num_nodes: int) -> list[dict[str, Any]]:
         assert check_partition(problem, partition) == ()
         rows.append(
             {
+                **provenance(),
                 "shape": shape,
                 "num_nodes": len(graph.nodes),
                 "partitioner": name,
@@ -90,13 +91,15 @@ def measure(shape: str, num_nodes: int) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--shapes", default=",".join(ALL_SHAPES))
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
-    parser.add_argument("--output", type=Path, help="JSON file of the samples")
-    arguments = parser.parse_args()
+    parser.add_argument("--output", help="JSON file of the samples")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure and print."""
     measure("mixed", 100)  # imports, what is remembered of operators
     rows: list[dict[str, Any]] = []
     sizes = [int(size) for size in arguments.sizes.split(",")]
@@ -118,7 +121,3 @@ def main() -> None:
             print(f"| {shape} | `{name}` | {cells} | {power} | {own[-1]['num_subgraphs']:,} |", flush=True)
     if arguments.output:
         arguments.output.write_text(json.dumps(rows, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()

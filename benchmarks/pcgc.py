@@ -1,7 +1,7 @@
 """Networks of the zoo by the default partition, by PCGC's rules alone and cut again: run time, in turns.
 
-    python benchmarks/pcgc.py prepare FOLDER
-    python benchmarks/pcgc.py race FOLDER OUTPUT.jsonl --minutes 8
+    python -m benchmarks pcgc prepare FOLDER
+    python -m benchmarks pcgc race FOLDER OUTPUT.jsonl --minutes 8
 
 `prepare` compiles, which needs no idle machine: each network by each plan into FOLDER, plans that are the
 same program once. `race` compiles what is missing, runs all in rounds of short blocks, adds a line for each
@@ -13,7 +13,6 @@ a table.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import sys
@@ -23,9 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from results import append_row, rows_of
-
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of
 from tilewright import zoo
 from tilewright.benchmark import Ratio, Timing
 from tilewright.benchmark.machine_state import BUSY_SHARE, busy_share
@@ -39,8 +38,8 @@ LARGE = ("bert_large", "vgg16", "yolov4", "yolov5x", "yolox_x")
 MOST_SHARE = 1.03
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("what", choices=("prepare", "race", "table"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("output", type=Path, nargs="?")
@@ -49,7 +48,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each network")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
-    arguments = parser.parse_args()
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is missing, and print."""
     networks = arguments.networks.split(",")
     if arguments.what == "prepare":
         until_s = time.monotonic() + 60 * arguments.minutes
@@ -58,7 +60,7 @@ def main() -> None:
                 prepare(network, arguments.folder, arguments.threads)
         return
     if arguments.output is None:
-        parser.error("give the file of the times")
+        raise SystemExit("give the file of the times")
     if arguments.what == "race":
         race(networks, arguments)
     print(table(lines_of(arguments)))
@@ -87,7 +89,7 @@ def prepare(network: str, folder: Path, num_threads: int) -> None:
     print(network, programs, {k: round(v, 1) for k, v in decided_s.items()}, flush=True)
 
 
-def race(networks: list[str], arguments: argparse.Namespace) -> None:
+def race(networks: list[str], arguments: Namespace) -> None:
     """Run what was prepared, as far as the time goes."""
     until_s = time.monotonic() + 60 * arguments.minutes
     known = {line["network"] for line in lines_of(arguments)}
@@ -103,7 +105,7 @@ def race(networks: list[str], arguments: argparse.Namespace) -> None:
         print(row_of(line), flush=True)
 
 
-def raced(network: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def raced(network: str, arguments: Namespace) -> dict[str, Any]:
     """The ratios of one network."""
     said = json.loads((arguments.folder / f"{network}.json").read_text())
     programs: dict[str, str] = said["programs"]
@@ -154,7 +156,7 @@ def cpu_turns(runs: Mapping[str, Any], seconds: float) -> dict[str, Timing]:
     return {name: Timing(tuple(values), tuple(values)) for name, values in times.items()}
 
 
-def lines_of(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+def lines_of(arguments: Namespace) -> list[dict[str, Any]]:
     """What was measured so far with this number of threads, by this clock."""
     asked = (arguments.threads, arguments.clock)
     return [line for line in rows_of(arguments.output) if (line["threads"], line["clock"]) == asked]
@@ -179,7 +181,3 @@ def _cells(line: dict[str, Any]) -> Iterator[str]:
     for middle, low, high in line["ratios"].values():
         yield "same program" if middle == low == high == 1.0 else f"{middle:.3f} ({low:.3f}, {high:.3f})"
     yield ", ".join(f"{name} {ms:.2f}" for name, ms in line["ms"].items())
-
-
-if __name__ == "__main__":
-    main()

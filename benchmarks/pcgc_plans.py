@@ -1,6 +1,6 @@
 """Networks of the zoo planned by PCGC on described machines: what plans cost, and what deciding takes.
 
-    python benchmarks/pcgc_plans.py OUTPUT.jsonl --minutes 8
+    python -m benchmarks pcgc_plans OUTPUT.jsonl --minutes 8
 
 Adds a line for each network and machine: the estimated ns of PCGC's plan, of static fusion alone and of each
 default partition; processor seconds that deciding took from nothing; what was priced. Those that OUTPUT has
@@ -10,16 +10,15 @@ that a machine has no rates for are left out. Prints a table; a ratio above 1 is
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pcgc import LARGE
-from results import append_row, rows_of
-
+from benchmarks.command import Namespace, Parser
+from benchmarks.pcgc import LARGE
+from benchmarks.results import append_row, rows_of
 from tilewright import zoo
 from tilewright.compiler import optimise
 from tilewright.errors import MachineError
@@ -33,13 +32,16 @@ from tilewright.targets import find_target
 OTHERS = {"rules": "pcgc{recut=none}", "layerwise": "layerwise", "graphturbo": "graphturbo"}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("output", type=Path)
     parser.add_argument("--targets", default="a310,jetson-nano,zcu102{dtype=int8}")
     parser.add_argument("--networks", default=",".join(zoo.names()))
     parser.add_argument("--minutes", type=float, default=8.0)
-    arguments = parser.parse_args()
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is missing, and print."""
     until_s = time.monotonic() + 60 * arguments.minutes
     known = {(row["network"], row["target"]) for row in rows_of(arguments.output)}
     for network in sorted(arguments.networks.split(","), key=lambda name: (name in LARGE, name)):
@@ -83,7 +85,3 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
         cells = [row["network"], row["target"], f"{row['decided_cpu_s']:.1f}", shown, *ratios]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    main()

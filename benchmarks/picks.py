@@ -1,6 +1,6 @@
 """How often the processor's cost model picks the way of a product that is the fastest when measured.
 
-    python benchmarks/picks.py --seconds 30 --limit 10m --page docs/tuning.md
+    python -m benchmarks picks --seconds 30 --limit 10m --page docs/tuning.md
 
 Searches other ways to compute the products of a network (`flat`), from nothing, in a cache of its own. A pick
 is right where no alternative that was measured is faster by more than 5 %; subgraphs count by the time that
@@ -11,16 +11,15 @@ command goes on where it was stopped.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from results import append_row, rows_of, with_table
-
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of, with_table
 from tilewright import zoo
 from tilewright.planning import Budget
 
@@ -67,16 +66,18 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    """Measure what is missing, print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--networks", nargs="+", default=NETWORKS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=30, help="of each search")
     parser.add_argument("--limit", type=Budget.parse, help="as in 10m: begin no network after so long")
-    parser.add_argument("--output", type=Path, default=Path("picks.jsonl"))
-    parser.add_argument("--page", type=Path, help="a page that gets the table between its markers")
-    arguments = parser.parse_args()
+    parser.add_argument("--output", default=Path("picks.jsonl"))
+    parser.add_argument("--page")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is missing, print the table."""
     ends_s = time.monotonic() + (arguments.limit.deadline_s if arguments.limit else float("inf"))
     done = {(row["network"], row["threads"]) for row in rows_of(arguments.output)}
     for name in arguments.networks:
@@ -87,7 +88,3 @@ def main() -> None:
     if arguments.page:
         page = arguments.page.read_text()
         arguments.page.write_text(with_table(page, text, "picks"))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """What each option beyond GraphTurbo's paper gains over the portfolio without it.
 
-`python benchmarks/plan_options.py --output plan_options` plans six networks for three machines, with all
+`python -m benchmarks plan_options --output plan_options` plans six networks for three machines, with all
 options and without each, and for each objective; `--networks squeezenet1_1 --machines a310` plans less. An
 option that the best plan does not use gains nothing, so that the portfolio is planned again without those
 alone that it does use.
@@ -8,15 +8,14 @@ alone that it does use.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from results import with_table
-
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import provenance, with_table
 from tilewright.api import load
 from tilewright.compiler import plan_optimised
 from tilewright.cost.base import Objective
@@ -61,7 +60,7 @@ class _Target(NpuTarget):
     left_out = ""
 
     def backend(self, graph: Graph, options: Options) -> NpuBackend:
-        made = _Backend(self, self.machine, self.types, self.policy, graph, options, self.mapper)
+        made = _Backend(self, self.machine, self.types, self.policy, self.tiler, self.mapper, graph, options)
         made.left_out = self.left_out
         return made
 
@@ -130,29 +129,27 @@ def _cost(row: Mapping[str, Any], objective: str) -> float:
     return float(row["energy_j"] * (row["time_s"] if objective == "edp" else 1.0))
 
 
-def main() -> None:
-    """Measure, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--machines", default=",".join(MACHINES))
     parser.add_argument("--objectives", default=",".join(OBJECTIVES))
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=Path("plan_options"))
-    parser.add_argument("--page", type=Path)
-    arguments = parser.parse_args()
+    parser.add_argument("--output", default=Path("plan_options"))
+    parser.add_argument("--page")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure, print, and write what was asked for."""
     objectives = cast(Sequence[Objective], list(filter(None, arguments.objectives.split(","))))
     rows: list[dict[str, Any]] = []
     for network in arguments.networks.split(","):
         for machine in arguments.machines.split(","):
             for row in cell(network, machine, arguments.batch, objectives):
-                rows.append(row)
+                rows.append({**provenance(), **row})
                 print(json.dumps(row), flush=True)
                 arguments.output.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     text = table(rows)
     print(text)
     if arguments.page:
         arguments.page.write_text(with_table(arguments.page.read_text(), text, "options"))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """How close the products of networks come to what this core can do, shape by shape, in context.
 
-    python benchmarks/products.py --networks bert_base,resnet50 --threads 1 --seconds 20
+    python -m benchmarks products --networks bert_base,resnet50 --threads 1 --seconds 20
 
 Every kernel is timed inside whole runs, with weights and activations as the run leaves them, and stands with
 the least of its times: on a machine that others use only that is the kernel's. Between groups of runs the
@@ -10,16 +10,15 @@ peak of fused multiply-adds is measured in the same process. Appends a JSON line
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from results import append_row, rows_of
-from zoo import built, commit
-
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of
+from benchmarks.zoo import built
 from tilewright import zoo
 from tilewright.benchmark.limits import MachineLimits
 from tilewright.benchmark.work import BenchmarkWork, total_constant_bytes
@@ -46,7 +45,6 @@ def measure(
     model = built(name)
     feed = zoo.example_inputs(model, 0)
     if is_quantized:
-        sys.path.insert(0, str(Path(__file__).parent.parent))
         from tests.support.quantize import quantize
 
         model = quantize(model, feed)
@@ -92,7 +90,7 @@ def measure(
         row["product_mflop"] += sum(works[x].product_flop for x in launches) / 1e6
     return {
         "network": name, "threads": threads, "accuracy": accuracy, "isa": isa, "is_quantized": is_quantized,
-        "commit": commit(), "num_runs": num_runs,
+        "num_runs": num_runs,
         "peak_gflop_per_s": peak / 1e9, "least_us": sum(least) / 1e3,
         "rows": [
             {"template": t, "shape": shape, "notes": notes, **row} for (t, shape, notes), row in rows.items()
@@ -142,17 +140,20 @@ def table(result: dict[str, Any], least_share: float = 0.005) -> str:
     return "\n".join([*lines, "", f"All steps: {100 * limit / result['least_us']:.0f} % of the limits.", ""])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--networks", default=",".join(NETWORKS), help="by commas, as in bert_base@384")
     parser.add_argument("--threads", default="1", help="numbers of threads, by commas")
     parser.add_argument("--accuracy", default="default")
     parser.add_argument("--isa", help="instruction set to keep to; default: all that this machine has")
     parser.add_argument("--quantized", action="store_true", help="the networks quantised to bytes")
     parser.add_argument("--seconds", type=float, default=20.0, help="of runs, for each network")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/products.jsonl"))
-    parser.add_argument("--page", type=Path, help="a file for the tables")
-    arguments = parser.parse_args()
+    parser.add_argument("--output", default=Path("benchmarks/results/products.jsonl"))
+    parser.add_argument("--page")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is missing, and print."""
     results = rows_of(arguments.output)
     done = {(r["network"], r["threads"], r["accuracy"], r["isa"], r["is_quantized"]) for r in results}
     for name in arguments.networks.split(","):
@@ -169,7 +170,3 @@ def main() -> None:
     if arguments.page is not None:
         arguments.page.write_text(tables)
     print(tables)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Networks quantised dynamically by onnxruntime, beside it: `python benchmarks/quantised_dynamically.py`.
+"""Networks quantised dynamically by onnxruntime, beside it: `python -m benchmarks quantised_dynamically`.
 
 Two bidirectional layers of LSTM (`DynamicQuantizeLSTM`), and four layers of an encoder with fused attention
 (`QAttention`). Both engines run in turns with one thread; a figure is the median of the rounds with the first
@@ -7,7 +7,6 @@ and the third quartile, in microseconds of processor time. The largest differenc
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ from onnx import helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
 
 Array = np.ndarray[Any, Any]
 # Steps, batch, width of the input, units, and whether each channel has a scale.
@@ -134,11 +134,14 @@ def compare(label: str, model: onnx.ModelProto, rounds: int) -> None:
     print(f"{label:42} {texts[0]:>24} {texts[1]:>24} {ratio:6.2f} {error:9.1e} {host:5d}")
 
 
-def main() -> None:
-    """Both kinds of networks."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--rounds", type=int, default=41)
-    rounds = parser.parse_args().rounds
+
+
+def main(arguments: Namespace) -> None:
+    """Both kinds of networks."""
+    rounds = arguments.rounds
     print(
         f"{'network':42} {'onnxruntime, us':>24} {'tilewright, us':>24} {'ratio':>6} {'error':>9} {'host':>5}"
     )
@@ -147,7 +150,3 @@ def main() -> None:
         compare(label, recurrent(steps, batch, width, size, per_channel=per_channel), rounds)
     for length, channels in ENCODERS:
         compare(f"encoder {length}x{channels}", encoder(length, channels), rounds)
-
-
-if __name__ == "__main__":
-    main()

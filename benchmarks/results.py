@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import os
+import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import Namespace, Parser
+from tilewright.api.host import Host
 from tilewright.loops.problem import Problem, written
 from tilewright.reproduce.cosa.paper import NETWORKS
 
@@ -33,23 +36,43 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
+def commit(tree: Path = Path(__file__).parent.parent) -> str:
+    """The commit of a source tree, with a plus sign if files were changed since."""
+    git = ["git", "-C", str(tree)]
+    found = subprocess.run(
+        [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    changed = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, check=False)
+    return found.stdout.strip() + ("+" if changed.stdout else "")
+
+
+def provenance() -> dict[str, Any]:
+    """What every row begins with: the commit, the machine, and how busy that is (its load average)."""
+    here = Host.here()
+    return {
+        "measured": {
+            "commit": commit(),
+            "machine": f"{here.cpu}, {here.cores} cores",
+            "load_average": round(os.getloadavg()[0], 2),
+        }
+    }
+
+
 def append_row(path: Path, row: Mapping[str, Any]) -> None:
-    """One more line, in the place of one that was cut off."""
+    """One more row in a file, in the place of one that was cut off."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as file:
         file.seek(0)
         file.truncate(file.read().rfind(b"\n") + 1)
-        file.write(json.dumps(row).encode() + b"\n")
+        file.write(json.dumps({**provenance(), **row}).encode() + b"\n")
 
 
-def arguments_of(description: str | None, output: str) -> argparse.Namespace:
-    """The arguments of a script that measures CoSA's layers on a machine."""
-    parser = argparse.ArgumentParser(description=description)
+def cosa_options(parser: Parser, output: str) -> None:
+    """What can be asked of a benchmark of CoSA's layers on a machine."""
     parser.add_argument("--machine", default="simba-cosa-repo")
-    parser.add_argument("--output", type=Path, default=Path(output))
-    parser.add_argument("--page", type=Path)
+    parser.add_argument("--output", default=Path(output))
+    parser.add_argument("--page")
     parser.add_argument("--only", default="", help="networks, separated by commas")
-    return parser.parse_args()
 
 
 def layers(only: str) -> list[tuple[str, Problem]]:
@@ -58,7 +81,7 @@ def layers(only: str) -> list[tuple[str, Problem]]:
     return [(name, written(text)) for name, texts in NETWORKS.items() if name in chosen for text in texts]
 
 
-def write(arguments: argparse.Namespace, document: Any, text: str, name: str = "table") -> None:
+def write(arguments: Namespace, document: Any, text: str, name: str = "table") -> None:
     """The samples as JSON, the tables as Markdown, printed and in the page if one was given."""
     arguments.output.with_suffix(".json").write_text(json.dumps(document, indent=1))
     arguments.output.with_suffix(".md").write_text(text)

@@ -1,6 +1,6 @@
 """200 machines x ResNet-50, in two processes and on two workers of Ray, of which one is killed: all equal.
 
-`python benchmarks/sweep.py --output out --minutes 10` goes on where it was stopped: answers are in
+`python -m benchmarks sweep --output out --minutes 10` goes on where it was stopped: answers are in
 `out/processes.jsonl` and `out/ray.jsonl`, the front in `out/sweep.html`, who was killed in `out/killed.txt`,
 figures in `out/sweep.json`: how many variants differ, and how many answers are missing or there twice. Ray is
 `pip install 'tilewright[cluster]'`; without it, `--without-ray` makes the page alone.
@@ -8,7 +8,6 @@ figures in `out/sweep.json`: how many variants differ, and how many answers are 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
 from tilewright.mapping.sweep import ray_workers
 from tilewright.mapping.sweep.results import MapSweep
 
@@ -56,7 +56,7 @@ class Watch:
             raise OutOfTime
 
 
-def swept(work: Any, arguments: argparse.Namespace, end_s: float, workers: str) -> MapSweep:
+def swept(work: Any, arguments: Namespace, end_s: float, workers: str) -> MapSweep:
     crews: list[Any] = []
     if workers == "ray":
         import ray
@@ -92,7 +92,7 @@ def swept(work: Any, arguments: argparse.Namespace, end_s: float, workers: str) 
     return result
 
 
-def killed_file(arguments: argparse.Namespace) -> Path:
+def killed_file(arguments: Namespace) -> Path:
     folder: Path = arguments.output
     return folder / "killed.txt"
 
@@ -115,16 +115,19 @@ def document(result: MapSweep) -> list[Any]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("sweep-results"))
+def options(parser: Parser) -> None:
+    """What can be asked."""
+    parser.add_argument("--output", default=Path("sweep-results"))
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--mapper", default="cosa")
     parser.add_argument("--budget", default=None, help="for each layer, 10s if left out")
     parser.add_argument("--axes", type=int, default=len(AXES), help="how many axes; 2 are 25 machines")
     parser.add_argument("--layer", default="", help="a layer instead of ResNet-50")
     parser.add_argument("--without-ray", action="store_true")
-    arguments = parser.parse_args()
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is missing, and print."""
     arguments.output.mkdir(parents=True, exist_ok=True)
     end_s = time.monotonic() + 60 * arguments.minutes
     work = arguments.layer or tw.load(tw.zoo.build("resnet50"))
@@ -146,7 +149,3 @@ def main() -> None:
     print(json.dumps(figures))
     if figures.get("different") or figures.get("lost_or_twice"):
         raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Modules of torchvision and transformers by `torch.compile(backend="tilewright")`, beside other paths.
 
-Run: `python benchmarks/torch_compile.py [--threads 2] [--seconds 5] [--only resnet50,bert] [--page PAGE.md]`,
+Run: `python -m benchmarks torch_compile [--threads 2] [--seconds 5] [--only resnet50,bert] [--page PAGE.md]`,
 on a machine that others use with `--threads 1 --clock cpu`, which counts the process's own CPU time.
 Needs torch, torchvision and transformers; weights are random. Paths run in turns in one process, with equal
 threads and a pause before each burst; a line is appended for each network, and a later run goes on behind
@@ -11,10 +11,8 @@ loaded by `tw.load`, compiled and called with the same tensors, `eager` torch it
 
 from __future__ import annotations
 
-import argparse
 import logging
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -23,12 +21,11 @@ from typing import Any
 
 import torch
 import torch._inductor.config
-from results import append_row, rows_of, with_table
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.support.torch_modules import NETWORKS, torch_case
 
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of, with_table
 from tilewright import dynamo
 from tilewright.accuracy import relative_error
 from tilewright.benchmark.statistics import Ratio, Timing
@@ -154,17 +151,20 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=5.0, help="of measuring, for each network")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--paths", default="compile,constant,onnx", help="compile, onnx and others")
     parser.add_argument("--limit", type=float, default=3600.0, help="seconds after which none is begun")
     parser.add_argument("--only", default="", help="networks, separated by commas")
-    parser.add_argument("--output", type=Path, default=Path("torch_compile.jsonl"))
-    parser.add_argument("--page", type=Path, help="write the table between its markers torch-compile")
-    asked = parser.parse_args()
+    parser.add_argument("--output", default=Path("torch_compile.jsonl"))
+    parser.add_argument("--page")
+
+
+def main(asked: Namespace) -> None:
+    """Measure what is missing, and print."""
     logging.basicConfig(level=logging.WARNING)
     torch.set_num_threads(asked.threads)
     names = asked.only.split(",") if asked.only else list(NETWORKS)
@@ -181,7 +181,3 @@ def main() -> None:
     print(text)
     if asked.page:
         asked.page.write_text(with_table(asked.page.read_text(), text, "torch-compile"))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Ensembles of decision trees beside onnxruntime: `python benchmarks/trees.py`.
+"""Ensembles of decision trees beside onnxruntime: `python -m benchmarks trees`.
 
 100 trees of depths 6 to 12 on 1, 200 and 10,000 rows, with one thread and with two where the machine has
 them. Both engines run in turns; a figure is the median of the rounds with the first and the third quartile,
@@ -7,7 +7,6 @@ in microseconds of processor time (of all threads) and of wall time. The results
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +18,7 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
 
 Array = np.ndarray[Any, Any]
 NUM_FEATURES = 20
@@ -98,7 +98,7 @@ def shown(values: Array) -> str:
     return f"{middle:,.1f} ({low:,.1f} to {high:,.1f})"
 
 
-def compared(depth: int, rows: int, threads: int, asked: argparse.Namespace) -> Sequence[str]:
+def compared(depth: int, rows: int, threads: int, asked: Namespace) -> Sequence[str]:
     model = ensemble_model(asked.trees, depth)
     x = np.random.default_rng(rows).standard_normal((rows, NUM_FEATURES)).astype(np.float32)
     feed = {"x": x}
@@ -124,14 +124,17 @@ def compared(depth: int, rows: int, threads: int, asked: argparse.Namespace) -> 
     ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--trees", type=int, default=100)
     parser.add_argument("--depths", type=int, nargs="+", default=[6, 8, 10, 12])
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 200, 10_000])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--seconds", type=float, default=0.05, help="of each engine in a round")
-    asked = parser.parse_args()
+
+
+def main(asked: Namespace) -> None:
+    """Measure what is missing, and print."""
     head = [
         "depth",
         "rows",
@@ -151,7 +154,3 @@ def main() -> None:
             for rows in asked.rows:
                 cells = compared(depth, rows, threads, asked)
                 print("|" + "|".join(f" {cell} " for cell in cells) + "|", flush=True)
-
-
-if __name__ == "__main__":
-    main()

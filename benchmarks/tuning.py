@@ -1,6 +1,6 @@
 """What tuning brings at equal budget: the forms of subgraphs beside products one by one and the untuned plan.
 
-`python benchmarks/tuning.py --seconds 60 --threads 2 1 --limit 90m` tunes each network by each search, from
+`python -m benchmarks tuning --seconds 60 --threads 2 1 --limit 90m` tunes each network by each search, from
 nothing, and then runs all plans in turns in one process. Every network is a line that is appended to
 `--output` (tuning.jsonl) as soon as it is measured: the same command goes on where it was stopped, and no
 network is begun that would not end within `--limit`. In the end, or at once with `--summary`, it prints a
@@ -14,15 +14,14 @@ Intervals are of 95 %, from rounds; those of means take networks as independent.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from results import append_row, rows_of, with_table
-
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of, with_table
 from tilewright.benchmark import Ratio
 from tilewright.planning import Budget
 from tilewright.reproduce.ago.latency import Job, Raced, Variant, raced, seconds
@@ -55,7 +54,7 @@ _Z = 1.96
 Row = dict[str, Any]
 
 
-def measured(name: str, threads: int, arguments: argparse.Namespace) -> Row:
+def measured(name: str, threads: int, arguments: Namespace) -> Row:
     """Tune a network by each search and run all plans in turns."""
     job = Job(
         name.partition(":")[0], NETWORKS[name], threads, seconds(arguments.seconds), arguments.race_seconds
@@ -74,7 +73,7 @@ def measured(name: str, threads: int, arguments: argparse.Namespace) -> Row:
     }
 
 
-def _facts(name: str, threads: int, arguments: argparse.Namespace) -> Row:
+def _facts(name: str, threads: int, arguments: Namespace) -> Row:
     """What tells one measurement from others: a row with the same is not measured again."""
     asked = {"network": name, "threads": threads, "seconds": arguments.seconds}
     return {**asked, "contestants": [*arguments.searches, *arguments.peers]}
@@ -149,7 +148,7 @@ def _grouped(rows: Sequence[Row]) -> Iterator[tuple[tuple[int, float], list[Row]
         yield key, [row for row in rows if (row["threads"], row["seconds"]) == key]
 
 
-def measure_all(arguments: argparse.Namespace) -> None:
+def measure_all(arguments: Namespace) -> None:
     """Append the rows that are not there yet, while there is time."""
     deadline_s = math.inf
     if arguments.limit is not None:
@@ -171,11 +170,8 @@ def measure_all(arguments: argparse.Namespace) -> None:
             print(name, threads, {who: ratio for who, ratio in ratios.items() if ratio}, flush=True)
 
 
-def main() -> None:
-    """Measure, append, and say what was promised in vain."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
     parser.add_argument("--threads", nargs="*", type=int, default=[2, 1])
     parser.add_argument("--searches", nargs="*", default=[FLAT, REFORMER], choices=list(SEARCHES))
@@ -183,10 +179,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each search")
     parser.add_argument("--race-seconds", type=float, default=12.0, help="of all plans in turns")
     parser.add_argument("--limit", help="time after which no network is begun, such as 90m")
-    parser.add_argument("--output", type=Path, default=Path("tuning.jsonl"))
+    parser.add_argument("--output", default=Path("tuning.jsonl"))
     parser.add_argument("--summary", action="store_true", help="measure nothing")
-    parser.add_argument("--page", type=Path)
-    arguments = parser.parse_args()
+    parser.add_argument("--page")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure, append, and say what was promised in vain."""
     if not arguments.summary:
         measure_all(arguments)
     rows = rows_of(arguments.output)
@@ -198,7 +197,3 @@ def main() -> None:
         arguments.page.write_text(with_table(arguments.page.read_text(), text))
     for promise in broken_promises(rows):
         print(f"broken: {promise}")
-
-
-if __name__ == "__main__":
-    main()

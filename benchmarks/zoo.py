@@ -1,9 +1,9 @@
 """The zoo beside onnxruntime and OpenVINO: every network, in turns, one table for each set of networks.
 
-    python benchmarks/zoo.py --threads 1,2 --duration 6 --page docs/benchmarks.md
-    python benchmarks/zoo.py --isa avx2 --output results/zoo-avx2
-    python benchmarks/zoo.py --accuracy fast --output results/zoo-fast
-    python benchmarks/zoo.py --quantized --output results/zoo-int8
+    python -m benchmarks zoo --threads 1,2 --duration 6 --page docs/benchmarks.md
+    python -m benchmarks zoo --isa avx2 --output results/zoo-avx2
+    python -m benchmarks zoo --accuracy fast --output results/zoo-fast
+    python -m benchmarks zoo --quantized --output results/zoo-int8
 
 Peers compute in float32 whatever the processor; beside `fast` OpenVINO computes in bfloat16. Quantised, each
 engine gets the same file, its layers between QuantizeLinear and DequantizeLinear, with ranges of the example
@@ -18,10 +18,8 @@ each measurement it waits for the machine to be idle; a row measured on a busy m
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,10 +30,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from results import with_table
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import provenance, with_table
 from tilewright import zoo
 from tilewright.api.benchmark import expected_outputs
 from tilewright.benchmark import BenchPlan, Entrant, compare_engines
@@ -131,6 +128,7 @@ def measure(
             plan = BenchPlan(num_threads, duration_s)
             comparison = compare_engines(entrants, feed, plan, model=name, expected=expected)
             yield {
+                **provenance(),
                 **comparison.to_json(),
                 "compile_s": compile_s,
                 "roofline": roofline(compiled.program, feed, num_threads),
@@ -138,7 +136,6 @@ def measure(
                 "accuracy": accuracy,
                 "isa": isa_by_name(isa or HOST).name,
                 "is_quantized": is_quantized,
-                "commit": commit(),
                 "warnings": list(comparison.machine.warnings()),
                 "is_busy": comparison.machine.is_busy,
             }
@@ -188,16 +185,6 @@ def built(name: str, seed: int = SEED) -> Any:
     return zoo.build(
         network, seed=seed, batch=int(batch or 1), **{"image" if is_image else "sequence": int(size)}
     )
-
-
-def commit(tree: Path = Path(__file__).parent.parent) -> str:
-    """The commit measured, with a plus sign if files were changed since."""
-    git = ["git", "-C", str(tree)]
-    found = subprocess.run(
-        [*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    changed = subprocess.run([*git, "status", "--porcelain", "src"], capture_output=True, check=False)
-    return found.stdout.strip() + ("+" if changed.stdout else "")
 
 
 def wait_for_idle(limit_s: float) -> None:
@@ -335,9 +322,10 @@ def summary(rows: list[dict[str, Any]], peers: list[str]) -> str:
             f"{min(shares, default=0):.0f}-{max(shares, default=0):.0f} % of them; core to core "
             f"{min(latencies, default=0):.0f}-{max(latencies, default=0):.0f} ns. "
             + ", ".join(f"{c['engine']} {c['version']}" for c in rows[0]["contestants"])
-            + f"; commits {', '.join(sorted({row['commit'] for row in rows}))}. Times are medians in ms; a "
-            "ratio above 1 means that tilewright is faster, with a 95 % interval over the rounds; errors are "
-            "against float64, relative to the largest value; MB is the most memory that the process had. "
+            + f"; commits {', '.join(sorted({row['measured']['commit'] for row in rows}))}. "
+            "Times are medians in ms; a ratio above 1 means that tilewright is faster, with a 95 % interval "
+            "over the rounds; errors are against float64, relative to the largest value; MB is the most "
+            "memory that the process had. "
             "The limits of a network are those of its kernels as they were chosen, summed: products at the "
             "measured peak of the unit they run on, or their bytes at the speed of where they stay between "
             "runs, whichever takes longer."
@@ -359,8 +347,8 @@ def error(contestant: dict[str, Any]) -> str:
     return "-" if contestant.get("max_error") is None else f"{contestant['max_error']:.1e}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument(
         "--networks", help="names, by commas, as in resnet18@112; default: all that a table has"
     )
@@ -376,11 +364,14 @@ def main() -> None:
         "--wait", type=float, default=60.0, help="seconds to wait for an idle machine, at most"
     )
     parser.add_argument("--limit", type=float, help="begin no network after so many seconds")
-    parser.add_argument("--page", type=Path, help="a page to put the table in, between its markers")
+    parser.add_argument("--page")
     parser.add_argument("--marker", default="table", help="the name of the markers there")
     parser.add_argument("--picture", type=Path, help="an SVG file for the ratios on the most threads")
-    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/zoo"))
-    arguments = parser.parse_args()
+    parser.add_argument("--output", default=Path("benchmarks/results/zoo"))
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what is missing, and print."""
     started_s = time.monotonic()
     peers = [p for p in arguments.peers.split(",") if p]
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
@@ -389,7 +380,7 @@ def main() -> None:
     done = {(r["model"], r["num_threads"]) for r in rows}
     asked = (arguments.accuracy, isa_by_name(arguments.isa or HOST).name, arguments.quantized)
     if any((row["accuracy"], row["isa"], row.get("is_quantized", False)) != asked for row in rows):
-        parser.error(f"{samples} is of another accuracy, instruction set or type: give another --output")
+        raise SystemExit(f"{samples} is of another accuracy, instruction set or type: give another --output")
     sets = (QUANTIZED,) if arguments.quantized else SETS
     networks = arguments.networks.split(",") if arguments.networks else [n for s in sets for n in s.networks]
     for name in networks:
@@ -425,7 +416,3 @@ def draw(path: Path, rows: list[dict[str, Any]]) -> None:
         if row["num_threads"] == most and not row["is_busy"] and (least := least_ratio(row)) is not None
     ]
     write_ratio_chart(path, f"the faster peer's time over tilewright's, {most} threads", ratios)
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from pathlib import Path
@@ -370,7 +369,7 @@ class Options:
 
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.metadata["parse"] is not None and isinstance(value, str | os.PathLike):
+            if f.metadata["parse"] is not None and isinstance(value, str):
                 value = f.metadata["parse"](value)
             # A text is a path too, and numpy's numbers are numbers.
             value = argument(f.name.replace("_", "-"), value, _checked_types()[f.name])

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.support.benchmark_scripts import benchmark_script
 
 
 @pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
+def script() -> ModuleType:
     pytest.importorskip("onnxruntime")
-    with benchmark_script("errors") as module:
-        yield module
+    return import_module("benchmarks.errors")
 
 
 def row(network: str, engine: str, error: float | None, isa: str = "avx2") -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
-from importlib import import_module
 from pathlib import Path
 
 import pytest
+from benchmarks.__main__ import main as run
+from benchmarks.__main__ import names
+from benchmarks.results import append_row, rows_of
 from tests.support.models import small_net
 
 from tilewright import zoo
@@ -16,27 +17,21 @@ from tilewright import zoo
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # as it is where a script of that folder runs
-
-
 def test_a_run_goes_on_behind_the_last_whole_line(tmp_path: Path) -> None:
-    from results import append_row, rows_of
-
     path = tmp_path / "made" / "rows.jsonl"
     assert rows_of(path) == []
     append_row(path, {"network": "a"})
     with path.open("a") as file:
         file.write('{"network": "b", "ms"')
-    assert rows_of(path) == [{"network": "a"}]
+    assert [row["network"] for row in rows_of(path)] == ["a"]
     append_row(path, {"network": "b"})
     append_row(path, {"network": "c"})
     assert [row["network"] for row in rows_of(path)] == ["a", "b", "c"]
+    assert all(set(row["measured"]) == {"commit", "machine", "load_average"} for row in rows_of(path))
 
 
 def test_programs_for_other_threads_are_not_raced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import pcgc
+    from benchmarks import pcgc
 
     monkeypatch.setattr(zoo, "build", lambda _: small_net())
     pcgc.prepare("small", tmp_path, 1)
@@ -54,15 +49,22 @@ def test_programs_for_other_threads_are_not_raced(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_rows_of_another_comparison_are_not_taken_for_this_one(
-    command: list[str],
-    facts: dict[str, object],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    command: list[str], facts: dict[str, object], tmp_path: Path
 ) -> None:
     (tmp_path / "rows.json").write_text(json.dumps([{"model": "resnet18", "num_threads": 2, **facts}]))
-    asked = [*command, "--networks", "resnet18", "--output", str(tmp_path / "rows")]
-    monkeypatch.setattr(sys, "argv", asked)
-    with pytest.raises(SystemExit):
-        import_module(command[0]).main()
-    assert "give another --output" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="give another --output"):
+        run([*command, "--networks", "resnet18", "--output", str(tmp_path / "rows")])
+
+
+def test_every_benchmark_is_listed_and_says_what_can_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    run([])
+    listed = capsys.readouterr().out
+    for name in names():
+        assert f"\n{name} " in listed
+    # Others need packages that are not always there.
+    for name in ("mapping", "partitioning", "noc", "pcgc"):
+        with pytest.raises(SystemExit):
+            run([name, "--help"])
+        assert f"usage: python -m benchmarks {name}" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="no benchmark 'none': there are artifacts"):
+        run(["none"])

@@ -5,21 +5,19 @@ from __future__ import annotations
 import gzip
 import math
 import zipfile
-from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.support.benchmark_scripts import benchmark_script
 from tests.support.model_forms import model, relu, vi
 
 
 @pytest.fixture(scope="module")
-def wild() -> Iterator[ModuleType]:
-    with benchmark_script("wild") as module:
-        yield module
+def wild() -> ModuleType:
+    return import_module("benchmarks.wild")
 
 
 def test_of_a_wheel_only_models_are_unpacked(wild: ModuleType, tmp_path: Path) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from tests.support.benchmark_scripts import benchmark_script
+from benchmarks.__main__ import main as run
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def script() -> Iterator[ModuleType]:
-    with benchmark_script("zoo") as module:
-        yield module
+def script() -> ModuleType:
+    return import_module("benchmarks.zoo")
 
 
 def row(name: str, ratio: float, *, is_busy: bool = False, error: str | None = None) -> dict[str, Any]:
@@ -46,7 +44,7 @@ def row(name: str, ratio: float, *, is_busy: bool = False, error: str | None = N
             "bound_share": {},
             "lost": {"Conv by matrix-3": 0.1, "between kernels": 0.02},
         },
-        "commit": "abc",
+        "measured": {"commit": "abc"},
         "accuracy": "default",
         "isa": "avx512",
     }
@@ -121,14 +119,14 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
         return [row(name, 1.0)]
 
     monkeypatch.setattr(script, "measure", measure)
-    arguments = ["zoo.py", "--networks", "a,b", "--threads", "1", "--peers", "peer", "--wait", "0"]
+    arguments = ["zoo", "--networks", "a,b", "--threads", "1", "--peers", "peer", "--wait", "0"]
     arguments += ["--isa", "avx512"]  # of the rows
-    monkeypatch.setattr(sys, "argv", [*arguments, "--output", str(tmp_path / "out")])
+    arguments += ["--output", str(tmp_path / "out")]
     with pytest.raises(KeyboardInterrupt):
-        script.main()
+        run(arguments)
     assert "| a |" in (tmp_path / "out.md").read_text()
     is_interrupted = False
-    script.main()
+    run(arguments)
     assert measured == ["a", "b"], "each is measured once"
     assert "2 networks" in capsys.readouterr().out
 
