@@ -1,6 +1,6 @@
 """The joint search on the graphs of the MLSys 2026 graph-scheduling contest that are in `tests/data`.
 
-`python benchmarks/joint.py --out joint.jsonl` schedules each graph within the contest's time limit, prints a
+`python -m benchmarks joint --out joint.jsonl` schedules each graph within the contest's time limit, prints a
 line for each beside what others reached, and appends it as JSON. With `--processor-time` limits are seconds
 of processor time instead, so that results do not depend on what else the machine does; `--limit-s 600` lasts
 longer, for proofs. Solutions can be judged elsewhere: `--solutions FOLDER` writes them.
@@ -8,14 +8,14 @@ longer, for proofs. Solutions can be judged elsewhere: `--solutions FOLDER` writ
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row
 from tilewright.contest.problem import read_problem
 from tilewright.contest.schedule import schedule_problem
 from tilewright.planning import Budget, Meter
@@ -43,15 +43,17 @@ REFERENCES: dict[int, tuple[float, float | None, float]] = {
 best cost that an entry published, which may be under another reading."""
 
 
-def main() -> None:
-    """Schedule the graphs."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--out", type=Path)
     parser.add_argument("--solutions", type=Path)
     parser.add_argument("--graphs", default=",".join(map(str, REFERENCES)))
     parser.add_argument("--limit-s", type=float, help="instead of the contest's limits: for proofs")
     parser.add_argument("--processor-time", action="store_true")
-    arguments = parser.parse_args()
+
+
+def main(arguments: Namespace) -> None:
+    """Schedule the graphs."""
     if arguments.processor_time:
         _count_processor_time()
     ratios = []
@@ -61,8 +63,7 @@ def main() -> None:
             ratios.append(row["to_winner"])
         print(line(row), flush=True)
         if arguments.out is not None:
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            append_row(arguments.out, row)
     if ratios:
         print(f"geometric mean to the winner: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
 
@@ -130,7 +131,3 @@ def _count_processor_time() -> None:
         return Meter(self, clock, is_interruptible=is_interruptible)
 
     Budget.start = start  # type: ignore[method-assign]  # every budget of this process
-
-
-if __name__ == "__main__":
-    main()

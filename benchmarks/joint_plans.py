@@ -1,6 +1,6 @@
 """Joint plans beside published schedulers alone, the best of their combinations, and the portfolio.
 
-    python benchmarks/joint_plans.py OUTPUT.jsonl --networks googlenet --targets v100,a310 --minutes 20
+    python -m benchmarks joint_plans OUTPUT.jsonl --networks googlenet --targets v100,a310 --minutes 20
 
 Adds a line for each network and machine, one sample each: simulated ns of every paper alone (layers one by
 one tiled by CoSA, or staged by IOS; GraphTurbo; AGO; PCGC with virtual units), of the best of the grid, of
@@ -11,7 +11,6 @@ geometric means.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,9 +18,9 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from results import append_row, rows_of
-
 import tilewright as tw
+from benchmarks.command import Namespace, Parser
+from benchmarks.results import append_row, rows_of
 from tilewright import zoo
 from tilewright.errors import MachineError
 from tilewright.planning.portfolio import Recipe
@@ -38,15 +37,17 @@ NETWORKS = "squeezenet1_1,shufflenet_v2_x1_0,mobilenet_v2,googlenet,ios_inceptio
 TARGETS = "v100,a310,jetson-nano"
 
 
-def main() -> None:
-    """Measure what OUTPUT lacks, then print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("output", type=Path)
     parser.add_argument("--networks", default=NETWORKS)
     parser.add_argument("--targets", default=TARGETS)
     parser.add_argument("--budget", default=None, help="Of each joint plan: 60s, 300trials.")
     parser.add_argument("--minutes", type=float, default=20.0)
-    arguments = parser.parse_args()
+
+
+def main(arguments: Namespace) -> None:
+    """Measure what OUTPUT lacks, then print the table."""
     until_s = time.monotonic() + 60 * arguments.minutes
     known = {(row["network"], row["target"]) for row in rows_of(arguments.output)}
     for network in arguments.networks.split(","):
@@ -123,7 +124,3 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{grids:.3f}, portfolio {portfolios:.3f}."
         )
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    main()
