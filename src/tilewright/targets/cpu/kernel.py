@@ -20,7 +20,7 @@ from typing import Final
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Nest, Operand
 from tilewright.targets.cpu.arrangements import Arrangement
-from tilewright.targets.cpu.runtime.main_code import REPORT_BYTES as REPORT_BYTES
+from tilewright.targets.llvm.layout import REPORT_BYTES as REPORT_BYTES
 from tilewright.targets.llvm.layout import Declined as Declined
 from tilewright.targets.llvm.layout import IndexCheck as IndexCheck
 from tilewright.targets.llvm.layout import Layout as Layout

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from tilewright.records import dataclass
 
 OperandKey = tuple[str, int]  # Operand.key: (kind, position)
+
+REPORT_BYTES = 16
+"""Of what a kernel notes for one of its checks of indices: the smallest and the largest that lies outside."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from tilewright.targets.cpu.runtime.executable import HostStep, TensorSpec
 from tilewright.targets.cpu.runtime.executor import CheckedIndex
 from tilewright.targets.cpu.runtime.main_code import (
     FIRST_CALLER_BASE,
-    REPORT_BYTES,
     ArgRef,
     HostCall,
     MainCode,
 )
+from tilewright.targets.llvm.layout import REPORT_BYTES
 from tilewright.targets.stored import StoredCode, StoredParts
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from typing import Final
 from tilewright.ir.nest import Affine, Dim
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Loops, choose_num_chunks
-from tilewright.targets.cpu.loopnest.loads import MAX_THINNED_STRIDE
 from tilewright.targets.cpu.loopnest.plan import (
     NOTHING_CHOSEN,
     Chosen,
@@ -29,6 +28,7 @@ from tilewright.targets.cpu.loopnest.plan import (
     vector_loops,
 )
 from tilewright.targets.cpu.loopnest.region import can_block, nest_operations, num_places, single_region
+from tilewright.targets.llvm.loads import MAX_THINNED_STRIDE
 from tilewright.targets.llvm.refs import LinearNest, linearise, simplify
 from tilewright.tuning import Choice
 

@@ -8,8 +8,8 @@ from tilewright.ir.expr import FUNCTIONS, Acc, Call, Expr, Read, fold
 from tilewright.ir.nest import Dim
 from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import L1_WAY_BYTES, Isa
-from tilewright.targets.cpu.loopnest.loads import MAX_THINNED_STRIDE
 from tilewright.targets.llvm.exprgen import COMPUTE_ELEMENTS, storage_type
+from tilewright.targets.llvm.loads import MAX_THINNED_STRIDE
 from tilewright.targets.llvm.refs import LinearNest, Ref
 from tilewright.targets.llvm.values import vec
 

@@ -22,12 +22,12 @@ from tilewright.targets.cpu.kernel import (
     reports_operand,
 )
 from tilewright.targets.cpu.kernel_function import kernel_function
-from tilewright.targets.cpu.loopnest.frame import Frame, Reports
-from tilewright.targets.cpu.loopnest.loads import load_read
 from tilewright.targets.cpu.loopnest.plan import NOTHING_CHOSEN, Chosen, LoopNestPlan, plan_nest, slides
 from tilewright.targets.cpu.loopnest.tiles import NestEmitter
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.exprgen import storage_type
+from tilewright.targets.llvm.frame import Frame, Reports
+from tilewright.targets.llvm.loads import load_read
 from tilewright.targets.llvm.refs import LinearNest, Ref, block_name, split_dim
 from tilewright.targets.llvm.values import Int, Val
 

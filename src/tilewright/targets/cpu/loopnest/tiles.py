@@ -9,11 +9,11 @@ from math import isqrt, prod
 
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
-from tilewright.targets.cpu.loopnest.frame import Frame
 from tilewright.targets.cpu.loopnest.plan import LoopNestPlan, lanes_for
 from tilewright.targets.cpu.loopnest.transpose import emit_transposed
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.exprgen import accumulate, combine_values, compute_type, neutral_value
+from tilewright.targets.llvm.frame import Frame
 from tilewright.targets.llvm.refs import Guard, LinearNest, fill_is_neutral
 from tilewright.targets.llvm.values import I1, Int, Val, vec
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilewright.targets.cpu.loopnest.frame import Frame
-from tilewright.targets.cpu.loopnest.loads import MAX_THINNED_STRIDE
 from tilewright.targets.cpu.loopnest.plan import LoopNestPlan
 from tilewright.targets.llvm.emitter import Emitter
+from tilewright.targets.llvm.frame import Frame
+from tilewright.targets.llvm.loads import MAX_THINNED_STRIDE
 from tilewright.targets.llvm.refs import Ref
 from tilewright.targets.llvm.values import Int, Val
 

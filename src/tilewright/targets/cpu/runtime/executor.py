@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tilewright.errors import InternalError, ModelClosed, UsageError
 from tilewright.hardware.probe import affinity_cores, resolve_threads
-from tilewright.targets.cpu.runtime.main_code import REPORT_BYTES, SLOT_BYTES, HostCall, MainCode
+from tilewright.targets.cpu.runtime.main_code import SLOT_BYTES, HostCall, MainCode
 from tilewright.targets.cpu.runtime.pool import (
     AlignedBuffer,
     WorkerPool,
@@ -24,6 +24,7 @@ from tilewright.targets.cpu.runtime.pool import (
     ticks_per_ns,
 )
 from tilewright.targets.llvm.codegen import JitLibrary
+from tilewright.targets.llvm.layout import REPORT_BYTES
 
 _RETURN_POLL_S = 0.1
 

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 ARENA_BASE = 0
 """Index of the base that the executor provides: the activation arena of the run."""
-REPORT_BYTES = 16
-"""Of what a kernel notes for one of its checks of indices, behind the arena: see `kernel.REPORTS`."""
 WEIGHTS_BASE = 1
 FIRST_CALLER_BASE = 2
 """Of the model's inputs, and behind them its outputs."""

@@ -13,7 +13,6 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, fold
 from tilewright.ir.nest import Affine
 from tilewright.records import dataclass
-from tilewright.targets.cpu.kernel import REPORT_BYTES, IndexCheck
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.exprgen import (
     Divisor,
@@ -24,6 +23,7 @@ from tilewright.targets.llvm.exprgen import (
     storage_type,
     to_storage,
 )
+from tilewright.targets.llvm.layout import REPORT_BYTES, IndexCheck
 from tilewright.targets.llvm.refs import DataTerm, Guard, LinearNest, Ref, TableTerm
 from tilewright.targets.llvm.values import I64, PTR, Int, Type, Val, vec, vector_literal
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.targets.cpu.loopnest.frame import Frame, LookedAt
 from tilewright.targets.llvm.exprgen import from_storage, storage_type, stored_literal
+from tilewright.targets.llvm.frame import Frame, LookedAt
 from tilewright.targets.llvm.refs import Guard, Ref, TableTerm
 from tilewright.targets.llvm.values import I32, I64, PTR, Type, Val, vec, vector_literal
 
