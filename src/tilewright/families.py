@@ -123,6 +123,7 @@ TARGETS = _family(
     "Target",
     {
         "cpu": "cpu.target:CpuTarget",
+        "cuda": "cuda.target:CudaTarget",
         "interpreter": "interpreter.target:InterpreterTarget",
         "null": "null.target:NullTarget",
     },

@@ -71,6 +71,7 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
     return scalars[kind]
 
 
+@settings(deadline=None)  # the first example loads the member
 @given(st.data())
 def test_what_is_printed_is_read_back(data: st.DataObject) -> None:
     default = EveryKind()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.kernel import IndexCheck, Kernel, KernelArg, rows_operand
 from tilewright.targets.llvm.emitter import Emitter, Param
+from tilewright.targets.llvm.module_text import SYMBOL_PLACEHOLDER, name_by_content
 from tilewright.targets.llvm.values import I64, PTR, Val
-
-SYMBOL_PLACEHOLDER = "@TW_KERNEL_SYMBOL"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,13 +75,3 @@ def kernel_function(
     with emitter.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
         pointers = tuple(emitter.load(PTR, emitter.gep(block, 8 * i)) for i in range(len(operands)))
         yield KernelFunction(emitter, tuple(operands), pointers, chunk, scratch, block, has_rows)
-
-
-def name_by_content(text: str, stem: str) -> tuple[str, str]:
-    """The symbol of a function, derived from its own text, and the text with it: equal kernels, equal names.
-
-    `text` defines `@TW_KERNEL_SYMBOL`.
-    """
-    digest = hashlib.sha256(text.encode()).hexdigest()[:20]
-    symbol = f"tw_{stem}_{digest}"
-    return symbol, text.replace(SYMBOL_PLACEHOLDER, f"@{symbol}")

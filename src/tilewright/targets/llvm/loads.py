@@ -24,7 +24,7 @@ def load_read(frame: Frame, read: int, ref: Ref, open_guards: Sequence[Guard]) -
     if frame.lanes > 1 and not frame.varies(read):
         return e.splat(frame.scalar().load(read), frame.lanes)
     stored = storage_type(dtype, frame.lanes)
-    mask = _mask(frame, ref, open_guards)
+    mask = inside_lanes(frame, ref, open_guards)
     pointer = frame.pointer(read)
     if frame.lanes == 1:
         raw = e.load(stored, pointer) if mask is None else e.masked_load(stored, pointer, mask, fill=fill)
@@ -44,7 +44,7 @@ def load_read(frame: Frame, read: int, ref: Ref, open_guards: Sequence[Guard]) -
     return from_storage(e, raw, dtype)
 
 
-def _mask(frame: Frame, ref: Ref, open_guards: Sequence[Guard]) -> Val | None:
+def inside_lanes(frame: Frame, ref: Ref, open_guards: Sequence[Guard]) -> Val | None:
     """One i1 per lane (or one for all if scalar) that says what may be read, None if everything."""
     e, mask = frame.emitter, None
     for guard in open_guards:

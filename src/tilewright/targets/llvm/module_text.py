@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -10,6 +11,8 @@ import numpy as np
 from tilewright.records import dataclass
 from tilewright.targets.llvm.values import PTR, Number, Type, Val, literal, vec
 
+SYMBOL_PLACEHOLDER = "@TW_KERNEL_SYMBOL"
+"""The name of a kernel in the text that its name is made of."""
 _MAX_LISTED = 256
 """Entries of a table that are written as numbers, which people can read."""
 _TABLE_TYPES = {"i8": "<i1", "i16": "<i2", "i32": "<i4", "i64": "<i8"}
@@ -29,6 +32,9 @@ class Param:
 
 class ModuleText:
     """One LLVM module under construction, as lines of text."""
+
+    _table_space = ""
+    """Address space of constant tables, where it is not that of all pointers."""
 
     def __init__(self, *, triple: str = "", attributes: str = "nounwind") -> None:
         """`attributes` go on every defined function, e.g. `nounwind "prefer-vector-width"="512"`."""
@@ -163,13 +169,17 @@ class ModuleText:
             scalar = vec(element)
             listed = ", ".join(f"{element} {literal(scalar, value)}" for value in values)
             body = f"[{len(values)} x {element}] [{listed}]"
-        body = f"private unnamed_addr constant {body}, align {align_bytes}"
+        body = f"private unnamed_addr {self._table_space}constant {body}, align {align_bytes}"
         for name, present in self._globals.items():
             if present == body:
-                return Val(name, PTR)
+                return self._table(name)
         name = f"@table{len(self._globals)}"
         self._globals[name] = body
-        return Val(name, PTR)
+        return self._table(name)
+
+    def _table(self, name: str) -> Val:
+        space = self._table_space
+        return Val(f"addrspacecast (ptr {space}{name} to ptr)" if space else name, PTR)
 
     def alloca(self, type: Type, count: int = 1, *, align_bytes: int = 64) -> Val:
         """Stack space of the open function, reserved once on entry wherever this is called."""
@@ -177,3 +187,13 @@ class ModuleText:
         name = f"%s{self._next_value}"
         self._allocas.append(f"  {name} = alloca {type.text}, i64 {count}, align {align_bytes}")
         return Val(name, PTR)
+
+
+def name_by_content(text: str, stem: str) -> tuple[str, str]:
+    """The symbol of a function, derived from its own text, and the text with it: equal kernels, equal names.
+
+    `text` defines `@TW_KERNEL_SYMBOL`.
+    """
+    digest = hashlib.sha256(text.encode()).hexdigest()[:20]
+    symbol = f"tw_{stem}_{digest}"
+    return symbol, text.replace(SYMBOL_PLACEHOLDER, f"@{symbol}")

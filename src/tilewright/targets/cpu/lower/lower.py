@@ -35,7 +35,6 @@ from tilewright.targets.cpu.kernel import (
     OperandKey,
 )
 from tilewright.targets.cpu.loopnest import chooser_of, lower_nests
-from tilewright.targets.cpu.lower.exact import round_products
 from tilewright.targets.cpu.lower.layouts import LAYOUT, ROW_MAJOR, Tensor, assign_layouts
 from tilewright.targets.cpu.lower.lowered import (
     HostOperator,
@@ -56,6 +55,7 @@ from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.runtime.executor import CheckedIndex
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.trees import lower_trees
+from tilewright.targets.llvm.exact import round_products
 from tilewright.tuning import NO_CHOICES, Choice, Choices
 
 # With this many channels or fewer an input is read as it comes: reordering it first would not pay.

@@ -15,13 +15,14 @@ from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
-from tilewright.targets.cpu.kernel_function import SYMBOL_PLACEHOLDER, kernel_function, name_by_content
+from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.recurrent.arguments import arguments_of, pointers_of
 from tilewright.targets.cpu.recurrent.match import Cell, Phase, StepsProblem
 from tilewright.targets.cpu.recurrent.share import SHARE_FUNCTION, Sharing, participant_ir, sync_bytes
 from tilewright.targets.cpu.recurrent.tile import Memory, Tile, quantised_state
 from tilewright.targets.cpu.recurrent.tiling import tiling_of
 from tilewright.targets.llvm.emitter import Emitter, Param
+from tilewright.targets.llvm.module_text import SYMBOL_PLACEHOLDER, name_by_content
 from tilewright.targets.llvm.values import I64, PTR, Int, Val, vec
 
 TEMPLATE = "recurrent"

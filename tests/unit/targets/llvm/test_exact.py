@@ -15,7 +15,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Read, call
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
 from tilewright.options import Accuracy
-from tilewright.targets.cpu.lower.exact import round_products
+from tilewright.targets.llvm.exact import round_products
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(5)

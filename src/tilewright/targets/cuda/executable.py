@@ -1,0 +1,310 @@
+"""A compiled model on a device: its memory, its graphs, and the operators that the host runs between them."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.arguments import NOWHERE
+from tilewright.errors import ModelClosed
+from tilewright.ir.graph import Value
+from tilewright.ir.interpret import fed_values, require_shape
+from tilewright.ir.nest import outside_axis
+from tilewright.planning.checking import require_right
+from tilewright.targets.cuda.check_graph import check_graph
+from tilewright.targets.cuda.device import (
+    ALIGNMENT_BYTES,
+    Copy,
+    Device,
+    GraphNode,
+    Join,
+    KernelCode,
+    Kernels,
+    Launch,
+    LoadedGraph,
+    Memory,
+    PinnedMemory,
+    Span,
+)
+from tilewright.targets.cuda.lower import (
+    Constant,
+    HostOperator,
+    KernelLaunch,
+    Local,
+    Reports,
+    Storage,
+    Tensor,
+)
+from tilewright.targets.cuda.placed import PlacedModel
+from tilewright.targets.llvm.layout import REPORT_BYTES
+from tilewright.targets.runs import HostRunner
+
+Array = np.ndarray[Any, Any]
+
+
+class CudaExecutable:
+    """Runs a model on a device. Runs of several threads come one after another."""
+
+    def __init__(
+        self, placed: PlacedModel, priorities: Sequence[int], device: Device, run_operator: HostRunner
+    ) -> None:
+        """`priorities` are those of the plan's nodes."""
+        self._placed, self._device, self._run_operator = placed, device, run_operator
+        self._priorities = priorities
+        self._lock = threading.Lock()
+        self._held: list[Memory | Kernels | LoadedGraph] = []
+        self._is_closed = False
+        try:
+            self._load()
+        except BaseException:
+            self.close()
+            raise
+
+    # Loading.
+
+    def _load(self) -> None:
+        placed, device = self._placed, self._device
+        graph, self._spans = placed.graph, dict[Tensor | int, Span]()
+        arena = self._allocate(placed.arena_bytes, "arena")
+        for tensor, offset in placed.offsets.items():
+            self._spans[tensor] = Span(tensor.name, arena + offset, tensor.size_bytes)
+        self._place_constants()
+        self._empty = Span("empty", self._allocate(1, "empty"), 1)
+        self._checks = [check for reports in placed.reports for check in reports.checks]
+        reports = self._allocate(REPORT_BYTES * len(self._checks), "reports")
+        for number, report in enumerate(placed.reports):
+            size_bytes = REPORT_BYTES * len(report.checks)
+            self._spans[id(report)] = Span(f"reports {number}", reports, size_bytes)
+            reports += size_bytes
+        self._no_reports = np.zeros(2 * len(self._checks), np.int64)
+        self._inputs = [(v, self._outside(v)) for v in graph.inputs]
+        roots = {placed.lowered.root(v): v for v in graph.outputs}
+        self._outputs = {
+            root: self._outside(root)
+            for root in roots
+            if root not in graph.inputs and not (isinstance(root, Value) and root.is_constant)
+        }
+        modules = {x.kernel.symbol: KernelCode(x.kernel.text) for x in placed.launches}
+        kernels = device.load(tuple(modules.values()))
+        self._held.append(kernels)
+        segments = placed.planned.segments()
+        self._steps = [
+            self._step(numbers, kernels, is_first=i == 0, is_last=i == len(segments) - 1)
+            for i, numbers in enumerate(segments)
+        ]
+
+    def _allocate(self, size_bytes: int, name: str) -> int:
+        memory = self._device.allocate(max(size_bytes, ALIGNMENT_BYTES), name)
+        self._held.append(memory)
+        return memory.address
+
+    def _outside(self, tensor: Tensor) -> PinnedMemory:
+        """Memory of an input or output, on the device and on the host."""
+        size_bytes = max(tensor.size_bytes, 1)
+        pinned = self._device.pinned(size_bytes)
+        self._held.append(pinned)
+        if tensor not in self._spans:
+            self._spans[tensor] = Span(tensor.name, self._allocate(size_bytes, tensor.name), size_bytes)
+        return pinned
+
+    def _place_constants(self) -> None:
+        """Constants that kernels read, one after another in one allocation, each array once."""
+        arrays: dict[int, tuple[Array, list[Tensor | int]]] = {}
+        for launch in self._placed.launches:
+            for storage in launch.args:
+                if isinstance(storage, Constant):
+                    arrays.setdefault(id(storage.data), (storage.data, []))[1].append(id(storage))
+                elif isinstance(storage, Value | Local):
+                    root = self._placed.lowered.root(storage)
+                    if isinstance(root, Value) and root.data is not None:
+                        arrays.setdefault(id(root.data), (root.data, []))[1].append(root)
+        offsets, end = [], 0
+        for data, _ in arrays.values():
+            offsets.append(end)
+            end += -(-data.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        base = self._allocate(end, "constants")
+        for (data, keys), offset in zip(arrays.values(), offsets, strict=True):
+            if data.nbytes:
+                self._device.write(base + offset, np.ascontiguousarray(data))
+            for key in keys:
+                self._spans[key] = Span("constant", base + offset, data.nbytes)
+
+    def _span(self, storage: Storage) -> Span:
+        match storage:
+            case Constant() | Reports():
+                return self._spans[id(storage)]
+            case _ if storage.size_bytes:
+                return self._spans[self._placed.lowered.root(storage)]
+        return self._empty
+
+    def _step(
+        self, numbers: Sequence[int], kernels: Kernels, *, is_first: bool, is_last: bool
+    ) -> Callable[[], None]:
+        """A graph, with the copies of inputs or outputs, or an operator on the host."""
+        planned = self._placed.planned
+        first = planned.nodes[numbers[0]].work
+        if isinstance(first, HostOperator):
+            return lambda: self._on_host(first)
+        nodes: list[GraphNode] = []
+        arrived: dict[Tensor, int] = {}
+        if is_first:
+            for value, pinned in self._inputs:
+                arrived[value] = len(nodes)
+                nodes.append(GraphNode(f"copy {value.name}", self._copy(pinned, value, to_device=True)))
+        place = {number: len(nodes) + i for i, number in enumerate(numbers)}
+        left: dict[Tensor, list[int]] = {}
+        root = self._placed.lowered.root
+        for number in numbers:
+            node = planned.nodes[number]
+            after = [place[other] for other in node.after if other in place]
+            work: Launch | Join = Join()
+            name = "join"
+            if isinstance(node.work, KernelLaunch):
+                work = self._launch(node.work)
+                name = f"{node.work.nodes[0].name} {number}"
+                after += [arrived[root(t)] for t in node.work.reads if root(t) in arrived]
+                for tensor in node.work.writes:
+                    left.setdefault(root(tensor), []).append(place[number])
+            nodes.append(GraphNode(name, work, tuple(dict.fromkeys(after)), self._priorities[number]))
+        if is_last:
+            for tensor, pinned in self._outputs.items():
+                copy = self._copy(pinned, tensor, to_device=False)
+                nodes.append(GraphNode(f"copy {tensor.name}", copy, tuple(left.get(tensor, ()))))
+        require_right(f"the graph of {self._placed.graph.name!r}", lambda: check_graph(nodes))
+        loaded = self._device.graph(nodes, kernels)
+        self._held.append(loaded)
+        return loaded.launch
+
+    def _copy(self, pinned: PinnedMemory, tensor: Tensor, *, to_device: bool) -> Copy:
+        there = self._spans[tensor]
+        here = Span(f"host {tensor.name}", pinned.address, there.size_bytes)
+        return Copy(here, there) if to_device else Copy(there, here)
+
+    def _launch(self, launch: KernelLaunch) -> Launch:
+        kernel = launch.kernel
+        spans = [self._span(storage) for storage in launch.args]
+        written = {self._placed.lowered.root(t) for t in launch.writes}
+        writes = [
+            span
+            for storage, span in zip(launch.args, spans, strict=True)
+            if isinstance(storage, Reports)
+            or (isinstance(storage, Value | Local) and self._placed.lowered.root(storage) in written)
+        ]
+        return Launch(
+            kernel.symbol,
+            kernel.grid,
+            kernel.block,
+            tuple(span.address for span in spans),
+            tuple(
+                span
+                for storage, span in zip(launch.args, spans, strict=True)
+                if isinstance(storage, Reports) or span not in writes
+            ),
+            tuple(writes),
+        )
+
+    # Running.
+
+    def run(self, feed: Mapping[str, Array], into: Mapping[str, Array] = NOWHERE) -> dict[str, Array]:
+        """Outputs by name for inputs by name: in the arrays of `into` where it has one, else in new ones.
+
+        Raises:
+            UsageError: the feed does not fit the model's inputs.
+            InputError: the inputs make an index outside its axis, or a shape other than declared.
+            ModelClosed: `close` was called.
+            DeviceError: the device reports a fault.
+        """
+        graph = self._placed.graph
+        values = fed_values(graph, feed)
+        with self._lock:
+            if self._is_closed:
+                raise ModelClosed
+            self._put(values)
+            for step in self._steps:
+                step()
+            self._device.synchronise()
+            self._raise_reported()
+            results: dict[str, Array] = {}
+            for value in graph.outputs:
+                found = self._result(value, values)
+                place = into.get(value.name)
+                if place is None:
+                    place = np.empty(value.shape, value.dtype.numpy)
+                place[...] = found
+                results[value.name] = place
+        return results
+
+    def _put(self, values: Mapping[Value, Array]) -> None:
+        """Inputs where graphs, or operators on the host before any graph, find them."""
+        nodes = self._placed.planned.nodes
+        is_copied = bool(nodes) and not isinstance(nodes[0].work, HostOperator)
+        for value, pinned in self._inputs:
+            if value.size_bytes:
+                data = np.ascontiguousarray(values[value])
+                if is_copied:
+                    pinned.array[: value.size_bytes] = data.reshape(-1).view(np.uint8)
+                else:
+                    self._device.write(self._spans[value].address, data)
+        if self._checks:
+            self._device.write(self._spans[id(self._placed.reports[0])].address, self._no_reports)
+
+    def _result(self, value: Value, fed: Mapping[Value, Array]) -> Array:
+        root = self._placed.lowered.root(value)
+        if isinstance(root, Value):
+            known = fed.get(root) if root.data is None else root.data
+            if known is not None:
+                return known.reshape(value.shape)
+        if not value.size_bytes:
+            return np.empty(value.shape, value.dtype.numpy)
+        if isinstance(self._placed.planned.nodes[-1].work, HostOperator):
+            return self._read(value)
+        data = self._outputs[root].array[: value.size_bytes]
+        return data.view(value.dtype.numpy).reshape(value.shape)
+
+    def _read(self, value: Value) -> Array:
+        root = self._placed.lowered.root(value)
+        if isinstance(root, Value) and root.data is not None:
+            return root.data.reshape(value.shape)
+        array: Array = np.empty(value.shape, value.dtype.numpy)
+        if value.size_bytes:
+            self._device.read(self._spans[root].address, array)
+        return array
+
+    def _on_host(self, operator: HostOperator) -> None:
+        """Run an operator in Python, on copies of its operands."""
+        node = operator.node
+        self._device.synchronise()
+        arrays = [None if value is None else self._read(value) for value in node.inputs]
+        captures = [self._read(value) for value in node.captures]
+        results = self._run_operator(node, arrays, captures=captures)
+        for value, result in zip(node.outputs, results, strict=False):
+            if value is None or result is None:
+                continue
+            require_shape(node, value, result)
+            root = self._placed.lowered.root(value)
+            if value.size_bytes and root in self._spans:
+                data = np.ascontiguousarray(result, value.dtype.numpy)
+                self._device.write(self._spans[root].address, data)
+
+    def _raise_reported(self) -> None:
+        """Raise for the first check that found an index outside its axis."""
+        if not self._checks:
+            return
+        found = np.empty_like(self._no_reports)
+        self._device.read(self._spans[id(self._placed.reports[0])].address, found)
+        for (where, axis, extent), (lowest, highest) in zip(
+            self._checks, struct.iter_unpack("=qq", found.tobytes()), strict=True
+        ):
+            if lowest or highest:
+                raise outside_axis(where, highest or lowest, axis, extent)
+
+    def close(self) -> None:
+        """Give back what it holds on the device; later runs are refused."""
+        with self._lock:
+            self._is_closed = True
+            while self._held:
+                self._held.pop().close()

@@ -1,0 +1,226 @@
+"""One kernel from one nest: a thread, a warp or a block finds its element and runs the loops left over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from tilewright.ir.nest import Nest, Operand, operands_of
+from tilewright.targets.cuda.emitter import WARP, CudaEmitter
+from tilewright.targets.cuda.kernel import Kernel, KernelArg, ReportsOperand
+from tilewright.targets.cuda.loopnest.plan import LoopPlan, aligned_lanes, plan_loops
+from tilewright.targets.llvm.exprgen import (
+    accumulate,
+    combine_values,
+    compute_type,
+    from_storage,
+    neutral_value,
+    storage_type,
+    unsupported_function,
+)
+from tilewright.targets.llvm.frame import Frame, Reports
+from tilewright.targets.llvm.layout import Declined, IndexCheck
+from tilewright.targets.llvm.loads import load_read
+from tilewright.targets.llvm.module_text import name_by_content
+from tilewright.targets.llvm.refs import Guard, LinearNest, Ref, linearise, simplify
+from tilewright.targets.llvm.values import Int, Val
+
+_MAX_CHAIN_STEPS = 384
+_BLOCK_STEPS = 256
+"""Longer sums of one thread are sums of blocks of so many steps: errors grow with the length of a chain."""
+
+
+def lower_loops(nest: Nest) -> Kernel | Declined:
+    """The kernel of a nest."""
+    for expr in (nest.body, nest.init, nest.finish):
+        reason = None if expr is None else unsupported_function(expr)
+        if reason is not None:
+            return Declined(reason)
+    linear = linearise(nest, {})
+    if isinstance(linear, Declined):
+        return linear
+    linear = simplify(linear)
+    plan = plan_loops(linear)
+    if plan.num_items == 0:
+        return Declined("nothing to compute")
+    operands = [o for o in operands_of([nest]) if any(r.operand.key == o.key for r in linear.all_refs())]
+    checks = _checks(linear)
+    args: list[KernelArg] = [*operands, *([ReportsOperand()] if checks else [])]
+    emitter = CudaEmitter()
+    with emitter.kernel(len(args), plan.num_threads) as pointers:
+        _LoopKernel(emitter, linear, plan, operands, pointers, checks).emit()
+    symbol, text = name_by_content(emitter.text(), "loops")
+    return Kernel(
+        symbol,
+        text,
+        (plan.num_blocks, 1, 1),
+        (plan.num_threads, 1, 1),
+        tuple(args),
+        (nest.write.operand.key,),
+        "loop-nest",
+        shared_bytes=_shared_bytes(linear, plan),
+        notes=(f"{plan.lanes} lanes a thread",) if plan.lanes > 1 else (f"a {plan.workers} an element",),
+        checks=checks,
+    )
+
+
+def _checks(nest: LinearNest) -> tuple[IndexCheck, ...]:
+    terms = (term for ref in nest.all_refs() for term in ref.data)
+    return tuple(dict.fromkeys(term.check for term in terms if term.check is not None))
+
+
+def _shared_bytes(nest: LinearNest, plan: LoopPlan) -> int:
+    if plan.workers != "block":
+        return 0
+    return plan.num_threads // WARP * storage_type(nest.body.result).element_bytes
+
+
+class _LoopKernel:
+    def __init__(
+        self,
+        emitter: CudaEmitter,
+        nest: LinearNest,
+        plan: LoopPlan,
+        operands: Sequence[Operand],
+        pointers: Sequence[Val],
+        checks: Sequence[IndexCheck],
+    ) -> None:
+        self.e, self.nest, self.plan = emitter, nest, plan
+        by_key = {o.key: p for o, p in zip(operands, pointers, strict=False)}
+        reports = Reports(pointers[-1] if checks else None, tuple(checks))
+        places = [by_key[ref.operand.key] for ref in nest.all_refs()]
+        self.start = Frame.start(emitter, nest, places, reports, self._load)
+        self.vector = nest.parallel[-1].name if plan.lanes > 1 else ""
+
+    def emit(self) -> None:
+        """All threads of the grid."""
+        e, plan = self.e, self.plan
+        thread = e.thread()
+        if plan.workers == "block":
+            self._item(e.block(), thread)
+            return
+        number = e.add(e.mul(e.block(), plan.num_threads), thread)
+        lane: Int = 0
+        if plan.workers == "warp":
+            lane, number = e.urem(number, WARP), e.udiv(number, WARP)
+        whole = plan.num_items * (WARP if plan.workers == "warp" else 1) == plan.num_blocks * plan.num_threads
+        e.if_(True if whole else e.compare("slt", number, plan.num_items), lambda: self._item(number, lane))
+
+    def _item(self, number: Int, lane: Int) -> None:
+        e, nest, plan = self.e, self.nest, self.plan
+        frame = self._at(self.start.inner(), number)
+        if nest.combine is None:
+            frame.store(frame.value(nest.body))
+            return
+        frame.hoist(nest.body)
+        dtype = nest.body.result
+        type = compute_type(dtype, frame.lanes)
+        neutral = e.constant(type, neutral_value(nest.combine, dtype))
+        if plan.workers == "thread":
+            first = neutral if nest.init is None else frame.value(nest.init)
+            total = self._loops(frame, [d.name for d in nest.reduce], first)
+            frame.store(total if nest.finish is None else frame.value(nest.finish, total))
+            return
+        num_workers = WARP if plan.workers == "warp" else plan.num_threads
+        total = e.warp_total(self._shared_loop(frame, lane, num_workers, neutral), self._join)
+        if plan.workers == "block":
+            total = self._block_total(lane, total)
+        e.if_(e.compare("eq", lane, 0), lambda: self._finish(frame.inner(), total))
+
+    def _finish(self, frame: Frame, total: Val) -> None:
+        nest = self.nest
+        if nest.init is not None:
+            total = self._join(frame.value(nest.init), total)
+        frame.store(total if nest.finish is None else frame.value(nest.finish, total))
+
+    def _at(self, frame: Frame, number: Int) -> Frame:
+        """Where an item is, its parallel loops bound."""
+        e, lanes = self.e, self.plan.lanes
+        dims = self.nest.parallel
+        extents = [d.extent // (lanes if d.name == self.vector else 1) for d in dims]
+        for dim, index in zip(dims, e.digits_of(number, extents), strict=True):
+            if dim.name == self.vector:
+                frame = frame.bind(dim.name, e.mul(index, lanes), 0, dim.extent - lanes)
+                frame = frame.vectorised(dim.name, lanes)
+            else:
+                frame = frame.bind(dim.name, index)
+        return frame
+
+    def _join(self, a: Val, b: Val) -> Val:
+        assert self.nest.combine is not None
+        return combine_values(self.e, self.nest.combine, self.nest.body.result, a, b)
+
+    def _body(self, place: Frame, total: Val) -> Val:
+        nest = self.nest
+        assert nest.combine is not None
+        return accumulate(self.e, nest.combine, nest.body.result, total, nest.body, place.value)
+
+    def _loops(self, frame: Frame, dims: Sequence[str], total: Val) -> Val:
+        """All loops of a sum, outermost first, by one thread."""
+        if not dims:
+            return self._body(frame, total)
+        dim, *inside = dims
+        extents = self.nest.extents
+        extent, steps = extents[dim], prod(extents[d] for d in inside)
+        is_sum = self.nest.combine == "sum" and self.nest.body.result.is_float
+
+        def body(inner: Frame, totals: list[Val]) -> list[Val]:
+            return [self._loops(inner, inside, totals[0])]
+
+        if not is_sum or steps > _BLOCK_STEPS or extent * steps <= _MAX_CHAIN_STEPS:
+            return frame.loop(dim, 0, extent, 1, body, [total])[0]
+        size = max(1, _BLOCK_STEPS // steps)
+
+        def block(start: Int, totals: list[Val]) -> list[Val]:
+            end = self.e.min(self.e.add(start, size), extent)
+            made = frame.loop(dim, start, end, 1, body, [self.e.zero(total.type)])
+            return [self.e.fadd(totals[0], made[0])]
+
+        return self.e.loop(0, extent, size, block, [(total.type, total)])[0]
+
+    def _shared_loop(self, frame: Frame, lane: Int, num_workers: int, neutral: Val) -> Val:
+        """The steps that fall to one of the workers that share a sum."""
+        e, dims = self.e, self.nest.reduce
+        extents = [d.extent for d in dims]
+        num_steps = prod(extents)
+
+        def step(number: Int, totals: list[Val]) -> list[Val]:
+            inner = frame.inner()
+            for dim, index in zip(dims, e.digits_of(number, extents), strict=True):
+                inner = inner.bind(dim.name, index)
+            return [self._body(inner, totals[0])]
+
+        return e.loop(lane, num_steps, num_workers, step, [(neutral.type, neutral)])[0]
+
+    def _block_total(self, thread: Int, total: Val) -> Val:
+        """The total of a block's warps, in its first thread."""
+        e = self.e
+        num_warps = self.plan.num_threads // WARP
+        stored = storage_type(self.nest.body.result)
+        array = e.shared_array(num_warps * stored.element_bytes)
+
+        def at(warp: Int) -> Val:
+            return e.shared_gep(array, e.mul(warp, stored.element_bytes))
+
+        is_bool = total.type.element == "i1"
+        value = e.cast("zext", total, "i8") if is_bool else total
+        first = e.compare("eq", e.urem(thread, WARP), 0)
+        e.if_(first, lambda: e.shared_store(value, at(e.udiv(thread, WARP))))
+        e.barrier()
+        made = e.shared_load(value.type, at(0))
+        load: Callable[[Val], Val] = (lambda v: e.icmp("ne", v, 0)) if is_bool else (lambda v: v)
+        made = load(made)
+        for warp in range(1, num_warps):
+            made = self._join(made, load(e.shared_load(value.type, at(warp))))
+        return made
+
+    def _load(self, frame: Frame, read: int, ref: Ref, open_guards: Sequence[Guard]) -> Val:
+        """A read, sixteen bytes at once where they are neighbours and lie at a multiple of that."""
+        lanes = frame.lanes
+        if lanes > 1 and frame.varies(read) and not open_guards and not ref.tables and not ref.data:
+            aligned = aligned_lanes(ref, self.vector, lanes)
+            stored = storage_type(ref.operand.dtype, lanes)
+            align_bytes = aligned * stored.element_bytes
+            raw = frame.emitter.load(stored, frame.pointer(read), align_bytes=align_bytes)
+            return from_storage(frame.emitter, raw, ref.operand.dtype)
+        return load_read(frame, read, ref, open_guards)

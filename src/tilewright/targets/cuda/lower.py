@@ -1,0 +1,275 @@
+"""From a partition to kernels on tensors: which nests each kernel computes, and what is memory of another.
+
+Nothing here knows in which order subgraphs will run, or where tensors will lie. Tensors are row-major.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.bounds import require_bounded_nests
+from tilewright.ir.expr import Read
+from tilewright.ir.fuse import FusedNodes, NestGroup
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.nest import Nest, Opaque, Operand
+from tilewright.options import Accuracy
+from tilewright.partition.base import Partition, Subgraph, make_subgraph
+from tilewright.progress import Progress
+from tilewright.records import dataclass
+from tilewright.targets.cuda.kernel import Context, Kernel, KernelArg, Packed, ReportsOperand
+from tilewright.targets.cuda.loopnest import lower_loops
+from tilewright.targets.cuda.products import lower_product
+from tilewright.targets.llvm.exact import round_products
+from tilewright.targets.llvm.layout import Declined, IndexCheck, OperandKey
+from tilewright.targets.llvm.refs import linearise, simplify
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A temporary of a kernel's nests, or of several kernels of one unit."""
+
+    unit: int
+    position: int
+    size_bytes: int
+
+    @property
+    def name(self) -> str:
+        """What errors and reports call it."""
+        return f"local {self.unit}.{self.position}"
+
+
+Tensor = Value | Local
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """An array that is loaded once, before any run."""
+
+    data: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Where a launch notes indices outside their axes: of these nodes, axes and extents, in order."""
+
+    checks: tuple[tuple[str, int, int], ...]
+
+
+Storage = Value | Local | Constant | Reports
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelLaunch:
+    """One kernel on tensors; `nodes` are the operators that it serves."""
+
+    kernel: Kernel
+    args: tuple[Storage, ...]
+    nodes: tuple[Node, ...]
+    reads: tuple[Tensor, ...]
+    writes: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostOperator:
+    """An operator that runs in Python."""
+
+    node: Node
+    reason: str
+
+    @property
+    def reads(self) -> tuple[Value, ...]:
+        """What it takes."""
+        return tuple(dict.fromkeys(self.node.operands()))
+
+    @property
+    def writes(self) -> tuple[Value, ...]:
+        """What it makes."""
+        return tuple(self.node.results())
+
+
+Work = KernelLaunch | HostOperator
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """What each subgraph runs, in order; `alias` maps a tensor to the one whose memory it is."""
+
+    work: tuple[tuple[Work, ...], ...]
+    alias: Mapping[Tensor, Tensor]
+
+    def root(self, tensor: Tensor) -> Tensor:
+        """The tensor that owns the memory."""
+        while tensor in self.alias:
+            tensor = self.alias[tensor]
+        return tensor
+
+    def all_work(self) -> Iterator[Work]:
+        """Of all subgraphs."""
+        for work in self.work:
+            yield from work
+
+
+def lower_partition(
+    partition: Partition,
+    *,
+    accuracy: Accuracy = "default",
+    num_multiprocessors: int = 132,
+    fuse: FusedNodes | None = None,
+    progress: Progress | None = None,
+) -> Lowered:
+    """Kernels of every subgraph, whatever their order will be; `progress` counts subgraphs."""
+    lowering = _Lowering(partition, accuracy, num_multiprocessors, fuse or FusedNodes())
+    work: list[tuple[Work, ...]] = []
+    for number, subgraph in enumerate(partition.subgraphs):
+        if progress is not None:
+            progress("lower", number, len(partition.subgraphs))
+        work.append(tuple(lowering.subgraph(subgraph)))
+    return Lowered(tuple(work), lowering.alias)
+
+
+class _Lowering:
+    def __init__(
+        self, partition: Partition, accuracy: Accuracy, num_multiprocessors: int, fuse: FusedNodes
+    ) -> None:
+        self.graph = partition.graph
+        self.accuracy = accuracy
+        self.num_multiprocessors = num_multiprocessors
+        self.fuse = fuse
+        self.alias: dict[Tensor, Tensor] = {}
+        self.num_units = 0
+
+    def subgraph(self, subgraph: Subgraph) -> Iterator[Work]:
+        """What a subgraph runs: each kernel of its form, composed as far as its nests allow."""
+        for form in subgraph.kernels:
+            nodes = tuple(subgraph.nodes[position] for position in form.nodes)
+            is_whole = len(nodes) == len(subgraph.nodes)
+            outputs = subgraph.outputs if is_whole else make_subgraph(0, nodes, self.graph).outputs
+            made = self._together(nodes, outputs)
+            if not isinstance(made, Declined):
+                yield from made
+                continue
+            for node in nodes:
+                alone = self._together((node,), tuple(node.results()))
+                yield from [HostOperator(node, alone.reason)] if isinstance(alone, Declined) else alone
+
+    def _together(self, nodes: tuple[Node, ...], outputs: tuple[Value, ...]) -> list[Work] | Declined:
+        """The kernels of nodes whose nests are composed, or why there are none."""
+        group = self.fuse(nodes, outputs)
+        if isinstance(group, Opaque):
+            return Declined(group.reason)
+        require_bounded_nests(group.nests, group.inputs, group.outputs, "fusion")
+        if self.accuracy == "strict":
+            group = replace(group, nests=tuple(map(round_products, group.nests)))
+        unit = _Unit(self.num_units, group)
+        self.num_units += 1
+        made: list[Work] = []
+        alias: dict[Tensor, Tensor] = {}
+        num_writers = Counter(nest.write.operand.key for nest in group.nests)
+        for nest in group.nests:
+            if nest.write.operand.num_elements == 0:
+                continue
+            source = nest.reads[0].operand if nest.reads else None
+            is_alone = num_writers[nest.write.operand.key] == 1
+            if source is not None and source.kind != "table" and is_alone and is_copy_in_place(nest):
+                alias[unit.tensor(nest.write.operand)] = unit.tensor(source)
+                continue
+            context = Context(self.accuracy, unit.constants, unit.next_local, self.num_multiprocessors)
+            kernels = self._kernels(nest, context)
+            if isinstance(kernels, Declined):
+                return kernels
+            made += [self._launch(kernel, unit, nodes) for kernel in kernels]
+        self.alias |= alias
+        return made
+
+    def _kernels(self, nest: Nest, context: Context) -> tuple[Kernel, ...] | Declined:
+        """Kernels of one nest, run one after another."""
+        product = lower_product(nest, context)
+        if not isinstance(product, Declined):
+            return product
+        loops = lower_loops(nest)
+        return loops if isinstance(loops, Declined) else (loops,)
+
+    def _launch(self, kernel: Kernel, unit: _Unit, nodes: tuple[Node, ...]) -> KernelLaunch:
+        args = tuple(unit.storage(arg, kernel, nodes) for arg in kernel.args)
+        operands = [a for a in kernel.args if isinstance(a, Operand)]
+        writes = [unit.tensor(o) for o in operands if o.key in kernel.writes]
+        tensors = (s for s in args if isinstance(s, Value | Local))
+        reads = [t for t in tensors if t not in writes and not (isinstance(t, Value) and t.is_constant)]
+        return KernelLaunch(kernel, args, nodes, tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(writes)))
+
+
+class _Unit:
+    """The operands of a group as tensors of the model."""
+
+    def __init__(self, number: int, group: NestGroup) -> None:
+        self.number, self.group = number, group
+        self.next_local = len(group.locals)
+        self.constants: dict[OperandKey, Array] = {
+            ("input", i): v.data for i, v in enumerate(group.inputs) if v.data is not None
+        }
+
+    def tensor(self, operand: Operand) -> Tensor:
+        """The tensor that an operand is."""
+        match operand.kind:
+            case "input":
+                return self.group.inputs[operand.position]
+            case "output":
+                return self.group.outputs[operand.position]
+            case "local":
+                held = (
+                    self.group.local_values[operand.position]
+                    if operand.position < len(self.group.local_values)
+                    else None
+                )
+                if held is not None:
+                    return held
+                self.next_local = max(self.next_local, operand.position + 1)
+                size_bytes = operand.num_elements * operand.dtype.size_bytes
+                return Local(self.number, operand.position, size_bytes)
+        raise AssertionError(f"{operand.kind} is no tensor")
+
+    def storage(self, arg: KernelArg, kernel: Kernel, nodes: Sequence[Node]) -> Storage:
+        """What a kernel is given."""
+        if isinstance(arg, ReportsOperand):
+            return Reports(tuple(_described(check, nodes) for check in kernel.checks))
+        if isinstance(arg, Packed):
+            return Constant(arg.arrange(self.constants[arg.source.key]))
+        if arg.data is not None:
+            return Constant(arg.data)
+        return self.tensor(arg)
+
+
+def _described(check: IndexCheck, nodes: Sequence[Node]) -> tuple[str, int, int]:
+    node = nodes[check.node]
+    return f"{node.op_type} {node.name!r}", check.axis, check.extent
+
+
+def is_copy_in_place(nest: Nest) -> bool:
+    """Whether a nest copies every element to the place in which it lies already."""
+    if nest.combine is not None or len(nest.reads) != 1 or not isinstance(nest.body, Read):
+        return False
+    source, target = nest.reads[0].operand, nest.write.operand
+    if source.dtype is not target.dtype or source.num_elements != target.num_elements:
+        return False
+    linear = linearise(nest, {})
+    if isinstance(linear, Declined):
+        return False
+    linear = simplify(linear)
+    refs = linear.all_refs()
+    if any(ref.guards or ref.tables or ref.data or ref.form.offset for ref in refs):
+        return False
+    if not linear.dims:
+        return True
+    (dim, *others) = linear.dims
+    return (
+        not others
+        and dim.extent == target.num_elements
+        and all(ref.coefficient(dim.name) == 1 for ref in refs)
+    )

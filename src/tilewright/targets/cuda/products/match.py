@@ -1,0 +1,142 @@
+"""A contraction as a product of two matrices: which of its loops are rows, columns, depth and batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from math import prod
+from typing import Literal
+
+from tilewright.ir.contraction import ContractionForm, Factor, contraction_of
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, Read, reads_of, substitute
+from tilewright.ir.nest import Affine, Dim, Nest
+from tilewright.options import Accuracy
+from tilewright.records import dataclass
+from tilewright.targets.llvm.exprgen import unsupported_function
+from tilewright.targets.llvm.layout import Declined
+from tilewright.targets.llvm.refs import LinearNest, Ref, linearise, simplify
+
+Kind = Literal["fma", "tf32", "bf16", "f16"]
+"""What multiplies: cores of float32 and float64, or tensor cores by the type of their operands."""
+
+_MIN_EXTENT = 8
+"""Rows, columns and depth below this leave most of a tile empty."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """One factor: its value over the one read that it has, as read 0 of `nest`, and the dims of its rows."""
+
+    nest: LinearNest
+    read: int
+    value: Expr
+    rows: tuple[Dim, ...]
+
+    @property
+    def ref(self) -> Ref:
+        """The access."""
+        return self.nest.refs[0]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what is read is multiplied as it is."""
+        return isinstance(self.value, Read)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the matrix that the factor is."""
+        return prod(d.extent for d in self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """`sides` are what rows and columns of the result belong to."""
+
+    nest: Nest
+    linear: LinearNest
+    sides: tuple[Side, Side]
+    batch: tuple[Dim, ...]
+    depth: tuple[Dim, ...]
+    scales: tuple[Expr, ...]
+    dtype: DType
+
+    @cached_property
+    def num_batch(self) -> int:
+        """Products side by side."""
+        return prod(d.extent for d in self.batch)
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Terms of each sum."""
+        return prod(d.extent for d in self.depth)
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates."""
+        return self.nest.num_iterations
+
+    def kind(self, accuracy: Accuracy) -> Kind:
+        """What multiplies at an accuracy: products of half types are exact in float32."""
+        types = {side.ref.operand.dtype for side in self.sides if side.is_plain}
+        if len(types) == 1 and all(side.is_plain for side in self.sides):
+            if types == {DType.FLOAT16}:
+                return "f16"
+            if types == {DType.BFLOAT16}:
+                return "bf16"
+        if self.dtype is not DType.FLOAT32 or accuracy in ("strict", "default"):
+            return "fma"
+        return "tf32" if accuracy == "relaxed" else "bf16"
+
+
+def match_product(nest: Nest) -> Product | Declined:
+    """The product that a nest is, or why it is none."""
+    form = contraction_of(nest)
+    if form is None:
+        return Declined("no sum of products of two reads")
+    if form.dtype not in (DType.FLOAT32, DType.FLOAT64):
+        return Declined(f"products of {form.dtype}")
+    for expr in (nest.body, nest.init, nest.finish):
+        reason = None if expr is None else unsupported_function(expr)
+        if reason is not None:
+            return Declined(reason)
+    linear = linearise(nest, {})
+    if isinstance(linear, Declined):
+        return linear
+    linear = simplify(linear)
+    if any(linear.refs[i].data or linear.refs[i].tables for i in form.reads) or linear.write.data:
+        return Declined("a factor that data or tables find")
+    return _product(nest, form, linear)
+
+
+def _product(nest: Nest, form: ContractionForm, linear: LinearNest) -> Product | Declined:
+    left, right = (linear.refs[i].names() for i in form.reads)
+    parallel, depth = linear.parallel, linear.reduce
+    rows = tuple(d for d in parallel if d.name in left and d.name not in right)
+    columns = tuple(d for d in parallel if d.name in right and d.name not in left)
+    batch = tuple(d for d in parallel if d not in rows and d not in columns)
+    sides = (_side(linear, form.left, rows), _side(linear, form.right, columns))
+    if sides[0] is None or sides[1] is None:
+        return Declined("a factor of several reads")
+    found = Product(nest, linear, (sides[0], sides[1]), batch, depth, form.scales, form.dtype)
+    if min(found.num_steps, *(side.num_rows for side in found.sides)) < _MIN_EXTENT:
+        return Declined("few rows, columns or steps")
+    return found
+
+
+def _side(linear: LinearNest, factor: Factor, rows: tuple[Dim, ...]) -> Side | None:
+    if reads_of(factor.value) != {factor.read}:
+        return None
+    value = substitute(factor.value, lambda read: Read(0, read.dtype))
+    ref = linear.refs[factor.read]
+    return Side(replace(linear, refs=(ref,), write=ref), factor.read, value, rows)
+
+
+def without_factors(product: Product, linear: LinearNest) -> LinearNest:
+    """The nest with accesses that only its end reads: those of factors are at a fixed place."""
+    used = reads_of(product.nest.init, product.nest.finish, *product.scales)
+    refs = tuple(
+        ref if i in used else replace(ref, form=Affine(), guards=(), tables=(), data=())
+        for i, ref in enumerate(linear.refs)
+    )
+    return replace(linear, refs=refs)

@@ -1,0 +1,161 @@
+"""The GPU as a target: a program becomes kernels, a graph of them, a plan of memory, and an executable."""
+
+from __future__ import annotations
+
+import logging
+from functools import cached_property
+from typing import ClassVar
+
+from tilewright.errors import BudgetExceeded, UsageError
+from tilewright.hardware.machine import Machine
+from tilewright.hardware.presets import find_machine
+from tilewright.ir.dtype import DType
+from tilewright.ir.fuse import FusedNodes
+from tilewright.ir.graph import Graph, Node
+from tilewright.ir.nest import Opaque
+from tilewright.ir.ops import describe
+from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory
+from tilewright.memory.base import MemoryProblem
+from tilewright.options import Options
+from tilewright.planning import Infeasible, Limits, option
+from tilewright.program import Program
+from tilewright.progress import Progress
+from tilewright.records import dataclass
+from tilewright.targets.base import Placement, PlainBackend, Support, require_supported
+from tilewright.targets.cuda.code import CudaCode
+from tilewright.targets.cuda.costs import GpuCosts, gpu_costs
+from tilewright.targets.cuda.devices import DeviceName
+from tilewright.targets.cuda.graph import Edges, plan_graph
+from tilewright.targets.cuda.lower import lower_partition
+from tilewright.targets.cuda.placed import PlacedModel
+from tilewright.targets.cuda.places import place_tensors
+from tilewright.targets.llvm.exprgen import unsupported_function
+from tilewright.targets.validate import require_valid_program
+
+logger = logging.getLogger(__name__)
+
+_MOST_GROUPS = 8
+"""Kernels side by side beyond this find no multiprocessor that is idle."""
+_UNSUPPORTED_TYPES = frozenset({DType.STRING, DType.COMPLEX64, DType.COMPLEX128})
+
+
+@dataclass(frozen=True, slots=True)
+class CudaTarget:
+    """Generated kernels on an NVIDIA GPU, a model as one graph of them."""
+
+    device: DeviceName = option("driver", "The GPU of this host, or its emulation on the processor.")
+    gpu: str = option("h200", "The described GPU that kernels are cut and schedules are priced for.")
+    edges: Edges = option("stages", "What orders kernels: stages and groups of the schedule, or data alone.")
+
+    name: ClassVar[str] = "cuda"
+    is_measurable: ClassVar[bool] = False
+    runs_slices: ClassVar[bool] = False
+    runs_steps: ClassVar[bool] = False
+    code_store: ClassVar[None] = None
+
+    @property
+    def machine(self) -> Machine:
+        """The described GPU.
+
+        Raises:
+            UsageError: it describes no GPU.
+        """
+        machine = find_machine(self.gpu)
+        if machine.threads is None:
+            raise UsageError(f"target cuda: machine {self.gpu!r} has no threads; give a GPU, such as h200.")
+        return machine
+
+    def supports(self, node: Node) -> Support:
+        """Operators without nests run on the host, and say so."""
+        for value in (*node.operands(), *node.results()):
+            if value.dtype in _UNSUPPORTED_TYPES:
+                return Support.no(
+                    f"{value.name!r} holds {value.dtype} values, which only the interpreter runs; give "
+                    "--target interpreter, or keep them outside the model"
+                )
+        description = describe(node)
+        if isinstance(description, Opaque):
+            return Support.on_host(f"runs on the host: {description.reason}")
+        for nest in description:
+            for expr in (nest.body, nest.init, nest.finish):
+                reason = None if expr is None else unsupported_function(expr)
+                if reason is not None:
+                    return Support.on_host(f"runs on the host: {reason}")
+        return Support.yes()
+
+    def backend(self, graph: Graph, options: Options) -> CudaBackend:
+        """What plans and compiles a graph.
+
+        Raises:
+            UsageError: the hint needs energies, which nothing measures here.
+        """
+        if options.hint in ("energy", "edp"):
+            raise UsageError(
+                f"hint {options.hint}: energy is unavailable on the cuda target; give --hint latency."
+            )
+        return CudaBackend(self, graph, options)
+
+
+class CudaBackend(PlainBackend):
+    """Kernels are lowered before values are placed: only then is known what memory they need."""
+
+    limits = Limits(num_groups=_MOST_GROUPS)
+
+    def __init__(self, target: CudaTarget, graph: Graph, options: Options) -> None:
+        super().__init__(target, graph, options)
+        self.cuda = target
+        self._fuse = FusedNodes()
+        self._placed: dict[Program, PlacedModel] = {}
+
+    @cached_property
+    def costs(self) -> GpuCosts:  # type: ignore[override]
+        """Rates of the described GPU."""
+        return gpu_costs(self.cuda.machine)
+
+    def place(self, program: Program, *, progress: Progress | None = None) -> Placement:
+        """One arena for what lies between kernels, by the edges of their graph.
+
+        Raises:
+            BudgetExceeded: it would be larger than `options.max_memory_bytes`.
+        """
+        placed = self._place(program, progress)
+        return Placement(placed.problem, placed.memory)
+
+    def _place(self, program: Program, progress: Progress | None) -> PlacedModel:
+        graph = program.graph
+        for node in graph.nodes:
+            require_supported(self.target, node)
+        lowered = lower_partition(
+            program.partition,
+            accuracy=self.options.accuracy,
+            num_multiprocessors=self.cuda.machine.num_cores_per_cluster,
+            fuse=self._fuse if graph is self.graph else None,
+            progress=progress,
+        )
+        planned = plan_graph(lowered, program.schedule, self.cuda.edges)
+        name = program.recipe.memory
+
+        def solve(problem: MemoryProblem) -> MemoryPlan | Infeasible:
+            plan = MEMORY_PLANNERS.get(name).solve(problem, self.options.search_budget)
+            if isinstance(plan, Infeasible):
+                return plan
+            return MEMORY_PLANNERS.verified(name, plan, MemoryPlan, lambda p: check_memory(problem, p))
+
+        durations_ns = [self.costs.work_ns(node.work) for node in planned.nodes]
+        placed = place_tensors(graph, lowered, planned, durations_ns, solve, self.options.max_memory_bytes)
+        if isinstance(placed, Infeasible):
+            raise BudgetExceeded(str(placed))
+        return placed
+
+    def generate(self, program: Program, *, progress: Progress | None = None) -> CudaCode:
+        """The kernels of a program, which was checked, and its graph.
+
+        Raises:
+            UnsupportedOp: a node that this target declines.
+        """
+        require_valid_program(program)
+        placed = self._place(program, progress)
+        for operator in placed.host_operators:
+            node = operator.node
+            logger.warning("%s %r runs on the host: %s.", node.op_type, node.name, operator.reason)
+        return CudaCode(program, placed, self.costs, self.cuda.device)

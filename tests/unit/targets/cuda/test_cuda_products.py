@@ -1,0 +1,104 @@
+"""Products on the emulated GPU: every kind of arithmetic, strides, padding, groups, batches, splits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tests.support.cuda import compiled, error, needs_fibers, templates
+from tests.support.models import model
+
+from tilewright.compiler import optimise
+from tilewright.frontend.onnx import load_onnx
+from tilewright.ir.fuse import fuse_nodes
+from tilewright.options import Options
+from tilewright.targets.cuda.kernel import Context
+from tilewright.targets.cuda.products import lower_product
+from tilewright.targets.llvm.layout import Declined
+
+pytestmark = needs_fibers
+TYPES = {"f2": TensorProto.FLOAT16, "f4": TensorProto.FLOAT, "f8": TensorProto.DOUBLE}
+# Of the largest output: float32 rounds to 6e-8, tf32 to 5e-4, bfloat16 to 4e-3, float16 to 5e-4.
+BOUNDS = {"f2": 1e-3, "f4": 1e-6, "f8": 1e-14}
+
+
+def convolution(x: list[int], w: list[int], dtype: str = "f4", **attributes: Any) -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    arrays = (rng.standard_normal(w), rng.standard_normal(w[0]))
+    weights = [numpy_helper.from_array(a.astype(dtype), n) for a, n in zip(arrays, "wb", strict=True)]
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv", **attributes),
+        helper.make_node("Relu", ["c"], ["y"], "relu"),
+    ]
+    kind = TYPES[dtype]
+    inputs = [helper.make_tensor_value_info("x", kind, x)]
+    return model(nodes, inputs, [helper.make_tensor_value_info("y", kind, None)], weights)
+
+
+def product(a: list[int], b: list[int], dtype: str = "f4") -> onnx.ModelProto:
+    kind = TYPES[dtype]
+    inputs = [helper.make_tensor_value_info(n, kind, s) for n, s in (("a", a), ("b", b))]
+    outputs = [helper.make_tensor_value_info("y", kind, None)]
+    return model([helper.make_node("MatMul", ["a", "b"], ["y"], "product")], inputs, outputs, [])
+
+
+def feed_of(proto: onnx.ModelProto) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    found = {}
+    for value in proto.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        found[value.name] = rng.standard_normal(shape).astype(dtype)
+    return found
+
+
+PRODUCTS = [
+    pytest.param(convolution([1, 8, 6, 6], [16, 8, 3, 3], pads=[1, 1, 1, 1]), "f4", id="padded"),
+    pytest.param(
+        convolution(
+            [2, 16, 7, 9], [24, 8, 3, 2], pads=[1, 2, 0, 1], strides=[2, 1], dilations=[1, 2], group=2
+        ),
+        "f4",
+        id="groups",
+    ),
+    pytest.param(convolution([1, 8, 6, 6], [8, 8, 3, 3], "f8"), "f8", id="float64"),
+    pytest.param(convolution([1, 16, 5, 5], [16, 16, 3, 3], "f2", pads=[1, 1, 1, 1]), "f2", id="float16"),
+    pytest.param(product([2, 17, 40], [2, 40, 33]), "f4", id="batch"),
+    pytest.param(product([9, 64], [64, 40], "f2"), "f2", id="half-product"),
+    pytest.param(product([16, 600], [600, 16]), "f4", id="split"),
+]
+
+
+@pytest.mark.parametrize(("proto", "dtype"), PRODUCTS)
+def test_a_product_is_as_exact_as_its_type(proto: onnx.ModelProto, dtype: str) -> None:
+    found = compiled(proto)
+    assert templates(found)[0] == "product"
+    assert error(proto, feed_of(proto), found.run(None, feed_of(proto))) <= BOUNDS[dtype]
+
+
+@pytest.mark.parametrize(("accuracy", "kind", "bound"), [("relaxed", "tf32", 2e-3), ("fast", "bf16", 1e-2)])
+def test_an_accuracy_chooses_what_multiplies(accuracy: str, kind: str, bound: float) -> None:
+    proto = convolution([1, 8, 6, 6], [16, 8, 3, 3], pads=[1, 1, 1, 1])
+    found = compiled(proto, accuracy=accuracy)
+    (kernel,) = (kernel for step in found.steps for kernel in step.kernels)
+    assert kernel.notes[0].startswith(kind)
+    off = error(proto, feed_of(proto), found.run(None, feed_of(proto)))
+    assert 1e-6 < off <= bound
+
+
+def test_a_long_sum_of_a_small_result_is_split_and_added_up_in_order() -> None:
+    proto = product([16, 600], [600, 16])
+    found = compiled(proto)
+    assert templates(found) == ["product", "loop-nest"]
+    first, second = (found.run(None, feed_of(proto))[0] for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+
+
+def test_what_is_no_matrix_is_no_product() -> None:
+    graph, _ = optimise(load_onnx(convolution([1, 16, 5, 5], [16, 1, 3, 3], group=16)), Options())
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    made = [lower_product(nest, Context()) for nest in group.nests]  # type: ignore[union-attr]
+    assert all(isinstance(kernels, Declined) for kernels in made)
