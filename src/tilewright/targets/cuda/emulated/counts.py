@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.records import dataclass
-from tilewright.targets.cuda.emulated.rewrite import SHARED, Site
+from tilewright.targets.cuda.emulated.rewrite import Site
+from tilewright.targets.cuda.emulated.runtime import SHARED
 
 SECTOR_BYTES = 32
 BANKS = 32

@@ -18,9 +18,11 @@ from tilewright.targets.cuda.emulated.runtime import (
     BARRIER_WARP,
     LDMATRIX,
     MMA,
+    NUMBER,
     OPERANDS,
     PRODUCTS,
     RESULTS,
+    SHARED,
     SHUFFLE,
     SHUFFLES,
     SPACE_SHIFT,
@@ -28,7 +30,7 @@ from tilewright.targets.cuda.emulated.runtime import (
     WRITES,
 )
 
-GLOBAL, SHARED, CONSTANT = 1, 3, 4
+GLOBAL = 1
 MAX_DYNAMIC_BYTES = 227 * 1024
 
 _NAME = r'(?:"[^"]+"|[\w.$-]+)'
@@ -186,7 +188,7 @@ class _Rewriter:
         flags = (number << SPACE_SHIFT) | (WRITES if is_store else 0)
         flat = self.flat(written, pointer)
         self.lines.append(
-            f"  call void @emu.check(ptr {flat}, i64 {size}, i64 {align}, i32 {flags}, i32 {place}, "
+            f"  call void @emu.check(ptr {flat}, i64 {size}, i64 {align}, i64 {flags}, i64 {place}, "
             f"ptr {self.slot(place)})"
         )
 
@@ -216,12 +218,12 @@ class _Rewriter:
         self.used[name] = None
         if name.startswith("ldmatrix."):
             place = self.site(16, 16, SHARED, is_store=False)
-            return _with_arguments(line, f"i32 {place}, ptr {self.slot(place)}")
+            return _with_arguments(line, f"i64 {place}, ptr {self.slot(place)}")
         if copied := _COPY.fullmatch(name):
             size = int(copied[1])
             to = self.site(size, size, SHARED, is_store=True)
             of = self.site(size, size, GLOBAL, is_store=False)
-            return _with_arguments(line, f"i32 {to}, ptr {self.slot(to)}, i32 {of}, ptr {self.slot(of)}")
+            return _with_arguments(line, f"i64 {to}, ptr {self.slot(to)}, i64 {of}, ptr {self.slot(of)}")
         return line
 
 
@@ -291,13 +293,13 @@ def _size_bytes(kind: str) -> int:
 _PRELUDE = """
 @emu_current = external global ptr
 @emu_grid = external global [9 x i32]
-declare void @emu_wait(i32, i32)
-declare void @emu_check(i32, i64, i64, i64, i32, ptr)
+declare void @emu_wait(i64, i64)
+declare void @emu_check(i64, i64, i64, i64, i64, ptr)
 declare void @emu_copy(ptr, ptr, i64, i64)
 declare void @emu_commit()
-declare void @emu_wait_group(i32)
+declare void @emu_wait_group(i64)
 
-define internal void @emu.check(ptr %at, i64 %size, i64 %align, i32 %flags, i32 %site, ptr %slot) {
+define internal void @emu.check(ptr %at, i64 %size, i64 %align, i64 %flags, i64 %site, ptr %slot) {
   %address = ptrtoint ptr %at to i64
   %end = add i64 %address, %size
   %lo = load i64, ptr %slot
@@ -312,7 +314,7 @@ define internal void @emu.check(ptr %at, i64 %size, i64 %align, i32 %flags, i32 
   %fine = and i1 %in, %straight
   br i1 %fine, label %end.here, label %search, !prof !{!"branch_weights", i32 1000, i32 1}
 search:
-  call void @emu_check(i32 %site, i64 %address, i64 %size, i64 %align, i32 %flags, ptr %slot)
+  call void @emu_check(i64 %site, i64 %address, i64 %size, i64 %align, i64 %flags, ptr %slot)
   br label %end.here
 end.here:
   ret void
@@ -343,10 +345,12 @@ def intrinsic(name: str) -> str:
         return _special_register(head, name, parts)
     if name in _BARRIERS:
         argument = "" if name == "barrier0" else "i32 %id"
-        number = "0" if name == "barrier0" else "%id"
+        number = "0" if name == "barrier0" else "%number"
+        widen = "" if name == "barrier0" else "  %number = zext i32 %id to i64\n"
         return (
             head.format("void", argument)
-            + f"  call void @emu_wait(i32 {AT_BARRIER}, i32 {number})\n  ret void\n}}"
+            + widen
+            + f"  call void @emu_wait(i64 {AT_BARRIER}, i64 {number})\n  ret void\n}}"
         )
     if name in _NOTHING:
         return head.format("void", "") + "  ret void\n}"
@@ -366,11 +370,11 @@ def intrinsic(name: str) -> str:
     if name == "cp.async.commit.group":
         return head.format("void", "") + "  call void @emu_commit()\n  ret void\n}"
     if name == "cp.async.wait.group":
-        return (
-            head.format("void", "i32 %allowed") + "  call void @emu_wait_group(i32 %allowed)\n  ret void\n}"
+        return head.format("void", "i32 %allowed") + (
+            "  %number = zext i32 %allowed to i64\n  call void @emu_wait_group(i64 %number)\n  ret void\n}"
         )
     if name == "cp.async.wait.all":
-        return head.format("void", "") + "  call void @emu_wait_group(i32 -1)\n  ret void\n}"
+        return head.format("void", "") + "  call void @emu_wait_group(i64 -1)\n  ret void\n}"
     raise InternalError(f"The emulated device has no llvm.nvvm.{name}.")
 
 
@@ -379,7 +383,7 @@ def _special_register(head: str, name: str, parts: list[str]) -> str:
     if register == "tid" and axis >= 0:
         place = (
             "  %thread = load ptr, ptr @emu_current\n"
-            f"  %at = getelementptr i8, ptr %thread, i64 {TID + 4 * axis}\n"
+            f"  %at = getelementptr i8, ptr %thread, i64 {TID + 8 * axis}\n"
         )
         return head.format("i32", "") + place + "  %value = load i32, ptr %at\n  ret i32 %value\n}"
     if register in _GRID_FIELDS and axis >= 0:
@@ -393,8 +397,9 @@ def _special_register(head: str, name: str, parts: list[str]) -> str:
 
 
 _LANE = f"""  %thread = load ptr, ptr @emu_current
-  %lane.at = getelementptr i8, ptr %thread, i64 {TID + 12}
-  %lane = load i32, ptr %lane.at
+  %lane.at = getelementptr i8, ptr %thread, i64 {NUMBER}
+  %lane.long = load i64, ptr %lane.at
+  %lane = trunc i64 %lane.long to i32
 """
 
 
@@ -410,7 +415,7 @@ def _collective(head: str, takes: tuple[str, ...], gives: tuple[str, ...], opera
             f"  %to{i} = getelementptr i8, ptr %thread, i64 {OPERANDS + 4 * i}",
             f"  store {kind} %a{i}, ptr %to{i}, align 4",
         ]
-    lines.append(f"  call void @emu_wait(i32 {AT_COLLECTIVE}, i32 {operation})")
+    lines.append(f"  call void @emu_wait(i64 {AT_COLLECTIVE}, i64 {operation})")
     return "\n".join([*lines, *_results(gives, answer)])
 
 
@@ -437,16 +442,16 @@ def _ldmatrix(head: str, name: str, number: int, across: int) -> str:
     answer = "i32" if number == 1 else f"{{ {', '.join(gives)} }}"
     pointer = "ptr addrspace(3)" if name.endswith("p3") else "ptr"
     lines = [
-        head.format(answer, f"{pointer} %at, i32 %site, ptr %slot").rstrip("\n"),
+        head.format(answer, f"{pointer} %at, i64 %site, ptr %slot").rstrip("\n"),
         "  %thread = load ptr, ptr @emu_current",
         f"  %address = ptrtoint {pointer} %at to i64",
         f"  %to0 = getelementptr i8, ptr %thread, i64 {OPERANDS}",
         "  store i64 %address, ptr %to0",
         f"  %to1 = getelementptr i8, ptr %thread, i64 {OPERANDS + 8}",
-        "  store i32 %site, ptr %to1",
+        "  store i64 %site, ptr %to1",
         f"  %to2 = getelementptr i8, ptr %thread, i64 {OPERANDS + 16}",
         "  store ptr %slot, ptr %to2",
-        f"  call void @emu_wait(i32 {AT_COLLECTIVE}, i32 {LDMATRIX + number + across})",
+        f"  call void @emu_wait(i64 {AT_COLLECTIVE}, i64 {LDMATRIX + number + across})",
     ]
     return "\n".join([*lines, *_results(gives, answer)])
 
@@ -455,9 +460,9 @@ def _copy(head: str, size: int, *, has_size: bool) -> str:
     """`cp.async`: both ends are checked where it is issued; bytes behind the given number become 0."""
     more = ", i32 %bytes" if has_size else ""
     valid = "  %valid = zext i32 %bytes to i64" if has_size else f"  %valid = add i64 0, {size}"
-    sites = "i32 %site, ptr %slot, i32 %site.of, ptr %slot.of"
-    to_access = f"i64 {size}, i32 {(SHARED << SPACE_SHIFT) | WRITES}, i32 %site, ptr %slot"
-    of_access = f"i64 {size}, i32 {GLOBAL << SPACE_SHIFT}, i32 %site.of, ptr %slot.of"
+    sites = "i64 %site, ptr %slot, i64 %site.of, ptr %slot.of"
+    to_access = f"i64 {size}, i64 {(SHARED << SPACE_SHIFT) | WRITES}, i64 %site, ptr %slot"
+    of_access = f"i64 {size}, i64 {GLOBAL << SPACE_SHIFT}, i64 %site.of, ptr %slot.of"
     return "\n".join(
         [
             head.format("void", f"ptr addrspace(3) %to, ptr addrspace(1) %of{more}, {sites}").rstrip("\n"),
