@@ -74,6 +74,11 @@ GRAPHS = {
   const %w: float32[8192, 96] = sha256:w
   %y: float32[512, 96] = MatMul(%x, %w) "y"
 """,
+    "window": """
+  input %x: float32[2, 64, 15, 14]
+  const %w: float32[48, 64, 3, 3] = sha256:w
+  %y: float32[2, 48, 8, 7] = Conv(%x, %w) {pads = [1, 1, 1, 1], strides = [2, 2]} "y"
+""",
     "doubles": """
   input %x: float64[20, 30]
   const %w: float64[30, 40] = sha256:w
@@ -101,16 +106,18 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "in_place": {},
     "in_panels": {},
     "few_rows": {"w": (512, 256)},
+    "window": {"w": (48, 64, 3, 3)},
     "long_sums": {"w": (8192, 96)},
     "doubles": {"w": (30, 40)},
     "bytes": {"w": (70, 50), "zero": ()},
     "byte_taps": {"w": (24, 1, 3, 3), "zero": ()},
 }
-ACCURACIES: dict[str, Accuracy] = {"few_rows": "relaxed"}
+ACCURACIES: dict[str, Accuracy] = {"few_rows": "relaxed", "window": "fast"}
 CASES = [(name, "avx512") for name in GRAPHS] + [
     ("product", "avx2"),
     ("product", "neon"),
     ("stem", "neon"),
+    ("window", "avx512+amx"),
     ("bytes", "neon"),
 ]
 

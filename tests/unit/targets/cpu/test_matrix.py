@@ -24,7 +24,7 @@ from tilewright.targets.cpu.product.amx import NUM_TILES
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.matrix import MATRIX, match_matrix
 from tilewright.targets.cpu.product.matrix.generate import generate_matrix
-from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, choose_plan, chosen_plan
+from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, choose_plan, chosen_plan, plan_matrix
 from tilewright.targets.cpu.product.matrix.tiles import PRODUCTS, Block, multiply, num_pieces, split
 from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.llvm.codegen import JitLibrary, compile_object
@@ -122,7 +122,7 @@ def lower(graph: Graph, isa: Isa, num_products: int) -> tuple[Any, NestGroup, di
     problem = MATRIX.match(nest, Context(isa, layouts, constants=constants))
     if isinstance(problem, Declined):
         return problem, group, layouts
-    kernel = generate_matrix(problem, choose_plan(problem, num_products, isa), isa)
+    kernel = generate_matrix(plan_matrix(problem, choose_plan(problem, num_products, isa)), isa)
     return (kernel,), group, layouts
 
 
@@ -251,7 +251,7 @@ def test_a_run_of_fewer_rows_gives_their_bits_and_leaves_the_others(
         if isinstance(found, Declined):
             pytest.skip(found.reason)
         plan = found
-    kernel = generate_matrix(problem, plan, matrix_isa)
+    kernel = generate_matrix(plan_matrix(problem, plan), matrix_isa)
     most = group.outputs[0].shape[0]
     rng = np.random.default_rng(3)
     given = [

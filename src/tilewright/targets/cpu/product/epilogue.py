@@ -18,6 +18,20 @@ _LONG_FUNCTION_FLOP = 12
 _IN_STEP = 2
 
 
+Loaded = dict[tuple[int, int, int], Val]
+"""Vectors of epilogue operands by number, row and vector, 0 for what the operand does not vary by."""
+
+
+def load_operand(frame: Frame, number: int, row: int, vector: int, at: Position, panel: Panel) -> Val:
+    """A vector of an operand of the epilogue."""
+    e, plan, dtype = frame.emitter, frame.plan, frame.plan.extras[number].operand.dtype
+    lanes, column_step = plan.panels.lanes, plan.vector.extras[number]
+    ahead = row * plan.row.extras[number] + vector * lanes * column_step
+    pointer = e.moved(frame.extra_pointers[number], e.add(at.extras[number], ahead), dtype.size_bytes)
+    active = panel.active_in(vector, lanes)
+    return load_lanes(e, dtype, pointer, lanes, stride=column_step, active=active)
+
+
 def elementwise(
     frame: Frame,
     expression: Expr,
@@ -25,28 +39,31 @@ def elementwise(
     at: Position,
     panel: Panel,
     sums: Sequence[Val] | None = None,
+    known: Loaded | None = None,
 ) -> list[Val]:
-    """The expression for every vector of a tile, row by row; what does not vary by row is read once."""
+    """The expression for every vector of a tile, row by row; what does not vary by row is read once.
+
+    Vectors that are `known` are not read here.
+    """
     e, plan = frame.emitter, frame.plan
-    lanes = plan.panels.lanes
-    loaded: dict[tuple[int, int, int], Val] = {}
+    loaded: Loaded = dict(known or {})
 
     def read(number: int, row: int, vector: int) -> Val:
-        row_step, column_step = plan.row.extras[number], plan.vector.extras[number]
-        key = (number, row if row_step else 0, vector if column_step else 0)
+        key = (
+            number,
+            row if plan.row.extras[number] else 0,
+            vector if plan.vector.extras[number] else 0,
+        )
         if key not in loaded:
-            dtype = plan.extras[number].operand.dtype
-            elements = e.add(at.extras[number], key[1] * row_step + key[2] * lanes * column_step)
-            pointer = e.moved(frame.extra_pointers[number], elements, dtype.size_bytes)
-            active = panel.active_in(vector, lanes)
-            loaded[key] = load_lanes(e, dtype, pointer, lanes, stride=column_step, active=active)
+            loaded[key] = load_operand(frame, *key, at, panel)
         return loaded[key]
 
     result: list[Val] = []
     for number in range(num_rows * panel.num_vectors):
         row, vector = divmod(number, panel.num_vectors)
         reads = partial(read, row=row, vector=vector)
-        result.append(emit_expr(e, expression, reads, sums[number] if sums else None, lanes=lanes))
+        total = sums[number] if sums else None
+        result.append(emit_expr(e, expression, reads, total, lanes=plan.panels.lanes))
     return result
 
 
@@ -114,11 +131,18 @@ def finish_in_memory(frame: Frame, num_rows: int, at: Position, panel: Panel, su
     e.loop(0, num_rows, 1, finish_row)
 
 
-def store_tile(frame: Frame, num_rows: int, at: Position, panel: Panel, accumulators: list[Val]) -> None:
+def store_tile(
+    frame: Frame,
+    num_rows: int,
+    at: Position,
+    panel: Panel,
+    accumulators: list[Val],
+    known: Loaded | None = None,
+) -> None:
     """Finish the sums of a tile and store them."""
     e, plan = frame.emitter, frame.plan
     if plan.finish is not None:
-        accumulators = elementwise(frame, plan.finish, num_rows, at, panel, accumulators)
+        accumulators = elementwise(frame, plan.finish, num_rows, at, panel, accumulators, known)
     dtype = plan.c.operand.dtype
     base = frame.pointer("c", at.c, dtype.size_bytes)
     for r in range(num_rows):

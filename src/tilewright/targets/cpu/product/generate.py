@@ -6,9 +6,12 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.product.contraction.generate import generate_kernel
 from tilewright.targets.cpu.product.integer.generate import generate_integer
+from tilewright.targets.cpu.product.matrix.generate import generate_matrix
 from tilewright.targets.cpu.product.plan import KernelPlan
 
 
 def generate_plan(plan: KernelPlan, isa: Isa) -> Kernel:
     """The kernel of a plan."""
-    return generate_kernel(plan, isa) if plan.dot == "fma" else generate_integer(plan, isa)
+    if plan.dot == "fma":
+        return generate_kernel(plan, isa)
+    return (generate_matrix if "bfloat16" in plan.dot else generate_integer)(plan, isa)

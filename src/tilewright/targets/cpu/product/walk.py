@@ -35,10 +35,10 @@ class TileWalk(ABC):
         """Panels by units of rows: panel by panel."""
         self.each_panel(panels, lambda index, panel: self.units(index, panel, panels, units))
 
-    def pieces(self, chunk: Val, num_rows: Val | None) -> tuple[Range, Range]:
+    def pieces(self, chunk: Int, num_rows: Val | None) -> tuple[Range, Range]:
         """The panels of a chunk, and its units of rows."""
         e, cut = self.emitter, self.plan.cut
-        panel_part = e.urem(chunk, cut.num_panel_parts) if cut.num_row_parts > 1 else chunk
+        panel_part: Int = e.urem(chunk, cut.num_panel_parts) if cut.num_row_parts > 1 else chunk
         row_part = e.udiv(chunk, cut.num_panel_parts)
         if cut.num_panel_parts == 1:
             panel_part, row_part = 0, chunk

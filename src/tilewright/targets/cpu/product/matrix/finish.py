@@ -6,26 +6,23 @@ from collections.abc import Callable, Sequence
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
-from tilewright.targets.cpu.product.lanes import load_lanes, store_lanes
+from tilewright.targets.cpu.product.epilogue import Loaded, elementwise, load_operand, store_tile
+from tilewright.targets.cpu.product.frame import Panel, Position
 from tilewright.targets.cpu.product.loops import WindowLoop
-from tilewright.targets.cpu.product.matrix.frame import Chunk, Columns, Frame
-from tilewright.targets.cpu.product.matrix.tiles import TILE_COLUMNS
-from tilewright.targets.llvm.exprgen import emit_expr
+from tilewright.targets.cpu.product.matrix.frame import Chunk, Columns, MatrixFrame
 from tilewright.targets.llvm.values import I64, Int, Val
 
 # Rows finished together: enough to hide latencies, few enough for the registers.
 _FINISH_ROWS = 4
-Fixed = dict[tuple[int, int], Val]
-"""Operands that do not vary with the position, by number and column tile."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
     """Emits what becomes of sums."""
 
-    frame: Frame
+    frame: MatrixFrame
 
-    def block(self, number: Int, work: Chunk, columns: Columns, fixed: Fixed) -> None:
+    def block(self, number: Int, work: Chunk, columns: Columns, fixed: Loaded) -> None:
         """Finish and store the positions of a block that exist, one run of neighbours after the other."""
         e, grid, num = self.frame.emitter, self.frame.grid, columns.block.num_positions
         position = e.mul(number, num)
@@ -35,7 +32,7 @@ class Finish:
             end = e.min(e.add(position, num), e.add(e.mul(e.sub(units, 1), pitch), extent))
             begin = position
         else:
-            axes = self.frame.problem.axes
+            axes = self.frame.loops.axes
             pitch = extent = axes[-1].extent
             begin = e.add(position, e.mul(work.first, num))
             end = e.min(e.add(begin, num), work.end)
@@ -45,7 +42,7 @@ class Finish:
             sums = e.gep(self.frame.block_sums(number), e.mul(e.sub(at, begin), row_bytes))
             self._run(sums, at, length, work, columns, fixed)
 
-        if not grid.has_window and len(self.frame.problem.axes) == 1:
+        if not grid.has_window and len(self.frame.loops.axes) == 1:
             run(begin, e.sub(end, begin))
             return
 
@@ -71,33 +68,24 @@ class Finish:
         length: Int,
         work: Chunk,
         columns: Columns,
-        fixed: Fixed,
+        fixed: Loaded,
     ) -> None:
         """`length` positions along the innermost axis; `sums` are those of the first."""
-        e, problem = self.frame.emitter, self.frame.problem
-        axis = problem.axes[-1]
-        c = self._output_offset(
-            position, work, e.add(problem.contraction.c_offset, columns.first), lambda x: x.c
-        )
+        e, plan = self.frame.emitter, self.frame.plan
+        axis = self.frame.loops.axes[-1]
+        c = self._output_offset(position, work, e.add(plan.c.offset, columns.first), lambda x: x.c)
         extras = [
-            self._output_offset(
-                position,
-                work,
-                e.add(start, e.mul(columns.first, step)),
-                lambda x, n=number: x.extras[n],  # type: ignore[misc]  # bound at once
-            )
-            for number, (start, step) in enumerate(
-                zip(problem.contraction.extra_offsets, problem.columns_extras, strict=True)
-            )
+            self._output_offset(position, work, start, lambda x, n=number: x.extras[n])  # type: ignore[misc]  # bound at once
+            for number, start in enumerate(self._starts(columns))
         ]
 
         def rows(count: int) -> Callable[[Int, Sequence[Val]], None]:
             def body(number: Int, _: Sequence[Val]) -> None:
                 for k in range(count):
                     r = e.add(number, k)
-                    here = [e.add(o, e.mul(r, s)) for o, s in zip(extras, axis.extras, strict=True)]
+                    here = tuple(e.add(o, e.mul(r, s)) for o, s in zip(extras, axis.extras, strict=True))
                     at = e.gep(sums, e.mul(r, columns.block.columns * TILE_BYTES_PER_ROW))
-                    self._row(at, e.add(c, e.mul(r, axis.c)), here, columns, fixed)
+                    self._row(at, Position(0, 0, e.add(c, e.mul(r, axis.c)), here, {}), columns.panel, fixed)
 
             return body
 
@@ -117,51 +105,33 @@ class Finish:
             return self.frame.walk(position, start, step)
         line = e.add(work.first, e.udiv(position, grid.pitch))
         total = self.frame.batch_offset(work.batch, start, step)
-        if len(self.frame.problem.axes) > 1:
+        if len(self.frame.loops.axes) > 1:
             total = e.add(total, e.mul(line, step(grid.line)))
         return e.add(total, e.mul(e.urem(position, grid.pitch), step(grid.row)))
 
-    def _row(self, sums: Val, c: Int, extras: Sequence[Int], columns: Columns, fixed: Fixed) -> None:
+    def _row(self, sums: Val, at: Position, panel: Panel, fixed: Loaded) -> None:
         """One position: every column tile's sums finished and stored."""
-        e, problem = self.frame.emitter, self.frame.problem
-        nest = problem.nest
-        dtype = nest.write.operand.dtype
-        for j in range(columns.block.columns):
-            active = columns.active if j == columns.block.columns - 1 else TILE_COLUMNS
+        e, frame = self.frame.emitter, self.frame
+        places = (e.gep(sums, j * TILE_BYTES_PER_ROW) for j in range(panel.num_vectors))
+        values = [e.load(frame.type, place, align_bytes=64) for place in places]
+        if frame.plan.init is not None:
+            inits = elementwise(frame, frame.plan.init, 1, at, panel, known=fixed)
+            values = [e.fadd(value, init) for value, init in zip(values, inits, strict=True)]
+        store_tile(frame, 1, at, panel, values, fixed)
 
-            def read(index: int, j: int = j, active: int = active) -> Val:
-                number = problem.contraction.extra_reads.index(index)
-                if (number, j) in fixed:
-                    return fixed[number, j]
-                return self._extra(number, extras[number], j, active)
+    def _starts(self, columns: Columns) -> list[Int]:
+        """Elements from the start of each epilogue operand to the first column."""
+        e, plan = self.frame.emitter, self.frame.plan
+        steps = zip(plan.extras, plan.vector.extras, strict=True)
+        return [e.add(extra.offset, e.mul(columns.first, step)) for extra, step in steps]
 
-            value = e.load(self.frame.type, e.gep(sums, j * TILE_BYTES_PER_ROW), align_bytes=64)
-            if nest.init is not None:
-                value = e.fadd(value, emit_expr(e, nest.init, read, lanes=TILE_COLUMNS))
-            if nest.finish is not None:
-                value = emit_expr(e, nest.finish, read, value, lanes=TILE_COLUMNS)
-            pointer = self.frame.pointer("c", e.add(c, j * TILE_COLUMNS), dtype.size_bytes)
-            store_lanes(e, dtype, value, pointer, active=active)
-
-    def _extra(self, number: int, start: Int, j: int, active: int) -> Val:
-        e, problem = self.frame.emitter, self.frame.problem
-        operand = problem.nest.reads[problem.contraction.extra_reads[number]].operand
-        step = problem.columns_extras[number]
-        elements = e.add(start, j * TILE_COLUMNS * step)
-        pointer = e.moved(self.frame.extra_pointers[number], elements, operand.dtype.size_bytes)
-        return load_lanes(e, operand.dtype, pointer, TILE_COLUMNS, stride=step, active=active)
-
-    def fixed_reads(self, columns: Columns) -> Fixed:
+    def fixed_reads(self, columns: Columns) -> Loaded:
         """Epilogue operands that do not vary with the position, by number and column tile: a bias."""
-        e, problem = self.frame.emitter, self.frame.problem
-        fixed: Fixed = {}
-        for number, (start, step) in enumerate(
-            zip(problem.contraction.extra_offsets, problem.columns_extras, strict=True)
-        ):
-            if any(x.extras[number] for x in problem.axes if x.extent > 1):
-                continue
-            for j in range(columns.block.columns):
-                active = columns.active if j == columns.block.columns - 1 else TILE_COLUMNS
-                at = e.add(start, e.mul(columns.first, step))
-                fixed[number, j] = self._extra(number, at, j, active)
-        return fixed
+        plan, axes, panel = self.frame.plan, self.frame.loops.axes, columns.panel
+        at = Position(0, 0, 0, tuple(self._starts(columns)), {})
+        return {
+            (number, 0, j): load_operand(self.frame, number, 0, j, at, panel)
+            for number, step in enumerate(plan.vector.extras)
+            if not any(x.extras[number] for x in axes if x.extent > 1)
+            for j in (range(panel.num_vectors) if step else (0,))
+        }

@@ -7,12 +7,12 @@ from dataclasses import field
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
+from tilewright.targets.cpu.product.frame import Frame, Panel
 from tilewright.targets.cpu.product.loops import WindowLoop, digits
-from tilewright.targets.cpu.product.matrix.match import MatrixProblem
-from tilewright.targets.cpu.product.matrix.plan import Grid, MatrixPlan
-from tilewright.targets.cpu.product.matrix.tiles import TILE_COLUMNS, Block
-from tilewright.targets.llvm.emitter import Emitter
-from tilewright.targets.llvm.values import Int, Type, Val, vec
+from tilewright.targets.cpu.product.matrix.match import MatrixLoops
+from tilewright.targets.cpu.product.matrix.plan import Grid, MatrixPlan, plan_loops, sizes_of
+from tilewright.targets.cpu.product.matrix.tiles import Block
+from tilewright.targets.llvm.values import Int, Val
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,36 +30,48 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """One panel's columns: the first of them, its tiles, the lanes of the last tile that exist."""
+    """One panel's columns: the first of them, its tiles, the lanes that exist."""
 
     first: Int
     block: Block
-    active: int
+    panel: Panel
 
 
-@dataclass(slots=True)
-class Frame:
-    """The fixed facts of one kernel, and the addresses of its arguments once the function has begun."""
+@dataclass(frozen=True, slots=True, eq=False)
+class MatrixFrame(Frame):
+    """The fixed facts of one kernel; `pointers` also are those of the areas of its scratch memory."""
 
-    problem: MatrixProblem
-    plan: MatrixPlan
-    emitter: Emitter
-    pointers: dict[str, Val] = field(default_factory=dict)
-    extra_pointers: tuple[Val, ...] = ()
+    sizes: MatrixPlan = field(kw_only=True)
+    loops: MatrixLoops = field(kw_only=True)
+
+    @classmethod
+    def of(cls, frame: Frame) -> MatrixFrame:
+        """The frame with what its plan says of the matrix unit."""
+        e, sizes, scratch = frame.emitter, sizes_of(frame.plan), frame.function.scratch
+        areas = {
+            "sums": scratch,
+            "partial": e.gep(scratch, sizes.sums_bytes),
+            "planes": e.gep(scratch, sizes.planes_offset),
+        }
+        return cls(
+            e,
+            frame.plan,
+            frame.type,
+            frame.function,
+            {**frame.pointers, **areas},
+            frame.extra_pointers,
+            sizes=sizes,
+            loops=plan_loops(frame.plan),
+        )
 
     @property
     def grid(self) -> Grid:
         """How positions lie in the planes."""
-        return self.plan.grid
-
-    @property
-    def type(self) -> Type:
-        """One row of a tile of sums."""
-        return vec("float", TILE_COLUMNS)
+        return self.sizes.grid
 
     def plane(self, step: Int, phase: int, piece: Int) -> Int:
         """Bytes from the first plane to that of a step of the depth, a phase and a piece."""
-        e, plan = self.emitter, self.plan
+        e, plan = self.emitter, self.sizes
         plane = e.mul(e.add(piece, phase * plan.num_pieces), plan.plane_bytes)
         return e.add(e.mul(step, plan.step_bytes), plane)
 
@@ -68,7 +80,7 @@ class Frame:
 
         Without a window a block's planes follow one another, in the order in which its steps load them.
         """
-        e, plan = self.emitter, self.plan
+        e, plan = self.emitter, self.sizes
         if self.grid.has_window:
             return e.mul(position, TILE_BYTES_PER_ROW)
         size = plan.block.num_positions
@@ -77,11 +89,11 @@ class Frame:
 
     def walk(self, position: Int, start: Int, step: Callable[[WindowLoop], int]) -> Int:
         """`start` plus the steps of every axis to a position counted over all of them."""
-        return self._walk(self.problem.axes, position, start, step)
+        return self._walk(self.loops.axes, position, start, step)
 
     def batch_offset(self, batch: Int, start: Int, step: Callable[[WindowLoop], int]) -> Int:
         """`start` plus the steps of the axes outside a chunk's image to one of all its images."""
-        return self._walk(self.problem.axes[:-2], batch, start, step)
+        return self._walk(self.loops.axes[:-2], batch, start, step)
 
     def _walk(
         self, axes: Sequence[WindowLoop], number: Int, start: Int, step: Callable[[WindowLoop], int]
@@ -91,16 +103,9 @@ class Frame:
             total = e.add(total, e.mul(index, step(x)))
         return total
 
-    def pointer(self, name: str, elements: Int, element_bytes: int) -> Val:
-        """The address of an element of an argument."""
-        e, base = self.emitter, self.pointers[name]
-        if isinstance(elements, int) and elements == 0:
-            return base
-        return e.moved(base, elements, element_bytes)
-
     def block_sums(self, number: Int) -> Val:
         """Where the sums of a block of the chunk wait."""
-        e, plan = self.emitter, self.plan
+        e, plan = self.emitter, self.sizes
         if plan.num_passes == 1:
             return self.pointers["sums"]
         return e.gep(self.pointers["sums"], e.mul(number, plan.block_sums_bytes))

@@ -18,148 +18,128 @@ from functools import partial
 from tilewright.targets.cpu.arrangements import TILE_BYTES, TILE_COLUMNS, MatrixTiles, window
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, Packed
-from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product import amx
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
+from tilewright.targets.cpu.product.frame import Factor, Panel, product_function
 from tilewright.targets.cpu.product.matrix import tiles
 from tilewright.targets.cpu.product.matrix.finish import Finish
-from tilewright.targets.cpu.product.matrix.frame import Chunk, Columns, Frame
-from tilewright.targets.cpu.product.matrix.match import MatrixProblem
-from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, phases, shift
+from tilewright.targets.cpu.product.matrix.frame import Chunk, Columns, MatrixFrame
+from tilewright.targets.cpu.product.matrix.plan import phases, plan_loops, shift, sizes_of
 from tilewright.targets.cpu.product.matrix.planes import Planes
 from tilewright.targets.cpu.product.matrix.tiles import Block
+from tilewright.targets.cpu.product.plan import KernelPlan
+from tilewright.targets.cpu.product.walk import Range, TileWalk
 from tilewright.targets.llvm.emitter import Emitter
-from tilewright.targets.llvm.values import Int, Val
+from tilewright.targets.llvm.values import Int, Val, vec
 
 _Taps = list[tuple[int, int]]  # phase and positions ahead of each
 
 
-def generate_matrix(problem: MatrixProblem, plan: MatrixPlan, isa: Isa) -> Kernel:
-    """The kernel of a product with constant weights."""
-    return _Generator(problem, plan, isa).kernel()
+def generate_matrix(plan: KernelPlan, isa: Isa) -> Kernel:
+    """The kernel of a plan whose factors are multiplied in bfloat16 pieces."""
+    sizes, loops, weights = sizes_of(plan), plan_loops(plan), pack_weights(plan)
+    e, has_rows = Emitter(attributes=isa.function_attributes), loops.row_loop is not None
+    with product_function(e, plan, vec("float", TILE_COLUMNS), weights, {}, has_rows=has_rows) as frame:
+        num_rows = frame.function.num_rows()
+        _MatrixWalk(MatrixFrame.of(frame), weights).chunk(frame.function.chunk, num_rows)
+    return frame.function.kernel(
+        f"matrix{sizes.num_products}",
+        num_chunks=sizes.num_chunks,
+        scratch_bytes=sizes.scratch_bytes,
+        template=f"matrix-{sizes.num_products}",
+        macs=plan.num_macs,
+        notes=(
+            f"{sizes.num_products} bfloat16 products",
+            f"tile {sizes.block.num_positions}x{sizes.panel_width}",
+            f"{sizes.batch_parts * sizes.unit_parts}x{sizes.panel_parts} chunks",
+        ),
+        plan=plan,
+    )
 
 
-class _Generator:
+class _MatrixWalk(TileWalk):
     """Emits one kernel: its chunks, their panels of columns, the products of each."""
 
-    def __init__(self, problem: MatrixProblem, plan: MatrixPlan, isa: Isa) -> None:
-        self.frame = Frame(problem, plan, Emitter(attributes=isa.function_attributes))
-        self.weights = pack_weights(problem, plan)
-        self.planes = Planes(self.frame)
-        self.results = Finish(self.frame)
+    frame: MatrixFrame
 
-    def kernel(self) -> Kernel:
-        """The whole kernel."""
-        e, problem, plan = self.frame.emitter, self.frame.problem, self.frame.plan
-        args = problem.contraction.operands(self.weights)
-        with kernel_function(e, args, has_rows=problem.row_loop is not None) as function:
-            scratch, self.frame.extra_pointers = function.scratch, function.pointers[3:]
-            self.frame.pointers = {
-                **dict(zip(("a", "b", "c"), function.pointers[:3], strict=True)),
-                "sums": scratch,
-                "partial": e.gep(scratch, plan.sums_bytes),
-                "planes": e.gep(scratch, plan.planes_offset),
-            }
-            self._chunk(function.chunk, function.num_rows())
-        return function.kernel(
-            f"matrix{plan.num_products}",
-            num_chunks=plan.num_chunks,
-            scratch_bytes=plan.scratch_bytes,
-            template=f"matrix-{plan.num_products}",
-            macs=problem.contraction.num_macs,
-            notes=(
-                f"{plan.num_products} bfloat16 products",
-                f"tile {plan.block.num_positions}x{plan.panel_width}",
-                f"{plan.batch_parts * plan.unit_parts}x{plan.panel_parts} chunks",
-            ),
+    def __init__(self, frame: MatrixFrame, weights: Packed) -> None:
+        sizes = frame.sizes
+        panel_bytes = (
+            frame.loops.num_taps * sizes.num_steps * sizes.num_pieces * sizes.block.columns * TILE_BYTES
         )
+        super().__init__(frame, Factor(weights, {}, panel_bytes))
+        self.frame, self.sizes, self.loops = frame, sizes, frame.loops
+        self.planes = Planes(frame)
+        self.results = Finish(frame)
+        self.batch: Int = 0
+        self.end: Int = self.loops.num_positions
 
-    def _chunk(self, chunk: Val, num_rows: Val | None) -> None:
+    def chunk(self, chunk: Val, num_rows: Val | None) -> None:
         """What a chunk covers, and its products if the run has any rows of it."""
-        e, plan = self.frame.emitter, self.frame.plan
-        panel_part: Int = e.urem(chunk, plan.panel_parts)
-        rest = e.udiv(chunk, plan.panel_parts)
-        unit_part: Int = e.urem(rest, plan.unit_parts)
-        batch: Int = e.udiv(rest, plan.unit_parts) if plan.batch_parts > 1 else 0
-        if plan.unit_parts * plan.batch_parts == 1:
-            panel_part = chunk if plan.panel_parts > 1 else 0
-        elif plan.batch_parts == 1:
-            unit_part = rest
-        units, end = self._asked(num_rows)
-        work = Chunk(batch, *e.piece(unit_part, plan.unit_parts, units), end)
+        e, sizes = self.emitter, self.sizes
+        rest: Int = chunk
+        if sizes.batch_parts > 1:
+            self.batch, rest = (
+                e.udiv(chunk, self.plan.cut.num_chunks),
+                e.urem(chunk, self.plan.cut.num_chunks),
+            )
+        panels, units = self.pieces(rest, num_rows)
         if num_rows is None:
-            self._products(work, panel_part)
+            self.products(panels, units)
             return
-        is_asked = e.compare("slt", work.first, work.last)
+        is_asked = e.compare("slt", *units)
         if self.frame.grid.has_window and self._rows_are_images:
-            is_asked = e.compare("slt", batch, self._asked_images(num_rows))
-        e.if_(is_asked, lambda: self._products(work, panel_part))
+            is_asked = e.compare("slt", self.batch, self._asked_images(num_rows))
+        e.if_(is_asked, lambda: self.products(panels, units))
 
     @property
     def _rows_are_images(self) -> bool:
         """Whether rows are along an axis outside the images that chunks belong to."""
-        return len(self.frame.problem.axes) > 2
+        return len(self.loops.axes) > 2
 
-    def _asked(self, num_rows: Val | None) -> tuple[Int, Int]:
-        """Units of an image, and positions where there is no window, of as many rows as a run has."""
-        e, problem, plan = self.frame.emitter, self.frame.problem, self.frame.plan
-        if num_rows is None or problem.row_loop is None:
-            return plan.num_units, problem.num_positions
-        asked = e.iterations(problem.row_loop, num_rows)
+    def asked_units(self, num_rows: Val | None) -> Int:
+        """Units of an image of as many rows as a run has; without a window their positions end at `end`."""
+        e, loops, sizes = self.emitter, self.loops, self.sizes
+        if num_rows is None or loops.row_loop is None:
+            return sizes.num_units
+        asked = e.iterations(loops.row_loop, num_rows)
         if self.frame.grid.has_window:
-            return plan.num_units if self._rows_are_images else asked, problem.num_positions
-        end = e.mul(asked, problem.num_positions // problem.axes[0].extent)
-        size = plan.block.num_positions
-        return e.udiv(e.add(end, size - 1), size), end
+            return sizes.num_units if self._rows_are_images else asked
+        self.end = e.mul(asked, loops.num_positions // loops.axes[0].extent)
+        size = sizes.block.num_positions
+        return e.udiv(e.add(self.end, size - 1), size)
 
     def _asked_images(self, num_rows: Val) -> Int:
         """Images of as many rows as a run has."""
-        e, problem = self.frame.emitter, self.frame.problem
-        assert problem.row_loop is not None
-        inside = self.frame.grid.batch // problem.axes[0].extent
-        return e.mul(e.iterations(problem.row_loop, num_rows), inside)
+        e, loops = self.emitter, self.loops
+        assert loops.row_loop is not None
+        inside = self.frame.grid.batch // loops.axes[0].extent
+        return e.mul(e.iterations(loops.row_loop, num_rows), inside)
 
-    def _products(self, work: Chunk, panel_part: Int) -> None:
+    def products(self, panels: Range, units: Range) -> None:
         """The planes of a chunk, and its panels of columns."""
-        e, plan = self.frame.emitter, self.frame.plan
-        first, last = e.piece(panel_part, plan.panel_parts, plan.num_panels)
-        amx.configure(e)
-        self.planes.fill(work)
-        lanes = (self.frame.problem.columns - 1) % TILE_COLUMNS + 1
-        full, tail = plan.num_full_panels, plan.num_tail_tiles
-        if full:
-            # Only the very last panel may lack columns; it gets code of its own.
-            whole = full if tail or lanes == TILE_COLUMNS else full - 1
-            e.loop(
-                first,
-                e.min(last, whole),
-                1,
-                lambda panel, _: self._panel(panel, work, plan.block.columns, TILE_COLUMNS),
-            )
-            if whole < full:
-                e.if_(
-                    e.compare("eq", last, plan.num_panels),
-                    lambda: self._panel(whole, work, plan.block.columns, lanes),
-                )
-        if tail:
-            e.if_(e.compare("eq", last, plan.num_panels), lambda: self._panel(full, work, tail, lanes))
-        amx.release(e)
+        amx.configure(self.emitter)
+        self.planes.fill(self._work(units))
+        super().products(panels, units)
+        amx.release(self.emitter)
 
-    def _panel(self, panel: Int, work: Chunk, num_tiles: int, active: int) -> None:
-        e, plan = self.frame.emitter, self.frame.plan
-        block = Block(plan.block.rows, num_tiles)
-        full_bytes = (
-            self.frame.problem.num_taps * plan.num_steps * plan.num_pieces * plan.block.columns * TILE_BYTES
-        )
-        b = e.gep(self.frame.pointers["b"], e.mul(panel, full_bytes))
-        columns = Columns(e.mul(panel, plan.panel_width), block, active)
+    def _work(self, units: Range) -> Chunk:
+        return Chunk(self.batch, *units, self.end)
+
+    def units(self, index: Int, panel: Panel, panels: Range, units: Range) -> None:
+        """One panel of columns for a chunk's blocks of positions."""
+        e, work = self.emitter, self._work(units)
+        block = Block(self.sizes.block.rows, panel.num_vectors)
+        start, column = self.panel_start(index)
+        b = e.gep(self.frame.pointers["b"], start)
+        columns = Columns(column, block, panel)
         fixed = self.results.fixed_reads(columns)
-        units = e.sub(work.last, work.first)
+        num_units = e.sub(work.last, work.first)
         if self.frame.grid.has_window:
-            computed = e.add(e.mul(e.sub(units, 1), self.frame.grid.pitch), self.frame.grid.row.extent)
+            computed = e.add(e.mul(e.sub(num_units, 1), self.frame.grid.pitch), self.frame.grid.row.extent)
             num_blocks: Int = e.udiv(e.add(computed, block.num_positions - 1), block.num_positions)
         else:
-            num_blocks = units
+            num_blocks = num_units
 
         self._sums(b, block, num_blocks, lambda number: self.results.block(number, work, columns, fixed))
 
@@ -168,7 +148,7 @@ class _Generator:
 
         If there is more than one pass, each goes over all blocks, and sums wait in memory for the next.
         """
-        e, plan = self.frame.emitter, self.frame.plan
+        e, plan = self.emitter, self.sizes
         line_taps = self._taps()
         row_taps = len(line_taps[0])
         step_bytes = plan.num_pieces * block.columns * TILE_BYTES
@@ -197,7 +177,7 @@ class _Generator:
         self, block: Block, num_blocks: Int, b: Val, taps: _Taps, line_tap: int, first: Int, _: Sequence[Val]
     ) -> None:
         """Steps of the depth from `first` on, as many as are taken together, for every block."""
-        e, plan = self.frame.emitter, self.frame.plan
+        e, plan = self.emitter, self.sizes
         last = e.min(e.add(first, plan.steps_together), plan.num_steps)
 
         def one(number: Int, _: Sequence[Val]) -> None:
@@ -225,7 +205,7 @@ class _Generator:
 
     def _add_sums(self, block: Block, partial_sums: Val, sums: Val) -> None:
         """Add the sums in the tiles to those in memory."""
-        e, row = self.frame.emitter, self.frame.type
+        e, row = self.emitter, self.frame.type
         tiles.store_sums(e, block, partial_sums)
 
         def one(at: Int, _: Sequence[Val]) -> None:
@@ -252,7 +232,7 @@ class _Generator:
 
     def _steps(self, number: Int, first: Int, last: Int, block: Block, b: Val, taps: _Taps) -> None:
         """Steps [first, last) of the depth for one block, every tap along the row in each."""
-        e, plan = self.frame.emitter, self.frame.plan
+        e, plan = self.emitter, self.sizes
         step_bytes = plan.num_pieces * block.columns * TILE_BYTES
         a = e.gep(self.frame.pointers["planes"], self.frame.origin(e.mul(number, block.num_positions)))
 
@@ -271,15 +251,14 @@ class _Generator:
         e.loop(first, last, 1, step, nonempty=True)
 
 
-def pack_weights(problem: MatrixProblem, plan: MatrixPlan) -> Packed:
+def pack_weights(plan: KernelPlan) -> Packed:
     """The constant factor as the kernel reads it."""
-    line, row = plan.grid.line, plan.grid.row
-    shape = (line.num_taps, row.num_taps, problem.depth, problem.columns)
-    strides = (line.tap_b, row.tap_b, problem.depth_b, problem.columns_b)
-    pieces = plan.num_pieces
-    num_tiles = -(-problem.columns // TILE_COLUMNS)
-    size_bytes = pieces * problem.num_taps * plan.num_steps * num_tiles * TILE_BYTES
-    arrangement = MatrixTiles(
-        window(shape, strides, problem.contraction.b_offset), pieces, plan.block.columns
-    )
-    return Packed(problem.contraction.b.operand, arrangement, size_bytes)
+    sizes, loops = sizes_of(plan), plan_loops(plan)
+    line, row = sizes.grid.line, sizes.grid.row
+    columns = plan.vector
+    shape = (line.num_taps, row.num_taps, loops.depth.extent, columns.extent)
+    strides = (line.tap_b, row.tap_b, loops.depth.b, columns.b)
+    pieces, num_tiles = sizes.num_pieces, sizes.num_columns_tiles
+    size_bytes = pieces * loops.num_taps * sizes.num_steps * num_tiles * TILE_BYTES
+    arrangement = MatrixTiles(window(shape, strides, plan.b.offset), pieces, sizes.block.columns)
+    return Packed(plan.b.operand, arrangement, size_bytes)

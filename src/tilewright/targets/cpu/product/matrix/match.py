@@ -18,34 +18,23 @@ from tilewright.records import dataclass
 from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
-from tilewright.targets.cpu.product.loops import WindowLoop
+from tilewright.targets.cpu.product.loops import StridedLoop, Window, WindowLoop
 
 # A window with more taps would make too much code: every tap is unrolled.
 _MAX_TAPS = 25
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MatrixProblem:
-    """A contraction on the matrix unit. Offsets and strides count elements.
+@dataclass(frozen=True, slots=True)
+class MatrixLoops:
+    """Loops as the matrix unit walks them. Offsets and strides count elements.
 
     `axes` are outermost first: batch axes without a window, then at most the last two with one. `depth` are
-    the summed elements side by side in A, `depth_b` the elements of B between them; `columns` the output
-    elements side by side, `columns_b` and `columns_extras` the elements between them elsewhere.
+    the summed elements side by side in A; `a_offset` is that of index zero along every axis.
     """
 
-    contraction: Contraction
     axes: tuple[WindowLoop, ...]
-    depth: int
-    depth_b: int
-    columns: int
-    columns_b: int
-    columns_extras: tuple[int, ...]
+    depth: StridedLoop
     a_offset: int
-
-    @property
-    def nest(self) -> Nest:
-        """The nest that it is."""
-        return self.contraction.nest
 
     @property
     def has_window(self) -> bool:
@@ -68,6 +57,39 @@ class MatrixProblem:
         return self.axes[0].rows
 
 
+def matrix_loops(
+    positions: Sequence[StridedLoop], summed: Sequence[StridedLoop], windows: Sequence[Window], a_offset: int
+) -> MatrixLoops:
+    """The loops over positions, outermost first, and the summed ones: what is no tap is the depth."""
+    taps = {w.tap: next(x for x in summed if x.name == w.tap) for w in windows}
+    axes: list[WindowLoop] = []
+    for x in positions:
+        w = next((w for w in windows if w.position == x.name), None)
+        if w is None:
+            axes.append(WindowLoop(x.extent, x.a, 0, x.c, x.extras, x.name, x.rows))
+            continue
+        stride, tap = x.a // w.position_step, taps[w.tap]
+        a_offset -= stride * w.offset
+        window = (w.position_step, tap.extent, w.tap_step, tap.b, w.offset, w.size)
+        axes.append(WindowLoop(x.extent, stride, 0, x.c, x.extras, x.name, x.rows, *window))
+    (depth,) = (x for x in summed if x.name not in taps)
+    return MatrixLoops(tuple(axes), depth, a_offset)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatrixProblem:
+    """A contraction, and what it is with the loops of the matrix unit."""
+
+    contraction: Contraction
+    work: Contraction
+
+    @property
+    def loops(self) -> MatrixLoops:
+        """Its loops."""
+        work = self.work
+        return matrix_loops((*work.outer, work.row), work.inner, work.windows, work.a_offset)
+
+
 def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
     """The nest as a product for the matrix unit, or why it is none."""
     contraction = match_contraction(nest, layouts)
@@ -84,12 +106,12 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
         return Declined("the weights differ between positions")
     if any(not a[0].get(n) for n in parallel):
         return Declined("an output dim moves neither factor")
-    depth = _depth(nest, a[0], b[0])
-    if isinstance(depth, Declined):
-        return depth
-    names, depth_extent, depth_b = depth
+    side_by_side = _depth(nest, a[0], b[0])
+    if isinstance(side_by_side, Declined):
+        return side_by_side
+    names, depth = side_by_side
     axes: list[WindowLoop] = []
-    start = a[1]
+    taps_of: dict[str, str] = {}
     steps = Layout.row_major(0) if contraction.a.view is None else Layout.row_major(len(contraction.a.view))
     layout = layouts[contraction.a.operand.key] if contraction.a.view is None else steps
     for stride, index, size in zip(
@@ -108,10 +130,11 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
         position, step = positions[0] if positions else ("", 1)
         tap, tap_step = taps[0] if taps else ("", 1)
         is_window = bool(taps)
-        if is_window:
-            start -= stride * index.offset
+        name = position or f"at.{tap}"
+        taps_of[name] = tap
         axes.append(
             WindowLoop(
+                name=name,
                 extent=extents.get(position, 1),
                 a=stride,
                 c=c[0].get(position, 0),
@@ -130,20 +153,23 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
     ordered = _ordered(axes, len(extras))
     if isinstance(ordered, Declined):
         return ordered
-    return MatrixProblem(
-        contraction=contraction,
-        axes=ordered,
-        depth=depth_extent,
-        depth_b=depth_b,
-        columns=extents[vector],
-        columns_b=b[0].get(vector, 0),
-        columns_extras=tuple(x[0].get(vector, 0) for x in extras),
-        a_offset=start,
+    rows = [StridedLoop(x.extent, x.step * x.a, 0, x.c, x.extras, x.name, x.rows) for x in ordered]
+    windowed = [x for x in ordered if x.is_window]
+    tapped = [StridedLoop(x.num_taps, x.tap_step * x.a, x.tap_b, name=taps_of[x.name]) for x in windowed]
+    windows = [Window(x.name, x.step, taps_of[x.name], x.tap_step, x.offset, x.size) for x in windowed]
+    summed = [replace(x, extras=(0,) * len(extras)) for x in (*tapped, depth)]
+    work = replace(
+        contraction,
+        row=rows[-1],
+        outer=tuple(rows[:-1]),
+        inner=tuple(summed),
+        windows=tuple(windows),
     )
+    return MatrixProblem(contraction, work)
 
 
-def _depth(nest: Nest, a: dict[str, int], b: dict[str, int]) -> tuple[set[str], int, int] | Declined:
-    """Names, extent and steps in B of the summed dims that lie side by side in A."""
+def _depth(nest: Nest, a: dict[str, int], b: dict[str, int]) -> tuple[set[str], StridedLoop] | Declined:
+    """The summed dims that lie side by side in A, and the loop that they are together."""
     summed = {d.name: d.extent for d in nest.reduce_dims if d.extent > 1}
     innermost = next((n for n in summed if a.get(n) == 1), None)
     if innermost is None or not b.get(innermost):
@@ -156,7 +182,7 @@ def _depth(nest: Nest, a: dict[str, int], b: dict[str, int]) -> tuple[set[str], 
             if name not in names and a.get(name) == extent and b.get(name) == step * extent:
                 names.add(name)
                 extent, grown = extent * count, True
-    return names, extent, step
+    return names, StridedLoop(extent, 1, step, name=".".join(sorted(names)))
 
 
 def _ordered(axes: Sequence[WindowLoop], num_extras: int) -> tuple[WindowLoop, ...] | Declined:
@@ -171,6 +197,7 @@ def _ordered(axes: Sequence[WindowLoop], num_extras: int) -> tuple[WindowLoop, .
     for x in found:
         if merged and x.collapses_into(merged[-1]):
             outer = merged.pop()
-            x = replace(x, extent=x.extent * outer.extent, size=0, rows=outer.rows_with(x))
+            name = f"{outer.name}.{x.name}"
+            x = replace(x, name=name, extent=x.extent * outer.extent, size=0, rows=outer.rows_with(x))
         merged.append(x)
     return tuple(merged) if merged else (WindowLoop(1, extras=(0,) * num_extras),)

@@ -15,9 +15,9 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW, TILE_ROWS
 from tilewright.targets.cpu.product.contraction import CONTRACTION
-from tilewright.targets.cpu.product.contraction.choose import contraction_cycles
+from tilewright.targets.cpu.product.contraction.choose import contraction_cycles, plan_of
 from tilewright.targets.cpu.product.loops import WindowLoop
-from tilewright.targets.cpu.product.matrix.match import MatrixProblem
+from tilewright.targets.cpu.product.matrix.match import MatrixLoops, MatrixProblem, matrix_loops
 from tilewright.targets.cpu.product.matrix.tiles import (
     PRODUCTS,
     TILE_BYTES,
@@ -26,10 +26,13 @@ from tilewright.targets.cpu.product.matrix.tiles import (
     Block,
     num_pieces,
 )
+from tilewright.targets.cpu.product.plan import Dot, KernelPlan
+from tilewright.targets.cpu.product.tiling import Cut, Panels, Tile
 from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE, Context, chunks_waited
 from tilewright.tuning import Choice
 
 TEMPLATE = "matrix"
+DOTS: dict[int, Dot] = {1: "1 bfloat16 product", 3: "3 bfloat16 products", 6: "6 bfloat16 products"}
 _BLOCKS = (Block(2, 2), Block(1, 4), Block(4, 1), Block(1, 3), Block(3, 1))
 _MAX_CANDIDATES = 8
 # Weights that stay in the L1 cache while blocks of inputs pass.
@@ -81,12 +84,12 @@ class Grid:
     has_window: bool
 
     @classmethod
-    def of(cls, problem: MatrixProblem) -> Grid:
-        """The grid of a problem."""
-        if not problem.has_window:
+    def of(cls, loops: MatrixLoops) -> Grid:
+        """The grid of a product's loops."""
+        if not loops.has_window:
             unit = WindowLoop(1)
-            return cls(1, unit, WindowLoop(problem.num_positions), False)
-        axes = problem.axes
+            return cls(1, unit, WindowLoop(loops.num_positions), False)
+        axes = loops.axes
         line = axes[-2] if len(axes) > 1 else WindowLoop(1, extras=(0,) * len(axes[0].extras))
         return cls(prod(x.extent for x in axes[:-2]), line, axes[-1], True)
 
@@ -288,7 +291,38 @@ def matrix_gain(problem: MatrixProblem, num_products: int, context: Context) -> 
 
 
 def _shape(problem: MatrixProblem, num_products: int) -> _Shape:
-    return _Shape(num_products, Grid.of(problem), problem.depth, problem.columns, problem.num_taps)
+    return _shape_of(problem.loops, problem.work.vector.extent, num_products)
+
+
+def _shape_of(loops: MatrixLoops, columns: int, num_products: int) -> _Shape:
+    return _Shape(num_products, Grid.of(loops), loops.depth.extent, columns, loops.num_taps)
+
+
+def plan_matrix(problem: MatrixProblem, sizes: MatrixPlan) -> KernelPlan:
+    """The plan of a kernel cut like this."""
+    block = sizes.block
+    return plan_of(
+        problem.work,
+        Tile(Panels(TILE_COLUMNS, block.columns, sizes.num_columns), block.num_positions),
+        dot=DOTS[sizes.num_products],
+        staging="in bfloat16 planes",
+        units="lines" if sizes.grid.has_window else "blocks",
+        cut=Cut(sizes.unit_parts, sizes.panel_parts),
+    )
+
+
+def sizes_of(plan: KernelPlan) -> MatrixPlan:
+    """The sizes that a kernel's plan gives."""
+    num_products = next(number for number, dot in DOTS.items() if dot == plan.dot)
+    shape = _shape_of(plan_loops(plan), plan.vector.extent, num_products)
+    block = Block(plan.max_rows // TILE_ROWS, plan.panels.num_vectors)
+    cut = plan.cut
+    return _plan(shape, block, _num_units(shape, block), cut.num_row_parts, cut.num_panel_parts)
+
+
+def plan_loops(plan: KernelPlan) -> MatrixLoops:
+    """The loops of a kernel's plan."""
+    return matrix_loops((*plan.outer, plan.row), plan.summed, plan.windows, plan.a.offset)
 
 
 def matrix_candidates(problem: MatrixProblem, num_products: int, isa: Isa) -> tuple[Choice, ...]:

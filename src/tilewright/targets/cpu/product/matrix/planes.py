@@ -9,7 +9,7 @@ from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
 from tilewright.targets.cpu.product.lanes import load_lanes
 from tilewright.targets.cpu.product.loops import WindowLoop
 from tilewright.targets.cpu.product.matrix import tiles
-from tilewright.targets.cpu.product.matrix.frame import Chunk, Frame
+from tilewright.targets.cpu.product.matrix.frame import Chunk, MatrixFrame
 from tilewright.targets.cpu.product.matrix.tiles import TILE_DEPTH
 from tilewright.targets.llvm.values import Int, Val, vec
 
@@ -18,7 +18,7 @@ from tilewright.targets.llvm.values import Int, Val, vec
 class Planes:
     """Emits what fills the planes."""
 
-    frame: Frame
+    frame: MatrixFrame
 
     def fill(self, work: Chunk) -> None:
         """All that the products of a chunk read."""
@@ -29,12 +29,12 @@ class Planes:
 
     def _split_positions(self, work: Chunk) -> None:
         """The chunk's positions one after the other."""
-        e, block = self.frame.emitter, self.frame.plan.block
+        e, block = self.frame.emitter, self.frame.sizes.block
         first = e.mul(work.first, block.num_positions)
         last = e.min(e.mul(work.last, block.num_positions), work.end)
 
         def one(position: Int, _: Sequence[Val]) -> None:
-            a = self.frame.problem.a_offset
+            a = self.frame.loops.a_offset
             start = self.frame.walk(position, a, lambda x: x.step * x.a)
             self._split(start, self.frame.origin(e.sub(position, first)), 0)
 
@@ -43,7 +43,7 @@ class Planes:
     def _split_lines(self, work: Chunk) -> None:
         """The lines that the chunk's positions read, phase by phase, zeros where there is no input."""
         grid = self.frame.grid
-        start = self.frame.batch_offset(work.batch, self.frame.problem.a_offset, lambda x: x.step * x.a)
+        start = self.frame.batch_offset(work.batch, self.frame.loops.a_offset, lambda x: x.step * x.a)
         for row_number, row_phase in enumerate(grid.row_phases):
             for line_number, line_phase in enumerate(grid.line_phases):
                 phase = line_number * len(grid.row_phases) + row_number
@@ -95,7 +95,7 @@ class Planes:
 
     def _zeros(self, at: Int, first: int, last: int, phase: int) -> None:
         """Zeros to positions `at + [first, last)` of every plane of a phase."""
-        e, plan = self.frame.emitter, self.frame.plan
+        e, plan = self.frame.emitter, self.frame.sizes
         if last <= first:
             return
         zero = e.zero(vec("i16", TILE_DEPTH))
@@ -114,11 +114,11 @@ class Planes:
 
     def _split(self, a: Int, origin: Int, phase: int) -> None:
         """The depth of one position, from A to `origin` in every plane of a phase."""
-        e, problem, plan = self.frame.emitter, self.frame.problem, self.frame.plan
-        dtype = problem.contraction.a.operand.dtype
+        e, plan = self.frame.emitter, self.frame.sizes
+        dtype = self.frame.plan.a.operand.dtype
         source = self.frame.pointer("a", a, dtype.size_bytes)
         target = e.gep(self.frame.pointers["planes"], origin)
-        num_full, rest = divmod(problem.depth, TILE_DEPTH)
+        num_full, rest = divmod(self.frame.loops.depth.extent, TILE_DEPTH)
 
         def step(number: Int, active: int) -> None:
             half = TILE_DEPTH // 2

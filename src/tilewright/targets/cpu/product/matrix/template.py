@@ -16,6 +16,7 @@ from tilewright.targets.cpu.product.matrix.plan import (
     matrix_candidates,
     matrix_cycles,
     matrix_gain,
+    plan_matrix,
     undivided_plan,
 )
 from tilewright.targets.cpu.template import MIN_GAIN, Context, Estimate, Kernels
@@ -74,7 +75,11 @@ class MatrixTemplate:
     def lower(self, problem: MatrixProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
         plan = self._plan(problem, choice, context)
-        return plan if isinstance(plan, Declined) else (generate_matrix(problem, plan, context.isa),)
+        return (
+            plan
+            if isinstance(plan, Declined)
+            else (generate_matrix(plan_matrix(problem, plan), context.isa),)
+        )
 
     def _plan(self, problem: MatrixProblem, choice: Choice, context: Context) -> MatrixPlan | Declined:
         num_products = choice.get("products")
