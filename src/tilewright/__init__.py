@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tilewright.api import open_artifact as open
     from tilewright.api import plan_model as plan
     from tilewright.api import profile_model as profile
+    from tilewright.api import quantize_model as quantize
     from tilewright.api import reduce_model as reduce
     from tilewright.api import tune_model as tune
     from tilewright.api import view_model as view
@@ -100,6 +101,7 @@ __all__ = [
     "open",
     "plan",
     "profile",
+    "quantize",
     "reduce",
     "schedule_graph",
     "simulate",
@@ -150,6 +152,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     "open": ("tilewright.api", "open_artifact"),
     "plan": ("tilewright.api", "plan_model"),
     "profile": ("tilewright.api", "profile_model"),
+    "quantize": ("tilewright.api", "quantize_model"),
     "reduce": ("tilewright.api", "reduce_model"),
     "tune": ("tilewright.api", "tune_model"),
     "view": ("tilewright.api", "view_model"),

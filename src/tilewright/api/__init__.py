@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tilewright.api.models import Model, ModelSummary, load
     from tilewright.api.plans import PlanComparison, PlanRequest, plan_model
     from tilewright.api.profiling import ModelProfile, profile_model
+    from tilewright.api.quantization import QuantizeResult, quantize_model
     from tilewright.api.reduction import ReduceResult, reduce_model
     from tilewright.api.reproduction import reproduce_paper
     from tilewright.api.schedules import ScheduleComparison, compare_schedules
@@ -56,6 +57,7 @@ _HOMES = {
     "tilewright.api.models": ("Model", "ModelSummary", "load"),
     "tilewright.api.plans": ("PlanComparison", "PlanRequest", "plan_model"),
     "tilewright.api.profiling": ("ModelProfile", "profile_model"),
+    "tilewright.api.quantization": ("QuantizeResult", "quantize_model"),
     "tilewright.api.reduction": ("ReduceResult", "reduce_model"),
     "tilewright.api.reproduction": ("reproduce_paper",),
     "tilewright.api.schedules": ("ScheduleComparison", "compare_schedules"),
@@ -90,6 +92,7 @@ __all__ = [
     "PlanComparison",
     "PlanRequest",
     "Progress",
+    "QuantizeResult",
     "ReduceResult",
     "ScheduleComparison",
     "SimulationRequest",
@@ -114,6 +117,7 @@ __all__ = [
     "open_artifact",
     "plan_model",
     "profile_model",
+    "quantize_model",
     "reduce_model",
     "reproduce_paper",
     "schedule_graph",

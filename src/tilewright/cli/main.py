@@ -71,6 +71,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "Build",
         "Measure other ways to compute each kernel, in the running model, and keep what is faster.",
     ),
+    "quantize": (
+        "Build",
+        "Quantise a model to whole numbers of 8 or 4 bits, within an error that you allow.",
+    ),
     "learn": (
         "Build",
         "Learn how far a target's cost estimates are off, from kernels that are measured here or simulated.",

@@ -81,6 +81,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "diff": ("tilewright.api.difference:DiffResult",),
     "view": (_FACTS, "tilewright.api.view:ModelView"),
     "bisect": (_FACTS, "tilewright.api.bisection:BisectResult"),
+    "quantize": ("tilewright.api.quantization:QuantizeResult",),
     "reduce": ("tilewright.api.reduction:ReduceResult",),
 }
 """What each kind of document holds after its head, by the types of its parts; a later part's key counts."""

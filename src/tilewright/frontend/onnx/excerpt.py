@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from tilewright.errors import UsageError, error_context
-from tilewright.frontend.onnx.external import is_external, read_external
-from tilewright.frontend.onnx.read import Source, open_model
+from tilewright.errors import UsageError
+from tilewright.frontend.onnx.read import Source, embedded_model
 from tilewright.ir.bodies import body_graphs, free_names
 from tilewright.ir.graph import Value
 
@@ -21,15 +20,8 @@ class Excerpts:
     """
 
     def __init__(self, source: Source, values: Mapping[str, Value]) -> None:
-        opened = open_model(source)
-        opened.embed()
-        self._model = opened.model
+        self._model = embedded_model(source)
         self._values = values
-        with error_context(f"in {opened.origin.label}"):
-            for tensor in self._model.graph.initializer:
-                if is_external(tensor):
-                    embedded = numpy_helper.from_array(read_external(tensor, opened.origin), tensor.name)
-                    tensor.CopyFrom(embedded)
         self._constants = {tensor.name: tensor for tensor in self._model.graph.initializer}
         self.nodes: Sequence[NodeProto] = tuple(self._model.graph.node)
         """The nodes of the whole model."""

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import numpy_helper
 
 from tilewright.edges import NO_EDGES, Edges
 from tilewright.errors import ModelRejected, UsageError, error_context
 from tilewright.files import Bytes, NotRegularFile, open_regular
 from tilewright.frontend.onnx import native
-from tilewright.frontend.onnx.external import external_files, open_external
+from tilewright.frontend.onnx.external import external_files, is_external, open_external, read_external
 from tilewright.frontend.onnx.limits import MAX_MODEL_BYTES, MAX_NODES, MAX_STRUCTURE_BYTES
 from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.protos import bounded_messages, require_few_parts
@@ -78,6 +79,23 @@ class Opened:
                 digest.update(location.encode())
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
+
+
+def embedded_model(source: Source) -> onnx.ModelProto:
+    """A model as one message, the data of its main graph from other files included.
+
+    Raises:
+        UsageError: the file does not exist or cannot be read.
+        ModelRejected: it is not an ONNX model, or names files that it must not.
+    """
+    opened = open_model(source)
+    opened.embed()
+    with error_context(f"in {opened.origin.label}"):
+        for tensor in opened.model.graph.initializer:
+            if is_external(tensor):
+                data = read_external(tensor, opened.origin)
+                tensor.CopyFrom(numpy_helper.from_array(data, tensor.name))
+    return opened.model
 
 
 def open_model(source: Source) -> Opened:
