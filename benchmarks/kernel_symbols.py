@@ -4,8 +4,8 @@
     python -m benchmarks kernel_symbols after.json --networks resnet50,bert_tiny --against before.json
 
 A kernel's symbol is a digest of its text, so equal lists are equal code. Models are planned and their kernels
-generated as text, nothing is compiled or run; `NAME:int8` is a network quantised to bytes. `--candidates`
-also makes the kernels of every choice that tuning may measure. With `--against`, prints what differs and ends
+generated as text, nothing is compiled or run; `NAME:int8` is a network quantised to bytes. `--neighbours`
+also makes the kernels of every plan one decision away. With `--against`, prints what differs and ends
 with 1.
 """
 
@@ -30,7 +30,7 @@ from tilewright.targets.cpu.isa import isa_of
 from tilewright.targets.cpu.kernel import Declined, Kernel, Packed
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredPartition
-from tilewright.targets.cpu.product.select import lower_product, product_candidates, product_variations
+from tilewright.targets.cpu.product.select import lower_product, product_neighbours
 from tilewright.targets.cpu.products import Product
 from tilewright.testing.processors import machine_with, on_machine
 
@@ -64,17 +64,17 @@ def lines(lowered: LoweredPartition) -> Iterator[str]:
             yield f"host {step.node.op_type}"
 
 
-def candidates(signature: str, product: Product, isa_name: str, accuracy: Accuracy) -> Iterator[str]:
-    """A product's kernels by every choice that may be measured."""
+def neighbours(signature: str, product: Product, isa_name: str, accuracy: Accuracy) -> Iterator[str]:
+    """A product's kernels by the estimates' plan and every one a decision away."""
     context = product.context(isa_of(machine_with(isa_name)), accuracy)
-    for choice in (*product_candidates(product.nest, context), *product_variations(product.nest, context)):
+    for choice in product_neighbours(product.nest, context):
         kernels = lower_product(product.nest, context, {signature: choice})
         made = kernels.reason if isinstance(kernels, Declined) else kernels[-1].symbol
         yield f"{signature[:8]} {choice} {made}"
 
 
 def record(
-    names: list[str], accuracies: list[Accuracy], isas: list[str], with_candidates: bool
+    names: list[str], accuracies: list[Accuracy], isas: list[str], with_neighbours: bool
 ) -> dict[str, list[str]]:
     """Lines of each network, instruction set and accuracy."""
     found: dict[str, list[str]] = {}
@@ -89,9 +89,9 @@ def record(
                 lowered = lower_partition(program.partition, isa_of(machine), accuracy=accuracy)
                 key = f"{name} {isa_name} {accuracy}"
                 found[key] = list(lines(lowered))
-                if with_candidates:
+                if with_neighbours:
                     for signature, product in lowered.products.items():
-                        found[key] += candidates(signature, product, isa_name, accuracy)
+                        found[key] += neighbours(signature, product, isa_name, accuracy)
                 print(f"{key}: {len(found[key])}", file=sys.stderr, flush=True)
     return found
 
@@ -102,14 +102,14 @@ def options(parser: Parser) -> None:
     parser.add_argument("--networks", default=",".join(zoo.NETWORKS))
     parser.add_argument("--isas", default=",".join(ISAS))
     parser.add_argument("--accuracies", default=",".join(get_args(Accuracy)))
-    parser.add_argument("--candidates", action="store_true")
+    parser.add_argument("--neighbours", action="store_true")
     parser.add_argument("--against", type=Path)
 
 
 def main(asked: Namespace) -> int:
     """Record, and compare if asked to."""
     found = record(
-        asked.networks.split(","), asked.accuracies.split(","), asked.isas.split(","), asked.candidates
+        asked.networks.split(","), asked.accuracies.split(","), asked.isas.split(","), asked.neighbours
     )
     asked.output.write_text(json.dumps(found, indent=0))
     if asked.against is None:

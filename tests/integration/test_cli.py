@@ -422,10 +422,11 @@ def test_each_option_of_prune_removes_what_it_names(option: str, num_removed: in
 
 
 @pytest.mark.sampled(0)
-def test_forms_are_searched_unless_another_search_is_named() -> None:
-    assert report("tune small.onnx --budget 1trial")["search"] == "reformer"
-    flat = report("tune small.onnx --budget 1trial --search flat")
-    forms = report("tune small.onnx --budget 2trials --search evolutionary --afresh")
+def test_forms_are_searched_unless_another_search_is_named(tmp_path: Path) -> None:
+    tune = f"tune small.onnx --cache {tmp_path}"
+    assert report(f"{tune} --budget 1trial")["search"] == "reformer"
+    flat = report(f"{tune} --budget 1trial --search flat")
+    forms = report(f"{tune} --budget 2trials --search evolutionary --afresh")
     assert (flat["search"], forms["search"]) == ("flat", "evolutionary")
     assert forms["subgraphs"] or not forms["num_trials"]
 

@@ -16,7 +16,7 @@ from tilewright.targets.cpu.template import Context
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """A nest that `lower_product` took: everything that `product_candidates` needs of it."""
+    """A nest that `lower_product` took: everything that `product_neighbours` needs of it."""
 
     nest: Nest
     layouts: Layouts

@@ -12,7 +12,7 @@ from dataclasses import field
 from math import inf
 from typing import Protocol, TypeVar
 
-from tilewright.ir.nest import Nest, Operand
+from tilewright.ir.nest import Operand
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import Isa
@@ -77,9 +77,9 @@ class Context:
         stays = 0 < self.run_bytes <= _STAYING_SHARE * self.isa.caches.l3_bytes
         return _SHARED_BYTES_PER_CYCLE if stays else COLD_BYTES_PER_CYCLE
 
-    def may_round(self, nest: Nest) -> bool:
+    def may_round(self, operands: Iterable[Operand]) -> bool:
         """Whether weights may be rounded to read fewer bits: of cached ones that would save nothing."""
-        return self.accuracy in _ROUNDS_WEIGHTS and not any(a.operand.key in self.cached for a in nest.reads)
+        return self.accuracy in _ROUNDS_WEIGHTS and not any(o.key in self.cached for o in operands)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,6 @@ class Template(Protocol[WorkT, ProblemT]):
 
     def estimate(self, problem: ProblemT, choice: Choice, context: Context) -> Estimate:
         """How long kernels made like this take; what the choice leaves open is as `lower` decides it."""
-
-    def candidates(self, problem: ProblemT, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """Choices worth measuring of one of the ways, the least estimate first."""
-
-    def variations(self, problem: ProblemT, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """Choices of one of the ways beside the candidates, for searches that have time for more."""
 
     def lower(self, problem: ProblemT, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernels in order, the last of them the one that does the work, or why there are none."""

@@ -239,7 +239,7 @@ def test_a_template_joins_by_one_line_of_the_registry(monkeypatch: pytest.Monkey
         def estimate(self, problem: object, choice: Choice, context: Context) -> Estimate:
             return Estimate(1.0, gain=2.0)
 
-        def candidates(self, problem: object, way: Choice, context: Context) -> tuple[Choice, ...]:
+        def neighbours(self, problem: object, way: Choice, context: Context) -> tuple[Choice, ...]:
             return (way,)
 
         def lower(self, problem: object, choice: Choice, context: Context) -> object:
@@ -251,5 +251,5 @@ def test_a_template_joins_by_one_line_of_the_registry(monkeypatch: pytest.Monkey
     kernels = lower_product(nest, context)
     assert not isinstance(kernels, Declined)
     assert (kernels[-1].template, kernels[-1].estimate_cycles) == ("always", 1.0)
-    assert select.product_candidates(nest, context)[0] == Choice("always")
+    assert select.product_neighbours(nest, context)[0] == Choice("always")
     assert nest_cycles(nest, context) == 1.0

@@ -18,19 +18,13 @@ import tilewright as tw
 from tilewright.compiler import plan
 from tilewright.cost.base import Measurement
 from tilewright.errors import UsageError
-from tilewright.ir.interpret import run_graph
-from tilewright.options import Accuracy, Options
+from tilewright.options import Options
 from tilewright.partition.form import Form
 from tilewright.steps import SearchName
-from tilewright.targets.cpu.isa import host_isa
-from tilewright.targets.cpu.lower.arrange import arrange
-from tilewright.targets.cpu.lower.lower import lower_partition
-from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredModel, LoweredStage, LoweredStep
-from tilewright.targets.cpu.product.select import product_candidates, product_variations
+from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredStage, LoweredStep
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.tune.tuner import FormTuner
-from tilewright.tuning import Choice, Choices, Observation, TuningDatabase
+from tilewright.tuning import Observation, TuningDatabase
 from tilewright.tuning.form_plan import FormSite
 
 MODEL = tw.load(small_net(channels=40, size=20))
@@ -41,95 +35,6 @@ OPTIONS = Options(threads=2)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     return tmp_path
-
-
-def lowered(choices: Choices | None = None, accuracy: Accuracy = "default") -> LoweredModel:
-    program = plan(MODEL.graph, OPTIONS).program
-    kernels = lower_partition(program.partition, host_isa(), accuracy=accuracy, choices=choices or {})
-    return arrange(kernels, program.schedule)
-
-
-def candidates(accuracy: Accuracy = "default") -> dict[str, tuple[Choice, ...]]:
-    return {
-        signature: product_candidates(
-            product.nest, Context(host_isa(), product.layouts, accuracy, product.constants)
-        )
-        for signature, product in lowered().products.items()
-    }
-
-
-def texts(model: LoweredModel) -> dict[str, str]:
-    return {launch.kernel.signature: launch.kernel.text for launch in model.launches}
-
-
-def test_the_first_candidate_is_what_the_estimate_chooses() -> None:
-    first = {signature: choices[0] for signature, choices in candidates().items()}
-    assert len(first) == 3
-    assert texts(lowered(first)) == texts(lowered())
-
-
-def test_every_candidate_is_a_kernel_of_its_own() -> None:
-    for signature, choices in candidates().items():
-        made = {texts(lowered({signature: choice}))[signature] for choice in choices}
-        assert len(made) == len(choices)
-
-
-def test_variations_are_other_kernels_than_the_candidates() -> None:
-    listed = candidates()
-    products = lowered().products
-    for signature, product in products.items():
-        context = Context(host_isa(), product.layouts, "default", product.constants)
-        varied = product_variations(product.nest, context)
-        assert not set(varied) & set(listed[signature])
-        usual = texts(lowered())[signature]
-        for choice in varied[:3]:
-            launches = [x for x in lowered({signature: choice}).launches if x.kernel.signature == signature]
-            assert {launch.kernel.choice for launch in launches} == {choice}, "nothing was declined"
-            assert launches[-1].kernel.text != usual
-
-
-def test_strict_has_no_candidate_that_reassociates() -> None:
-    templates = {c.template for choices in candidates("strict").values() for c in choices}
-    assert templates == {"contraction"}
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    "choice",
-    [
-        Choice.of("contraction", rows=99, vectors=9, row_parts=1, panel_parts=1),
-        Choice.of("contraction", rows=0, vectors=1, row_parts=1, panel_parts=1),
-        Choice.of("contraction", rows=4, vectors=1, row_parts=100000, panel_parts=1),
-        Choice.of("winograd", tile=3),
-        Choice.of("winograd", tile=4, num_blocks=0, panel_parts=1),
-        Choice.of("winograd", tile=4, num_blocks=1, panel_parts=99),
-        Choice.of("nonsense"),
-    ],
-    ids=str,
-)
-def test_a_choice_that_cannot_be_made_leaves_the_estimates(choice: Choice) -> None:
-    plain = texts(lowered())
-    assert texts(lowered(dict.fromkeys(plain, choice))) == plain
-
-
-@pytest.mark.sampled(0)
-def test_all_candidates_agree_with_the_reference() -> None:
-    program = plan(MODEL.graph, OPTIONS).program
-    feed = {
-        v.name: np.random.default_rng(0).standard_normal(v.shape).astype(np.float32)
-        for v in program.graph.inputs
-    }
-    expected = run_graph(MODEL.graph, feed)
-    ways = candidates()
-    for number in range(max(map(len, ways.values()))):
-        choices = {signature: found[number % len(found)] for signature, found in ways.items()}
-        lowering = lower_partition(program.partition, host_isa(), choices=choices)
-        code = CpuTarget().generate(program, lowering=lowering)
-        executable = code.load(2)
-        got = executable.run(feed)
-        executable.close()
-        for name, array in expected.items():
-            np.testing.assert_allclose(got[name], array, atol=1e-4 * np.abs(array).max())
 
 
 def test_what_tuning_found_is_used_by_the_next_compilation(cache: Path) -> None:

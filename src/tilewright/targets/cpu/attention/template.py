@@ -81,14 +81,6 @@ class AttentionTemplate:
         compute = attention_cycles(problem, context.isa)
         return Estimate(overlapped(compute, transfer_cycles(operand_sizes(problem), context.isa)))
 
-    def candidates(self, problem: AttentionProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """Nothing to choose between."""
-        return ()
-
-    def variations(self, problem: AttentionProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """No more than the candidates."""
-        return ()
-
     def lower(self, problem: AttentionProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
         plan = plan_attention(problem, context.isa, divides=context.divides)

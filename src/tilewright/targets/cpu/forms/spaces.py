@@ -25,9 +25,12 @@ from tilewright.targets.cpu.kernel import Loops
 from tilewright.targets.cpu.loopnest import LOOP_NEST, loop_choices
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredPartition
-from tilewright.targets.cpu.product.select import product_candidates, product_variations
+from tilewright.targets.cpu.product.select import product_neighbours
 from tilewright.targets.cpu.products import loops_signature
 from tilewright.targets.cpu.repeats import Repeats
+
+# Plans of a product that are worth measuring whatever others take.
+_NUM_LISTED = 16
 
 
 @dataclass(slots=True)
@@ -115,8 +118,9 @@ def _products(
         signature = launch.kernel.signature
         if signature in lowered.products:
             positions = frozenset(place[node] for node in launch.nodes)
-            ways = _ways(lowered, signature, isa, accuracy)
-            products[positions, signature] = Work(positions, signature, *ways)
+            product = lowered.products[signature]
+            found = product_neighbours(product.nest, product.context(isa, accuracy))
+            products[positions, signature] = Work(positions, signature, found, _NUM_LISTED)
     return tuple(products.values())
 
 
@@ -134,13 +138,3 @@ def _loops(subgraph: Subgraph, launches: list[KernelLaunch], ways: LoopWays) -> 
                 is_inner = len(loops.nests) == 1 and contraction_of(loops.nests[0]) is not None
                 all_ways = (Choice(LOOP_NEST.name), *listed, *more)
                 yield Work(positions, signature, all_ways, 1 + len(listed), is_loops=True, is_inner=is_inner)
-
-
-def _ways(
-    lowered: LoweredPartition, signature: str, isa: Isa, accuracy: Accuracy
-) -> tuple[tuple[Choice, ...], int]:
-    """All ways to make a product, and how many of them, the first, are worth measuring in any case."""
-    product = lowered.products[signature]
-    context = product.context(isa, accuracy)
-    first = product_candidates(product.nest, context)
-    return tuple(dict.fromkeys((*first, *product_variations(product.nest, context)))), len(first)

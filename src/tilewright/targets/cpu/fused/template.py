@@ -53,14 +53,6 @@ class FusedTemplate:
             cycles += count * sum(nest_cycles(nest, here) for nest in variant.part.nests)
         return Estimate(cycles)
 
-    def candidates(self, problem: FusedProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """Nothing to choose between."""
-        return ()
-
-    def variations(self, problem: FusedProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """No more than the candidates."""
-        return ()
-
     def lower(self, problem: FusedProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
         kernel = generate_fused(problem, context)

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from tilewright.ir.nest import Nest
 from tilewright.records import dataclass
-from tilewright.targets.cpu.kernel import Declined, Loops
-from tilewright.targets.cpu.loopnest.choose import TEMPLATE, loop_choices
+from tilewright.targets.cpu.kernel import Declined
+from tilewright.targets.cpu.loopnest.choose import TEMPLATE
 from tilewright.targets.cpu.loopnest.estimate import loop_cycles
 from tilewright.targets.cpu.loopnest.lower import loop_nest_supports, lower_nests
 from tilewright.targets.cpu.template import Context, Estimate, Kernels
@@ -38,20 +38,9 @@ class LoopNestTemplate:
         """Operations over lanes, loads, and the bytes of all operands."""
         return Estimate(loop_cycles(problem, context.layouts, context.isa).total)
 
-    def candidates(self, problem: Nests, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """The rules, then other tiles, blocks and parallel splits."""
-        return way, *self._choices(problem, context)[0]
-
-    def variations(self, problem: Nests, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """These in all combinations, the first of them."""
-        return self._choices(problem, context)[1]
-
     def lower(self, problem: Nests, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernels; each carries the estimate of its nests."""
         return lower_nests(problem, context.layouts, context.isa, lambda nests: choice)
-
-    def _choices(self, problem: Nests, context: Context) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
-        return loop_choices(Loops(tuple(problem), context.layouts), context.isa, divides=context.divides)
 
 
 LOOP_NEST = LoopNestTemplate()

@@ -326,7 +326,7 @@ class _Lowering:
         if self.accuracy == "strict":
             nests = tuple(map(round_products, nests))
         names = Names(self.tensors, unit.index, loop.group)
-        may_round = Context(self.isa, accuracy=self.accuracy).may_round(nests[0])
+        may_round = Context(self.isa, accuracy=self.accuracy).may_round(a.operand for a in nests[0].reads)
         kernels = lower_steps(
             loop.description, nests, names.constants, names.num_locals, self.isa, may_round=may_round
         )

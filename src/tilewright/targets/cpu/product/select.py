@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 from tilewright.ir.nest import Nest
 from tilewright.records import dataclass
@@ -21,7 +21,20 @@ from tilewright.targets.cpu.products import product_signature
 from tilewright.targets.cpu.template import Context, Estimate, Kernels, Template, lower_problem, lower_with
 from tilewright.tuning import NO_CHOICES, Choice, Choices
 
-PRODUCTS: Final[tuple[Template[Nest, Any], ...]] = (MATRIX, WINOGRAD, CONTRACTION, INTEGER)
+ProblemT = TypeVar("ProblemT")
+
+
+class ProductTemplate(Template[Nest, ProblemT], Protocol[ProblemT]):
+    """A template of single nests: it also knows other plans of its kernels, which a search may measure."""
+
+    def neighbours(self, problem: ProblemT, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """What the estimates choose for an algorithm, and every plan one decision away.
+
+        Each as the choice that asks for it, those worth measuring in any case first. None where all is fixed.
+        """
+
+
+PRODUCTS: Final[tuple[ProductTemplate[Any], ...]] = (MATRIX, WINOGRAD, CONTRACTION, INTEGER)
 """Templates of single nests. Of two with equal estimates the first is taken."""
 
 MIN_LEAD = 1.05
@@ -32,7 +45,7 @@ MIN_LEAD = 1.05
 class _Offer:
     """One way of one template to compute a nest."""
 
-    template: Template[Nest, Any]
+    template: ProductTemplate[Any]
     problem: Any
     way: Choice
     estimate: Estimate
@@ -63,20 +76,14 @@ def lower_product(nest: Nest, context: Context, choices: Choices = NO_CHOICES) -
     return tuple(replace(kernel, signature=signature, choice=choice) for kernel in kernels)
 
 
-def product_candidates(nest: Nest, context: Context) -> tuple[Choice, ...]:
-    """Ways to compute a nest, best estimate first; none for a nest that is no contraction.
+def product_neighbours(nest: Nest, context: Context) -> tuple[Choice, ...]:
+    """What estimates choose for a nest, and the plans one decision away; none for a nest that is no product.
 
-    Each gives the kernels of `lower_product` with that choice. Templates alternate, so that the first few
+    Each gives the kernels of `lower_product` with that choice. Algorithms alternate, so that the first few
     hold the best of each; the one with the best estimate has two at a time.
     """
-    lists = [o.template.candidates(o.problem, o.way, context) for o in _ranked(list(_offers(nest, context)))]
+    lists = [o.template.neighbours(o.problem, o.way, context) for o in _ranked(list(_offers(nest, context)))]
     return _alternating([found for found in lists if found])
-
-
-def product_variations(nest: Nest, context: Context) -> tuple[Choice, ...]:
-    """More ways to compute a nest than `product_candidates`, those of the best template first."""
-    found = (o.template.variations(o.problem, o.way, context) for o in _ranked(list(_offers(nest, context))))
-    return tuple(choice for choices in found for choice in choices)
 
 
 def nest_cycles(nest: Nest, context: Context) -> float:

@@ -8,7 +8,7 @@ from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.arrangements import COMPACT_BYTES
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS
-from tilewright.targets.cpu.product.contraction.generate import MAX_COMPACT_ROWS
+from tilewright.targets.cpu.product.contraction.decisions import MAX_COMPACT_ROWS
 from tilewright.targets.cpu.product.integer.dot import Dot, dot_of
 from tilewright.targets.cpu.recurrent.match import StepsProblem
 from tilewright.targets.cpu.recurrent.share import MAX_SHARES

@@ -17,6 +17,8 @@ from tilewright.targets.llvm.values import vec
 
 # Of the second cache, for totals, a block of the rows, and of the panel that is multiplied and the next one.
 _SHARE = 0.75
+# Blocks that a search may try.
+_BLOCK_COUNTS = (2, 3, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,7 @@ def step_blocks(plan: KernelPlan) -> StepBlocks | None:
 def best_block_parts(plan: KernelPlan, isa: Isa) -> int | None:
     """Parts of a block for a product by constant panels; None where rows stay in the second cache as they
     are."""
-    is_plain = plan.cuts_tiles and not plan.windows and plan.spread is None and len(plan.summed) == 1
-    if not is_plain or plan.summed[0].extent <= MAX_CHAIN_STEPS or plan.packing != "in constant panels":
+    if not _has_blocks(plan):
         return None
     size_bytes, num_steps = plan.dtype.size_bytes, plan.summed[0].extent
     most_units, most_panels, tile_bytes = _most(plan)
@@ -70,6 +71,24 @@ def best_block_parts(plan: KernelPlan, isa: Isa) -> int | None:
         return None
     parts = _num_parts(plan)
     return -(-parts // -(-parts // most_parts))
+
+
+def possible_block_parts(plan: KernelPlan, isa: Isa) -> tuple[int, ...]:
+    """Parts of a block in a few equal blocks whose totals the second cache holds, the most first."""
+    if not _has_blocks(plan):
+        return ()
+    most_units, most_panels, tile_bytes = _most(plan)
+    parts, best = _num_parts(plan), best_block_parts(plan, isa)
+    found = [-(-parts // count) for count in _BLOCK_COUNTS if count < parts]
+    fits = most_units * most_panels * tile_bytes <= isa.caches.l2_bytes
+    return tuple(dict.fromkeys((*(found if fits else ()), *([] if best is None else [best]))))
+
+
+def _has_blocks(plan: KernelPlan) -> bool:
+    """Whether a sum can go through its steps in blocks."""
+    is_plain = plan.cuts_tiles and not plan.windows and plan.spread is None and len(plan.summed) == 1
+    is_long = is_plain and plan.summed[0].extent > MAX_CHAIN_STEPS
+    return is_long and plan.packing == "in constant panels"
 
 
 def _num_parts(plan: KernelPlan) -> int:

@@ -1,13 +1,9 @@
-"""What a contraction kernel is made of before code: problem, register tile, cut; and the other ways to take.
-
-The estimates decide; a `Choice` overrides them where a measurement knew better. Parameters: `rows` and
-`vectors` of the register tile, `row_parts` and `panel_parts` of the cut into chunks.
-"""
+"""A nest as a problem of contractions, its register tile and estimated cycles, and a plan with its loops."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 from tilewright.ir.derive import nest_flops
@@ -33,8 +29,6 @@ from tilewright.targets.cpu.product.tiling import (
     choose_lanes,
     choose_tile,
     fits_registers,
-    rank_cuts,
-    rank_tiles,
     split_rows,
     spread_tile,
     tile_cycles,
@@ -49,33 +43,6 @@ from tilewright.tuning import Choice
 
 TEMPLATE = "contraction"
 ELEMENT = {4: "float", 8: "double"}
-# From this many row units on, cutting between them balances well enough and keeps tiles in one loop.
-_ENOUGH_OUTER_UNITS = 8
-_MAX_TILES = 7
-_FEWER_ROWS = 0.75
-_MAX_CUTS = 5
-# Of a longer search: the best tiles by estimate, each with its best cuts.
-_MAX_VARIED_TILES = 24
-_MAX_VARIED_CUTS = 3
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Design:
-    """A contraction with its register tile and its cut into chunks.
-
-    `cuts_tiles`: chunks may begin within a row of tiles.
-    """
-
-    problem: Contraction
-    tile: Tile
-    cut: Cut
-    cuts_tiles: bool
-
-
-def design_contraction(problem: Contraction, choice: Choice, isa: Isa) -> Design | Declined:
-    """How to compute a problem: as `choice` says, by estimate where it says nothing; or why not so."""
-    tile = _tile(problem, isa, choice)
-    return tile if isinstance(tile, Declined) else _design(problem, tile, choice)
 
 
 def contraction_cycles(problem: Contraction, choice: Choice, context: Context) -> float:
@@ -84,7 +51,7 @@ def contraction_cycles(problem: Contraction, choice: Choice, context: Context) -
     Constants count as cold unless a private cache holds them.
     """
     isa, extents = context.isa, problem.nest.extents
-    tile = _tile(problem, isa, choice)
+    tile = contraction_tile(problem, isa, choice)
     assert isinstance(tile, Tile)
     compute = tile_cycles(tile, _rows(problem), _num_steps(problem), isa.caches, isa.fmas_per_cycle)
     compute *= prod(x.extent for x in problem.outer) * prod(w.share_inside(extents) for w in problem.windows)
@@ -107,53 +74,6 @@ def finish_cycles(problem: Contraction, isa: Isa) -> float:
     return finish_flops / isa.lanes(_element(problem)) / isa.fmas_per_cycle
 
 
-def contraction_candidates(problem: Contraction, isa: Isa) -> tuple[Choice, ...]:
-    """Ways to compute a problem, the one with the least estimate first.
-
-    Register tiles come with the cut estimated for them, the best tile also with other numbers of chunks.
-    """
-    if problem.spread is not None:
-        tile = _tile(problem, isa, Choice(TEMPLATE))
-        assert isinstance(tile, Tile)
-        return tuple(Choice.of(TEMPLATE, **_cut_parameters(cut)) for cut in _cuts(problem, tile))
-    found: list[Choice] = []
-    tiles = rank_tiles(isa, _element(problem), _rows(problem), problem.vector.extent, _num_steps(problem))
-    for number, tile in enumerate(_distinct(tiles, problem.row.extent)):
-        parameters = {"rows": tile.max_rows, "vectors": tile.panels.num_vectors}
-        cuts = _cuts(problem, tile)
-        found += [
-            Choice.of(TEMPLATE, **parameters, **_cut_parameters(cut))
-            for cut in (cuts if number == 0 else cuts[:1])
-        ]
-    return tuple(found)
-
-
-def contraction_variations(problem: Contraction, isa: Isa) -> tuple[Choice, ...]:
-    """Ways to compute a problem beside `contraction_candidates`: more register tiles in more cuts."""
-    if problem.spread is not None:
-        return ()
-    num_rows = problem.row.extent
-
-    def code(choice: Choice) -> tuple[int | None, ...]:
-        """What decides the kernel: rows are split evenly, so that several sizes of a tile give the same."""
-        rows = choice.get("rows") or num_rows
-        return -(-num_rows // rows), *map(choice.get, ("vectors", "row_parts", "panel_parts"))
-
-    known = {code(choice) for choice in contraction_candidates(problem, isa)}
-    found: dict[tuple[int | None, ...], Choice] = {}
-    tiles = rank_tiles(isa, _element(problem), _rows(problem), problem.vector.extent, _num_steps(problem))
-    for tile in tiles[:_MAX_VARIED_TILES]:
-        parameters = {"rows": tile.max_rows, "vectors": tile.panels.num_vectors}
-        for cut in _cuts(problem, tile)[:_MAX_VARIED_CUTS]:
-            choice = Choice.of(TEMPLATE, **parameters, **_cut_parameters(cut))
-            found.setdefault(code(choice), choice)
-    return tuple(choice for made, choice in found.items() if made not in known)
-
-
-def _cut_parameters(cut: Cut) -> dict[str, int]:
-    return {"row_parts": cut.num_row_parts, "panel_parts": cut.num_panel_parts}
-
-
 def contraction_problem(nest: Nest, context: Context) -> Contraction | Declined:
     """The nest as the micro-kernel sees it; small groups lie side by side in a vector where that helps."""
     problem = match_contraction(nest, context.layouts)
@@ -169,7 +89,7 @@ def _has_large_edges(problem: Contraction, isa: Isa) -> bool:
     window = problem.window_of(problem.row.name)
     if window is None:
         return False
-    tile = _tile(problem, isa, Choice(TEMPLATE))
+    tile = contraction_tile(problem, isa, Choice(TEMPLATE))
     assert isinstance(tile, Tile)
     num_taps = next((x.extent for x in problem.inner if x.name == window.tap), 1)
     parts = [n for n in (tile.panels.num_full and tile.panels.num_vectors, tile.panels.tail_vectors) if n]
@@ -189,7 +109,8 @@ def _num_steps(problem: Contraction) -> int:
     return prod(x.extent for x in problem.inner)
 
 
-def _tile(problem: Contraction, isa: Isa, choice: Choice) -> Tile | Declined:
+def contraction_tile(problem: Contraction, isa: Isa, choice: Choice) -> Tile | Declined:
+    """The register tile of a choice; where it leaves that open the one with the least estimate."""
     element, columns = _element(problem), problem.vector.extent
     if problem.spread is not None:
         return spread_tile(isa, element, columns, problem.spread.size)
@@ -201,58 +122,14 @@ def _tile(problem: Contraction, isa: Isa, choice: Choice) -> Tile | Declined:
     return Tile(Panels(choose_lanes(columns, element, isa), vectors, columns), rows)
 
 
-def _design(problem: Contraction, tile: Tile, choice: Choice) -> Design | Declined:
-    units, cuts_tiles = _row_units(problem, tile)
-    rows, panels = choice.get("row_parts"), choice.get("panel_parts")
-    if rows is None or panels is None:
-        cut = _ranked_cuts(problem, tile)[0]
-    elif 1 <= rows <= units and 1 <= panels <= tile.panels.num_panels:
-        cut = Cut(num_row_parts=rows, num_panel_parts=panels)
-    else:
-        return Declined(f"{rows}x{panels} chunks of {units}x{tile.panels.num_panels} pieces")
-    return Design(problem, tile, cut, cuts_tiles)
-
-
-def _row_units(problem: Contraction, tile: Tile) -> tuple[int, bool]:
-    """Pieces that rows can be cut into, and whether these are tiles of a row."""
-    num_outer = prod(x.extent for x in problem.outer)
-    cuts_tiles = num_outer < _ENOUGH_OUTER_UNITS and problem.window_of(problem.row.name) is None
-    num_tiles = sum(t.count for t in split_rows(problem.row.extent, tile.max_rows))
-    return num_outer * (num_tiles if cuts_tiles else 1), cuts_tiles
-
-
-def _ranked_cuts(problem: Contraction, tile: Tile) -> tuple[Cut, ...]:
-    size_bytes = problem.dtype.size_bytes
-    return rank_cuts(
-        _row_units(problem, tile)[0],
-        tile.panels.num_panels,
-        problem.a.operand.num_elements * size_bytes,
-        problem.b.operand.num_elements * size_bytes,
-        problem.num_macs,
-    )
-
-
-def _cuts(problem: Contraction, tile: Tile) -> tuple[Cut, ...]:
-    """The best cuts, one for each number of chunks of which another is no power of two away."""
-    found: dict[int, Cut] = {}
-    for cut in _ranked_cuts(problem, tile):
-        found.setdefault(cut.num_chunks.bit_length(), cut)
-    return tuple(found.values())[:_MAX_CUTS]
-
-
-def _distinct(tiles: Sequence[Tile], num_rows: int) -> list[Tile]:
-    """The best tiles that differ much: of each width the best, and the best with far fewer rows."""
-    found: dict[tuple[int, bool], Tile] = {}
-    for tile in tiles:
-        width = tile.panels.num_vectors
-        best = found.setdefault((width, False), tile)
-        if _most_rows(tile, num_rows) <= _FEWER_ROWS * _most_rows(best, num_rows):
-            found.setdefault((width, True), tile)
-    return list(found.values())[:_MAX_TILES]
-
-
-def _most_rows(tile: Tile, num_rows: int) -> int:
-    return split_rows(num_rows, tile.max_rows)[0].rows
+def summed_order(problem: Contraction) -> tuple[StridedLoop, ...]:
+    """Summed loops, outermost first: taps bounded by loops, the tap along the row, then A's strides down."""
+    clamped = [w.tap for w in problem.windows if w.position != problem.row.name]
+    along_row = [w.tap for w in problem.windows if w.position == problem.row.name]
+    first = [*clamped, *along_row]
+    by_name = {x.name: x for x in problem.inner}
+    rest = sorted((x for x in problem.inner if x.name not in first), key=lambda x: (-abs(x.a), x.name))
+    return (*(by_name[n] for n in first if n in by_name), *rest)
 
 
 def plan_of(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
-from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     BLOCK_STEPS,
@@ -21,12 +20,10 @@ from tilewright.targets.cpu.kernel import (
     Kernel,
     Layout,
 )
-from tilewright.targets.cpu.product.contraction.blocks import StepBlocks, best_block_parts, step_blocks
+from tilewright.targets.cpu.product.contraction.blocks import StepBlocks, step_blocks
 from tilewright.targets.cpu.product.contraction.choose import (
     ELEMENT,
     TEMPLATE,
-    Design,
-    plan_of,
 )
 from tilewright.targets.cpu.product.contraction.edges import tap_runs, touches_edge
 from tilewright.targets.cpu.product.contraction.match import Contraction
@@ -39,31 +36,21 @@ from tilewright.targets.cpu.product.epilogue import (
     store_tile,
 )
 from tilewright.targets.cpu.product.frame import Panel, Position, product_function
-from tilewright.targets.cpu.product.loops import StridedLoop
-from tilewright.targets.cpu.product.plan import KernelPlan, Packing, Strided
+from tilewright.targets.cpu.product.plan import KernelPlan, Strided
 from tilewright.targets.cpu.product.tiling import RowTile
 from tilewright.targets.cpu.product.walk import Range, TileWalk
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import Int, Val, vec
 
-# A panel of this size is worth fetching while the one before it is multiplied: weights come from memory
-# that is too slow to keep up with the FMAs (196 x 1152 over 384 sums, weights from the last cache: 210 → 235
-# GFLOP/s, one thread). Smaller ones that the processor fetches by itself are not worth an instruction a step.
-_MIN_PREFETCH_BYTES = 12 * 1024
-# With more rows than this, widening compact weights takes longer than reading whole ones; fewer bytes of them
-# stay in the L2 cache from run to run.
-MAX_COMPACT_ROWS = 4
-_MIN_COMPACT_BYTES = 64 * 1024
 
-
-def generate_contraction(design: Design, context: Context) -> tuple[Kernel, ...] | Declined:
-    """Kernels of a design: the packing of B where it must happen at run time, then the product.
+def generate_contraction(
+    problem: Contraction, plan: KernelPlan, context: Context
+) -> tuple[Kernel, ...] | Declined:
+    """Kernels of a plan: the packing of B where it must happen at run time, then the product.
 
     A packed B is a new local operand that appears in the kernels' arguments.
     """
-    problem = design.problem
-    plan = plan_kernel(design, context)
     if plan.packing != "in panels":
         return (generate_kernel(plan, context.isa),)
     names = {d.name for d in problem.nest.dims}
@@ -71,67 +58,13 @@ def generate_contraction(design: Design, context: Context) -> tuple[Kernel, ...]
         return Declined("collapsed loops of a factor that must be packed at run time")
     if not any(x.extent > 1 and not x.b for x in (problem.row, *problem.outer)):
         return Declined("each element of the factor to pack is used once")
-    pack = run_time_packing(problem, design.tile.panels, plan.summed, context.next_local)
+    pack = run_time_packing(problem, plan.panels, plan.summed, context.next_local)
     packed = pack.write.operand
     from tilewright.targets.cpu.loopnest import lower_nests
 
     layouts = {**context.layouts, packed.key: Layout.row_major(len(packed.shape))}
     kernel = generate_kernel(replace(plan, b=Strided(packed)), context.isa)
     return (*lower_nests((pack,), layouts, context.isa), kernel)
-
-
-def plan_kernel(design: Design, context: Context) -> KernelPlan:
-    """The plan of a design. Weights have 24 bits where they may be rounded and reading them takes longer than
-    multiplying."""
-    problem = design.problem
-    packing: Packing = "in panels"
-    if problem.b.operand.key in context.constants:
-        is_compact = context.may_round(problem.nest) and _is_bound_by_weights(problem)
-        packing = "in constant panels of 24 bits" if is_compact else "in constant panels"
-    elif problem.vector.b == 1 and all(x.b for x in problem.inner):
-        packing = "in place"
-    plan = plan_of(
-        problem,
-        design.tile,
-        dot="fma",
-        units="row tiles" if design.cuts_tiles else "whole rows",
-        cut=design.cut,
-        packing=packing,
-        summed=_summed_order(problem),
-    )
-    plan = replace(plan, block_parts=best_block_parts(plan, context.isa))
-    return replace(plan, fetches_ahead=_fetches_ahead(plan, context.isa))
-
-
-def _fetches_ahead(plan: KernelPlan, isa: Isa) -> bool:
-    """Whether the next panel is fetched while one is multiplied."""
-    panels, blocks = plan.panels, step_blocks(plan)
-    steps = prod(x.extent for x in plan.summed) if blocks is None else blocks.num_steps
-    num_tiles = sum(t.count for t in plan.row_tiles)
-    return (
-        plan.packing == "in constant panels"
-        and panels.num_panels > 1
-        and plan.num_units * num_tiles >= 2 * panels.num_vectors
-        and _MIN_PREFETCH_BYTES <= steps * panels.width * plan.dtype.size_bytes <= isa.caches.l2_bytes // 2
-    )
-
-
-def _is_bound_by_weights(problem: Contraction) -> bool:
-    """Whether few rows share constants that do not stay in a private cache."""
-    rows = prod(x.extent for x in (problem.row, *problem.outer) if not x.b)
-    size_bytes = problem.b.operand.num_elements * problem.dtype.size_bytes
-    is_plain = problem.dtype is DType.FLOAT32 and problem.spread is None
-    return is_plain and rows <= MAX_COMPACT_ROWS and size_bytes >= _MIN_COMPACT_BYTES
-
-
-def _summed_order(problem: Contraction) -> tuple[StridedLoop, ...]:
-    """Summed loops, outermost first: taps bounded by loops, the tap along the row, then A's strides down."""
-    clamped = [w.tap for w in problem.windows if w.position != problem.row.name]
-    along_row = [w.tap for w in problem.windows if w.position == problem.row.name]
-    first = [*clamped, *along_row]
-    by_name = {x.name: x for x in problem.inner}
-    rest = sorted((x for x in problem.inner if x.name not in first), key=lambda x: (-abs(x.a), x.name))
-    return (*(by_name[n] for n in first if n in by_name), *rest)
 
 
 def generate_kernel(plan: KernelPlan, isa: Isa) -> Kernel:

@@ -7,13 +7,8 @@ from typing import ClassVar
 from tilewright.ir.nest import Nest
 from tilewright.records import dataclass
 from tilewright.targets.cpu.kernel import Declined
-from tilewright.targets.cpu.product.contraction.choose import (
-    contraction_candidates,
-    contraction_cycles,
-    contraction_problem,
-    contraction_variations,
-    design_contraction,
-)
+from tilewright.targets.cpu.product.contraction.choose import contraction_cycles, contraction_problem
+from tilewright.targets.cpu.product.contraction.decisions import choice_of, neighbours, plan_contraction
 from tilewright.targets.cpu.product.contraction.generate import generate_contraction
 from tilewright.targets.cpu.product.contraction.match import Contraction
 from tilewright.targets.cpu.template import Context, Estimate, Kernels
@@ -25,7 +20,7 @@ class ContractionTemplate:
     """Register tiles over nested summed loops: GEMM, convolutions, products of attention on their own.
 
     Condition of use: float32 or float64, one dim of the result contiguous and moving one factor alone.
-    Parameters: `rows` and `vectors` of the register tile, `row_parts` and `panel_parts` of the cut.
+    Parameters: see `decisions.py`.
     """
 
     name: ClassVar[str] = "contraction"
@@ -42,18 +37,17 @@ class ContractionTemplate:
         """Issue slots of the register tiles, and the bytes of weights."""
         return Estimate(contraction_cycles(problem, choice, context))
 
-    def candidates(self, problem: Contraction, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """Register tiles with the cut estimated for them, the best tile also with other numbers of chunks."""
-        return contraction_candidates(problem, context.isa)
-
-    def variations(self, problem: Contraction, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """More register tiles in more cuts."""
-        return contraction_variations(problem, context.isa)
+    def neighbours(self, problem: Contraction, way: Choice, context: Context) -> tuple[Choice, ...]:
+        """Other register tiles and cuts, packing, blocks of long sums, and what is fetched."""
+        plan = plan_contraction(problem, way, context)
+        if isinstance(plan, Declined):
+            return ()
+        return tuple(choice_of(other, context) for other in (plan, *neighbours(plan, context)))
 
     def lower(self, problem: Contraction, choice: Choice, context: Context) -> Kernels | Declined:
         """The packing of the second factor where that must happen at run time, then the product."""
-        design = design_contraction(problem, choice, context.isa)
-        return design if isinstance(design, Declined) else generate_contraction(design, context)
+        plan = plan_contraction(problem, choice, context)
+        return plan if isinstance(plan, Declined) else generate_contraction(problem, plan, context)
 
 
 CONTRACTION = ContractionTemplate()

@@ -84,12 +84,8 @@ class IntegerTemplate:
         weights = operand_bytes(contraction.b.operand) / COLD_BYTES_PER_CYCLE
         return Estimate(overlapped(compute, weights + transfer_cycles(moved, isa)))
 
-    def candidates(self, problem: IntegerProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+    def neighbours(self, problem: IntegerProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
         """Nothing to choose between."""
-        return ()
-
-    def variations(self, problem: IntegerProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """No more than the candidates."""
         return ()
 
     def lower(self, problem: IntegerProblem, choice: Choice, context: Context) -> Kernels | Declined:

@@ -34,7 +34,7 @@ from tilewright.tuning import Choice
 TEMPLATE = "matrix"
 DOTS: dict[int, Dot] = {1: "1 bfloat16 product", 3: "3 bfloat16 products", 6: "6 bfloat16 products"}
 _BLOCKS = (Block(2, 2), Block(1, 4), Block(4, 1), Block(1, 3), Block(3, 1))
-_MAX_CANDIDATES = 8
+_MAX_NEIGHBOURS = 8
 # Weights that stay in the L1 cache while blocks of inputs pass.
 _L1_WEIGHT_BYTES = 24 * 1024
 _ENOUGH_BLOCKS = 4
@@ -325,7 +325,7 @@ def plan_loops(plan: KernelPlan) -> MatrixLoops:
     return matrix_loops((*plan.outer, plan.row), plan.summed, plan.windows, plan.a.offset)
 
 
-def matrix_candidates(problem: MatrixProblem, num_products: int, isa: Isa) -> tuple[Choice, ...]:
+def matrix_neighbours(problem: MatrixProblem, num_products: int, isa: Isa) -> tuple[Choice, ...]:
     """Ways to cut a problem, the estimate's first: other numbers of chunks, then other blocks."""
     shape, l2_bytes = _shape(problem, num_products), isa.caches.l2_bytes
     usual = _block(shape)
@@ -334,7 +334,7 @@ def matrix_candidates(problem: MatrixProblem, num_products: int, isa: Isa) -> tu
         for plan in _ranked(shape, block, l2_bytes):
             # Of plans that differ by less than twice the chunks the best; one of each unusual block.
             plans.setdefault((block, plan.num_chunks.bit_length() if block == usual else 0), plan)
-    return tuple(_choice(plan) for plan in list(plans.values())[:_MAX_CANDIDATES])
+    return tuple(_choice(plan) for plan in list(plans.values())[:_MAX_NEIGHBOURS])
 
 
 def matrix_cycles(problem: MatrixProblem, plan: MatrixPlan, context: Context) -> float:

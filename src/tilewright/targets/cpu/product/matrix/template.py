@@ -13,9 +13,9 @@ from tilewright.targets.cpu.product.matrix.match import MatrixProblem, match_mat
 from tilewright.targets.cpu.product.matrix.plan import (
     MatrixPlan,
     chosen_plan,
-    matrix_candidates,
     matrix_cycles,
     matrix_gain,
+    matrix_neighbours,
     plan_matrix,
     undivided_plan,
 )
@@ -62,15 +62,11 @@ class MatrixTemplate:
         cycles, gain = matrix_cycles(problem, plan, context), matrix_gain(problem, plan.num_products, context)
         return Estimate(cycles, gain, min_gain=_MIN_GAIN.get(context.accuracy, MIN_GAIN))
 
-    def candidates(self, problem: MatrixProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+    def neighbours(self, problem: MatrixProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
         """Other numbers of chunks, then other blocks."""
         num_products = way.get("products")
         assert num_products is not None
-        return matrix_candidates(problem, num_products, context.isa)
-
-    def variations(self, problem: MatrixProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """No more than the candidates."""
-        return ()
+        return matrix_neighbours(problem, num_products, context.isa)
 
     def lower(self, problem: MatrixProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""

@@ -8,7 +8,6 @@ of one core: they rank plans and, roughly, Winograd against the direct kernel.
 from __future__ import annotations
 
 import functools
-from itertools import islice
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import NUM_TAPS
@@ -35,8 +34,8 @@ from tilewright.targets.cpu.template import (
 from tilewright.tuning import Choice
 
 TEMPLATE = "winograd"
-_MAX_CANDIDATES = 5
-_MAX_VARIATIONS = 12
+_MAX_BLOCKS = 5
+_MAX_OTHERS = 12
 _FLOAT_BYTES = 4
 _LINE_FLOATS = 16
 # Share of the L2 cache for V and M: the weights in flight, the image and the result need the rest.
@@ -139,22 +138,17 @@ def winograd_cycles(problem: WinogradProblem, plan: WinogradPlan, context: Conte
     return overlapped(compute, weights + transfer_cycles(moved, isa), _SHARE_NOT_HIDDEN)
 
 
-def winograd_candidates(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[Choice, ...]:
-    """Ways to cut a problem, the least estimated time first: for each size of a block the best groups."""
-    found: dict[int, Choice] = {}
-    for _, num_blocks, parts in _ranked(Shape.of(problem, tile), isa):
-        found.setdefault(num_blocks, Choice.of(TEMPLATE, tile=tile, num_blocks=num_blocks, panel_parts=parts))
-    return tuple(found.values())[:_MAX_CANDIDATES]
-
-
-def winograd_variations(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[Choice, ...]:
-    """Ways to cut a problem beside `winograd_candidates`, the least estimated time first."""
-    known = frozenset(winograd_candidates(problem, tile, isa))
-    found = (
+def winograd_neighbours(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[Choice, ...]:
+    """Cuts of a problem: for each size of a block the best groups, then others, the least time first."""
+    ranked = [
         Choice.of(TEMPLATE, tile=tile, num_blocks=num_blocks, panel_parts=parts)
         for _, num_blocks, parts in _ranked(Shape.of(problem, tile), isa)
-    )
-    return tuple(islice((choice for choice in found if choice not in known), _MAX_VARIATIONS))
+    ]
+    best: dict[int | None, Choice] = {}
+    for choice in ranked:
+        best.setdefault(choice.get("num_blocks"), choice)
+    first = tuple(best.values())[:_MAX_BLOCKS]
+    return tuple(dict.fromkeys((*first, *ranked)))[: _MAX_BLOCKS + _MAX_OTHERS]
 
 
 def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> WinogradPlan | Declined:

@@ -13,10 +13,9 @@ from tilewright.targets.cpu.product.winograd.generate import generate_winograd
 from tilewright.targets.cpu.product.winograd.match import WinogradProblem, match_winograd
 from tilewright.targets.cpu.product.winograd.plan import (
     chosen_plan,
-    winograd_candidates,
     winograd_cycles,
     winograd_gain,
-    winograd_variations,
+    winograd_neighbours,
 )
 from tilewright.targets.cpu.template import Context, Estimate, Kernels
 from tilewright.tuning import Choice
@@ -64,17 +63,11 @@ class WinogradTemplate:
         lead = gains[tile] / gains[min(gains)] if tile != min(gains) else inf
         return Estimate(winograd_cycles(problem, plan, context), gains[tile], lead)
 
-    def candidates(self, problem: WinogradProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+    def neighbours(self, problem: WinogradProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
         """Other numbers of blocks and panel groups."""
         tile = way.get("tile")
         assert tile is not None
-        return winograd_candidates(problem, tile, context.isa)
-
-    def variations(self, problem: WinogradProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
-        """More numbers of blocks, in more groups."""
-        tile = way.get("tile")
-        assert tile is not None
-        return winograd_variations(problem, tile, context.isa)
+        return winograd_neighbours(problem, tile, context.isa)
 
     def lower(self, problem: WinogradProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
