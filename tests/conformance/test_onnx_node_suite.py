@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from tests.support.cuda import EMULATED, needs_fibers
 
-from tilewright.backend import as_array, prepare
+from tilewright.backend import PreparedModel, as_array, prepare
 from tilewright.backend.conformance import (
     EXCEPTIONS,
     Case,
@@ -25,8 +26,11 @@ from tilewright.backend.conformance import (
     run_cases,
     suite_mismatch,
 )
+from tilewright.compiler import compile_graph
+from tilewright.frontend.onnx import import_model, open_model
 from tilewright.ir.dtype import DType
 from tilewright.ir.interpret import run_graph
+from tilewright.options import Options
 
 # Promises: the first release passes 60 % of the suite, and no later one fewer than this one.
 MIN_PASS = {"INTERPRETER": 1597, "CPU": 1576, "STCP920": 1596}
@@ -63,6 +67,24 @@ def test_the_interpreter_is_never_wrong_on_the_whole_suite() -> None:
     assert len(results) == len(cases()) > 1800
     assert_honest(results)
     assert count_status(results)["pass"] >= MIN_PASS["INTERPRETER"]
+
+
+def on_emulated_gpu(model: onnx.ModelProto) -> PreparedModel:
+    opened = open_model(model)
+    graph = import_model(opened)
+    code = compile_graph(graph, Options(target=EMULATED)).code
+    return PreparedModel(graph, code.load(None).run, opened.edges)
+
+
+@needs_fibers
+@pytest.mark.parametrize("spread", [40, pytest.param(1, marks=pytest.mark.slow)])
+def test_the_emulated_gpu_is_right_wherever_it_compiles(spread: int, request: pytest.FixtureRequest) -> None:
+    seed = sum(str(request.config.getoption("--sample-seed")).encode())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = list(run_cases(cases()[seed % spread :: spread], on_emulated_gpu))
+    assert_honest(results)
+    assert count_status(results)["pass"] > 0.7 * len(results)
 
 
 @pytest.mark.sampled(0)

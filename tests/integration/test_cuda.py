@@ -9,12 +9,21 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from tests.support.cuda import EMULATED, compiled, error, needs_fibers, templates
-from tests.support.models import host_net, model, small_net
+from tests.support.models import host_net, model, small_net, tensor
 
 import tilewright as tw
+from tilewright.compiler import compile_graph
 from tilewright.errors import InputError, ModelClosed, TilewrightError, UsageError
+from tilewright.frontend.onnx import load_onnx
+from tilewright.options import Options
+from tilewright.private_files import default_cache_directory
+from tilewright.targets.cuda.code import CudaCode
+from tilewright.targets.cuda.emulated.device import EmulatedDevice
+from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
+from tilewright.targets.llvm.cache import ObjectCache
 
 pytestmark = needs_fibers
+CACHE = ObjectCache(default_cache_directory())
 RNG = np.random.default_rng(7)
 IMAGE = {"image": RNG.standard_normal((1, 3, 6, 6)).astype(np.float32)}
 
@@ -88,3 +97,81 @@ def test_without_a_driver_the_error_says_what_to_do() -> None:
 def test_a_machine_that_is_no_gpu_is_refused() -> None:
     with pytest.raises(UsageError, match="has no threads; give a GPU"):
         tw.compile(small_net(8, 6), target="cuda{gpu=eyeriss}")
+
+
+def branches() -> Any:
+    """A small network with branches of products, pooling and a concatenation, and a sum across them."""
+    rng = np.random.default_rng(0)
+    nodes = [helper.make_node("Conv", ["x", "w0"], ["s"], "stem", pads=[1, 1, 1, 1])]
+    weights = [tensor(rng, "w0", 8, 3, 3, 3)]
+    for number, size in enumerate((1, 3, 1), 1):
+        pads = [size // 2] * 4
+        nodes.append(
+            helper.make_node("Conv", ["s", f"w{number}"], [f"c{number}"], f"conv{number}", pads=pads)
+        )
+        nodes.append(helper.make_node("Relu", [f"c{number}"], [f"r{number}"], f"relu{number}"))
+        weights.append(tensor(rng, f"w{number}", 8, 8, size, size))
+    nodes += [
+        helper.make_node("MaxPool", ["s"], ["p"], "pool", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Concat", ["r1", "r2", "p"], ["joined"], "join", axis=1),
+        helper.make_node("Conv", ["joined", "w4"], ["c4"], "conv4"),
+        helper.make_node("Add", ["c4", "r3"], ["sum"], "sum"),
+        helper.make_node("Softmax", ["sum"], ["y"], "softmax", axis=1),
+    ]
+    weights.append(tensor(rng, "w4", 8, 24, 1, 1))
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 6, 6])]
+    return model(
+        nodes, inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 6, 6])], weights
+    )
+
+
+PLANS = [
+    ("none", "sequential"),
+    ("layerwise", "greedy"),
+    ("layerwise", "ios"),
+    ("ago", "greedy"),
+    ("pcgc", "ios"),
+]
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(("partition", "schedule"), PLANS)
+@pytest.mark.parametrize("edges", ["stages", "data"])
+def test_every_order_that_edges_leave_open_gives_the_same(partition: str, schedule: str, edges: str) -> None:
+    proto = branches()
+    feed = {"x": RNG.standard_normal((1, 3, 6, 6)).astype(np.float32)}
+    options = Options(target=f"cuda{{device=emulated,edges={edges}}}", partition=partition, schedule=schedule)
+    code = compile_graph(load_onnx(proto), options).code
+    assert isinstance(code, CudaCode)
+    (expected,) = tw.compile(proto, target="interpreter").run(None, feed)
+    runs = set()
+    device = EmulatedDevice(cache=CACHE)
+    loaded = code.load_on(device)
+    for seed in range(12):
+        device.seed, device.copies = seed, ("early", "late")[seed % 2]
+        (found,) = loaded.run(feed).values()
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+        runs.add(found.tobytes())
+    assert len(runs) == 1
+
+
+def test_groups_of_a_stage_have_no_edges_between_them() -> None:
+    options = Options(target=EMULATED, partition="layerwise", schedule="greedy")
+    code = compile_graph(load_onnx(branches()), options).code
+    assert isinstance(code, CudaCode)
+    nodes = code.placed.planned.nodes
+    beside = {stage: [i for i, n in enumerate(nodes) if n.stage == stage and n.work] for stage in range(9)}
+    widest = max(beside.values(), key=len)
+    assert len(widest) >= 3
+    assert not any(set(nodes[i].after) & set(widest) for i in widest[:3])
+
+
+def test_a_kernel_is_assembled_for_each_gpu() -> None:
+    code = compile_graph(load_onnx(branches()), Options(target=EMULATED, accuracy="relaxed")).code
+    assert isinstance(code, CudaCode)
+    texts = sorted({launch.kernel.text for launch in code.placed.launches})
+    for isa in ("sm_80", "sm_90"):
+        made = b"".join(ptx_of(texts, gpu_isa(isa), cache=CACHE))
+        assert b"mma.sync" in made
+        assert b"cp.async" in made
+        assert b"ldmatrix" in made

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 F32, I64 = TensorProto.FLOAT, TensorProto.INT64
 
 
-def _tensor(rng: np.random.Generator, name: str, *shape: int) -> onnx.TensorProto:
+def tensor(rng: np.random.Generator, name: str, *shape: int) -> onnx.TensorProto:
     return numpy_helper.from_array((rng.standard_normal(shape) * 0.3).astype(np.float32), name)
 
 
@@ -33,11 +33,11 @@ def small_net(channels: int = 24, size: int = 12, *, seed: int = 0) -> onnx.Mode
         helper.make_node("Gemm", ["flat", "w3", "b3"], ["logits"], "classify"),
     ]
     weights = [
-        _tensor(rng, "w1", channels, 3, 3, 3),
-        _tensor(rng, "b1", channels),
-        _tensor(rng, "w2", channels, channels, 3, 3),
-        _tensor(rng, "w3", channels, 10),
-        _tensor(rng, "b3", 10),
+        tensor(rng, "w1", channels, 3, 3, 3),
+        tensor(rng, "b1", channels),
+        tensor(rng, "w2", channels, channels, 3, 3),
+        tensor(rng, "w3", channels, 10),
+        tensor(rng, "b3", 10),
     ]
     inputs = [helper.make_tensor_value_info("image", F32, [1, 3, size, size])]
     outputs = [
@@ -55,7 +55,7 @@ def host_net() -> onnx.ModelProto:
         helper.make_node("TopK", ["y", "k"], ["top", "where"], "largest"),
         helper.make_node("Relu", ["top"], ["positive"], "relu"),
     ]
-    weights = [_tensor(rng, "w", 8, 2000), numpy_helper.from_array(np.array([12], np.int64), "k")]
+    weights = [tensor(rng, "w", 8, 2000), numpy_helper.from_array(np.array([12], np.int64), "k")]
     inputs = [helper.make_tensor_value_info("x", F32, [4, 8])]
     outputs = [
         helper.make_tensor_value_info("positive", F32, [4, 12]),
@@ -68,7 +68,7 @@ def mixed_outputs() -> onnx.ModelProto:
     """Outputs that no kernel computes: an input, a constant, and a value given twice."""
     rng = np.random.default_rng(4)
     nodes = [helper.make_node("Relu", ["x"], ["y"], "relu")]
-    constant = _tensor(rng, "c", 2, 3)
+    constant = tensor(rng, "c", 2, 3)
     outputs = [helper.make_tensor_value_info(n, F32, [2, 3]) for n in ("y", "x", "c")]
     return model(nodes, [helper.make_tensor_value_info("x", F32, [2, 3])], outputs, [constant])
 

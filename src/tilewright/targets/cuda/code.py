@@ -8,6 +8,7 @@ from tilewright.records import dataclass
 from tilewright.steps import KERNEL_PREFIX, KernelInfo, MemoryInfo, StepInfo
 from tilewright.targets import host_runner
 from tilewright.targets.cuda.costs import GpuCosts
+from tilewright.targets.cuda.device import Device
 from tilewright.targets.cuda.devices import DeviceName, open_device
 from tilewright.targets.cuda.executable import CudaExecutable
 from tilewright.targets.cuda.graph import PlannedNode
@@ -49,10 +50,14 @@ class CudaCode:
             DeviceError: there is none, or it does not take the code; says what to do.
         """
         options = self.program.options
+        kept_in = None if options.no_cache else str(options.cache_dir or default_cache_directory())
+        return self.load_on(open_device(self.device, kept_in))
+
+    def load_on(self, device: Device) -> CudaExecutable:
+        """The same on a device that is open."""
         nodes = self.placed.planned.nodes
         priorities = self.placed.priorities([self.costs.work_ns(node.work) for node in nodes])
-        kept_in = None if options.no_cache else str(options.cache_dir or default_cache_directory())
-        return CudaExecutable(self.placed, priorities, open_device(self.device, kept_in), host_runner())
+        return CudaExecutable(self.placed, priorities, device, host_runner())
 
 
 def _described(number: int, node: PlannedNode, costs: GpuCosts) -> KernelInfo:

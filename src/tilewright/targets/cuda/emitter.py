@@ -110,6 +110,12 @@ class CudaEmitter(Emitter):
             distance //= 2
         return value
 
+    def from_float(self, value: Val, element: str) -> Val:
+        """As elsewhere, but that GPUs have an instruction for bfloat16."""
+        if element == "bfloat":
+            return self.cast("fptrunc", value, element)
+        return super().from_float(value, element)
+
     def digits_of(self, number: Int, extents: Sequence[int]) -> list[Int]:
         """The index of each of nested loops, outermost first, at one of their combinations."""
         return list(self.digits(number, extents))[::-1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
+from math import ceil, prod
 
 from tilewright.ir.expr import Read, reads_of, substitute
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine, operands_of
@@ -20,7 +20,8 @@ from tilewright.targets.cuda.loopnest import lower_loops
 from tilewright.targets.cuda.loopnest.plan import aligned_lanes
 from tilewright.targets.cuda.products.match import Product, Side, match_product, without_factors
 from tilewright.targets.cuda.products.multiply import Multiplier, multiplier
-from tilewright.targets.cuda.products.tiles import PITCH_BYTES, ProductPlan, plan_product
+from tilewright.targets.cuda.products.pack import packed, padded_rows
+from tilewright.targets.cuda.products.tiles import PITCH_BYTES, ROW_BYTES, ProductPlan, plan_product
 from tilewright.targets.llvm.exprgen import combine_values, storage_type
 from tilewright.targets.llvm.frame import Frame, Reports
 from tilewright.targets.llvm.layout import Declined
@@ -34,14 +35,14 @@ _CHUNK_BYTES = 16
 
 def lower_product(nest: Nest, context: Context) -> tuple[Kernel, ...] | Declined:
     """The kernels of a product, the last of them the one that writes its result."""
-    product = match_product(nest)
+    product = match_product(nest, context.constants)
     if isinstance(product, Declined):
         return product
     plan = plan_product(product, product.kind(context.accuracy), context.num_multiprocessors)
     if plan.num_splits == 1:
         return (_kernel(product, plan),)
     partial, total = _split(nest, plan.num_splits, context.next_local)
-    parts = match_product(partial)
+    parts = match_product(partial, context.constants)
     end = lower_loops(total)
     if isinstance(parts, Declined) or isinstance(end, Declined):
         return (_kernel(product, replace(plan, num_splits=1)),)
@@ -77,6 +78,9 @@ def _split(nest: Nest, num_splits: int, position: int) -> tuple[Nest, Nest]:
 def _kernel(product: Product, plan: ProductPlan) -> Kernel:
     nest = product.nest
     operands = tuple(operands_of([nest]))
+    packs = {
+        product.sides[i].ref.operand.key: packed(product, plan, i) for i in (0, 1) if product.is_packed[i]
+    }
     emitter = CudaEmitter()
     num_threads = plan.tile.num_threads
     with emitter.kernel(len(operands), num_threads) as pointers:
@@ -94,7 +98,7 @@ def _kernel(product: Product, plan: ProductPlan) -> Kernel:
         text,
         grid,
         (num_threads, 1, 1),
-        operands,
+        tuple(packs.get(operand.key, operand) for operand in operands),
         (nest.write.operand.key,),
         "product",
         macs=product.macs,
@@ -178,16 +182,30 @@ class _Copier:
     def issue(self, first_step: Int, stage: Int) -> None:
         """Copy the tile that begins at a step of the depth to the stage at an offset."""
         kernel, e = self.kernel, self.kernel.e
+        fixed, moving = self._loops()
+        num_moving = prod(d.extent for d in moving)
+        outer, first = e.udiv(first_step, num_moving), e.urem(first_step, num_moving)
+        frames: dict[int, Frame] = {}
         for piece in self.pieces:
-            step = e.add(first_step, piece.step)
-            is_there = kernel.both(piece.is_row, kernel.is_step(step))
-            frame = kernel.bound(piece.frame.inner(), kernel.product.depth, step)
+            is_there = kernel.both(piece.is_row, kernel.is_step(e.add(first_step, piece.step)))
+            key = id(piece.frame)
+            if key not in frames:
+                frames[key] = kernel.bound(piece.frame.inner(), fixed, outer)
+            frame = kernel.bound(frames[key], moving, e.add(first, piece.step))
             offset = e.add(e.mul(piece.row, PITCH_BYTES), e.mul(piece.step, kernel.plan.element_bytes))
             target = e.shared_gep(kernel.tiles, e.add(e.add(stage, self.offset_bytes), offset))
             if self.is_async:
                 self._copy(frame, is_there, target)
             else:
                 self._through_registers(frame, is_there, target)
+
+    def _loops(self) -> tuple[Sequence[Dim], Sequence[Dim]]:
+        """Loops of the depth that stay at one place within a tile, and those that move."""
+        depth = self.kernel.product.depth
+        for position in range(len(depth) - 1, -1, -1):
+            if prod(d.extent for d in depth[position:]) % self.kernel.plan.depth == 0:
+                return depth[:position], depth[position:]
+        return (), depth
 
     def _copy(self, frame: Frame, is_there: Bool, target: Val) -> None:
         kernel, e = self.kernel, self.kernel.e
@@ -221,6 +239,43 @@ class _Copier:
 
         (value,) = e.if_(is_there, load, lambda: [e.zero(type)], [type])
         e.shared_store(value, target, align_bytes=type.size_bytes)
+
+
+class _PackedCopier:
+    """Copies tiles of a factor that was packed: sixteen bytes after sixteen, all of which are there."""
+
+    is_async = True
+
+    def __init__(
+        self, kernel: _ProductKernel, side: Side, tile_rows: int, first: Int, offset_bytes: int
+    ) -> None:
+        self.kernel, self.offset_bytes = kernel, offset_bytes
+        e, plan = kernel.e, kernel.plan
+        chunks = ROW_BYTES // _CHUNK_BYTES
+        row_bytes = plan.padded_steps * plan.element_bytes
+        first_row = e.add(e.mul(kernel.batch, padded_rows(side, tile_rows)), first)
+        num_threads = plan.tile.num_threads
+        self.pieces: list[tuple[Val, Int, Bool]] = []
+        for number in range(ceil(tile_rows * chunks / num_threads)):
+            row = e.add(e.udiv(kernel.thread, chunks), number * (num_threads // chunks))
+            chunk = e.mul(e.urem(kernel.thread, chunks), _CHUNK_BYTES)
+            source = e.add(e.mul(e.add(first_row, row), row_bytes), chunk)
+            pointer = e.gep(kernel.pointers[side.ref.operand.key], source)
+            is_whole = tile_rows * chunks % num_threads == 0
+            is_row = True if is_whole else e.compare("slt", row, tile_rows)
+            self.pieces.append((pointer, e.add(e.mul(row, PITCH_BYTES), chunk), is_row))
+
+    def issue(self, first_step: Int, stage: Int) -> None:
+        """Copy the tile that begins at a step of the depth to the stage at an offset."""
+        e = self.kernel.e
+        moved = e.mul(first_step, self.kernel.plan.element_bytes)
+        for pointer, offset, is_row in self.pieces:
+            target = e.shared_gep(self.kernel.tiles, e.add(e.add(stage, self.offset_bytes), offset))
+
+            def copy(pointer: Val = pointer, target: Val = target) -> None:
+                e.copy_async(target, e.gep(pointer, moved), _CHUNK_BYTES)
+
+            e.if_(is_row, copy)
 
 
 class _ProductKernel:
@@ -279,11 +334,17 @@ class _ProductKernel:
         self.tiles = e.shared_array(plan.shared_bytes)
         rows, columns = self.product.sides
         self.copiers = (
-            _Copier(self, rows, tile.rows, self.first_row, 0),
-            _Copier(self, columns, tile.columns, self.first_column, tile.rows * PITCH_BYTES),
+            self._copier(0, rows, tile.rows, self.first_row, 0),
+            self._copier(1, columns, tile.columns, self.first_column, tile.rows * PITCH_BYTES),
         )
         self.is_async = any(copier.is_async for copier in self.copiers)
         self._store(self._sums())
+
+    def _copier(
+        self, number: int, side: Side, tile_rows: int, first: Int, offset: int
+    ) -> _Copier | _PackedCopier:
+        kind = _PackedCopier if self.product.is_packed[number] else _Copier
+        return kind(self, side, tile_rows, first, offset)
 
     def _sums(self) -> list[Val]:
         """The loop over the depth; gives what each thread added up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import cached_property
 from math import prod
@@ -14,7 +15,7 @@ from tilewright.ir.nest import Affine, Dim, Nest
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
 from tilewright.targets.llvm.exprgen import unsupported_function
-from tilewright.targets.llvm.layout import Declined
+from tilewright.targets.llvm.layout import Declined, OperandKey
 from tilewright.targets.llvm.refs import LinearNest, Ref, linearise, simplify
 
 Kind = Literal["fma", "tf32", "bf16", "f16"]
@@ -38,6 +39,12 @@ class Side:
         """The access."""
         return self.nest.refs[0]
 
+    def is_packable(self, constants: Collection[OperandKey], others: Iterable[Ref]) -> bool:
+        """Whether its data are known, stand nowhere else in the nest, and lie in the order of no padding."""
+        key, ref = self.ref.operand.key, self.ref
+        is_alone = all(other is ref or other.operand.key != key for other in others)
+        return self.is_plain and key in constants and is_alone and not ref.guards
+
     @property
     def is_plain(self) -> bool:
         """Whether what is read is multiplied as it is."""
@@ -51,7 +58,7 @@ class Side:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """`sides` are what rows and columns of the result belong to."""
+    """`sides` are what rows and columns of the result belong to; `depth` is in the order of tiles."""
 
     nest: Nest
     linear: LinearNest
@@ -60,6 +67,7 @@ class Product:
     depth: tuple[Dim, ...]
     scales: tuple[Expr, ...]
     dtype: DType
+    is_packed: tuple[bool, bool]
 
     @cached_property
     def num_batch(self) -> int:
@@ -89,8 +97,8 @@ class Product:
         return "tf32" if accuracy == "relaxed" else "bf16"
 
 
-def match_product(nest: Nest) -> Product | Declined:
-    """The product that a nest is, or why it is none."""
+def match_product(nest: Nest, constants: Collection[OperandKey] = ()) -> Product | Declined:
+    """The product that a nest is, or why it is none; the data of constants can be packed for it."""
     form = contraction_of(nest)
     if form is None:
         return Declined("no sum of products of two reads")
@@ -106,10 +114,12 @@ def match_product(nest: Nest) -> Product | Declined:
     linear = simplify(linear)
     if any(linear.refs[i].data or linear.refs[i].tables for i in form.reads) or linear.write.data:
         return Declined("a factor that data or tables find")
-    return _product(nest, form, linear)
+    return _product(nest, form, linear, constants)
 
 
-def _product(nest: Nest, form: ContractionForm, linear: LinearNest) -> Product | Declined:
+def _product(
+    nest: Nest, form: ContractionForm, linear: LinearNest, constants: Collection[OperandKey]
+) -> Product | Declined:
     left, right = (linear.refs[i].names() for i in form.reads)
     parallel, depth = linear.parallel, linear.reduce
     rows = tuple(d for d in parallel if d.name in left and d.name not in right)
@@ -118,7 +128,15 @@ def _product(nest: Nest, form: ContractionForm, linear: LinearNest) -> Product |
     sides = (_side(linear, form.left, rows), _side(linear, form.right, columns))
     if sides[0] is None or sides[1] is None:
         return Declined("a factor of several reads")
-    found = Product(nest, linear, (sides[0], sides[1]), batch, depth, form.scales, form.dtype)
+    packed = tuple(side.is_packable(constants, linear.all_refs()) for side in sides if side is not None)
+    if any(packed):
+        # The tile of a factor that slides a window stays at one place of it, as far as channels fill a tile.
+        others = [s for s, known in zip(sides, packed, strict=True) if s is not None and not known]
+        window = {n for side in others for guard in side.ref.guards for n in guard.form.dims()}
+        depth = tuple(sorted(depth, key=lambda d: d.name not in window))
+    found = Product(
+        nest, linear, (sides[0], sides[1]), batch, depth, form.scales, form.dtype, (packed[0], packed[1])
+    )
     if min(found.num_steps, *(side.num_rows for side in found.sides)) < _MIN_EXTENT:
         return Declined("few rows, columns or steps")
     return found

@@ -59,6 +59,11 @@ class ProductPlan:
         return ROW_BYTES // self.element_bytes
 
     @property
+    def padded_steps(self) -> int:
+        """Steps of a sum in whole tiles of every part."""
+        return self.steps_per_split * self.num_splits * self.depth
+
+    @property
     def steps_per_split(self) -> int:
         """Tiles along the depth that each part adds up."""
         return ceil(ceil(self.num_steps / self.depth) / self.num_splits)
