@@ -23,6 +23,7 @@ from tilewright.version import __version__ as __version__
 if TYPE_CHECKING:
     from tilewright.api import (
         CheckReport,
+        Decoder,
         InferenceSession,
         Model,
         bench,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tilewright.api import compile_model as compile
     from tilewright.api import diff_models as diff
     from tilewright.api import export_model as export
+    from tilewright.api import generate_tokens as generate
     from tilewright.api import inspect_file as inspect
     from tilewright.api import learn_costs as learn
     from tilewright.api import map_operators as map
@@ -71,6 +73,7 @@ __all__ = [
     "BudgetExceeded",
     "CheckReport",
     "CompiledModel",
+    "Decoder",
     "InfeasibleMapping",
     "InferenceSession",
     "InputError",
@@ -93,6 +96,7 @@ __all__ = [
     "compile",
     "diff",
     "export",
+    "generate",
     "inspect",
     "learn",
     "load",
@@ -126,6 +130,7 @@ _ERRORS = (
 )
 _API = (
     "CheckReport",
+    "Decoder",
     "InferenceSession",
     "Model",
     "bench",
@@ -146,6 +151,7 @@ _HOMES: dict[str, tuple[str, str]] = {
     "compile": ("tilewright.api", "compile_model"),
     "diff": ("tilewright.api", "diff_models"),
     "export": ("tilewright.api", "export_model"),
+    "generate": ("tilewright.api", "generate_tokens"),
     "inspect": ("tilewright.api", "inspect_file"),
     "learn": ("tilewright.api", "learn_costs"),
     "map": ("tilewright.api", "map_operators"),

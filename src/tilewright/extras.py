@@ -30,6 +30,7 @@ EXTRAS = (
     Extra("peers", ("onnxruntime", "openvino"), "comparisons"),
     Extra("torch", ("torch", "onnxscript"), "PyTorch modules"),
     Extra("cuda", ("cuda-bindings",), "--target cuda on a GPU"),
+    Extra("text", ("tokenizers",), "generate --prompt"),
     Extra("cluster", ("ray",), "--workers"),
 )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.api.difference import DiffResult, diff_models
     from tilewright.api.doctor import Diagnosis, diagnose
     from tilewright.api.export import export_model
+    from tilewright.api.generation import Decoder, GenerateResult, generate_tokens
     from tilewright.api.inspection import Inspection, inspect_file
     from tilewright.api.learning import LearnResult, learn_costs
     from tilewright.api.map_request import MapRequest
@@ -50,6 +51,7 @@ _HOMES = {
     "tilewright.api.difference": ("DiffResult", "diff_models"),
     "tilewright.api.doctor": ("Diagnosis", "diagnose"),
     "tilewright.api.export": ("export_model",),
+    "tilewright.api.generation": ("Decoder", "GenerateResult", "generate_tokens"),
     "tilewright.api.inspection": ("Inspection", "inspect_file"),
     "tilewright.api.learning": ("LearnResult", "learn_costs"),
     "tilewright.api.map_request": ("MapRequest",),
@@ -77,9 +79,11 @@ __all__ = [
     "BisectResult",
     "CheckReport",
     "ComparisonResult",
+    "Decoder",
     "Diagnosis",
     "DiffResult",
     "ExportedStages",
+    "GenerateResult",
     "InferenceSession",
     "Inspection",
     "LearnResult",
@@ -109,6 +113,7 @@ __all__ = [
     "diff_models",
     "export_model",
     "export_stages",
+    "generate_tokens",
     "inspect_file",
     "learn_costs",
     "load",

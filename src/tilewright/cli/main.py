@@ -101,6 +101,7 @@ VERBS: dict[str, tuple[str, str]] = {
         "Example: `tilewright trust ls`.",
     ),
     "run": ("Run", "Run a model or an artifact once, and show the shape and range of each output."),
+    "generate": ("Run", "Generate tokens with a language model, from its cache of keys and values."),
     "bench": (
         "Run",
         "Measure latency or throughput, in turns with other engines and models, and say which is faster.",

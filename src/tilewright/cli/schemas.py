@@ -81,6 +81,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "diff": ("tilewright.api.difference:DiffResult",),
     "view": (_FACTS, "tilewright.api.view:ModelView"),
     "bisect": (_FACTS, "tilewright.api.bisection:BisectResult"),
+    "generate": ("tilewright.api.generation:GenerateResult",),
     "quantize": ("tilewright.api.quantization:QuantizeResult",),
     "reduce": ("tilewright.api.reduction:ReduceResult",),
 }

@@ -1,0 +1,61 @@
+"""The choice of the next token from its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.records import dataclass
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn: the likeliest at temperature 0, else by their probabilities.
+
+    `top_k` leaves the likeliest so many (0: all), `top_p` the fewest that together have this probability.
+    Each sequence of a batch draws from its own generator, so that its tokens do not depend on the others.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < float("inf"):
+            raise UsageError(f"temperature {self.temperature:g}: give 0 or more.")
+        if self.top_k < 0:
+            raise UsageError(
+                f"top_k {self.top_k}: give how many of the likeliest tokens count, or 0 for all."
+            )
+        if not 0 < self.top_p <= 1:
+            raise UsageError(f"top_p {self.top_p:g}: give a probability above 0, at most 1.")
+        if self.seed < 0:
+            raise UsageError(f"seed {self.seed}: give a number that is not negative.")
+
+    def generators(self, num_sequences: int) -> list[np.random.Generator]:
+        """One for each sequence."""
+        return [np.random.default_rng((self.seed, number)) for number in range(num_sequences)]
+
+    def choose(self, logits: Array, generators: Sequence[np.random.Generator]) -> Array:
+        """Tokens (sequences,) for logits (sequences, tokens); of equal logits the first token."""
+        if not self.temperature:
+            return np.asarray(logits.argmax(axis=-1), np.int64)
+        drawn = (self._drawn(row, generator) for row, generator in zip(logits, generators, strict=True))
+        return np.fromiter(drawn, np.int64, len(logits))
+
+    def _drawn(self, logits: Array, generator: np.random.Generator) -> int:
+        order = np.argsort(-logits, kind="stable")
+        if self.top_k:
+            order = order[: self.top_k]
+        scaled = (logits[order].astype(np.float64) - float(logits[order[0]])) / self.temperature
+        shares = np.exp(scaled)
+        sums = np.cumsum(shares / shares.sum())
+        num = int(np.searchsorted(sums, self.top_p)) + 1 if self.top_p < 1 else len(sums)
+        at = np.searchsorted(sums[:num], generator.random() * sums[min(num, len(sums)) - 1], side="right")
+        return int(order[min(int(at), num - 1, len(order) - 1)])

@@ -1,0 +1,155 @@
+"""Steps of generation: a decoder is fed its prompts at once, then token by token what it said itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import UsageError
+from tilewright.generation.sampling import Sampling
+from tilewright.generation.signature import DecoderSignature
+from tilewright.records import dataclass
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[Sequence[str], Mapping[str, Array]], Sequence[Array]]
+"""Outputs by name for a feed."""
+
+_LEAST_PADDED = 16
+PADDING = 0
+"""The token at places that do not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The next token of each sequence; those that had ended have `PADDING`."""
+
+    tokens: Array
+    is_running: Array = field(compare=False)
+    """For each sequence whether this token is one of its own."""
+
+
+class Sequences:
+    """Prompts side by side, and what each place of the caches holds.
+
+    Prompts of unequal lengths begin with places that do not count, which needs an input for a mask.
+    """
+
+    def __init__(self, signature: DecoderSignature, prompts: Sequence[Sequence[int]]) -> None:
+        if not prompts or not all(len(prompt) for prompt in prompts):
+            raise UsageError("prompts: give at least one token for each sequence.")
+        longest = max(map(len, prompts))
+        is_level = all(len(prompt) == longest for prompt in prompts)
+        if not is_level and signature.mask is None:
+            raise UsageError(
+                "prompts of unequal lengths need an input attention_mask, which the model lacks: generate "
+                "one after another."
+            )
+        self.signature = signature
+        self.tokens = np.full((len(prompts), longest), PADDING, np.int64)
+        self.counts = np.zeros((len(prompts), longest), np.int64)  # the mask
+        for row, prompt in enumerate(prompts):
+            self.tokens[row, longest - len(prompt) :] = prompt
+            self.counts[row, longest - len(prompt) :] = 1
+
+    @property
+    def length(self) -> int:
+        """Places so far."""
+        return self.tokens.shape[1]
+
+    def append(self, tokens: Array) -> None:
+        """One more place in each sequence."""
+        self.tokens = np.concatenate((self.tokens, tokens[:, None]), axis=1)
+        self.counts = np.concatenate((self.counts, np.ones((len(tokens), 1), np.int64)), axis=1)
+
+    def feed(self, first: int, num_padded: int) -> dict[str, Array]:
+        """Inputs besides caches for the places from `first` on, and for so many behind that do not count."""
+        known, ahead = self.signature, ((0, 0), (0, num_padded))
+        counts = np.pad(self.counts, ahead)
+        positions = np.maximum(np.cumsum(np.pad(self.counts, ahead, constant_values=1), axis=1) - 1, 0)
+        feed = {known.tokens.name: np.pad(self.tokens[:, first:], ahead, constant_values=PADDING)}
+        if known.mask is not None:
+            feed[known.mask.name] = counts
+        if known.positions is not None:
+            feed[known.positions.name] = positions[:, first:]
+        if known.last_places is not None:
+            feed[known.last_places.name] = np.full(len(self.tokens), self.length - 1)
+        if known.num_places is not None:
+            feed[known.num_places.name] = np.asarray(self.length + num_padded)
+        infos = (known.tokens, known.mask, known.positions, known.last_places, known.num_places)
+        dtypes = {info.name: info.dtype.numpy for info in infos if info is not None}
+        return {name: array.astype(dtypes[name], copy=False) for name, array in feed.items()}
+
+
+def next_tokens(
+    run: Run,
+    sequences: Sequences,
+    sampling: Sampling,
+    *,
+    max_new_tokens: int,
+    stop: Collection[int] = (),
+    pads_prompts: bool = True,
+) -> Iterator[Step]:
+    """The tokens that follow the prompts, step by step, until every sequence came to a token of `stop`.
+
+    With `pads_prompts` prompts are fed with places behind them up to a power of two, which a causal model
+    does not see and whose keys and values are cut off, so that few lengths of prompts are ever compiled.
+
+    Raises:
+        UsageError: the caches hold fewer places than are asked for.
+    """
+    signature, caches = sequences.signature, sequences.signature.caches
+    num_sequences, num_places = len(sequences.tokens), signature.num_places_of_caches
+    if num_places is not None and sequences.length + max_new_tokens - 1 > num_places:
+        raise UsageError(
+            f"{sequences.length} tokens of a prompt and {max_new_tokens} new ones do not fit into caches of "
+            f"{num_places} places: ask for fewer."
+        )
+    past = {
+        cache.past.name: np.zeros(cache.empty_shape(num_sequences), cache.past.dtype.numpy)
+        for cache in caches
+    }
+    names = [signature.logits, *(cache.present for cache in caches)]
+    generators = sampling.generators(num_sequences)
+    running = np.ones(num_sequences, np.bool_)
+    first = 0
+    for _ in range(max_new_tokens):
+        num_new = sequences.length - first
+        padded = num_new
+        if pads_prompts and num_new > 1:
+            padded = _padded(num_new, num_places and num_places - first)
+        logits, *found = run(names, {**sequences.feed(first, padded - num_new), **past})
+        if padded > num_new and logits.shape[1:-1] != (padded,):  # of the last place alone
+            pads_prompts, padded = False, num_new
+            logits, *found = run(names, {**sequences.feed(first, 0), **past})
+        if logits.ndim == 3:
+            logits = logits[:, num_new - 1 - padded]
+        if caches:
+            first = sequences.length
+            past = {
+                cache.past.name: _cut(array, cache.axis, padded - num_new if num_places is None else 0)
+                for cache, array in zip(caches, found, strict=True)
+            }
+        chosen = np.where(running, sampling.choose(logits, generators), PADDING)
+        yield Step(chosen, running)
+        running = running & ~np.isin(chosen, list(stop))
+        if not running.any():
+            return
+        sequences.append(chosen)
+
+
+def _padded(length: int, most: int | None) -> int:
+    """A power of two that holds a prompt, but no more than there are places."""
+    wanted = max(_LEAST_PADDED, 1 << (length - 1).bit_length())
+    return wanted if most is None else max(length, min(wanted, most))
+
+
+def _cut(array: Array, axis: int, num: int) -> Array:
+    """A cache without its last so many places."""
+    if not num:
+        return array
+    kept = [slice(None)] * array.ndim
+    kept[axis] = slice(0, array.shape[axis] - num)
+    return np.ascontiguousarray(array[tuple(kept)])
