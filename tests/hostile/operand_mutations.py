@@ -13,6 +13,7 @@ engines are none: `run_in_processes` goes on behind them.
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import signal
 import subprocess
@@ -312,9 +313,11 @@ def _difference(found: Sequence[Array], expected: Sequence[Array]) -> str | None
 
 
 def main() -> None:
-    """Attempts `FIRST` to `COUNT` of a seed."""
+    """Attempts `FIRST` to `COUNT` of a seed; the valid models are read from the input where it is a pipe."""
     seed, first, count, *operators = sys.argv[1:]
-    chosen = [s for s in seeds() if not operators or s.model.graph.node[0].op_type in operators]
+    given = None if sys.stdin.isatty() else sys.stdin.buffer.read()
+    valid = _unpacked(given) if given else seeds()
+    chosen = [s for s in valid if not operators or s.model.graph.node[0].op_type in operators]
     warnings.simplefilter("ignore")
 
     def too_long(*_: Any) -> None:
@@ -339,6 +342,11 @@ def main() -> None:
         signal.alarm(0)
         _say(index=index, stage="done", name=mutant.name, outcome=outcome, problem=problem)
     _say(stage="end")
+
+
+def _unpacked(pickled: bytes) -> list[Mutant]:
+    """The valid models as `run_in_processes` sends them."""
+    return [Mutant(name, onnx.load_from_string(data), feed) for name, data, feed in pickle.loads(pickled)]
 
 
 def _say(**facts: Any) -> None:
@@ -382,12 +390,15 @@ def run_in_processes(
     findings: list[str] = []
     first = 0
     root = Path(__file__).parents[2]
+    # A process of its own would make the node suite again, which takes seconds.
+    valid = pickle.dumps([(s.name, s.model.SerializeToString(), s.feed) for s in seeds()])
     while first < count:
         command = [sys.executable, "-W", "ignore", "-m", "tests.hostile.operand_mutations"]
         command += [str(seed), str(first), str(count), *operators]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+        ended = subprocess.run(command, input=valid, capture_output=True, cwd=root, check=False)
+        output, error = ended.stdout.decode(), ended.stderr.decode()
         last: dict[str, Any] = {}
-        for line in done.stdout.splitlines():
+        for line in output.splitlines():
             if not line.startswith("{"):
                 continue
             last = json.loads(line)
@@ -398,9 +409,9 @@ def run_in_processes(
         if last.get("stage") == "end":
             break
         if last.get("stage") not in ("ours", "others"):
-            raise RuntimeError(f"died with {done.returncode}: {done.stderr[-2000:]}")
+            raise RuntimeError(f"died with {ended.returncode}: {error[-2000:]}")
         if last["stage"] == "ours":
-            findings.append(f"{last['index']} {last['name']}: died with {done.returncode}")
+            findings.append(f"{last['index']} {last['name']}: died with {ended.returncode}")
         first = last["index"] + 1
     return counts, unexplained(findings)
 

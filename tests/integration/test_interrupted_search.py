@@ -70,7 +70,7 @@ def wait_for(process: subprocess.Popen[str], word: str) -> None:
 
 
 def network(folder: Path) -> str:
-    (folder / "net.onnx").write_bytes(small_net(channels=48, size=24).SerializeToString())
+    (folder / "net.onnx").write_bytes(small_net().SerializeToString())
     return "net.onnx"
 
 

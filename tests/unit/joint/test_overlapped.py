@@ -64,7 +64,7 @@ def layer_by_layer(graph: Graph, split: Split = WHOLE) -> NestPlan:
 
 @pytest.mark.parametrize(
     "seed",
-    [1, 2, 3, 6, 7, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, 4, 5, *range(8, 16)))],
+    [1, 2, 3, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (0, *range(4, 16)))],
 )
 def test_searched_plans_are_valid_and_compute_the_network(seed: int) -> None:
     graph = integer_network(seed)
@@ -86,7 +86,7 @@ def test_searched_plans_are_valid_and_compute_the_network(seed: int) -> None:
 
 def test_the_same_network_is_searched_in_the_same_way() -> None:
     first, second = (
-        best_plan(integer_network(1), small_machine(), Budget(max_evaluations=8)) for _ in range(2)
+        best_plan(integer_network(3), small_machine(), Budget(max_evaluations=8)) for _ in range(2)
     )
     assert first.tried == second.tried
     assert first.planned.order == second.planned.order

@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from tests.support.graphs import random_graph
+from tests.support.graphs import GraphBuilder, random_graph
 
 from tilewright import zoo
 from tilewright.api.models import load
@@ -488,7 +488,16 @@ def test_without_cores_for_them_nothing_runs_together() -> None:
 
 def test_a_closed_search_is_optimal_for_the_simulated_cost() -> None:
     """Kernels that are launched one by one make a schedule cost its stages, and the search prices these."""
-    graph = load(zoo.build("ios_squeezenet")).graph
+    builder = GraphBuilder()
+    value = builder.input(1, 16, 14, 14)
+    for _ in range(2):
+        squeezed = builder.conv(value, 8)
+        wide = builder.op(
+            "Conv", squeezed, builder.constant(16, 8, 3, 3), shape=(1, 16, 14, 14), pads=[1] * 4
+        )
+        branches = builder.conv(squeezed, 16), wide
+        value = builder.op("Concat", *branches, shape=(1, 32, 14, 14), axis=1)
+    graph = builder.finish(value)
     for schedule, status in (("ios", Status.OPTIMAL), ("ios{search=beam}", Status.FEASIBLE)):
         options = Options(target="v100", partition="layerwise", schedule=schedule)
         found = plan(graph, options).program.schedule
