@@ -7,8 +7,9 @@ import io
 import sys
 import types
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -39,17 +40,16 @@ class TestFastApi:
     def client(self, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         pytest.importorskip("fastapi", reason="fastapi is not installed")
         pytest.importorskip("httpx", reason="httpx, which the client of the test needs, is not installed")
-        from fastapi.testclient import TestClient
-
+        client_of = import_module("fastapi.testclient").TestClient
         monkeypatch.setenv("MODEL", str(artifact))
-        with TestClient(module_of(FOLDER / "fastapi_app.py").app) as client:
+        with client_of(module_of(FOLDER / "fastapi_app.py").app) as client:
             yield client
 
     def test_a_request_is_answered_with_the_outputs(self, client: Any) -> None:
         feed = feed_for(small_net())
         assert client.get("/").json()["threads_of_a_run"] == 1
         body = io.BytesIO()
-        np.savez(body, **feed)
+        np.savez(body, **cast(Any, feed))
         answer = client.post("/run", content=body.getvalue())
         assert answer.status_code == 200
         found = np.load(io.BytesIO(answer.content))

@@ -116,7 +116,9 @@ def forged(path: Path, members: list[dict[str, object]]) -> Path:
     entries = iter([Entry(**m) for m in members])  # type: ignore[arg-type]
     fake = [Member(str(m["name"]), ()) for m in members]
     try:
-        container._entry = lambda m: original(m) if m.name == "manifest.json" else next(entries)
+        container._entry = lambda member: (
+            original(member) if member.name == "manifest.json" else next(entries)
+        )
         write_archive(path, {"format_version": 1}, fake)
     finally:
         container._entry = original

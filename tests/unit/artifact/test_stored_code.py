@@ -8,7 +8,8 @@ import pytest
 from tests.support.models import feed_for, small_net
 
 import tilewright as tw
-from tilewright.compiled import Body, CompiledModel
+from tilewright.compiled import CompiledModel
+from tilewright.compiled_facts import Body
 from tilewright.errors import InternalError
 from tilewright.targets.stored import StoredCode
 

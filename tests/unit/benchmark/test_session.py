@@ -55,11 +55,11 @@ def test_who_cannot_run_does_not_stop_the_others(artifact: Path, tmp_path: Path)
     entrants = [Entrant("good", "tilewright", artifact, accuracy="relaxed"), bad]
     found = compare_engines(entrants, feed_for(small_net()), QUICK)
     assert [c.accuracy for c in found.contestants] == ["relaxed", "fast"]
-    good, bad = found.contestants
-    assert good.timing is not None
-    assert bad.timing is None
-    assert bad.error is not None
-    assert "none.tw" in bad.error
+    ran, refused = found.contestants
+    assert ran.timing is not None
+    assert refused.timing is None
+    assert refused.error is not None
+    assert "none.tw" in refused.error
     assert found.ratio("bad") is None
     assert found.verdict is None
 
@@ -102,7 +102,7 @@ def test_a_process_that_dies_is_named(artifact: Path, monkeypatch: pytest.Monkey
 def test_a_burst_is_separated_from_the_one_before(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that spin while idle must not take time from whoever runs next."""
     slept: list[float] = []
-    monkeypatch.setattr(session_module.time, "sleep", slept.append)
+    monkeypatch.setattr("tilewright.benchmark.session.time.sleep", slept.append)
     monkeypatch.setattr(session_module, "BURST_S", 0.001)
     entrants = [Entrant(label, "tilewright", artifact) for label in "ab"]
     found = compare_engines(entrants, feed_for(small_net()), QUICK)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -21,7 +23,12 @@ def convolution(size: int, kernel: int, *, stride: int = 1, pad: int = 0, group:
     w = g.constant(np.ones((32, 32 // group, kernel, kernel), np.float32), "w")
     out = (size + 2 * pad - kernel) // stride + 1
     y = g.value("y", DType.FLOAT32, (1, 32, out, out))
-    attributes = {"pads": (pad,) * 4, "strides": (stride,) * 2, "group": group, "kernel_shape": (kernel,) * 2}
+    attributes: dict[str, Any] = {
+        "pads": (pad,) * 4,
+        "strides": (stride,) * 2,
+        "group": group,
+        "kernel_shape": (kernel,) * 2,
+    }
     g.outputs = [g.append(Node("Conv", [x, w], [y], attributes, opset=11)).output]
     return g
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ worker.main()
 
 def test_a_failure_while_measuring_is_an_answer(tmp_path: Path) -> None:
     (tmp_path / "inputs.npz").write_bytes(npz_bytes({"x": np.zeros(1)}))
-    request = {
+    request: dict[str, Any] = {
         **dict.fromkeys(("model", "threads", "accuracy", "streams")),
         "engine": "failing",
         "inputs": str(tmp_path / "inputs.npz"),

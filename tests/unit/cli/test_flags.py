@@ -88,7 +88,7 @@ def test_one_spelling_means_one_thing() -> None:
 
 def test_flags_reach_their_options() -> None:
     flags = defaults(
-        target="interpreter",
+        target=TargetRef.parse("interpreter"),
         shapes="x:1x3",
         threads=3,
         isa="avx2",
@@ -102,7 +102,7 @@ def test_flags_reach_their_options() -> None:
         frozen=True,
     )
     assert flags.options(dump_after=("dead-code",)) == Options(
-        target="interpreter",
+        target=TargetRef.parse("interpreter"),
         shapes={"x": (1, 3)},
         threads=3,
         isa="avx2",
@@ -187,7 +187,7 @@ def test_help_names_help_all_where_a_flag_is_for_experts(name: str, command: Any
 
 
 def test_this_machine_has_two_names_that_mean_the_same() -> None:
-    assert Options(target="host") == Options(target="cpu")
+    assert Options(target=TargetRef.parse("host")) == Options(target=TargetRef.parse("cpu"))
     assert find_target(TargetRef.parse("host{barriers=strict}")) == find_target(
         TargetRef.parse("cpu{barriers=strict}")
     )

@@ -30,6 +30,7 @@ from tilewright.hardware.machine_file import machine_text
 from tilewright.hardware.presets import load_preset, preset_text
 from tilewright.options import Options
 from tilewright.steps import SimulatedCost
+from tilewright.target_ref import TargetRef
 
 
 def test_an_energy_has_a_source_or_is_unavailable() -> None:
@@ -68,7 +69,8 @@ def test_rapl_counts_packages_and_memory_and_sees_a_counter_that_starts_again(tm
     meter.start()
     package.write_text("100\n")
     memory.write_text("50\n")
-    assert meter.stop() == Energy(pytest.approx(250e-6), RAPL)
+    found = meter.stop()
+    assert (found.joules, found.source) == (pytest.approx(250e-6), RAPL)
 
 
 def test_without_counters_energy_is_unavailable_and_says_why(tmp_path: Path) -> None:
@@ -156,13 +158,15 @@ def test_what_the_machine_takes_while_idle_is_not_the_runs() -> None:
         clock=lambda: meter.now_s,
         rest=lambda seconds: meter.pass_time(seconds, 10.0),
     )
-    assert energy == Energy(pytest.approx(10.0), RAPL)
+    found = energy
+    assert (found.joules, found.source) == (pytest.approx(10.0), RAPL)
 
 
 def test_a_table_prices_arithmetic_bytes_and_time() -> None:
     table = EnergyTable("t", 2.0, 1.0, 10.0, 3.0, static_w=0.5)
     energy = table.energy(10, 4, 100, 50, 1000.0)
-    assert energy == Energy(pytest.approx((20 + 4 + 1000 + 150 + 500_000) * 1e-12), "model:t")
+    found = energy
+    assert (found.joules, found.source) == (pytest.approx((20 + 4 + 1000 + 150 + 500_000) * 1e-12), "model:t")
     assert EnergyTable("none").energy(1, 1, 1, 1, 1.0).joules is None
     assert source_of(load_preset("zcu102")).startswith("model:zcu102 (derived:")
 
@@ -174,18 +178,28 @@ def energies(tmp_path: Path) -> str:
     return str(path)
 
 
+def priced(path: str | Path) -> TargetRef:
+    """The processor with the energies of a machine's file."""
+    return TargetRef("cpu").with_options(energies=f'"{path}"')
+
+
 def test_a_machine_file_with_energies_lets_the_processor_plan_by_energy(
     energies: str, tmp_path: Path
 ) -> None:
     graph = load_onnx(zoo.build("squeezenet1_1", image=32))
-    options = Options(target=f'cpu{{energies="{energies}"}}', hint="energy", no_cache=True)
+    options = Options(
+        target=TargetRef("cpu").with_options(energies=f'"{energies}"'), hint="energy", no_cache=True
+    )
     schedule = compile_graph(graph, options).program.schedule
     assert schedule.quality.unit == "pJ"
     assert schedule.quality.cost > schedule.quality.bound > 0
     bare = tmp_path / "bare.yaml"
     bare.write_text("name: bare\nlevels: [{name: DRAM}]\nunits: []\n")
     with pytest.raises(MachineError, match=r"machine 'bare' has no energies: it lacks units\[\].mac_pj"):
-        compile_graph(graph, Options(target=f'cpu{{energies="{bare}"}}', hint="energy", no_cache=True))
+        compile_graph(
+            graph,
+            Options(target=priced(bare), hint="energy", no_cache=True),
+        )
 
 
 def test_a_described_machine_without_energies_has_none_rather_than_zero(tmp_path: Path) -> None:
@@ -197,9 +211,11 @@ def test_a_described_machine_without_energies_has_none_rather_than_zero(tmp_path
         with pytest.raises(
             UsageError, match=r"energy is unavailable: machine 'bare' gives no units\[\].mac_pj"
         ):
-            compile_graph(graph, Options(target=str(bare), hint=hint, no_cache=True))
-    compilation = compile_graph(graph, Options(target=str(bare), partition="layerwise", no_cache=True))
-    cost = compilation.code.cost
+            compile_graph(graph, Options(target=TargetRef.parse(bare), hint=hint, no_cache=True))
+    compilation = compile_graph(
+        graph, Options(target=TargetRef.parse(bare), partition="layerwise", no_cache=True)
+    )
+    cost: object = getattr(compilation.code, "cost", None)
     assert isinstance(cost, SimulatedCost)
     assert (cost.energy_j, cost.power_w, dict(cost.energy_by_j)) == (None, None, {})
     assert cost.energy_source == "unavailable: machine 'bare' gives no units[].mac_pj"

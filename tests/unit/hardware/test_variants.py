@@ -12,7 +12,7 @@ from tilewright.hardware.variants import parse_axis, variants
 def swept(*texts: str) -> list[tuple[float | None, float | None, str | None]]:
     """Of each variant of Eyeriss: capacity and energy of its global buffer, and where the energy is from."""
     machine = load_preset("eyeriss")
-    found = []
+    found: list[tuple[float | None, float | None, str | None]] = []
     for variant in variants(machine, [parse_axis(text, machine) for text in texts]):
         number = next(n for n, x in enumerate(variant.machine.levels) if x.name == "GlobalBuffer")
         level = variant.machine.levels[number]

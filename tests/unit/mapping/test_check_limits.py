@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -250,7 +251,7 @@ def test_what_a_mapper_says_of_its_mapping_holds_to_the_last_unit() -> None:
     assert isinstance(answer, MappingSolution)
     cost = answer.cost
 
-    def saying(**changes: float) -> MappingSolution:
+    def saying(**changes: Any) -> MappingSolution:
         said = replace(cost, **changes)
         return replace(answer, cost=said, quality=replace(answer.quality, cost=float(said.cycles), bounds=()))
 

@@ -14,7 +14,8 @@ from tilewright.loops.problem import Operand, Problem, convolution, layer
 from tilewright.mapping import MAPPERS
 from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.check import check_solution
-from tilewright.mapping.paper import Paper, divisors
+from tilewright.mapping.factors import divisors
+from tilewright.mapping.paper import Paper
 from tilewright.planning import Budget
 
 TWO_LEVELS = """

@@ -57,7 +57,7 @@ def test_copies_are_of_the_rows_that_later_instances_read() -> None:
         step = plan.steps[number]
         (read,), (written,) = step.reads, step.writes
         others = [b.id for b in plan.buffers if b.value is read.value and b.id != written]
-        for changes in (
+        changed: list[dict[str, Any]] = [
             {"writes": (written, written)},
             {"reads": (read, read)},
             {"reads": (), "writes": ()},
@@ -66,7 +66,8 @@ def test_copies_are_of_the_rows_that_later_instances_read() -> None:
             {"reads": (replace(read, buffer=written),)},
             *({"writes": (other,)} for other in others),
             *({"reads": (replace(read, buffer=other),)} for other in others if other != read.buffer),
-        ):
+        ]
+        for changes in changed:
             found = {v.rule for v in check_scopes(with_step(plan, number, **changes), bindings)}
             assert found & {"rows", "source", "regions"}, changes
 

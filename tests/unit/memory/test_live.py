@@ -6,7 +6,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, MemoryProblem, check_memory, memory_problem
 from tilewright.partition import PARTITIONERS, PartitionProblem, Reason
-from tilewright.partition.base import build_partition
+from tilewright.partition.base import Partition, build_partition
 from tilewright.partition.split import WHOLE, Split
 from tilewright.planning import Budget, Limits, Provenance
 from tilewright.schedule import SCHEDULERS, Group, Instance, Schedule, ScheduleProblem, Stage
@@ -15,6 +15,7 @@ from tilewright.schedule.base import build_schedule, single
 
 def scheduled(graph: Graph, *, schedule: str = "sequential", groups: int = 1) -> Schedule:
     cut = PARTITIONERS.get("none").solve(PartitionProblem(graph), Budget())
+    assert isinstance(cut, Partition)
     ordered = SCHEDULERS.get(schedule).solve(ScheduleProblem(cut, limits=Limits(groups)), Budget())
     assert isinstance(ordered, Schedule)
     return ordered
@@ -25,6 +26,7 @@ def scheduled_as(graph: Graph, *sizes: int) -> Schedule:
     nodes = iter(graph.nodes)
     clusters = [[next(nodes) for _ in range(size)] for size in sizes]
     cut = build_partition(PartitionProblem(graph), clusters, reason_of, Provenance("test"))
+    assert isinstance(cut, Partition)
     ordered = SCHEDULERS.get("sequential").solve(ScheduleProblem(cut), Budget())
     assert isinstance(ordered, Schedule)
     return ordered

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.support.graphs import GraphBuilder
@@ -113,7 +115,7 @@ class TestRules:
             editor.become(node, "Abs", node.inputs)
             return "changed"
 
-        rules = [Rule(("Neg",), refuse, build), Rule(("Neg",), first, build)]
+        rules: list[Rule[Any]] = [Rule(("Neg",), refuse, build), Rule(("Neg",), first, build)]
         result = apply_rules(self.graph(), rules)
         assert [str(r) for r in result.remarks] == [
             "neg: changed",

@@ -36,7 +36,7 @@ def model(op_type: str, *, directions: int, given: str = "", **attributes: Any) 
     layout = attributes.get("layout", 0)
     state = (BATCH, directions, SIZE) if layout else (directions, BATCH, SIZE)
     inputs = [("x", (BATCH, STEPS, WIDTH) if layout else (STEPS, BATCH, WIDTH))]
-    constants = {"w": (directions, rows, WIDTH), "r": (directions, rows, SIZE)}
+    constants: dict[str, tuple[int, ...]] = {"w": (directions, rows, WIDTH), "r": (directions, rows, SIZE)}
     names = ["x", "w", "r", "", "", "", "", ""]
     if "b" in given:
         constants["b"] = (directions, 2 * rows)

@@ -131,7 +131,7 @@ def test_doubles_keep_their_accuracy() -> None:
 def test_frames_of_a_signal(shape: tuple[int, ...], length: int, step: int, windowed: str) -> None:
     x, factors = signal(*shape), np.hanning(length).astype(np.float32)
     is_complex = shape[2:] == (2,)
-    constants = {"step": np.int64(step), "length": np.int64(length)}
+    constants: dict[str, Any] = {"step": np.int64(step), "length": np.int64(length)}
     if windowed == "constant":
         constants["window"] = factors
     inputs = ["x", "step", "" if windowed == "none" else "window", "length"]
@@ -209,7 +209,11 @@ def test_bands_are_constants(settings: tuple[Any, ...]) -> None:
 
 def test_a_window_of_another_length_than_its_frames_is_refused() -> None:
     x = signal(1, 100)
-    constants = {"step": np.int64(4), "length": np.int64(16), "window": np.ones(12, np.float32)}
+    constants: dict[str, Any] = {
+        "step": np.int64(4),
+        "length": np.int64(16),
+        "window": np.ones(12, np.float32),
+    }
     proto = model("STFT", x, constants, ["x", "step", "window", "length"], 17)
     with pytest.raises(TilewrightError, match="dimension of the window must match"):
         tw.compile(proto, target="interpreter")

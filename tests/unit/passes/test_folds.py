@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.support.graphs import GraphBuilder, feed_of
@@ -33,7 +35,7 @@ def layer(b: GraphBuilder, kind: str, *, bias: bool = False) -> Value:
             return b.op("MatMul", x, random(b, 3, 4), shape=(2, 4))
 
 
-def batch_norm(b: GraphBuilder, x: Value, **attributes: Attribute) -> Value:
+def batch_norm(b: GraphBuilder, x: Value, **attributes: Any) -> Value:
     c = x.shape[1]
     variance = b.graph.constant(np.linspace(0.5, 2, c, dtype=np.float32))
     statistics = [*(random(b, c, seed=s) for s in (1, 2, 3)), variance]
@@ -241,7 +243,7 @@ class TestReciprocals:
         graph = Graph()
         x = graph.add_input(Value("x", DType.FLOAT16, (2,)))
         y = graph.value("y", DType.FLOAT16, (2,))
-        graph.append(Node("Div", [x, graph.constant(np.float16([3, 3]))], [y]))
+        graph.append(Node("Div", [x, graph.constant(np.full(2, 3, np.float16))], [y]))
         graph.outputs = [y]
         assert [str(r) for r in Canonicalise().run(graph).remarks] == [
             "y: kept: a reciprocal of its divisor would be rounded"

@@ -78,7 +78,7 @@ def test_an_unknown_pass_is_an_error_that_lists_the_passes(keyword: str) -> None
     with pytest.raises(
         UsageError, match=r"unknown pass 'fold-bn': the passes are merge-quantization, .*dead-code"
     ):
-        run_passes(silu_graph(), **{keyword: ["fold-bn"]})
+        run_passes(silu_graph(), **{keyword: ["fold-bn"]})  # type: ignore[arg-type]  # either keyword takes names
 
 
 def rounding_graph() -> Graph:

@@ -12,6 +12,7 @@ from tilewright.options import Options
 from tilewright.planning import Budget
 from tilewright.planning.grid import CHANCE, Grid
 from tilewright.planning.portfolio import Recipe
+from tilewright.target_ref import TargetRef
 
 
 def branches() -> Graph:
@@ -37,7 +38,7 @@ def test_others_are_asked_behind_each_recipe() -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", ["v100", "stcp920", "cpu"])
 def test_the_best_of_the_grid_is_the_least_of_every_method_alone(target: str) -> None:
-    options = Options(target=target, plan="grid")
+    options = Options(target=TargetRef.parse(target), plan="grid")
     planned = plan_optimised(branches(), options)
     plain = [a for a in planned.attempts if a.recipe is not None and not a.recipe.execution]
     tried = {(a.recipe.partition, a.recipe.schedule): a for a in reversed(plain) if a.recipe is not None}
@@ -48,14 +49,16 @@ def test_the_best_of_the_grid_is_the_least_of_every_method_alone(target: str) ->
     assert all(a.cost is not None or a.error for a in planned.attempts)
     for partition, schedule in (("layerwise", "sequential"), ("pcgc", "ios"), ("ago", "greedy")):
         alone = plan_optimised(
-            branches(), Options(target=target, partition=partition, schedule=schedule)
+            branches(), Options(target=TargetRef.parse(target), partition=partition, schedule=schedule)
         ).program.schedule.quality
         assert alone.cost == tried[partition, schedule].cost
         assert min(costs) <= alone.cost
 
 
 def test_a_budget_leaves_combinations_untried() -> None:
-    planned = plan_optimised(branches(), Options(target="v100", plan="grid"), portfolio=Budget(3))
+    planned = plan_optimised(
+        branches(), Options(target=TargetRef.parse("v100"), plan="grid"), portfolio=Budget(3)
+    )
     assert len(planned.attempts) == 3
     assert planned.num_untried > 50
 
@@ -63,8 +66,8 @@ def test_a_budget_leaves_combinations_untried() -> None:
 def test_mappers_and_spilling_are_varied_where_something_is_tiled_or_leaves() -> None:
     b = GraphBuilder()
     graph = b.finish(b.op("MatMul", b.input(2048, 2048), b.constant(2048, 2048), shape=(2048, 2048)))
-    planned = plan_optimised(graph, Options(target="v100", plan="grid"))
+    planned = plan_optimised(graph, Options(target=TargetRef.parse("v100"), plan="grid"))
     executions = {a.recipe.execution for a in planned.attempts if a.recipe is not None}
     assert executions >= {"", "mapper=cosa", "mapper=paper"}
-    small = plan_optimised(branches(), Options(target="stcp920", plan="grid"))
+    small = plan_optimised(branches(), Options(target=TargetRef.parse("stcp920"), plan="grid"))
     assert {a.recipe.execution for a in small.attempts if a.recipe is not None} == {""}

@@ -13,6 +13,7 @@ from tilewright.compiler import plan_optimised
 from tilewright.options import Options
 from tilewright.planner import Planner
 from tilewright.system.gc_tuning import collected_rarely
+from tilewright.target_ref import TargetRef
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +53,6 @@ def test_the_best_plan_is_searched_with_rare_collections(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Planner, "best", watched)
     gc.set_threshold(700, 10, 10)
-    plan_optimised(integer_network(3), Options(target="interpreter"))
+    plan_optimised(integer_network(3), Options(target=TargetRef.parse("interpreter")))
     assert met[0] > 700
     assert gc.get_threshold() == (700, 10, 10)

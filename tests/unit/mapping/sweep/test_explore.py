@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.support.models import small_net
@@ -137,8 +137,13 @@ def test_what_a_journal_has_is_not_searched_again(
     lines = journal.read_bytes().splitlines(keepends=True)
     assert len(lines) == 8
     journal.write_bytes(b"".join(lines[:3]) + lines[3][:-40])  # as a kill leaves it
-    solve, solved = explore.solve_text, []
-    monkeypatch.setattr(explore, "solve_text", lambda text: solved.append(text) or solve(text))
+    solve, solved = cast(Any, explore).solve_text, list[str]()
+
+    def counted(text: str) -> Any:
+        solved.append(text)
+        return solve(text)
+
+    monkeypatch.setattr(explore, "solve_text", counted)
     said: list[str] = []
     assert document(journal=journal, progress=lambda what, *_: said.append(what)) == plain
     assert len(solved) == 5
