@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -210,7 +210,7 @@ def test_the_verb_reads_folders_of_samples_and_writes_onnx(
     onnx.save(network(), "net.onnx")
     Path("samples").mkdir()
     for number, feed in enumerate(samples()):
-        np.savez(f"samples/{number}.npz", **feed)
+        np.savez(f"samples/{number}.npz", **cast(Any, feed))
     result = tilewright("quantize", "net.onnx", "-i", "samples", "-o", "small.onnx")
     assert result.code == 0, result.err
     assert "net.onnx, static: 4 layers quantised" in result.out
