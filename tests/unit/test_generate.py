@@ -89,7 +89,7 @@ def test_tokens_of_stop_end_a_sequence_and_leave_the_others() -> None:
 
 
 def test_draws_depend_on_the_seed_and_not_on_the_batch() -> None:
-    settings = {"max_new_tokens": 6, "temperature": 1.5, "top_k": 20, "top_p": 0.95}
+    settings: dict[str, Any] = {"max_new_tokens": 6, "temperature": 1.5, "top_k": 20, "top_p": 0.95}
     first = decoder().generate([PROMPT, PROMPT], seed=5, **settings)
     assert first.sequences == decoder().generate([PROMPT, PROMPT], seed=5, **settings).sequences
     assert first.sequences[0] != first.sequences[1]
