@@ -14,9 +14,6 @@ from tilewright.planning import Infeasible
 from tilewright.records import dataclass
 from tilewright.targets.cuda.device import ALIGNMENT_BYTES
 
-MAX_ROUNDS = 8
-"""Plans with added edges that are tried: each drops the edges with which the one before got slower."""
-
 After = Sequence[Sequence[int]]
 """For each node of a graph the nodes that it follows; all come before it."""
 Solve = Callable[[MemoryProblem], MemoryPlan | Infeasible]
@@ -52,25 +49,17 @@ def place_in_graph(
     level: MemoryLevel = ARENA,
 ) -> GraphArena | Infeasible:
     """The smaller of two arenas: by the graph's edges alone, and with edges added where time allows."""
-    apart = unordered(after)
-    plan = solve(_problem(buffers, apart, level))
-    best = plan if isinstance(plan, Infeasible) else GraphArena(plan)
-    times = _Times(after, durations_ns)
-    refused: set[Edge] = set()
-    for _ in range(MAX_ROUNDS):
-        cheap = [_without_cheap(node, others, times, refused) for node, others in enumerate(apart)]
-        if cheap == apart:
-            break
-        plan = solve(_problem(buffers, cheap, level))
-        if isinstance(plan, Infeasible):
-            break
-        if isinstance(best, GraphArena) and plan.peak_bytes >= best.plan.peak_bytes:
-            break
-        added, slower = _needed_edges(after, buffers, durations_ns, plan)
-        if not slower:
-            return GraphArena(plan, added)
-        refused |= slower
-    return best
+    before = ancestors(after)
+    plan = solve(_problem(buffers, _apart(before), level))
+    ordered = _ordered(after, durations_ns)
+    if ordered == before:
+        return plan if isinstance(plan, Infeasible) else GraphArena(plan)
+    smaller = solve(_problem(buffers, _apart(ordered), level))
+    if isinstance(smaller, Infeasible):
+        return plan if isinstance(plan, Infeasible) else GraphArena(plan)
+    if not isinstance(plan, Infeasible) and plan.peak_bytes <= smaller.peak_bytes:
+        return GraphArena(plan)
+    return GraphArena(smaller, _needed_edges(after, buffers, smaller))
 
 
 def unordered(after: After) -> list[int]:
@@ -79,12 +68,16 @@ def unordered(after: After) -> list[int]:
     >>> [bin(others) for others in unordered([(), (0,), (0,)])]
     ['0b0', '0b100', '0b10']
     """
-    before = ancestors(after)
+    return _apart(ancestors(after))
+
+
+def _apart(before: Sequence[int]) -> list[int]:
+    """The same, of nodes before each."""
     connected = [mask | (1 << node) for node, mask in enumerate(before)]
     for node, mask in enumerate(before):
         for other in _bits(mask):
             connected[other] |= 1 << node
-    whole = (1 << len(after)) - 1
+    whole = (1 << len(before)) - 1
     return [whole & ~mask for mask in connected]
 
 
@@ -92,11 +85,16 @@ def ancestors(after: After) -> list[int]:
     """For each node, as bits, those from which a path leads to it."""
     masks: list[int] = []
     for nodes in after:
-        mask = 0
-        for node in nodes:
-            mask |= masks[node] | (1 << node)
-        masks.append(mask)
+        masks.append(_closure(nodes, masks))
     return masks
+
+
+def _closure(nodes: Sequence[int], masks: Sequence[int]) -> int:
+    """These nodes and all before them."""
+    mask = 0
+    for node in nodes:
+        mask |= masks[node] | 1 << node
+    return mask
 
 
 def _problem(buffers: Sequence[GraphBuffer], apart: Sequence[int], level: MemoryLevel) -> MemoryProblem:
@@ -122,62 +120,52 @@ def _problem(buffers: Sequence[GraphBuffer], apart: Sequence[int], level: Memory
     return MemoryProblem(tuple(placed), (level,))
 
 
-class _Times:
-    """When nodes end at the earliest, and how long it takes from their start to the end of the graph."""
+def _ordered(after: After, durations_ns: Sequence[float]) -> list[int]:
+    """The nodes before each node if it also follows all nodes that end early enough for it.
 
-    def __init__(self, after: After, durations_ns: Sequence[float]) -> None:
-        count = len(after)
-        self.ends, self.tails = [0.0] * count, list(durations_ns)
-        for node in range(count):
-            self.ends[node] = durations_ns[node] + max(
-                (self.ends[before] for before in after[node]), default=0.0
-            )
-        for node in reversed(range(count)):
-            for before in after[node]:
-                self.tails[before] = max(self.tails[before], durations_ns[before] + self.tails[node])
-        self.longest = max(self.ends, default=0.0)
-
-    def allow(self, edge: Edge) -> bool:
-        """Whether the longest path stays as long with an edge."""
-        return self.ends[edge[0]] + self.tails[edge[1]] <= self.longest * (1 + 1e-9)
-
-
-def _without_cheap(node: int, others: int, times: _Times, refused: set[Edge]) -> int:
-    """Those of the nodes beside a node that no edge may order."""
-    kept = 0
-    for other in _bits(others):
-        edge = (min(node, other), max(node, other))
-        if edge in refused or not times.allow(edge):
-            kept |= 1 << other
-    return kept
+    What a node follows is known before it is looked at, and what follows it is not changed yet: so it is
+    enough that its own longest path to the end of the graph begins late enough.
+    """
+    count = len(after)
+    tails, ends = list(durations_ns), [0.0] * count
+    for node in reversed(range(count)):
+        for other in after[node]:
+            tails[other] = max(tails[other], durations_ns[other] + tails[node])
+    longest = max(tails, default=0.0) * (1 + 1e-9)
+    ordered: list[int] = []
+    for node, direct in enumerate(after):
+        follows = list(direct)
+        mask = _closure(follows, ordered)
+        while free := ~mask & ((1 << node) - 1):
+            other = free.bit_length() - 1
+            mask |= 1 << other
+            if ends[other] + tails[node] <= longest:
+                follows.append(other)
+                mask |= ordered[other]
+        ends[node] = durations_ns[node] + max((ends[other] for other in follows), default=0.0)
+        ordered.append(_closure(follows, ordered))
+    return ordered
 
 
-def _needed_edges(
-    after: After, buffers: Sequence[GraphBuffer], durations_ns: Sequence[float], plan: MemoryPlan
-) -> tuple[tuple[Edge, ...], set[Edge]]:
-    """The edges that a plan needs; or those of them with which the longest path would be longer."""
+def _needed_edges(after: After, buffers: Sequence[GraphBuffer], plan: MemoryPlan) -> tuple[Edge, ...]:
+    """Edges by which buffers that share memory follow each other where the graph has no path."""
     added: list[Edge] = []
-    slower: set[Edge] = set()
-    whole = [list(nodes) for nodes in after]
-    before, times = ancestors(whole), _Times(whole, durations_ns)
+    before = ancestors(after)
     order = sorted(buffers, key=lambda buffer: buffer.uses)
     for place, new in enumerate(order):
-        start = plan.offsets[new.name]
+        start, first = plan.offsets[new.name], new.uses[0]
         for old in order[:place]:
             other = plan.offsets[old.name]
             if start >= other + old.size_bytes or other >= start + new.size_bytes:
                 continue
             for node in old.uses:
-                edge = (node, new.uses[0])
-                if node == edge[1] or before[edge[1]] >> node & 1:
-                    continue
-                if node > edge[1] or not times.allow(edge):
-                    slower.add(edge)
-                    continue
-                added.append(edge)
-                whole[edge[1]].append(node)
-                before, times = ancestors(whole), _Times(whole, durations_ns)
-    return tuple(added), slower
+                if node != first and not before[first] >> node & 1:
+                    added.append((node, first))
+                    reached = before[node] | 1 << node
+                    for later in range(first, len(before)):
+                        if later == first or before[later] >> first & 1:
+                            before[later] |= reached
+    return tuple(added)
 
 
 def _bits(mask: int) -> Iterator[int]:

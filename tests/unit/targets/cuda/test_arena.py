@@ -1,6 +1,7 @@
 """Arenas of graphs: sharing is proven by paths, and whatever edge that needs is found when it is removed."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -121,10 +122,20 @@ class Network:
         return wrong
 
 
+def longest(nodes: Sequence[GraphNode] | Sequence[tuple[int, ...]], durations: Sequence[float]) -> float:
+    """The longest path."""
+    ends: list[float] = []
+    for node, duration in zip(nodes, durations, strict=True):
+        after = node.after if isinstance(node, GraphNode) else node
+        ends.append(duration + max((ends[before] for before in after), default=0.0))
+    return max(ends)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_every_order_agrees_and_every_necessary_edge_is_missed(seed):
     network = Network(seed)
     assert not check_graph(network.nodes)
+    assert longest(network.nodes, network.durations) == longest(network.after, network.durations)
     assert network.num_wrong(network.nodes) == 0
     necessary = 0
     for number, node in enumerate(network.nodes):
