@@ -91,6 +91,14 @@ GRAPHS = {
   %m: int32[40, 50] = MatMulInteger(%x, %w, %zero) "m"
   %y: float32[40, 50] = Cast(%m) {to = 1} "y"
 """,
+    "byte_scores": """
+  input %q: uint8[4, 40, 64]
+  input %k: uint8[4, 50, 64]
+  const %zero: uint8[] = sha256:zero
+  %t: uint8[4, 64, 50] = Transpose(%k) {perm = [0, 2, 1]} "t"
+  %m: int32[4, 40, 50] = MatMulInteger(%q, %t, %zero, %zero) "m"
+  %y: float32[4, 40, 50] = Cast(%m) {to = 1} "y"
+""",
     "byte_taps": """
   input %x: int8[1, 24, 9, 12]
   const %w: int8[24, 1, 3, 3] = sha256:w
@@ -110,6 +118,7 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "long_sums": {"w": (8192, 96)},
     "doubles": {"w": (30, 40)},
     "bytes": {"w": (70, 50), "zero": ()},
+    "byte_scores": {"zero": ()},
     "byte_taps": {"w": (24, 1, 3, 3), "zero": ()},
 }
 ACCURACIES: dict[str, Accuracy] = {"few_rows": "relaxed", "window": "fast"}
@@ -125,7 +134,7 @@ CASES = [(name, "avx512") for name in GRAPHS] + [
 def dtype_of(name: str, key: str) -> type:
     """The element type of a constant."""
     if name.startswith("byte"):
-        return np.uint8 if (name, key) == ("bytes", "zero") else np.int8
+        return np.uint8 if key == "zero" and name != "byte_taps" else np.int8
     return np.float64 if name == "doubles" else np.float32
 
 

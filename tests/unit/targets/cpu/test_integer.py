@@ -273,11 +273,67 @@ def test_other_processors_get_code_too() -> None:
             assert compile_object(kernel.text, isa_by_name("neon"))
 
 
-def test_products_of_two_computed_factors_are_declined() -> None:
-    node, _ = product(1000)
-    kernels, _ = lower(node, host_isa(), known=False)
-    assert isinstance(kernels, Declined)
-    assert "constant" in kernels.reason
+def two_activations(seed: int) -> tuple[Node, list[Array]]:
+    """A QLinearMatMul or MatMulInteger of two stacks of matrices of bytes."""
+    rng = rng_of(seed)
+    a_type, b_type = pick(rng, np.uint8, np.int8), pick(rng, np.int8, np.uint8)
+    m, k, n = int(rng.integers(2, 40)), int(rng.choice([1, 2, 3, 8, 31, 64, 100])), int(rng.integers(2, 90))
+    stack = pick(rng, (), (3,), (2, 3), (1, 2))
+    a = random_bytes(rng, a_type, (*stack, m, k))
+    b = random_bytes(rng, b_type, (*pick(rng, stack, stack, ()), k, n))
+    a_zero, b_zero = random_bytes(rng, a_type, ()), random_bytes(rng, b_type, ())
+    if rng.random() < 0.5:
+        return node_of("MatMulInteger", [a, b, a_zero, b_zero], {})
+    inputs = [
+        *(a, np.float32(0.25), a_zero, b, np.float32(0.5), b_zero),
+        *(np.float32(np.sqrt(k) * 20), random_bytes(rng, a_type, ())),
+    ]
+    return node_of("QLinearMatMul", [np.asarray(i) for i in inputs], {})
+
+
+def checked(node: Node, arrays: list[Array], isa: Isa, *, turned: bool) -> str:
+    """The template that multiplies two activations, of which the second may lie column by column."""
+    nests = describe(node)
+    assert isinstance(nests, tuple)
+    rank = len(arrays[-1].shape)
+    layouts = {("input", i): Layout.row_major(a.ndim) for i, a in enumerate(arrays[:-1])}
+    layouts["output", 0] = Layout.row_major(rank)
+    number = next(i for i, a in enumerate(arrays) if i and a.ndim > 1)
+    if turned:
+        ndim = arrays[number].ndim
+        layouts["input", number] = Layout((*range(ndim - 2), ndim - 1, ndim - 2))
+    kernels = lower_with(INTEGER, nests[0], Context(isa, layouts, next_local=7))
+    if isinstance(kernels, Declined):
+        return kernels.reason
+    layouts |= {("local", i): Layout.row_major(1) for i in range(7, 10)}
+    operands: dict[tuple[str, int], Array] = {("input", i): a for i, a in enumerate(arrays[:-1])}
+    operands["output", 0] = np.zeros_like(arrays[-1])
+    runner = KernelRunner(kernels, operands, layouts, isa)
+    runner()
+    np.testing.assert_array_equal(runner.result(("output", 0)), arrays[-1], err_msg=str(kernels[-1].plan))
+    return kernels[-1].template
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", isas())
+def test_products_of_two_activations_are_exact(name: str, turned: bool) -> None:
+    given = [(two_activations(seed), isas()[name]) for seed in range(12)]
+    templates = [checked(*made, isa, turned=turned) for made, isa in given]
+    made = [t for t in templates if t.startswith("integer-")]
+    assert len(made) >= 8, templates
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", isas())
+def test_many_products_of_two_activations_are_exact(name: str) -> None:
+    for seed in range(12, 200):
+        checked(*two_activations(seed), isas()[name], turned=seed % 2 == 1)
+
+
+def test_products_of_one_column_by_two_activations_are_declined() -> None:
+    a, b = random_bytes(rng_of(0), np.uint8, (3, 8)), random_bytes(rng_of(1), np.int8, (8, 1))
+    assert "used once" in checked(*node_of("MatMulInteger", [a, b], {}), host_isa(), turned=False)
 
 
 def test_float_products_are_not_mistaken_for_integers() -> None:

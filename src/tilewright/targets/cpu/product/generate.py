@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.product.contraction.generate import generate_kernel
-from tilewright.targets.cpu.product.integer.generate import generate_integer
+from tilewright.targets.cpu.product.integer.generate import byte_kernels, generate_integer
 from tilewright.targets.cpu.product.matrix.generate import generate_matrix
 from tilewright.targets.cpu.product.plan import KernelPlan
 
@@ -15,3 +15,9 @@ def generate_plan(plan: KernelPlan, isa: Isa) -> Kernel:
     if plan.dot == "fma":
         return generate_kernel(plan, isa)
     return (generate_matrix if "bfloat16" in plan.dot else generate_integer)(plan, isa)
+
+
+def plan_kernels(plan: KernelPlan, isa: Isa, next_local: int = 0) -> tuple[Kernel, ...]:
+    """The kernels of a plan, of which those before the last prepare operands: locals from that number on."""
+    is_bytes = plan.zeros is not None
+    return byte_kernels(plan, isa, next_local) if is_bytes else (generate_plan(plan, isa),)

@@ -90,12 +90,14 @@ class Strided:
 class ZeroPoints:
     """What is taken off the bytes of both factors, as they lie in their operands.
 
-    What `a_operand` holds when the kernel runs is taken off A's, too.
+    What `a_operand` holds when the kernel runs is taken off those of A, too. A kernel that packs B leaves
+    what A's zero point makes of each column in `b_sums`.
     """
 
     a: int = 0
     b: int = 0
     a_operand: Operand | None = None
+    b_sums: Operand | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,6 +183,8 @@ class KernelPlan:
             yield f"zeros {self.zeros.a} and {self.zeros.b}"
             if self.zeros.a_operand is not None:
                 yield f"za = {Strided(self.zeros.a_operand)}"
+            if self.zeros.b_sums is not None:
+                yield f"sums = {Strided(self.zeros.b_sums)}"
         yield from (f"r{number} = {extra}" for number, extra in enumerate(self.extras))
         yield _loop_line("column", self.vector)
         yield _loop_line("row", self.row)
@@ -318,7 +322,8 @@ class _PlanText:
         if "zeros" not in self.lines:
             return None
         a, b = map(int, self.matched(_ZEROS, self.one("zeros")))
-        return ZeroPoints(a, b, self.strided("za").operand if "za" in self.lines else None)
+        others = (self.strided(word).operand if word in self.lines else None for word in ("za", "sums"))
+        return ZeroPoints(a, b, *others)
 
     def expression(self, word: str, types: Sequence[DType]) -> Expr | None:
         if word not in self.lines:

@@ -10,7 +10,6 @@ from tilewright.targets.cpu.product.integer.depthwise import MAX_ROWS
 from tilewright.targets.cpu.product.integer.dot import PAIRS_TILE, dot_of
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
 from tilewright.targets.cpu.product.integer.tiles import tile_panels, tile_rows, tiles_suit, with_order
-from tilewright.targets.cpu.product.integer.words import words_of
 from tilewright.targets.cpu.product.plan import Dot, KernelPlan, Units
 from tilewright.targets.cpu.product.tiling import Panels, Rows, Tile, choose_cut, choose_tile
 
@@ -29,8 +28,7 @@ def plan_integer(problem: IntegerProblem, isa: Isa) -> KernelPlan:
     if tiles_suit(problem, isa):
         tile = Tile(tile_panels(columns), tile_rows(rows))
         return with_order(_planned(problem, tile, "byte tiles", "pairs of tiles"), isa)
-    num_words = words_of(problem.contraction.inner, "widened").num_words
-    tile = choose_tile(isa, "i32", Rows(rows), columns, num_words)
+    tile = choose_tile(isa, "i32", Rows(rows), columns, problem.words.num_words)
     lanes = tile.panels.lanes
     name = dot_of(isa, lanes).name
     if name == "pairs":
@@ -46,6 +44,7 @@ def _planned(problem: IntegerProblem, tile: Tile, dot: Dot, units: Units) -> Ker
         tile,
         dot=dot,
         staging="in place" if problem.staging is None else "copied",
+        packing="in panels" if problem.packs else "in constant panels",
         zeros=problem.zeros,
         units=units,
     )

@@ -12,7 +12,7 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.product.epilogue import store_tile
 from tilewright.targets.cpu.product.frame import Frame, Panel, Position
-from tilewright.targets.cpu.product.integer.dot import dot_of
+from tilewright.targets.cpu.product.integer.dot import planned_dot
 from tilewright.targets.cpu.product.integer.frame import ByteWalk, byte_kernel
 from tilewright.targets.cpu.product.integer.pack import PackedBytes, flips_a
 from tilewright.targets.cpu.product.lanes import load_lanes
@@ -27,7 +27,7 @@ MAX_ROWS = {32: 8, 16: 4}
 
 def generate_by_column(plan: KernelPlan, isa: Isa) -> Kernel:
     """The kernel of a plan in which each column has bytes of A of its own."""
-    name = dot_of(isa, plan.panels.lanes).name
+    name = planned_dot(plan).name
     note = f"tile {plan.row_tiles[0].rows}x{plan.panels.width}"
     return byte_kernel(plan, isa, _ColumnTiles, f"integer-depthwise-{name}", note)
 
@@ -37,7 +37,7 @@ class _ColumnTiles(ByteWalk):
 
     def __init__(self, frame: Frame, factor: PackedBytes, isa: Isa) -> None:
         super().__init__(frame, factor, isa)
-        self.dot = dot_of(isa, self.panels.lanes)
+        self.dot = planned_dot(self.plan)
 
     def units(self, index: Int, panel: Panel, panels: Range, units: Range) -> None:
         """One panel of channels for a chunk's rows."""

@@ -6,32 +6,35 @@ apart, those of B once for all rows.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
+from tilewright.errors import UsageError
 from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.product.plan import KernelPlan
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import Type, Val, vec
 
-_FLIP = -0x7F7F7F80  # 0x80808080: the top bit of each byte
+FLIP = -0x7F7F7F80  # 0x80808080: the top bit of each byte
 _EVEN_BYTES = 0x00FF00FF
 _PAIRS = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
 # Widened words of B take registers beside the sums: (rows, vectors) of a tile.
 PAIRS_TILE = {16: (4, 2), 32: (6, 3)}
 
 Factor = tuple[Val, ...]
+DotName = Literal["vnni", "pairs", "widened"]
 
 
 @dataclass(frozen=True, slots=True)
 class Dot:
     """How one instruction set multiplies unsigned by signed bytes in groups of four."""
 
-    name: Literal["vnni", "pairs", "widened"]
+    name: DotName
 
     def spread_a(self, e: Emitter, word: Val, lanes: int, *, flips: bool) -> Factor:
         """A word of A in every lane, as `step` takes it; `flips` makes its signed bytes unsigned."""
         spread = e.splat(word, lanes)
-        spread = e.xor(spread, _FLIP) if flips else spread
+        spread = e.xor(spread, FLIP) if flips else spread
         if self.name != "pairs":
             return (spread,)
         halves = e.bitcast(spread, vec("i16", 2 * lanes))
@@ -67,6 +70,14 @@ class Dot:
             case "pairs":
                 return e.iadd(total, _pairs(e, a, b, total.type))
         return e.iadd(total, e.imul(a, b))
+
+
+def planned_dot(plan: KernelPlan) -> Dot:
+    """What a plan multiplies words, or the bytes of each column, with."""
+    name = plan.dot.removesuffix(" by column")
+    if name not in get_args(DotName):
+        raise UsageError(f"kernel plan: {plan.dot!r} multiplies no words of bytes.")
+    return Dot(name)  # type: ignore[arg-type]  # one of them
 
 
 def dot_of(isa: Isa, lanes: int) -> Dot:

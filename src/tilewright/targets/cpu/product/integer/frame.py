@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, KernelArg
 from tilewright.targets.cpu.product.epilogue import elementwise
@@ -28,6 +29,11 @@ class ByteWalk(TileWalk):
         self.b_zero = signed_zero(self.zeros, self.plan.b.operand)
         self.pointers = frame.pointers
         self.num_tiles = sum(t.count for t in self.row_tiles)
+
+    def word_bytes(self, panel: Panel) -> int:
+        """Bytes of a word of all of a panel's columns."""
+        whole = self.plan.packing == "in panels"
+        return STEPS_PER_WORD * (self.panels.width if whole else panel.num_vectors * self.panels.lanes)
 
     def columns_between(self, loop: str) -> int:
         """Columns that a step of an outer loop moves in the sums of B's columns."""
@@ -66,7 +72,7 @@ def byte_kernel(
     named: dict[str, KernelArg] = {"sums": factor.sums}
     if plan.zeros.a_operand is not None:
         named["zero"] = plan.zeros.a_operand
-    if sums_rows(plan):
+    if sums_rows(plan) and factor.ones is not None:
         named["ones"] = factor.ones
     type, has_rows = vec("i32", plan.panels.lanes), plan.row_loop is not None
     with product_function(e, plan, type, factor.arg, named, has_rows=has_rows) as frame:

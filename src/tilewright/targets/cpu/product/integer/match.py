@@ -11,6 +11,7 @@ where `sum b` is known per column at compile time, and `sum a` is only needed wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -24,6 +25,7 @@ from tilewright.targets.cpu.addresses import access_walk, walk
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
+from tilewright.targets.cpu.product.integer.words import Words, words_of
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import ZeroPoints
 
@@ -48,13 +50,20 @@ class IntegerProblem:
     """A sum of byte products as the kernel sees it; `staging` first copies A to where words can be read.
 
     `contraction` describes the loops (A's strides are those of the staged copy, `inner` is in the order of
-    the code). With `by_column` each column has bytes of A of its own.
+    the code). With `by_column` each column has bytes of A of its own. With `packs` B is no constant: a kernel
+    before packs it.
     """
 
     contraction: Contraction
     staging: Nest | None
     zeros: ZeroPoints
     by_column: bool = False
+    packs: bool = False
+
+    @property
+    def words(self) -> Words:
+        """The summed loops, in words of four."""
+        return words_of(self.contraction.inner, "widened")
 
     @property
     def b_zero(self) -> int:
@@ -108,7 +117,15 @@ def match_integer(
     inner = [x for x in contraction.inner if x.name not in run]
     by_name = {x.name: x for x in contraction.inner}
     outer = sorted(inner, key=lambda x: (-abs(x.a), x.name))
-    return sides.problem(replace(contraction, inner=(*outer, *(by_name[name] for name in reversed(run)))))
+    contraction = replace(contraction, inner=(*outer, *(by_name[name] for name in reversed(run))))
+    problem = sides.problem(contraction)
+    if contraction.b.operand.key in constants:
+        return problem
+    if len(run) != 1:
+        return Declined("the summed steps to pack are no single run")
+    if not any(x.extent > 1 and not x.b for x in (contraction.row, *contraction.outer)):
+        return Declined("each element of the factor to pack is used once")
+    return replace(problem, packs=True)
 
 
 def match_depthwise(
@@ -186,6 +203,18 @@ def _own_channel(nest: Nest, layouts: Layouts) -> str | Declined:
     return channel
 
 
+def _factor_of_columns(nest: Nest, layouts: Layouts, factors: Sequence[Centred]) -> Centred | None:
+    """The one factor that the contiguous output dim moves, if that can be packed when the kernel runs."""
+    written = access_walk(nest.write, layouts)
+    if isinstance(written, Declined):
+        return None
+    column = next((d.name for d in nest.parallel_dims if d.extent > 1 and written[0].get(d.name) == 1), None)
+    moved = [f for f in factors if column is not None and column in nest.reads[f.read].dims()]
+    if len(moved) != 1 or isinstance(access_walk(nest.reads[moved[0].read], layouts), Declined):
+        return None
+    return moved[0]
+
+
 def _with_staged(layouts: Layouts, source: Access) -> Layouts:
     return {**layouts, source.operand.key: layouts.get(source.operand.key, Layout.row_major(1))}
 
@@ -200,9 +229,13 @@ def _sides(
     if nest.num_iterations == 0:
         return Declined("no iterations")
     known = [f for f in factors if nest.reads[f.read].operand.key in constants]
-    if len(known) != 1:
-        return Declined("not exactly one factor is constant")
-    b = known[0]
+    if len(known) == 1:
+        (b,) = known
+    else:
+        found = _factor_of_columns(nest, layouts, factors) if words and not known else None
+        if found is None:
+            return Declined("no factor is constant, nor selected by the contiguous output dim")
+        b = found
     a = factors[1] if b is factors[0] else factors[0]
     if b.zero_read is not None:
         return Declined("the zero point of the constant factor differs by column")

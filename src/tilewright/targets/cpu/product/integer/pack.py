@@ -34,7 +34,9 @@ class PackedBytes(Factor):
     """B packed, and its sums per column, times minus A's zero point where that is known; strides in bytes."""
 
     sums: KernelArg = field(kw_only=True)
-    ones: KernelArg = field(kw_only=True)  # per word a byte of one for each step: times A they give its sums
+    ones: KernelArg | None = field(
+        kw_only=True
+    )  # per word a byte of one for each step: times A they give its sums
     outer_columns: dict[str, int] = field(kw_only=True)  # columns between outer positions in `sums`
 
     @property
@@ -51,8 +53,23 @@ def pack_factor(plan: KernelPlan) -> PackedBytes:
     loops = (*outer, *plan.summed, plan.vector)
     shape, strides = tuple(x.extent for x in loops), tuple(x.b for x in loops)
     num_outer = prod(x.extent for x in outer)
-    padded, width = panels.padded_extent, panels.width
+    in_panels = plan.packing == "in panels"
+    padded, width = panels.num_panels * panels.width if in_panels else panels.padded_extent, panels.width
     steps = words.num_words
+    outer_strides: dict[str, int] = {}
+    outer_columns: dict[str, int] = {}
+    positions = 1
+    for x in reversed(outer):
+        outer_strides[x.name] = positions * steps * padded * STEPS_PER_WORD
+        outer_columns[x.name] = positions * padded
+        positions *= x.extent
+    panel_stride = steps * width * STEPS_PER_WORD
+    if in_panels:
+        assert plan.zeros.b_sums is not None
+        sums = plan.zeros.b_sums
+        return PackedBytes(
+            source, outer_strides, panel_stride, sums=sums, ones=None, outer_columns=outer_columns
+        )
     b_zero = signed_zero(plan.zeros, source)
     flips = source.dtype is DType.UINT8
     given = SignedBytes(
@@ -67,23 +84,17 @@ def pack_factor(plan: KernelPlan) -> PackedBytes:
     )
     # Only where A's zero point is a number is it multiplied in now.
     if plan.zeros.a_operand is not None:
-        sums = ColumnSums(given, panels.lanes, Signed(1), Signed(0))
+        column_sums = ColumnSums(given, panels.lanes, Signed(1), Signed(0))
     else:
         a_zero = unsigned_zero(plan)
-        sums = ColumnSums(given, panels.lanes, Signed(-a_zero), Signed(words.num_steps * a_zero * b_zero))
+        constant = words.num_steps * a_zero * b_zero
+        column_sums = ColumnSums(given, panels.lanes, Signed(-a_zero), Signed(constant))
     ones = StepOnes(words.num_runs, packed_steps)
-    outer_strides: dict[str, int] = {}
-    outer_columns: dict[str, int] = {}
-    positions = 1
-    for x in reversed(outer):
-        outer_strides[x.name] = positions * steps * padded * STEPS_PER_WORD
-        outer_columns[x.name] = positions * padded
-        positions *= x.extent
     return PackedBytes(
         Packed(source, packed, num_outer * steps * padded * STEPS_PER_WORD),
         outer_strides,
-        steps * width * STEPS_PER_WORD,
-        sums=Packed(source, sums, 4 * num_outer * padded),
+        panel_stride,
+        sums=Packed(source, column_sums, 4 * num_outer * padded),
         ones=Packed(source, ones, steps * STEPS_PER_WORD),
         outer_columns=outer_columns,
     )

@@ -11,13 +11,14 @@ from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.product.amx import TILE_ROWS
 from tilewright.targets.cpu.product.integer.choose import plan_integer
 from tilewright.targets.cpu.product.integer.dot import dot_of
-from tilewright.targets.cpu.product.integer.generate import generate_integer
+from tilewright.targets.cpu.product.integer.generate import byte_kernels
 from tilewright.targets.cpu.product.integer.match import (
     IntegerProblem,
     match_depthwise,
     match_integer,
     product_of,
 )
+from tilewright.targets.cpu.product.integer.panels import packing_cycles
 from tilewright.targets.cpu.product.integer.stage import lower_staging
 from tilewright.targets.cpu.product.integer.tiles import TILE_COLUMNS
 from tilewright.targets.cpu.product.integer.words import words_of
@@ -45,7 +46,7 @@ _TILE_CYCLES = 20.0
 class IntegerTemplate:
     """Byte products on vectors or on the matrix unit, and sums per channel.
 
-    Condition of use: bytes less their zero points, one factor constant. No parameters.
+    Condition of use: bytes less their zero points, of which B's is a number. No parameters.
     """
 
     name: ClassVar[str] = "integer"
@@ -80,6 +81,8 @@ class IntegerTemplate:
         else:
             compute = positions * vectors * words.num_words * _DOT_CYCLES[name]
         compute += positions * vectors * _FINISH_CYCLES
+        if problem.packs:
+            compute += packing_cycles(plan)
         moved = (operand_bytes(contraction.a.operand), operand_bytes(contraction.nest.write.operand))
         weights = operand_bytes(contraction.b.operand) / COLD_BYTES_PER_CYCLE
         return Estimate(overlapped(compute, weights + transfer_cycles(moved, isa)))
@@ -89,11 +92,15 @@ class IntegerTemplate:
         return ()
 
     def lower(self, problem: IntegerProblem, choice: Choice, context: Context) -> Kernels | Declined:
-        """Where padding or its layout asks for it a copy of A, a new local operand, then the product."""
-        kernel = generate_integer(plan_integer(problem, context.isa), context.isa)
-        if problem.staging is None:
-            return (kernel,)
-        return (*lower_staging(problem.staging, context.layouts, context.isa), kernel)
+        """A copy of A where padding or its layout asks for it, B packed where it is no constant, the product.
+
+        What the first two write are new local operands.
+        """
+        plan, isa = plan_integer(problem, context.isa), context.isa
+        before: Kernels = ()
+        if problem.staging is not None:
+            before = lower_staging(problem.staging, context.layouts, isa)
+        return (*before, *byte_kernels(plan, isa, context.next_local + len(before)))
 
 
 INTEGER = IntegerTemplate()

@@ -10,7 +10,7 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.product.epilogue import store_tile
 from tilewright.targets.cpu.product.frame import Frame, Panel, Position
-from tilewright.targets.cpu.product.integer.dot import dot_of
+from tilewright.targets.cpu.product.integer.dot import planned_dot
 from tilewright.targets.cpu.product.integer.frame import ByteWalk, byte_kernel, sums_rows
 from tilewright.targets.cpu.product.integer.pack import PackedBytes, flips_a
 from tilewright.targets.cpu.product.integer.words import Words
@@ -22,9 +22,12 @@ from tilewright.targets.llvm.values import I32, Int, Val
 
 def generate_words(plan: KernelPlan, isa: Isa) -> Kernel:
     """The kernel of a plan that multiplies words of four bytes."""
-    name = dot_of(isa, plan.panels.lanes).name
+    name = planned_dot(plan).name
     note = f"tile {max(t.rows for t in plan.row_tiles)}x{plan.panels.width}"
     return byte_kernel(plan, isa, _WordTiles, f"integer-{name}", note)
+
+
+ONES = 0x01010101
 
 
 class _WordTiles(ByteWalk):
@@ -32,7 +35,7 @@ class _WordTiles(ByteWalk):
 
     def __init__(self, frame: Frame, factor: PackedBytes, isa: Isa) -> None:
         super().__init__(frame, factor, isa)
-        self.dot = dot_of(isa, self.panels.lanes)
+        self.dot = planned_dot(self.plan)
         self.loops = _word_loops(self.words)
         self.sums_rows = sums_rows(self.plan)
 
@@ -74,7 +77,7 @@ class _WordTiles(ByteWalk):
             return self._multiply(a, b, word, num_rows, panel, sums)
         loop = self.loops[depth]
         inner = prod(x.extent for x in self.loops[depth + 1 :])
-        row_bytes = STEPS_PER_WORD * panel.num_vectors * self.panels.lanes
+        row_bytes = self.word_bytes(panel)
         is_innermost = depth == len(self.loops) - 1
         unroll = self._unroll(loop.extent, len(sums)) if is_innermost else 1
 
@@ -111,8 +114,7 @@ class _WordTiles(ByteWalk):
         at_a = e.gep(self.pointers["a"], a)
         ones = None
         if self.sums_rows:
-            loaded = e.load(I32, e.gep(self.pointers["ones"], word, "i32"))
-            ones = self.dot.widen_b(e, e.splat(loaded, lanes))
+            ones = self.dot.widen_b(e, e.splat(self._ones(word), lanes))
         result = list(sums)
         for r in range(num_rows):
             loaded = e.load(I32, e.gep(at_a, r * self.plan.row.a), align_bytes=1)
@@ -124,6 +126,16 @@ class _WordTiles(ByteWalk):
                 at = num_rows * len(vectors) + r
                 result[at] = self.dot.step(e, spread, ones, result[at])
         return result
+
+    def _ones(self, word: Int) -> Val:
+        """A byte of one for each step of a word that exists: times A they give its sums."""
+        e, words = self.emitter, self.words
+        if self.packed.ones is not None:
+            return e.load(I32, e.gep(self.pointers["ones"], word, "i32"))
+        last = (1 << 8 * ((words.run_length - 1) % STEPS_PER_WORD + 1)) - 1
+        is_last = e.compare("eq", e.urem(word, words.run_words), words.run_words - 1)
+        ones = e.select_index(is_last, ONES & last, ONES) if last < ONES else ONES
+        return e.cast("trunc", e.index(ones), "i32")
 
 
 def _word_loops(words: Words) -> tuple[StridedLoop, ...]:
