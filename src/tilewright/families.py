@@ -65,6 +65,7 @@ MEMORY_PLANNERS = _family(
         "largest-size": "largest_size:LargestSize",
         "longest-liveness": "longest_liveness:LongestLiveness",
         "naive": "naive:NaivePlanner",
+        "next-fit": "next_fit:NextFit",
         "random": "random:RandomPlanner",
     },
 )

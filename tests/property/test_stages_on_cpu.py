@@ -112,8 +112,11 @@ def placed(
     return lowered, plan, {root: plan.offsets[name] for root, name in names.items()}
 
 
+PLANNERS = "arena", "first-fitting", "greedy-by-size", "naive", "next-fit", "random"
+
+
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("planner", ["arena", "first-fitting", "greedy-by-size", "naive", "random"])
+@pytest.mark.parametrize("planner", PLANNERS)
 def test_what_may_be_used_at_the_same_time_never_shares_a_byte(planner: str) -> None:
     concurrent = 0
     for seed in range(12):

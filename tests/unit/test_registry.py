@@ -179,6 +179,7 @@ def test_what_is_wrong_with_a_text_is_one_line(text: str, message: str) -> None:
                 "largest-size",
                 "longest-liveness",
                 "naive",
+                "next-fit",
                 "random",
             ),
         ),

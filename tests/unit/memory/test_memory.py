@@ -17,6 +17,7 @@ from tilewright.memory.arena import ArenaPlanner
 from tilewright.memory.base import aligned
 from tilewright.memory.greedy_by_size import GreedyBySize
 from tilewright.memory.naive import NaivePlanner
+from tilewright.memory.next_fit import NextFit
 from tilewright.memory.placement import Fit, Placer
 from tilewright.planning import Bound, Budget, Infeasible, Quality, Space, Status
 
@@ -291,3 +292,28 @@ def test_ten_thousand_buffers_that_live_together_are_planned_and_checked() -> No
     assert plan.peak_bytes == plan.lower_bound_bytes
     moved = replace(plan, offsets={**plan.offsets, "b77": plan.offsets["b1234"]})
     assert any("'b1234'" in v.message and "'b77'" in v.message for v in check_memory(problem, moved))
+
+
+def test_next_fit_uses_a_place_again_as_late_as_it_can() -> None:
+    """Four buffers, one after another, in a level of three; the last one begins again at its beginning."""
+    buffers = [buffer(str(step), 1, step, step) for step in range(4)]
+    problem = MemoryProblem(tuple(buffers), (MemoryLevel("arena", 3 * KIB),))
+    plan = NextFit().solve(problem, Budget())
+    assert isinstance(plan, MemoryPlan)
+    assert [plan.offsets[str(step)] // KIB for step in range(4)] == [0, 1, 2, 0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_next_fit_places_what_first_fitting_places(seed: int) -> None:
+    rng = random.Random(seed)
+    buffers: list[Buffer] = []
+    for number in range(30):
+        first = rng.randrange(20)
+        dying = [b.name for b in buffers if b.last_step == first and b.first_step < first]
+        size_bytes, last = rng.randrange(200), first + rng.randrange(5)
+        buffers.append(Buffer(str(number), size_bytes, first, last, may_reuse=tuple(dying[:2])))
+    levels = MemoryLevel("inner", rng.randrange(300, 2000)), MemoryLevel("outer", 20 * KIB)
+    problem = MemoryProblem(tuple(buffers), levels)
+    plan = NextFit().solve(problem, Budget())
+    assert isinstance(plan, MemoryPlan)
+    assert check_memory(problem, plan) == ()

@@ -174,6 +174,8 @@ class NpuBackend(PlainBackend):
         best = replace(best, schedule=self._taken.get(best, best.schedule))
         yield from self._resident_or_not(best)
         yield replace(best, memory=str(Spec(_SPILLING[chosen.name], chosen.options)))
+        if self._policy_of("").launches != "each subgraph":
+            yield replace(best, memory=_late(chosen))
         if is_waiting:
             yield from (replace(best, schedule=order) for order in IN_GROUPS)
         # Only a limit below what lies there changes anything.
@@ -255,7 +257,8 @@ class NpuBackend(PlainBackend):
         limits += [(local, size) for size in smaller_capacities(shared, _COARSE, _LEAST_SHARE)]
         others = [dict(chosen.options) | {"most_bytes": "+".join(map(str, most))} for most in limits]
         specs = [Spec(name, tuple(o.items())) for name in _SPILLING for o in (dict(chosen.options), *others)]
-        return list(dict.fromkeys((memory, *(MEMORY_PLANNERS.canonical(str(spec)) for spec in specs))))
+        texts = [text for spec in specs for text in (str(spec), _late(spec))]
+        return list(dict.fromkeys((memory, *map(MEMORY_PLANNERS.canonical, texts))))
 
     def _judged(self, schedule: Schedule, recipe: Recipe, most: float) -> tuple[SimulatedPlan, float]:
         """A plan of a schedule and its cost. Nothing of it is kept.
@@ -459,6 +462,13 @@ class PlanFigures:
 
 _SPILLING = {MEMORY: "largest-size", "largest-size": MEMORY}
 """Planners of memory by the other rule of what leaves a full buffer."""
+
+
+def _late(memory: Spec) -> str:
+    """The same planner of memory, with places that are used again as late as possible."""
+    options = dict(memory.options) | {"pack": "next-fit"}
+    return MEMORY_PLANNERS.canonical(str(Spec(memory.name, tuple(options.items()))))
+
 
 _FEW_INSTANCES, _BUSY = 2, 0.9
 """Programs on groups of cores are tried where subgraphs have fewer instances, the busiest unit less work."""

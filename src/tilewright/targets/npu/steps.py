@@ -234,7 +234,7 @@ class _Lowering:
         waiting = tuple(
             load if load.producer is None or load.moved_bytes or not needs else replace(load, tiles=needs)
             for load, read in zip(loads, step.reads, strict=True)
-            for needs in [self._tile_needs(step, read, main, regions, load)]
+            for needs in [self._tile_needs(step, read, main, made, load)]
         )
         return SimulatedStep(
             number, step.operators[0].name, node.kind,
@@ -427,7 +427,7 @@ class _Lowering:
         return any(t.kind is Kind.REDISTRIBUTE for t in self.moves.get(edge, ()))
 
     def _tile_needs(
-        self, step: InstanceStep, read: Read, main: Value, regions: Mapping[Value, Region], load: Load
+        self, step: InstanceStep, read: Read, main: Value, written: Mapping[Value, Region], load: Load
     ) -> tuple[int, ...]:
         """Up to which tile of an operand's buffer each tile of the result needs it; none: all of it."""
         if read.buffer is None:
@@ -438,12 +438,15 @@ class _Lowering:
             # Each reader brings it anew, distributed as it wants it.
             return ()
         own, made = self.tilings[-1], self.tilings[buffer.first_step]
+        source_main = max(self._made(self.plan.steps[buffer.first_step]).values(), key=volume)
+        if extents(source_main) != extents(buffer.region):
+            return ()  # another result than the one that is made in tiles, such as a scale
         # Nothing less than the regions themselves: slices of equal extents may reach over different borders,
         # and an up-sampled row may begin anywhere between two rows.
         cut = (own.axis, own.num_tiles, made.axis, made.num_tiles)
         return self.known.of(
-            ("tiles", step.operators, read.value, main, regions[main], buffer.region, *cut),
-            lambda: self._derive_tiles(step, read.value, main, regions, buffer.region, made),
+            ("tiles", step.operators, read.value, main, *written.items(), buffer.region, *cut),
+            lambda: self._derive_tiles(step, read.value, main, written, buffer.region, made),
         )
 
     def _derive_tiles(
@@ -451,26 +454,27 @@ class _Lowering:
         step: InstanceStep,
         value: Value,
         main: Value,
-        regions: Mapping[Value, Region],
+        written: Mapping[Value, Region],
         source: Region,
         made: Tiling,
     ) -> tuple[int, ...]:
-        out, tiling = regions[main], self.tilings[-1]
+        out, tiling = written[main], self.tilings[-1]
         axis, source_axis = tiling.axis, made.axis
         if axis is None or source_axis is None or 1 in (tiling.num_tiles, made.num_tiles):
             return ()
-        if source_axis >= len(source):  # another result than the one that is made in tiles, such as a scale
-            return ()
-        start, stop = out[axis]
+        # Results as large as the main one are made tile by tile beside it, others with the last tile.
+        beside = {value: r for value, r in written.items() if extents(r) == extents(out)}
         low, high = source[source_axis]
         needs: list[int] = []
         for tile in range(tiling.num_tiles):
-            cut = tuple(start + (stop - start) * t // tiling.num_tiles for t in (tile, tile + 1))
-            if cut[0] == cut[1]:
+            if tile == tiling.num_tiles - 1 and len(beside) < len(written):
+                needs.append(made.num_tiles - 1)
+                continue
+            parts = {result: _cut(r, axis, tile, tiling.num_tiles) for result, r in beside.items()}
+            if not volume(parts[main]):
                 needs.append(needs[-1] if needs else 0)
                 continue
-            part = {main: (*out[:axis], (cut[0], cut[1]), *out[axis + 1 :])}
-            region = value_regions(step.operators, part, self.graph.maps).get(value)
+            region = value_regions(step.operators, parts, self.graph.maps).get(value)
             end = low if region is None else region[source_axis][1]
             needs.append(max(0, -(-(end - low) * made.num_tiles // (high - low)) - 1))
         return tuple(needs)
@@ -547,6 +551,13 @@ class _Lowering:
             if need is not None:
                 found = need if found is None else hull(found, need)
         return found
+
+
+def _cut(region: Region, axis: int, tile: int, num_tiles: int) -> Region:
+    """A tile of a region along an axis."""
+    start, stop = region[axis]
+    first, end = (start + (stop - start) * t // num_tiles for t in (tile, tile + 1))
+    return (*region[:axis], (first, end), *region[axis + 1 :])
 
 
 def _multiplied(operators: Sequence[Node]) -> frozenset[str]:

@@ -136,6 +136,25 @@ def test_slices_that_begin_between_two_rows_wait_for_what_they_read() -> None:
     assert num_tiles_that_wait_for_less_than_they_read(plan, steps)[0] == 0
 
 
+def test_tiles_of_all_results_of_a_step_wait_for_what_they_read() -> None:
+    """The second half of a Split reads the last channels with its first tile."""
+    b = GraphBuilder()
+    x = b.op("Relu", b.input(1, 16, 4, 4))
+    left, right = b.ops("Split", (x,), ((1, 8, 4, 4), (1, 8, 4, 4)), axis=1, num_outputs=2)
+    plan, steps = lowered(b.finish(b.conv(left, 8), b.conv(right, 8)), (Split(1, 1),) * 4)
+    split, planned = next(pair for pair in zip(steps, plan.steps, strict=True) if len(pair[0].stores) == 2)
+    (read,), (load,) = planned.reads, split.loads
+    assert read.buffer is not None
+    buffer = plan.buffers[read.buffer]
+    made = cuts(buffer.region, steps[buffer.first_step].tiling)
+    assert split.tiling.num_tiles > 1 < len(made)
+    for written in (plan.buffers[i] for i in planned.writes):
+        for part, last in zip(cuts(written.region, split.tiling), load.tiles, strict=True):
+            need = needed(planned.operators, written.value, part, read.value)
+            assert need is not None
+            assert covers(made[: last + 1], need)
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_tiles_wait_for_all_that_they_read(seed: int) -> None:
