@@ -79,6 +79,22 @@ GRAPHS = {
   const %w: float32[48, 64, 3, 3] = sha256:w
   %y: float32[2, 48, 8, 7] = Conv(%x, %w) {pads = [1, 1, 1, 1], strides = [2, 2]} "y"
 """,
+    "image_tiles": """
+  input %x: float32[2, 64, 28, 27]
+  input %z: float32[2, 96, 28, 27]
+  const %w: float32[96, 64, 3, 3] = sha256:w
+  const %b: float32[96] = sha256:b
+  %c: float32[2, 96, 28, 27] = Conv(%x, %w, %b) {pads = [1, 1, 1, 1]} "c"
+  %s: float32[2, 96, 28, 27] = Add(%c, %z) "s"
+  %y: float32[2, 96, 28, 27] = Relu(%s) "y"
+""",
+    "image_tiles_of_groups": """
+  input %x: float32[1, 64, 30, 30]
+  const %v: float32[128, 64, 1, 1] = sha256:v
+  const %w: float32[128, 64, 3, 3] = sha256:w
+  %p: float32[1, 128, 30, 30] = Conv(%x, %v) "p"
+  %y: float32[1, 128, 28, 28] = Conv(%p, %w) {group = 2} "y"
+""",
     "doubles": """
   input %x: float64[20, 30]
   const %w: float64[30, 40] = sha256:w
@@ -115,6 +131,8 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "in_panels": {},
     "few_rows": {"w": (512, 256)},
     "window": {"w": (48, 64, 3, 3)},
+    "image_tiles": {"w": (96, 64, 3, 3), "b": (96,)},
+    "image_tiles_of_groups": {"v": (128, 64, 1, 1), "w": (128, 64, 3, 3)},
     "long_sums": {"w": (8192, 96)},
     "doubles": {"w": (30, 40)},
     "bytes": {"w": (70, 50), "zero": ()},
@@ -127,6 +145,7 @@ CASES = [(name, "avx512") for name in GRAPHS] + [
     ("product", "neon"),
     ("stem", "neon"),
     ("window", "avx512+amx"),
+    ("image_tiles", "avx2"),
     ("bytes", "neon"),
 ]
 

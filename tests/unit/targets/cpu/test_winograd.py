@@ -19,7 +19,7 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.winograd import WINOGRAD, WinogradProblem, match_winograd, winograd_gain
 from tilewright.targets.cpu.product.winograd.generate import MAX_CHAIN_STEPS
-from tilewright.targets.cpu.product.winograd.plan import Shape, WinogradPlan, plan_with
+from tilewright.targets.cpu.product.winograd.plan import Shape, WinogradSizes, plan_with
 from tilewright.targets.cpu.product.winograd.transform import PAIRS, Transform, winograd_transform
 from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.llvm.codegen import compile_object
@@ -287,7 +287,7 @@ def test_bits_do_not_depend_on_the_cut(
 
         def forced(
             problem: Any, tile: int, isa: Isa, cut: tuple[int, int] = (num_blocks, panel_parts)
-        ) -> WinogradPlan:
+        ) -> WinogradSizes:
             plan = plan_with(Shape.of(problem, tile), cut[0], cut[1], isa)
             assert plan.panels.num_panels >= cut[1]
             return plan

@@ -8,12 +8,13 @@ from tilewright.targets.cpu.product.contraction.generate import generate_kernel
 from tilewright.targets.cpu.product.integer.generate import byte_kernels, generate_integer
 from tilewright.targets.cpu.product.matrix.generate import generate_matrix
 from tilewright.targets.cpu.product.plan import KernelPlan
+from tilewright.targets.cpu.product.winograd.generate import generate_winograd
 
 
 def generate_plan(plan: KernelPlan, isa: Isa) -> Kernel:
     """The kernel of a plan."""
     if plan.dot == "fma":
-        return generate_kernel(plan, isa)
+        return (generate_winograd if plan.units == "image tiles" else generate_kernel)(plan, isa)
     return (generate_matrix if "bfloat16" in plan.dot else generate_integer)(plan, isa)
 
 

@@ -39,8 +39,11 @@ Packing = Literal["in place", "in panels", "in constant panels", "in constant pa
 
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 
-Staging = Literal["in place", "copied", "in bfloat16 planes"]
-"""How the kernel finds A: as it lies, copied by a kernel before it with its padding, split by itself."""
+Staging = Literal[
+    "in place", "copied", "in bfloat16 planes", "in Winograd tiles of 2", "in Winograd tiles of 4"
+]
+"""How the kernel finds A: as it lies, copied by a kernel before it with its padding, split by itself, or
+transformed by itself tile by tile; products of such tiles are transformed back."""
 
 STAGINGS: tuple[Staging, ...] = get_args(Staging)
 
@@ -63,7 +66,13 @@ numbers; one byte of each column's own; tiles of bytes; tiles of so many product
 DOTS: tuple[Dot, ...] = get_args(Dot)
 
 Units = Literal[
-    "row tiles", "whole rows", "pairs of tiles", "pairs of tiles across panels", "blocks", "lines"
+    "row tiles",
+    "whole rows",
+    "pairs of tiles",
+    "pairs of tiles across panels",
+    "blocks",
+    "lines",
+    "image tiles",
 ]
 """Pieces that rows are cut into, which chunks share."""
 

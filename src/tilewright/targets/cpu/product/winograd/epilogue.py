@@ -8,7 +8,8 @@ from dataclasses import field
 from tilewright.records import dataclass
 from tilewright.targets.cpu.product.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.product.loops import StridedLoop
-from tilewright.targets.cpu.product.winograd.match import WinogradProblem
+from tilewright.targets.cpu.product.plan import KernelPlan
+from tilewright.targets.cpu.product.winograd.match import WinogradLoops
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.exprgen import emit_expr
 from tilewright.targets.llvm.values import Int, Val
@@ -23,14 +24,14 @@ class TileIndex:
     batch: tuple[Int, ...]
     group: Int
 
-    def offset(self, e: Emitter, start: Int, problem: WinogradProblem, operand: str, read: int = 0) -> Int:
+    def offset(self, e: Emitter, start: Int, loops: WinogradLoops, operand: str, read: int = 0) -> Int:
         """Elements from the start of an operand (a, c, or the `read`-th extra) to this tile."""
         total = start
-        loops = (problem.rows, problem.columns, *problem.batch)
-        for index, loop in zip((self.row, self.column, *self.batch), loops, strict=True):
+        axes = (loops.rows, loops.columns, *loops.batch)
+        for index, loop in zip((self.row, self.column, *self.batch), axes, strict=True):
             total = e.add(total, e.mul(index, _step(loop, operand, read)))
-        if problem.groups is not None:
-            total = e.add(total, e.mul(self.group, _step(problem.groups, operand, read)))
+        if loops.groups is not None:
+            total = e.add(total, e.mul(self.group, _step(loops.groups, operand, read)))
         return total
 
 
@@ -56,7 +57,8 @@ class Epilogue:
     """
 
     emitter: Emitter
-    problem: WinogradProblem
+    plan: KernelPlan
+    loops: WinogradLoops
     output: Val
     extras: Sequence[Val]
     at: TileIndex
@@ -67,30 +69,30 @@ class Epilogue:
 
     def store(self, row: int, column: int, value: Val) -> None:
         """Finish and store the output at this row and column of the tile."""
-        e, problem, nest = self.emitter, self.problem, self.problem.nest
+        e, plan, loops = self.emitter, self.plan, self.loops
 
-        def read(index: int) -> Val:
-            return self._read(problem.contraction.extra_reads.index(index), row, column)
+        def read(number: int) -> Val:
+            return self._read(number, row, column)
 
-        if nest.init is not None:
-            value = e.fadd(value, emit_expr(e, nest.init, read, lanes=self.lanes))
-        if nest.finish is not None:
-            value = emit_expr(e, nest.finish, read, value, lanes=self.lanes)
-        dtype = nest.write.operand.dtype
-        start = self.at.offset(e, e.add(self.channel, problem.contraction.c_offset), problem, "c")
+        if plan.init is not None:
+            value = e.fadd(value, emit_expr(e, plan.init, read, lanes=self.lanes))
+        if plan.finish is not None:
+            value = emit_expr(e, plan.finish, read, value, lanes=self.lanes)
+        dtype = plan.c.operand.dtype
+        start = self.at.offset(e, e.add(self.channel, plan.c.offset), loops, "c")
         base = element_pointer(e, self.output, start, dtype.size_bytes)
-        within = row * problem.rows.c + column * problem.columns.c
+        within = row * loops.rows.c + column * loops.columns.c
         store_lanes(e, dtype, value, e.gep(base, within * dtype.size_bytes), active=self.active)
 
     def _read(self, number: int, row: int, column: int) -> Val:
-        e, problem = self.emitter, self.problem
-        row_step, column_step = problem.rows.extras[number], problem.columns.extras[number]
-        channel_step = problem.outputs.extras[number]
+        e, loops, extra = self.emitter, self.loops, self.plan.extras[number]
+        row_step, column_step = loops.rows.extras[number], loops.columns.extras[number]
+        channel_step = loops.outputs.extras[number]
         key = (number, row if row_step else 0, column if column_step else 0)
         if key not in self._loaded:
-            operand = problem.nest.reads[problem.contraction.extra_reads[number]].operand
-            start = e.add(problem.contraction.extra_offsets[number], e.mul(self.channel, channel_step))
-            start = self.at.offset(e, start, problem, "extra", number)
+            operand = extra.operand
+            start = e.add(extra.offset, e.mul(self.channel, channel_step))
+            start = self.at.offset(e, start, loops, "extra", number)
             elements = e.add(start, key[1] * row_step + key[2] * column_step)
             pointer = element_pointer(e, self.extras[number], elements, operand.dtype.size_bytes)
             self._loaded[key] = load_lanes(

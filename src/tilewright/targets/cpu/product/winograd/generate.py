@@ -23,13 +23,14 @@ from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import NUM_TAPS, WinogradPanels, window
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, Packed
-from tilewright.targets.cpu.kernel_function import kernel_function
+from tilewright.targets.cpu.product.frame import product_function
 from tilewright.targets.cpu.product.lanes import load_lanes
 from tilewright.targets.cpu.product.loops import digits
-from tilewright.targets.cpu.product.tiling import Panels, RowTile
+from tilewright.targets.cpu.product.plan import KernelPlan
+from tilewright.targets.cpu.product.tiling import RowTile
 from tilewright.targets.cpu.product.winograd.epilogue import Epilogue, TileIndex, element_pointer
-from tilewright.targets.cpu.product.winograd.match import WinogradProblem, tiles_along
-from tilewright.targets.cpu.product.winograd.plan import WinogradPlan
+from tilewright.targets.cpu.product.winograd.match import WinogradLoops, plan_loops, tiles_along
+from tilewright.targets.cpu.product.winograd.plan import sizes_of
 from tilewright.targets.cpu.product.winograd.transform import (
     Transform,
     emit_input,
@@ -47,9 +48,9 @@ _FLOAT_BYTES = 4
 MAX_CHAIN_STEPS = {2: 64, 4: 16}
 
 
-def generate_winograd(problem: WinogradProblem, plan: WinogradPlan, isa: Isa) -> Kernel:
-    """The kernel of a 3x3 convolution with constant weights."""
-    return _Generator(problem, plan, isa).kernel()
+def generate_winograd(plan: KernelPlan, isa: Isa) -> Kernel:
+    """The kernel of a plan."""
+    return _Generator(plan, isa).kernel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +64,16 @@ class _Ahead:
 class _Generator:
     """Emits one kernel; the attributes are the fixed facts of the problem and the arguments' addresses."""
 
-    def __init__(self, problem: WinogradProblem, plan: WinogradPlan, isa: Isa) -> None:
-        self.problem = problem
+    def __init__(self, plan: KernelPlan, isa: Isa) -> None:
         self.plan = plan
-        self.transform: Transform = winograd_transform(plan.tile)
+        self.loops = plan_loops(plan)
+        self.sizes = sizes_of(plan, self.loops)
+        self.transform: Transform = winograd_transform(self.sizes.tile)
         self.size = self.transform.size
         self.num_matrices = self.size**2
         self.lanes = plan.panels.lanes
         self.type: Type = vec("float", self.lanes)
         self.emitter = Emitter(attributes=isa.function_attributes)
-        self.weights = pack_weights(problem, self.transform, plan.panels)
-        self.prefetches = self.weights.size_bytes > isa.caches.l2_bytes // 4
         self.pointers: Mapping[str, Val] = {}
         self.extra_pointers: tuple[Val, ...] = ()
         self.matrix_index: Int = 0
@@ -81,55 +81,57 @@ class _Generator:
 
     def kernel(self) -> Kernel:
         """The whole kernel."""
-        e, problem, plan = self.emitter, self.problem, self.plan
-        args = problem.contraction.operands(self.weights)
-        with kernel_function(e, args, has_rows=problem.row_loop is not None) as function:
-            scratch, self.extra_pointers = function.scratch, function.pointers[3:]
+        e, sizes, plan = self.emitter, self.sizes, self.plan
+        weights, has_rows = pack_weights(plan, self.loops, self.transform), self.loops.row_loop is not None
+        with product_function(e, plan, self.type, weights, {}, has_rows=has_rows) as frame:
+            function = frame.function
+            scratch, self.extra_pointers = function.scratch, frame.extra_pointers
             self.pointers = {
-                **dict(zip(("a", "b", "c"), function.pointers[:3], strict=True)),
+                **frame.pointers,
                 "v": scratch,
-                "m": e.gep(scratch, plan.m_offset * _FLOAT_BYTES),
-                "patch": e.gep(scratch, plan.patch_offset * _FLOAT_BYTES),
+                "m": e.gep(scratch, sizes.m_offset * _FLOAT_BYTES),
+                "patch": e.gep(scratch, sizes.patch_offset * _FLOAT_BYTES),
             }
             self._chunk(function.chunk, function.num_rows())
-        rows = max(t.rows for t in plan.row_tiles)
+        rows = max(t.rows for t in sizes.row_tiles)
         return function.kernel(
-            f"winograd{plan.tile}",
-            num_chunks=plan.num_chunks,
-            scratch_bytes=plan.scratch_bytes,
-            template=f"winograd-{plan.tile}",
-            macs=problem.contraction.num_macs,
+            f"winograd{sizes.tile}",
+            num_chunks=sizes.num_chunks,
+            scratch_bytes=sizes.scratch_bytes,
+            template=f"winograd-{sizes.tile}",
+            macs=plan.num_macs,
             notes=(
-                f"tile {rows}x{plan.panels.width}",
-                f"{plan.num_blocks} blocks of {plan.block_tiles} tiles x {plan.panel_parts} panel groups",
+                f"tile {rows}x{sizes.panels.width}",
+                f"{sizes.num_blocks} blocks of {sizes.block_tiles} tiles x {sizes.panel_parts} panel groups",
             ),
+            plan=plan,
         )
 
     def _chunk(self, chunk: Val, num_rows: Val | None) -> None:
-        e, plan = self.emitter, self.plan
-        block, part = e.udiv(chunk, plan.panel_parts), e.urem(chunk, plan.panel_parts)
-        if self.problem.groups is not None:
-            block, self.group = e.udiv(block, plan.num_groups), e.urem(block, plan.num_groups)
-        if plan.num_blocks == 1:
+        e, sizes = self.emitter, self.sizes
+        block, part = e.udiv(chunk, sizes.panel_parts), e.urem(chunk, sizes.panel_parts)
+        if self.loops.groups is not None:
+            block, self.group = e.udiv(block, sizes.num_groups), e.urem(block, sizes.num_groups)
+        if sizes.num_blocks == 1:
             block = 0
-            part = chunk if self.problem.groups is None else part
-        first, last = e.piece(block, plan.num_blocks, plan.num_tiles)
-        first_panel, last_panel = e.piece(part, plan.panel_parts, plan.panels.num_panels)
-        row_loop = self.problem.row_loop
+            part = chunk if self.loops.groups is None else part
+        first, last = e.piece(block, sizes.num_blocks, sizes.num_tiles)
+        first_panel, last_panel = e.piece(part, sizes.panel_parts, sizes.panels.num_panels)
+        row_loop = self.loops.row_loop
         if row_loop is None or num_rows is None:
             self._block(first, last, first_panel, last_panel)
             return
         # A block takes as long for few tiles as for all of its own: those of a run fill its first blocks.
-        inside = plan.num_tiles // self.problem.batch[0].extent
+        inside = sizes.num_tiles // self.loops.batch[0].extent
         end = e.min(last, e.mul(e.iterations(row_loop, num_rows), inside))
         is_asked = e.compare("slt", first, end)
         e.if_(is_asked, lambda: self._block(first, end, first_panel, last_panel))
 
     def _block(self, first: Int, last: Int, first_panel: Int, last_panel: Int) -> None:
         """Output tiles [first, last), panels [first_panel, last_panel)."""
-        e, plan = self.emitter, self.plan
+        e, sizes = self.emitter, self.sizes
         self._transform_inputs(first, last)
-        panels = plan.panels
+        panels = sizes.panels
         if panels.num_full:
             e.loop(
                 first_panel,
@@ -144,13 +146,13 @@ class _Generator:
             )
 
     def _tile(self, number: Int) -> TileIndex:
-        e, problem, tile = self.emitter, self.problem, self.plan.tile
-        columns, rows = tiles_along(problem.columns, tile), tiles_along(problem.rows, tile)
+        e, loops, tile = self.emitter, self.loops, self.sizes.tile
+        columns, rows = tiles_along(loops.columns, tile), tiles_along(loops.rows, tile)
         rest = e.udiv(number, columns)
         column = e.mul(e.urem(number, columns), tile)
-        row = e.mul(e.urem(rest, rows) if problem.batch else rest, tile)
+        row = e.mul(e.urem(rest, rows) if loops.batch else rest, tile)
         rest = e.udiv(rest, rows)
-        indices = [index for _, index in digits(e, rest, problem.batch)]
+        indices = [index for _, index in digits(e, rest, loops.batch)]
         return TileIndex(row, column, tuple(reversed(indices)), self.group)
 
     def _all(self, conditions: Sequence[Bool]) -> Bool:
@@ -170,32 +172,32 @@ class _Generator:
     def _transform_inputs(self, first: Int, last: Int) -> None:
         """V of the block. Behind the image's last tile it holds copies of that tile, so that no row of the
         products meets numbers of unknown origin."""
-        e, plan, problem = self.emitter, self.plan, self.problem
-        is_even = plan.num_tiles % plan.num_blocks == 0 and problem.row_loop is None
+        e, sizes, loops = self.emitter, self.sizes, self.loops
+        is_even = sizes.num_tiles % sizes.num_blocks == 0 and loops.row_loop is None
 
         def one(number: Int, _: Sequence[Val]) -> None:
             index = e.add(first, number)
             at = self._tile(index if is_even else e.min(index, e.sub(last, 1)))
-            row, column = e.add(at.row, problem.rows.offset), e.add(at.column, problem.columns.offset)
-            a = at.offset(e, problem.contraction.a_offset, problem, "a")
+            row, column = e.add(at.row, loops.rows.offset), e.add(at.column, loops.columns.offset)
+            a = at.offset(e, self.plan.a.offset, loops, "a")
             inside = [
-                e.compare("sge", row, 0) if problem.rows.offset < 0 else True,
-                e.compare("sge", column, 0) if problem.columns.offset < 0 else True,
-                e.compare("sle", row, problem.rows.size - self.size),
-                e.compare("sle", column, problem.columns.size - self.size),
+                e.compare("sge", row, 0) if loops.rows.offset < 0 else True,
+                e.compare("sge", column, 0) if loops.columns.offset < 0 else True,
+                e.compare("sle", row, loops.rows.size - self.size),
+                e.compare("sle", column, loops.columns.size - self.size),
             ]
-            v = self._pointer(self.pointers["v"], e.mul(number, plan.v_row))
+            v = self._pointer(self.pointers["v"], e.mul(number, sizes.v_row))
             e.if_(
                 self._all(inside),
                 lambda: self._inner_tile(a, v),
                 lambda: self._edge_tile(a, row, column, v),
             )
 
-        e.loop(0, plan.block_tiles, 1, one)
+        e.loop(0, sizes.block_tiles, 1, one)
 
     def _channel_groups(self, body: Callable[[Int, int], None]) -> None:
         """`body(first channel, how many)` for every vector of input channels."""
-        extent, lanes = self.problem.inputs.extent, self.lanes
+        extent, lanes = self.loops.inputs.extent, self.lanes
         full = extent - extent % lanes
         self.emitter.loop(0, full, lanes, lambda channel, _: body(channel, lanes))
         if full < extent:
@@ -203,7 +205,7 @@ class _Generator:
 
     def _inner_tile(self, a: Int, v: Val) -> None:
         """A tile whose inputs all lie inside the image."""
-        operand = self.problem.contraction.a.operand
+        operand = self.plan.a.operand
         size_bytes = operand.dtype.size_bytes
 
         def group(channel: Int, active: int) -> None:
@@ -211,7 +213,7 @@ class _Generator:
             base = self._pointer(self.pointers["a"], e.add(a, channel), size_bytes)
 
             def load(row: int, column: int) -> Val:
-                elements = row * self.problem.rows.a + column * self.problem.columns.a
+                elements = row * self.loops.rows.a + column * self.loops.columns.a
                 return load_lanes(
                     e, operand.dtype, e.gep(base, elements * size_bytes), self.lanes, active=active
                 )
@@ -222,23 +224,23 @@ class _Generator:
 
     def _edge_tile(self, a: Int, row: Int, column: Int, v: Val) -> None:
         """A tile that reaches outside: what is inside is copied into a patch of zeros first."""
-        e, problem, size = self.emitter, self.problem, self.size
-        operand = problem.contraction.a.operand
+        e, loops, size = self.emitter, self.loops, self.size
+        operand = self.plan.a.operand
         patch = self.pointers["patch"]
         vector_bytes = self.type.size_bytes
         for position in range(self.num_matrices):
             e.store(e.constant(self.type, 0.0), e.gep(patch, position * vector_bytes))
-        rows = e.max(e.sub(0, row), 0), e.min(e.sub(problem.rows.size, row), size)
-        columns = e.max(e.sub(0, column), 0), e.min(e.sub(problem.columns.size, column), size)
+        rows = e.max(e.sub(0, row), 0), e.min(e.sub(loops.rows.size, row), size)
+        columns = e.max(e.sub(0, column), 0), e.min(e.sub(loops.columns.size, column), size)
 
         def group(channel: Int, active: int) -> None:
             base = e.add(a, channel)
 
             def copy_row(i: Int, _: Sequence[Val]) -> None:
-                source = e.add(base, e.mul(i, problem.rows.a))
+                source = e.add(base, e.mul(i, loops.rows.a))
 
                 def copy(j: Int, _: Sequence[Val]) -> None:
-                    at = e.add(source, e.mul(j, problem.columns.a))
+                    at = e.add(source, e.mul(j, loops.columns.a))
                     pointer = self._pointer(self.pointers["a"], at, operand.dtype.size_bytes)
                     value = load_lanes(e, operand.dtype, pointer, self.lanes, active=active)
                     e.store(value, self._pointer(patch, e.mul(e.add(e.mul(i, size), j), self.lanes)))
@@ -260,24 +262,24 @@ class _Generator:
         for i in range(size):
             made = emit_input(e, self.transform, [columns[j][i] for j in range(size)])
             for j, value in enumerate(made):
-                e.store(value, e.gep(v, (i * size + j) * self.plan.v_matrix * _FLOAT_BYTES))
+                e.store(value, e.gep(v, (i * size + j) * self.sizes.v_matrix * _FLOAT_BYTES))
 
     # Products and outputs of one panel.
 
     def _panel(self, index: Int, num_vectors: int, extent: int, first: Int, last: Int) -> None:
-        e, plan, problem = self.emitter, self.plan, self.problem
-        steps = problem.inputs.extent
+        e, sizes, loops = self.emitter, self.sizes, self.loops
+        steps = loops.inputs.extent
         width = num_vectors * self.lanes
-        panel = e.add(index, e.mul(self.group, plan.panels.num_panels))
-        b = e.mul(panel, self.num_matrices * steps * plan.panels.width)
+        panel = e.add(index, e.mul(self.group, sizes.panels.num_panels))
+        b = e.mul(panel, self.num_matrices * steps * sizes.panels.width)
         # Together the row tiles of one matrix fetch the weights of the next, evenly over their steps.
-        share = -(-num_vectors // sum(rows.count for rows in plan.row_tiles))
+        share = -(-num_vectors // sum(rows.count for rows in sizes.row_tiles))
 
         def matrix(number: Int, _: Sequence[Val]) -> None:
             at_b = e.add(b, e.mul(number, steps * width))
-            at_v, at_m = e.mul(number, plan.v_matrix), e.mul(number, plan.m_matrix)
+            at_v, at_m = e.mul(number, sizes.v_matrix), e.mul(number, sizes.m_matrix)
             before = 0
-            for rows in plan.row_tiles:
+            for rows in sizes.row_tiles:
 
                 def tile(position: Int, _: Sequence[Val], rows: RowTile = rows, before: int = before) -> None:
                     row = e.add(e.mul(position, rows.rows), rows.start)
@@ -286,26 +288,28 @@ class _Generator:
                     self._products(
                         rows.rows,
                         num_vectors,
-                        self._pointer(self.pointers["v"], e.add(at_v, e.mul(row, plan.v_row))),
+                        self._pointer(self.pointers["v"], e.add(at_v, e.mul(row, sizes.v_row))),
                         self._pointer(self.pointers["b"], at_b),
                         self._pointer(self.pointers["m"], e.add(at_m, e.mul(row, width))),
-                        _Ahead(self._pointer(self.pointers["b"], ahead), share) if self.prefetches else None,
+                        _Ahead(self._pointer(self.pointers["b"], ahead), share)
+                        if self.plan.fetches_ahead
+                        else None,
                     )
 
                 e.loop(0, rows.count, 1, tile)
                 before += rows.count
 
         e.loop(0, self.num_matrices, 1, matrix)
-        column = e.mul(index, plan.panels.width)
+        column = e.mul(index, sizes.panels.width)
 
         def output(number: Int, _: Sequence[Val]) -> None:
             at = self._tile(e.add(first, number))
             m = self._pointer(self.pointers["m"], e.mul(number, width))
             whole = self._all(
                 [
-                    e.compare("sle", start, axis.extent - plan.tile)
-                    for start, axis in ((at.row, problem.rows), (at.column, problem.columns))
-                    if axis.extent % plan.tile
+                    e.compare("sle", start, axis.extent - sizes.tile)
+                    for start, axis in ((at.row, loops.rows), (at.column, loops.columns))
+                    if axis.extent % sizes.tile
                 ]
             )
             e.if_(
@@ -320,7 +324,7 @@ class _Generator:
         self, num_rows: int, num_vectors: int, v: Val, b: Val, m: Val, ahead: _Ahead | None
     ) -> None:
         """One register tile of one matrix of M: rows of V times the panel."""
-        e, plan, steps = self.emitter, self.plan, self.problem.inputs.extent
+        e, sizes, steps = self.emitter, self.sizes, self.loops.inputs.extent
         width = num_vectors * self.lanes
 
         def step(k: Int, totals: Sequence[Val]) -> list[Val]:
@@ -333,7 +337,7 @@ class _Generator:
             at_v = self._pointer(v, k)
             result: list[Val] = []
             for r in range(num_rows):
-                scalar = e.broadcast_load(self.type, e.gep(at_v, r * plan.v_row * _FLOAT_BYTES))
+                scalar = e.broadcast_load(self.type, e.gep(at_v, r * sizes.v_row * _FLOAT_BYTES))
                 for j, vector in enumerate(vectors):
                     result.append(e.fma(scalar, vector, totals[r * num_vectors + j]))
             return result
@@ -346,7 +350,7 @@ class _Generator:
             row, vector = divmod(number, num_vectors)
             return e.gep(m, (row * width + vector * self.lanes) * _FLOAT_BYTES)
 
-        size = -(-steps // -(-steps // MAX_CHAIN_STEPS[plan.tile]))
+        size = -(-steps // -(-steps // MAX_CHAIN_STEPS[sizes.tile]))
         for number, value in enumerate(summed(0, size)):
             e.store(value, target(number))
 
@@ -370,18 +374,18 @@ class _Generator:
         self, at: TileIndex, m: Val, column: Int, lane: Int, active: int, is_clipped: bool
     ) -> None:
         """`A^T m A` of one vector of channels, epilogue, stores."""
-        e, problem, size, tile = self.emitter, self.problem, self.size, self.plan.tile
+        e, loops, size, tile = self.emitter, self.loops, self.size, self.sizes.tile
         base = self._pointer(m, lane)
 
         def load(i: int, j: int) -> Val:
-            return e.load(self.type, e.gep(base, (i * size + j) * self.plan.m_matrix * _FLOAT_BYTES))
+            return e.load(self.type, e.gep(base, (i * size + j) * self.sizes.m_matrix * _FLOAT_BYTES))
 
         columns = [emit_output(e, self.transform, [load(i, j) for i in range(size)]) for j in range(size)]
         channel = e.add(column, lane)
 
         def epilogue() -> Epilogue:
             return Epilogue(
-                e, problem, self.pointers["c"], self.extra_pointers, at, channel, self.lanes, active
+                e, self.plan, loops, self.pointers["c"], self.extra_pointers, at, channel, self.lanes, active
             )
 
         whole = epilogue()
@@ -393,29 +397,24 @@ class _Generator:
                     continue
                 exists = self._all(
                     [
-                        e.compare("slt", e.add(at.row, i), problem.rows.extent),
-                        e.compare("slt", e.add(at.column, j), problem.columns.extent),
+                        e.compare("slt", e.add(at.row, i), loops.rows.extent),
+                        e.compare("slt", e.add(at.column, j), loops.columns.extent),
                     ]
                 )
                 e.if_(exists, partial(epilogue().store, i, j, value))
 
 
-def pack_weights(problem: WinogradProblem, transform: Transform, panels: Panels) -> Packed:
+def pack_weights(plan: KernelPlan, loops: WinogradLoops, transform: Transform) -> Packed:
     """The constant factor as the kernel reads it, panels of all groups one behind the other."""
-    num_outputs = problem.num_groups * problem.outputs.extent
-    shape = (NUM_TAPS, NUM_TAPS, problem.inputs.extent, num_outputs)
-    strides = (
-        problem.rows.tap_b,
-        problem.columns.tap_b,
-        problem.inputs.b,
-        problem.outputs.b,
-    )
+    panels, num_outputs = plan.panels, loops.num_groups * loops.outputs.extent
+    shape = (NUM_TAPS, NUM_TAPS, loops.inputs.extent, num_outputs)
+    strides = (loops.rows.tap_b, loops.columns.tap_b, loops.inputs.b, loops.outputs.b)
     weight = np.array(transform.weight, np.float64).tolist()
     arrangement = WinogradPanels(
-        window(shape, strides, problem.contraction.b_offset),
+        window(shape, strides, plan.b.offset),
         panels.lanes,
         panels.width,
         tuple(map(tuple, weight)),
     )
-    size_bytes = 4 * transform.size**2 * problem.inputs.extent * panels.padded_extent * problem.num_groups
-    return Packed(problem.contraction.b.operand, arrangement, size_bytes)
+    size_bytes = 4 * transform.size**2 * loops.inputs.extent * panels.padded_extent * loops.num_groups
+    return Packed(plan.b.operand, arrangement, size_bytes)

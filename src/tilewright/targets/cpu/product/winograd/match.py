@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Affine, Nest, RowsOf
-from tilewright.records import dataclass
 from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.kernel import Declined, Layouts
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.product.loops import StridedLoop, WindowLoop
+from tilewright.targets.cpu.product.plan import KernelPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WinogradProblem:
-    """A 3x3 convolution as the kernel sees it; `batch` are the other output dims. Offsets count elements.
+class WinogradLoops:
+    """The loops of a 3x3 convolution; `batch` are the output dims beside its image. Offsets count elements.
 
-    `inputs` and `outputs` are the channels of one group, where there are `groups`.
+    `inputs` and `outputs` are the channels of one group, where there are `groups`. The `taps` are those along
+    `rows` and `columns`.
     """
 
-    contraction: Contraction
     rows: WindowLoop
     columns: WindowLoop
+    taps: tuple[StridedLoop, StridedLoop]
     batch: tuple[StridedLoop, ...]
     groups: StridedLoop | None
     inputs: StridedLoop
     outputs: StridedLoop
-
-    @property
-    def nest(self) -> Nest:
-        """The nest that it is."""
-        return self.contraction.nest
 
     @property
     def num_groups(self) -> int:
@@ -52,6 +49,39 @@ class WinogradProblem:
     def num_tiles(self, tile: int) -> int:
         """Output tiles of all images."""
         return self.num_batch * tiles_along(self.rows, tile) * tiles_along(self.columns, tile)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WinogradProblem(WinogradLoops):
+    """A nest as a 3x3 convolution."""
+
+    contraction: Contraction
+
+
+def plan_loops(plan: KernelPlan) -> WinogradLoops:
+    """The loops of a kernel's plan."""
+    positions = {x.name: x for x in (*plan.outer, plan.row)}
+    summed = {x.name: x for x in plan.summed}
+    rows, columns = (
+        window_loop(positions.pop(w.position), summed[w.tap], w.offset, w.size) for w in plan.windows
+    )
+    rows_tap, columns_tap = (summed.pop(w.tap) for w in plan.windows)
+    (inputs,) = summed.values()
+    return WinogradLoops(
+        rows=rows,
+        columns=columns,
+        taps=(rows_tap, columns_tap),
+        batch=tuple(x for x in positions.values() if not x.b),
+        groups=next((x for x in positions.values() if x.b), None),
+        inputs=inputs,
+        outputs=plan.vector,
+    )
+
+
+def window_loop(at: StridedLoop, tap: StridedLoop, offset: int, size: int) -> WindowLoop:
+    """A loop over positions along an axis of A with its taps."""
+    shared = {f.name: getattr(at, f.name) for f in fields(StridedLoop)}
+    return WindowLoop(**shared, num_taps=NUM_TAPS, tap_b=tap.b, offset=offset, size=size)
 
 
 def tiles_along(loop: StridedLoop, tile: int) -> int:
@@ -114,28 +144,17 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
         return Declined("weights of groups that do not lie one behind the other")
     if not all(loop(p).a == loop(t).a and not loop(t).c for _, p, t in pairs):
         return Declined("the window's positions and taps move differently")
-    axes: list[WindowLoop] = []
+    axes: list[tuple[WindowLoop, StridedLoop]] = []
     for axis, position, tap in pairs:
         index = access.index[axis]
         assert isinstance(index, Affine)
-        at, size = loop(position), access.shape[axis]
-        axes.append(
-            WindowLoop(
-                at.extent,
-                at.a,
-                c=at.c,
-                extras=at.extras,
-                num_taps=NUM_TAPS,
-                tap_b=loop(tap).b,
-                offset=index.offset,
-                size=size,
-            )
-        )
-    rows, columns = sorted(axes, key=lambda x: -abs(x.a))
+        axes.append((window_loop(loop(position), loop(tap), index.offset, access.shape[axis]), loop(tap)))
+    (rows, rows_tap), (columns, columns_tap) = sorted(axes, key=lambda axis: -abs(axis[0].a))
     return WinogradProblem(
         contraction=contraction,
         rows=rows,
         columns=columns,
+        taps=(rows_tap, columns_tap),
         batch=tuple(map(loop, batch)),
         groups=loop(groups[0]) if groups else None,
         inputs=loop(channel),

@@ -8,21 +8,26 @@ of one core: they rank plans and, roughly, Winograd against the direct kernel.
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.product.contraction import CONTRACTION
-from tilewright.targets.cpu.product.contraction.choose import contraction_cycles, finish_cycles
+from tilewright.targets.cpu.product.contraction.choose import contraction_cycles, finish_cycles, plan_of
+from tilewright.targets.cpu.product.loops import Window
+from tilewright.targets.cpu.product.plan import KernelPlan, Staging
 from tilewright.targets.cpu.product.tiling import (
     FMAS_PER_CYCLE,
+    Cut,
     Panels,
     RowTile,
+    Tile,
     split_rows,
     step_cycles,
 )
-from tilewright.targets.cpu.product.winograd.match import WinogradProblem
+from tilewright.targets.cpu.product.winograd.match import WinogradLoops, WinogradProblem
 from tilewright.targets.cpu.template import (
     COLD_BYTES_PER_CYCLE,
     Context,
@@ -34,6 +39,7 @@ from tilewright.targets.cpu.template import (
 from tilewright.tuning import Choice
 
 TEMPLATE = "winograd"
+STAGINGS: dict[int, Staging] = {2: "in Winograd tiles of 2", 4: "in Winograd tiles of 4"}
 _MAX_BLOCKS = 5
 _MAX_OTHERS = 12
 _FLOAT_BYTES = 4
@@ -65,8 +71,8 @@ _LATE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class WinogradPlan:
-    """One way to cut a problem. Strides and offsets are floats in the scratch area."""
+class WinogradSizes:
+    """Sizes of one way to cut a problem. Strides and offsets are floats in the scratch area."""
 
     tile: int
     num_tiles: int
@@ -100,10 +106,10 @@ class Shape:
     outputs: int
 
     @classmethod
-    def of(cls, problem: WinogradProblem, tile: int) -> Shape:
+    def of(cls, loops: WinogradLoops, tile: int) -> Shape:
         """The numbers of a problem."""
-        tiles = problem.num_tiles(tile)
-        return cls(tile, tiles, problem.num_groups, problem.inputs.extent, problem.outputs.extent)
+        tiles = loops.num_tiles(tile)
+        return cls(tile, tiles, loops.num_groups, loops.inputs.extent, loops.outputs.extent)
 
     @property
     def num_matrices(self) -> int:
@@ -111,7 +117,7 @@ class Shape:
         return (self.tile + NUM_TAPS - 1) ** 2
 
 
-def choose_plan(problem: WinogradProblem, tile: int, isa: Isa) -> WinogradPlan:
+def choose_plan(problem: WinogradProblem, tile: int, isa: Isa) -> WinogradSizes:
     """The cut with the least estimated time over a few usual numbers of threads; the work alone decides."""
     return _choose(Shape.of(problem, tile), isa)
 
@@ -127,7 +133,7 @@ def winograd_gain(problem: WinogradProblem, tile: int, context: Context) -> floa
     return direct / winograd_cycles(problem, plan, context)
 
 
-def winograd_cycles(problem: WinogradProblem, plan: WinogradPlan, context: Context) -> float:
+def winograd_cycles(problem: WinogradProblem, plan: WinogradSizes, context: Context) -> float:
     """Estimated cycles of a plan on one thread with cold weights."""
     shape, contraction, isa = Shape.of(problem, plan.tile), problem.contraction, context.isa
     compute = _compute_cycles(shape, plan, plan.panel_parts, isa.fmas_per_cycle) * plan.num_chunks
@@ -151,7 +157,7 @@ def winograd_neighbours(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[
     return tuple(dict.fromkeys((*first, *ranked)))[: _MAX_BLOCKS + _MAX_OTHERS]
 
 
-def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> WinogradPlan | Declined:
+def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> WinogradSizes | Declined:
     """The plan of a choice; what it leaves open the estimate decides."""
     tile, num_blocks, parts = (choice.get(name) for name in ("tile", "num_blocks", "panel_parts"))
     assert tile is not None
@@ -166,8 +172,46 @@ def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> WinogradP
     return plan
 
 
+def plan_winograd(problem: WinogradProblem, sizes: WinogradSizes, isa: Isa) -> KernelPlan:
+    """The plan of a kernel cut like this."""
+    rows, columns = problem.rows, problem.columns
+    windows = (
+        Window(axis.name, 1, tap.name, 1, axis.offset, axis.size)
+        for axis, tap in zip((rows, columns), problem.taps, strict=True)
+    )
+    plan = plan_of(
+        problem.contraction,
+        Tile(sizes.panels, sizes.row_tiles[0].rows),
+        dot="fma",
+        staging=STAGINGS[sizes.tile],
+        units="image tiles",
+        cut=Cut(sizes.num_blocks, sizes.panel_parts),
+        summed=(*problem.taps, problem.inputs),
+    )
+    groups = () if problem.groups is None else (problem.groups,)
+    matrices = Shape.of(problem, sizes.tile).num_matrices * problem.inputs.extent
+    weights_bytes = _FLOAT_BYTES * matrices * sizes.panels.padded_extent * problem.num_groups
+    return replace(
+        plan,
+        vector=problem.outputs,
+        row=columns.by_position,
+        outer=(*problem.batch, *groups, rows.by_position),
+        windows=tuple(windows),
+        spread=None,
+        fetches_ahead=weights_bytes > isa.caches.l2_bytes // 4,
+    )
+
+
+def sizes_of(plan: KernelPlan, loops: WinogradLoops) -> WinogradSizes:
+    """The sizes that a kernel's plan gives."""
+    tile = next(tile for tile, staging in STAGINGS.items() if staging == plan.staging)
+    shape, cut = Shape.of(loops, tile), plan.cut
+    row_tiles = split_rows(-(-shape.num_tiles // cut.num_row_parts), plan.max_rows)
+    return _sized(shape, cut.num_row_parts, cut.num_panel_parts, plan.panels, row_tiles)
+
+
 @functools.lru_cache(maxsize=1024)
-def _choose(shape: Shape, isa: Isa) -> WinogradPlan:
+def _choose(shape: Shape, isa: Isa) -> WinogradSizes:
     _, num_blocks, parts = _ranked(shape, isa)[0]
     return plan_with(shape, num_blocks, parts, isa)
 
@@ -199,18 +243,24 @@ def _block_counts(num_tiles: int) -> list[int]:
     return sorted(counts)
 
 
-def plan_with(shape: Shape, num_blocks: int, panel_parts: int, isa: Isa) -> WinogradPlan:
-    """The plan with this many blocks and panel groups."""
-    block = -(-shape.num_tiles // num_blocks)
-    panels, row_tiles = _register_tile(shape, block, isa)
-    lanes = panels.lanes
+def plan_with(shape: Shape, num_blocks: int, panel_parts: int, isa: Isa) -> WinogradSizes:
+    """The sizes with this many blocks and panel groups."""
+    panels, row_tiles = _register_tile(shape, -(-shape.num_tiles // num_blocks), isa)
+    return _sized(shape, num_blocks, panel_parts, panels, row_tiles)
+
+
+def _sized(
+    shape: Shape, num_blocks: int, panel_parts: int, panels: Panels, row_tiles: tuple[RowTile, ...]
+) -> WinogradSizes:
+    """The strides that follow from a register tile and a cut."""
+    block, lanes = -(-shape.num_tiles // num_blocks), panels.lanes
     v_row = _spread(-(-shape.inputs // lanes) * lanes)
     v_matrix = _spread(block * v_row)
     m_matrix = _spread(block * panels.width)
     m_offset = shape.num_matrices * v_matrix
     patch_offset = m_offset + shape.num_matrices * m_matrix
     floats = patch_offset + shape.num_matrices * lanes
-    return WinogradPlan(
+    return WinogradSizes(
         tile=shape.tile,
         num_tiles=shape.num_tiles,
         num_groups=shape.num_groups,
@@ -272,7 +322,7 @@ def _product_cycles(
 
 
 def _compute_cycles(
-    shape: Shape, plan: WinogradPlan, parts: int, fmas_per_cycle: float = FMAS_PER_CYCLE
+    shape: Shape, plan: WinogradSizes, parts: int, fmas_per_cycle: float = FMAS_PER_CYCLE
 ) -> float:
     """Products and transforms of the largest chunk when the panels are cut into `parts`."""
     panels, columns = plan.panels, _columns(plan, parts)
@@ -285,7 +335,7 @@ def _compute_cycles(
 
 
 def _weight_cycles(
-    shape: Shape, plan: WinogradPlan, parts: int, cold_bytes_per_cycle: float, isa: Isa
+    shape: Shape, plan: WinogradSizes, parts: int, cold_bytes_per_cycle: float, isa: Isa
 ) -> float:
     """The time in which such a chunk's weights come, which each block reads again."""
     row_bytes = _FLOAT_BYTES * shape.num_matrices * shape.inputs
@@ -295,6 +345,6 @@ def _weight_cycles(
     return row_bytes * _columns(plan, parts) * (first / cold_bytes_per_cycle + again / again_rate)
 
 
-def _columns(plan: WinogradPlan, parts: int) -> int:
+def _columns(plan: WinogradSizes, parts: int) -> int:
     """Of the largest chunk."""
     return min(-(-plan.panels.num_panels // parts) * plan.panels.width, plan.panels.padded_extent)

@@ -13,6 +13,7 @@ from tilewright.targets.cpu.product.winograd.generate import generate_winograd
 from tilewright.targets.cpu.product.winograd.match import WinogradProblem, match_winograd
 from tilewright.targets.cpu.product.winograd.plan import (
     chosen_plan,
+    plan_winograd,
     winograd_cycles,
     winograd_gain,
     winograd_neighbours,
@@ -71,8 +72,10 @@ class WinogradTemplate:
 
     def lower(self, problem: WinogradProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
-        plan = chosen_plan(problem, choice, context.isa)
-        return plan if isinstance(plan, Declined) else (generate_winograd(problem, plan, context.isa),)
+        sizes = chosen_plan(problem, choice, context.isa)
+        if isinstance(sizes, Declined):
+            return sizes
+        return (generate_winograd(plan_winograd(problem, sizes, context.isa), context.isa),)
 
 
 WINOGRAD = WinogradTemplate()
