@@ -1,51 +1,156 @@
-"""Estimates of work on a GPU: arithmetic or traffic, in waves of blocks, and a node of the graph for each."""
+"""Estimates of work on a GPU: arithmetic or traffic, in waves of blocks, and a node of the graph for each.
+
+A kernel is cut as its template would cut it for the multiprocessors that it gets, so that an estimate knows
+of tiles that leave multiprocessors idle, and of split sums that fill them. Groups of a stage share the
+machine: they take as long as the longest alone, or as all of them keep multiprocessors busy.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil
 
-from tilewright.cost.roofline import Roofline
+from tilewright.cost.base import Estimate, KernelWork
 from tilewright.hardware.machine import Machine
+from tilewright.ir.expr import FUNCTIONS, Call
+from tilewright.ir.fuse import FusedNodes
+from tilewright.ir.nest import Nest, Opaque, operands_of
+from tilewright.options import Accuracy
 from tilewright.records import dataclass
-from tilewright.targets.cuda.lower import KernelLaunch, Work
+from tilewright.targets.cuda.emitter import WARP
+from tilewright.targets.cuda.loopnest.plan import plan_loops
+from tilewright.targets.cuda.lower import KernelLaunch, Work, is_copy_in_place
+from tilewright.targets.cuda.products.match import Product, match_product
+from tilewright.targets.cuda.products.tiles import plan_product
+from tilewright.targets.cuda.rates import Kind, Rates
+from tilewright.targets.llvm.layout import Declined
+from tilewright.targets.llvm.refs import linearise, simplify
 
-_BLOCKS_PER_MULTIPROCESSOR = 2
-"""Blocks that hide each other's waiting: a multiprocessor with one runs at half its rate."""
+_THREADS_AT_ONCE = 512
+"""Threads of a multiprocessor whose loads under way fill its share of the memory's rate."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuCosts(Roofline):
-    """Costs of subgraphs as a roofline has them, and of kernels, whose blocks are known."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Nest:
+    """What one nest asks of the machine; `product` where tiles compute it."""
 
-    num_multiprocessors: int = 1
+    product: Product | None
+    kind: Kind
+    flop: int
+    num_bytes: int
+    num_threads: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GpuCosts:
+    """Costs on one described GPU, at an accuracy."""
+
+    machine: Machine
+    rates: Rates
+    accuracy: Accuracy
+    fuse: FusedNodes
+    known: dict[tuple[object, ...], tuple[_Nest, ...] | None]
+
+    proves_bounds = False
+
+    @property
+    def source(self) -> str:
+        """The machine's rates."""
+        return f"rates of {self.machine.name}, kernels cut for its multiprocessors"
+
+    def kernel(self, work: KernelWork, num_cores: int | None = None) -> Estimate:
+        """A subgraph alone on so many multiprocessors: its kernels one after another."""
+        time_ns, _ = self._times(work, num_cores or self.rates.num_multiprocessors)
+        return Estimate(time_ns, time_ns, self.source)
+
+    def fused(self, work: KernelWork) -> Estimate:
+        """As any."""
+        return self.kernel(work)
+
+    def stage(self, groups: Sequence[Sequence[KernelWork]], num_cores: Sequence[int | None] = ()) -> Estimate:
+        """The longest group, or as long as all of them together keep the machine busy; and a join."""
+        longest_ns = busy_ns = 0.0
+        for place, group in enumerate(groups):
+            given = num_cores[place] if num_cores else None
+            times = [self._times(work, given or self.rates.num_multiprocessors) for work in group]
+            longest_ns = max(longest_ns, sum(time_ns for time_ns, _ in times))
+            busy_ns += sum(area_ns for _, area_ns in times)
+        time_ns = max(longest_ns, busy_ns) + (self.join_ns if len(groups) > 1 else 0.0)
+        return Estimate(time_ns, time_ns, self.source)
+
+    @property
+    def join_ns(self) -> float:
+        """What a stage of several groups costs beside them."""
+        return self.machine.overheads.join_ns or 0.0
+
+    def transfer(self, size_bytes: int, source_level: str, target_level: str) -> Estimate:
+        """A copy reads and writes."""
+        time_ns = 2 * size_bytes / self.rates.bytes_per_ns
+        return Estimate(time_ns, time_ns, self.source)
+
+    def least(self, kernels: Sequence[KernelWork], num_groups: int = 1) -> Estimate:
+        """As long as they keep the machine busy."""
+        area_ns = sum(self._times(work, self.rates.num_multiprocessors)[1] for work in kernels)
+        return Estimate(area_ns, area_ns, self.source)
 
     def work_ns(self, work: Work | None) -> float:
-        """A kernel with its launch; what the host does, and a join, count as a launch."""
+        """A kernel that was made; what the host does, and a joint, count as a node."""
         if not isinstance(work, KernelLaunch):
-            return self.launch_ns
+            return self.rates.launch_ns
         kernel = work.kernel
-        arithmetic_ns = 2 * kernel.macs / self.ops_per_ns / self._busy(kernel.num_blocks)
-        return self.launch_ns + max(arithmetic_ns, kernel.argument_bytes / self.bytes_per_ns)
+        busy = min(kernel.num_blocks, self.rates.num_multiprocessors)
+        arithmetic_ns = kernel.macs / (self.rates.macs_per_ns["fma"] * busy)
+        return self.rates.launch_ns + max(arithmetic_ns, kernel.argument_bytes / self.rates.bytes_per_ns)
 
-    def _busy(self, num_blocks: int) -> float:
-        """Share of the machine's rate that so many blocks reach: the last wave may leave much of it idle."""
-        at_once = self.num_multiprocessors * _BLOCKS_PER_MULTIPROCESSOR
-        return num_blocks / (ceil(num_blocks / at_once) * at_once)
+    # What nests take.
 
+    def _times(self, work: KernelWork, num_cores: int) -> tuple[float, float]:
+        """Time of a subgraph on so many multiprocessors; and that times its share of the machine."""
+        nests = self._nests(work)
+        if nests is None:
+            return self.rates.launch_ns, self.rates.launch_ns
+        time_ns = area_ns = 0.0
+        for nest in nests:
+            own_ns, share = self._nest_ns(nest, num_cores)
+            time_ns += self.rates.launch_ns + own_ns
+            area_ns += own_ns * share
+        return time_ns, area_ns
 
-def gpu_costs(machine: Machine) -> GpuCosts:
-    """Rates of a described GPU, all of whose multiprocessors work on a kernel."""
-    clock_hz = machine.clock_hz or 1e9
-    num = machine.num_cores_per_cluster
-    rates = [
-        u.macs_per_cycle.get("float32", 0.0) * u.num_per_instance for u in machine.units if u.kind == "vector"
-    ]
-    bytes_per_s = machine.levels[-1].read_bytes_per_s or clock_hz
-    return GpuCosts(
-        ops_per_ns=max(1.0, 2 * sum(rates) * num * clock_hz / 1e9),
-        bytes_per_ns=bytes_per_s / 1e9,
-        launch_ns=machine.overheads.kernel_launch_ns or 0.0,
-        source=f"peak rates of {machine.name} in float32, and the launch of a kernel",
-        proves_bounds=False,
-        num_multiprocessors=num,
-    )
+    def _nest_ns(self, nest: _Nest, num_cores: int) -> tuple[float, float]:
+        """Time of a nest beside its launch, and its share of the machine meanwhile."""
+        whole = self.rates.num_multiprocessors
+        if nest.product is None:
+            wanted = min(num_cores, ceil(nest.num_threads / _THREADS_AT_ONCE))
+            share = max(wanted, 1) / whole
+            flop_per_ns = 2 * self.rates.macs_per_ns["fma"] * whole
+            own_ns = max(nest.flop / flop_per_ns, nest.num_bytes / self.rates.bytes_per_ns) / share
+            return own_ns, share
+        choice = plan_product(nest.product, nest.kind, replace(self.rates, num_multiprocessors=num_cores))
+        share = min(choice.num_blocks, num_cores) / whole
+        return max(choice.time_ns, nest.num_bytes / self.rates.bytes_per_ns / share), share
+
+    def _nests(self, work: KernelWork) -> tuple[_Nest, ...] | None:
+        """The kernels of a subgraph; None for what runs on the host."""
+        key = (*work.nodes, *work.outputs)
+        if key not in self.known:
+            group = self.fuse(work.nodes, work.outputs)
+            nests = None if isinstance(group, Opaque) else group.nests
+            kept = None if nests is None else [n for n in nests if not is_copy_in_place(n)]
+            self.known[key] = None if kept is None else tuple(map(self._nest, kept))
+        return self.known[key]
+
+    def _nest(self, nest: Nest) -> _Nest:
+        num_bytes = sum(o.num_elements * o.dtype.size_bytes for o in operands_of([nest]))
+        flop = nest.num_iterations * sum(
+            FUNCTIONS[part.function].cost_flop for part in nest.body.walk() if isinstance(part, Call)
+        )
+        product = match_product(nest)
+        if not isinstance(product, Declined):
+            return _Nest(product, product.kind(self.accuracy), flop, num_bytes, 0)
+        linear = linearise(nest, {})
+        if isinstance(linear, Declined):
+            return _Nest(None, "fma", flop, num_bytes, 1)
+        plan = plan_loops(simplify(linear))
+        per_item = {"thread": 1, "warp": WARP, "block": plan.num_threads}[plan.workers]
+        return _Nest(None, "fma", flop, num_bytes, plan.num_items * per_item)

@@ -11,6 +11,7 @@ import numpy as np
 from tilewright.ir.nest import Operand
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
+from tilewright.targets.cuda.rates import Rates
 from tilewright.targets.llvm.layout import IndexCheck, OperandKey
 
 Array = np.ndarray[Any, Any]
@@ -68,12 +69,9 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What surrounds a nest: what may be rounded, which operands are constants, the number of the next local.
+    """What surrounds a nest: the machine, what may be rounded, constants, the number of the next local."""
 
-    `num_multiprocessors` are those that kernels are cut for.
-    """
-
+    rates: Rates
     accuracy: Accuracy = "default"
     constants: Mapping[OperandKey, Array] = field(default_factory=dict)
     next_local: int = 0
-    num_multiprocessors: int = 132

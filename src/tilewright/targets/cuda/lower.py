@@ -24,6 +24,7 @@ from tilewright.records import dataclass
 from tilewright.targets.cuda.kernel import Context, Kernel, KernelArg, Packed, ReportsOperand
 from tilewright.targets.cuda.loopnest import lower_loops
 from tilewright.targets.cuda.products import lower_product
+from tilewright.targets.cuda.rates import Rates
 from tilewright.targets.llvm.exact import round_products
 from tilewright.targets.llvm.layout import Declined, IndexCheck, OperandKey
 from tilewright.targets.llvm.refs import linearise, simplify
@@ -118,29 +119,30 @@ class Lowered:
 
 def lower_partition(
     partition: Partition,
+    rates: Rates,
     *,
     accuracy: Accuracy = "default",
-    num_multiprocessors: int = 132,
+    num_multiprocessors: Sequence[int],
     fuse: FusedNodes | None = None,
     progress: Progress | None = None,
 ) -> Lowered:
-    """Kernels of every subgraph, whatever their order will be; `progress` counts subgraphs."""
-    lowering = _Lowering(partition, accuracy, num_multiprocessors, fuse or FusedNodes())
+    """Kernels of every subgraph, whatever their order will be, cut for so many multiprocessors each;
+    `progress` counts subgraphs."""
+    lowering = _Lowering(partition, rates, accuracy, fuse or FusedNodes())
     work: list[tuple[Work, ...]] = []
     for number, subgraph in enumerate(partition.subgraphs):
         if progress is not None:
             progress("lower", number, len(partition.subgraphs))
+        lowering.rates = replace(rates, num_multiprocessors=num_multiprocessors[number])
         work.append(tuple(lowering.subgraph(subgraph)))
     return Lowered(tuple(work), lowering.alias)
 
 
 class _Lowering:
-    def __init__(
-        self, partition: Partition, accuracy: Accuracy, num_multiprocessors: int, fuse: FusedNodes
-    ) -> None:
+    def __init__(self, partition: Partition, rates: Rates, accuracy: Accuracy, fuse: FusedNodes) -> None:
         self.graph = partition.graph
         self.accuracy = accuracy
-        self.num_multiprocessors = num_multiprocessors
+        self.rates = rates  # of the subgraph at hand
         self.fuse = fuse
         self.alias: dict[Tensor, Tensor] = {}
         self.num_units = 0
@@ -180,7 +182,7 @@ class _Lowering:
             if source is not None and source.kind != "table" and is_alone and is_copy_in_place(nest):
                 alias[unit.tensor(nest.write.operand)] = unit.tensor(source)
                 continue
-            context = Context(self.accuracy, unit.constants, unit.next_local, self.num_multiprocessors)
+            context = Context(self.rates, self.accuracy, unit.constants, unit.next_local)
             kernels = self._kernels(nest, context)
             if isinstance(kernels, Declined):
                 return kernels

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -17,18 +19,21 @@ from tilewright.ir.ops import describe
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlan, check_memory
 from tilewright.memory.base import MemoryProblem
 from tilewright.options import Options
+from tilewright.partition.base import Partition
 from tilewright.planning import Infeasible, Limits, option
+from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.targets.base import Placement, PlainBackend, Support, require_supported
 from tilewright.targets.cuda.code import CudaCode
-from tilewright.targets.cuda.costs import GpuCosts, gpu_costs
+from tilewright.targets.cuda.costs import GpuCosts
 from tilewright.targets.cuda.devices import DeviceName
 from tilewright.targets.cuda.graph import Edges, plan_graph
 from tilewright.targets.cuda.lower import lower_partition
 from tilewright.targets.cuda.placed import PlacedModel
 from tilewright.targets.cuda.places import place_tensors
+from tilewright.targets.cuda.rates import rates_of
 from tilewright.targets.llvm.exprgen import unsupported_function
 from tilewright.targets.validate import require_valid_program
 
@@ -99,8 +104,6 @@ class CudaTarget:
 class CudaBackend(PlainBackend):
     """Kernels are lowered before values are placed: only then is known what memory they need."""
 
-    limits = Limits(num_groups=_MOST_GROUPS)
-
     def __init__(self, target: CudaTarget, graph: Graph, options: Options) -> None:
         super().__init__(target, graph, options)
         self.cuda = target
@@ -108,9 +111,18 @@ class CudaBackend(PlainBackend):
         self._placed: dict[Program, PlacedModel] = {}
 
     @cached_property
+    def limits(self) -> Limits:  # type: ignore[override]
+        """Groups of a stage share the multiprocessors."""
+        return Limits(num_groups=_MOST_GROUPS, num_cores=self.cuda.machine.num_cores_per_cluster)
+
+    @cached_property
     def costs(self) -> GpuCosts:  # type: ignore[override]
-        """Rates of the described GPU."""
-        return gpu_costs(self.cuda.machine)
+        """What the templates' cuts cost on the described GPU."""
+        return GpuCosts(self.cuda.machine, rates_of(self.cuda.machine), self.options.accuracy, self._fuse, {})
+
+    def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
+        """Kernel after kernel, and side by side what may be."""
+        return PLAIN_RECIPE, replace(PLAIN_RECIPE, schedule="greedy")
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement:
         """One arena for what lies between kernels, by the edges of their graph.
@@ -127,8 +139,9 @@ class CudaBackend(PlainBackend):
             require_supported(self.target, node)
         lowered = lower_partition(
             program.partition,
+            self.costs.rates,
             accuracy=self.options.accuracy,
-            num_multiprocessors=self.cuda.machine.num_cores_per_cluster,
+            num_multiprocessors=_multiprocessors(program, self.limits.num_cores),
             fuse=self._fuse if graph is self.graph else None,
             progress=progress,
         )
@@ -159,3 +172,13 @@ class CudaBackend(PlainBackend):
             node = operator.node
             logger.warning("%s %r runs on the host: %s.", node.op_type, node.name, operator.reason)
         return CudaCode(program, placed, self.costs, self.cuda.device)
+
+
+def _multiprocessors(program: Program, num_all: int) -> list[int]:
+    """For each subgraph, those that its kernels are cut for: as many as its group of the schedule gets."""
+    found = [num_all] * len(program.partition.subgraphs)
+    for stage in program.schedule.stages:
+        for group in stage.groups:
+            for instance in group.instances:
+                found[instance.subgraph_id] = group.num_cores or num_all
+    return found

@@ -13,10 +13,12 @@ from tests.support.models import model
 
 from tilewright.compiler import optimise
 from tilewright.frontend.onnx import load_onnx
+from tilewright.hardware.presets import find_machine
 from tilewright.ir.fuse import fuse_nodes
 from tilewright.options import Options
 from tilewright.targets.cuda.kernel import Context
 from tilewright.targets.cuda.products import lower_product
+from tilewright.targets.cuda.rates import rates_of
 from tilewright.targets.llvm.layout import Declined
 
 pytestmark = needs_fibers
@@ -100,5 +102,5 @@ def test_a_long_sum_of_a_small_result_is_split_and_added_up_in_order() -> None:
 def test_what_is_no_matrix_is_no_product() -> None:
     graph, _ = optimise(load_onnx(convolution([1, 16, 5, 5], [16, 1, 3, 3], group=16)), Options())
     group = fuse_nodes(graph.nodes, graph.outputs)
-    made = [lower_product(nest, Context()) for nest in group.nests]  # type: ignore[union-attr]
+    made = [lower_product(nest, Context(rates_of(find_machine("h200")))) for nest in group.nests]  # type: ignore[union-attr]
     assert all(isinstance(kernels, Declined) for kernels in made)

@@ -38,7 +38,7 @@ def lower_product(nest: Nest, context: Context) -> tuple[Kernel, ...] | Declined
     product = match_product(nest, context.constants)
     if isinstance(product, Declined):
         return product
-    plan = plan_product(product, product.kind(context.accuracy), context.num_multiprocessors)
+    plan = plan_product(product, product.kind(context.accuracy), context.rates).plan
     if plan.num_splits == 1:
         return (_kernel(product, plan),)
     partial, total = _split(nest, plan.num_splits, context.next_local)

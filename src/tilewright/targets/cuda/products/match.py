@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 from functools import cached_property
 from math import prod
-from typing import Literal
 
 from tilewright.ir.contraction import ContractionForm, Factor, contraction_of
 from tilewright.ir.dtype import DType
@@ -14,12 +13,10 @@ from tilewright.ir.expr import Expr, Read, reads_of, substitute
 from tilewright.ir.nest import Affine, Dim, Nest
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
+from tilewright.targets.cuda.rates import Kind
 from tilewright.targets.llvm.exprgen import unsupported_function
 from tilewright.targets.llvm.layout import Declined, OperandKey
 from tilewright.targets.llvm.refs import LinearNest, Ref, linearise, simplify
-
-Kind = Literal["fma", "tf32", "bf16", "f16"]
-"""What multiplies: cores of float32 and float64, or tensor cores by the type of their operands."""
 
 _MIN_EXTENT = 8
 """Rows, columns and depth below this leave most of a tile empty."""

@@ -12,8 +12,9 @@ import numpy as np
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Dim
 from tilewright.targets.cuda.kernel import Packed
-from tilewright.targets.cuda.products.match import Kind, Product, Side
+from tilewright.targets.cuda.products.match import Product, Side
 from tilewright.targets.cuda.products.tiles import ProductPlan
+from tilewright.targets.cuda.rates import Kind
 
 Array = np.ndarray[Any, Any]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 
 from tilewright.records import dataclass
 from tilewright.targets.cuda.emitter import WARP
-from tilewright.targets.cuda.products.match import Kind, Product
+from tilewright.targets.cuda.products.match import Product
+from tilewright.targets.cuda.rates import Kind, Rates
 
 ROW_BYTES = 64
 """Bytes of a row of a tile in shared memory, along the depth."""
@@ -14,7 +16,13 @@ PITCH_BYTES = ROW_BYTES + 16
 """Bytes from row to row: eight rows of sixteen bytes then lie in different banks."""
 _MAX_SHARED_BYTES = 48 * 1024
 _MAX_STAGES = 4
-_MAX_SPLITS = 16
+_SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+_BLOCKS_AT_ONCE = 2
+"""Blocks that hide each other's waiting: a multiprocessor with one runs at half its rate."""
+_STEP_NS = 100.0
+"""Least time of a step along the depth, in ns: a barrier, and what is left of waiting for copies. Assumed."""
+_FULL_REUSE = 32.0
+"""Rows times columns over their sum from which on a tile's arithmetic takes longer than its copies."""
 _MIN_SPLIT_STEPS = 8
 """Tiles along the depth that each part of a split has at least."""
 
@@ -83,27 +91,49 @@ class ProductPlan:
         return f"{self.kind} {self.tile.rows} x {self.tile.columns}, {self.num_stages} stages{split}"
 
 
-def plan_product(product: Product, kind: Kind, num_multiprocessors: int) -> ProductPlan:
-    """The largest tile that still gives every multiprocessor one, else the depth is split."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A plan, its blocks, and the estimated time of its kernels beside their launch, in ns."""
+
+    plan: ProductPlan
+    num_blocks: int
+    time_ns: float
+
+
+def plan_product(product: Product, kind: Kind, rates: Rates) -> Choice:
+    """The cut that is estimated to be fastest: large tiles read less, small ones and splits fill the machine.
+
+    Of cuts that take as long, the one with the fewest blocks.
+    """
     element_bytes = product.dtype.size_bytes if kind == "fma" else 4 if kind == "tf32" else 2
-    rows, columns = (side.num_rows for side in product.sides)
-
-    def num_blocks(tile: Tile) -> int:
-        return product.num_batch * ceil(rows / tile.rows) * ceil(columns / tile.columns)
-
-    def waste(tile: Tile) -> float:
-        return (
-            -(-rows // tile.rows) * tile.rows * -(-columns // tile.columns) * tile.columns / (rows * columns)
-        )
-
-    tile = next(
-        (t for t in TILES if num_blocks(t) >= num_multiprocessors and waste(t) < 1.5),
-        min(TILES, key=lambda t: (waste(t) > 1.5, num_blocks(t) > 2 * num_multiprocessors, waste(t))),
+    choices = (
+        _choice(product, ProductPlan(kind, tile, element_bytes, 1, splits, product.num_steps), rates)
+        for tile in TILES
+        for splits in _SPLITS
     )
-    plan = ProductPlan(kind, tile, element_bytes, 1, 1, product.num_steps)
-    num_steps = ceil(product.num_steps / plan.depth)
-    splits = min(_MAX_SPLITS, num_multiprocessors // num_blocks(tile), num_steps // _MIN_SPLIT_STEPS)
-    splits = max(1, splits)
-    splits = ceil(num_steps / ceil(num_steps / splits))
-    stages = max(2, min(_MAX_STAGES, _MAX_SHARED_BYTES // plan.stage_bytes, num_steps + 1))
-    return ProductPlan(kind, tile, element_bytes, stages, splits, product.num_steps)
+    best = min((c for c in choices if c is not None), key=lambda c: (c.time_ns, c.num_blocks))
+    plan = best.plan
+    stages = min(_MAX_STAGES, _MAX_SHARED_BYTES // plan.stage_bytes, plan.steps_per_split + 1)
+    return replace(best, plan=replace(plan, num_stages=max(2, stages)))
+
+
+def _choice(product: Product, plan: ProductPlan, rates: Rates) -> Choice | None:
+    tile, steps = plan.tile, plan.steps_per_split
+    is_last_empty = steps * (plan.num_splits - 1) * plan.depth >= plan.num_steps
+    if plan.num_splits > 1 and (steps < _MIN_SPLIT_STEPS or is_last_empty):
+        return None
+    rows, columns = (side.num_rows for side in product.sides)
+    num_tiles = product.num_batch * ceil(rows / tile.rows) * ceil(columns / tile.columns)
+    num_blocks = num_tiles * plan.num_splits
+    rounds = ceil(num_blocks / rates.num_multiprocessors)
+    reuse = tile.rows * tile.columns / (tile.rows + tile.columns)
+    rate = rates.macs_per_ns[plan.kind] * min(1.0, reuse / _FULL_REUSE)
+    step_ns = max(
+        max(rounds, _BLOCKS_AT_ONCE) * tile.rows * tile.columns * plan.depth / rate,
+        ceil(rounds / _BLOCKS_AT_ONCE) * _STEP_NS,
+    )
+    time_ns = steps * step_ns
+    if plan.num_splits > 1:
+        planes_bytes = 2 * plan.num_splits * num_tiles * tile.rows * tile.columns * product.dtype.size_bytes
+        time_ns += rates.launch_ns + planes_bytes / rates.bytes_per_ns
+    return Choice(plan, num_blocks, time_ns)

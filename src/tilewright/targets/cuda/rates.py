@@ -1,0 +1,45 @@
+"""What multiplies on a GPU, and the rates by which kernels are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from tilewright.hardware.machine import Machine
+from tilewright.records import dataclass
+
+Kind = Literal["fma", "tf32", "bf16", "f16"]
+"""What multiplies: cores of float32 and float64, or tensor cores by the type of their operands."""
+
+_UNITS: Mapping[Kind, tuple[str, str]] = {
+    "fma": ("vector", "float32"),
+    "tf32": ("matrix", "float32"),
+    "bf16": ("matrix", "bfloat16"),
+    "f16": ("matrix", "float16"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Multiply-adds of one multiprocessor by kind, the memory's bytes, the launch of a kernel."""
+
+    num_multiprocessors: int
+    macs_per_ns: Mapping[Kind, float]
+    bytes_per_ns: float
+    launch_ns: float
+
+
+def rates_of(machine: Machine) -> Rates:
+    """Those of a described GPU."""
+    clock_hz = machine.clock_hz or 1e9
+    macs: dict[Kind, float] = {}
+    for kind, (unit_kind, dtype) in _UNITS.items():
+        units = [unit for unit in machine.units if unit.kind == unit_kind]
+        per_cycle = sum(unit.macs_per_cycle.get(dtype, 0.0) * unit.num_per_instance for unit in units)
+        macs[kind] = max(per_cycle, 1.0) * clock_hz / 1e9
+    return Rates(
+        machine.num_cores_per_cluster,
+        macs,
+        (machine.levels[-1].read_bytes_per_s or 1e9) / 1e9,
+        machine.overheads.kernel_launch_ns or 0.0,
+    )
