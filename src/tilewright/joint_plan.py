@@ -6,29 +6,32 @@ merging makes of it, and each better plan is judged as a whole.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
+from tilewright.ir.graph import Graph
 from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.decisions import decisions_of
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import Proof
 from tilewright.joint.launched.search import LaunchedSearch
+from tilewright.joint.launched.splitting import with_split_sums
 from tilewright.joint_prices import PriceSettings, machine_of, price_ahead
 from tilewright.options import AUTO
 from tilewright.partition import check_partition
 from tilewright.planner import Planner, brief, cost_of
-from tilewright.planning import Meter, Provenance, Quality, Space, Status
+from tilewright.planning import Bound, Meter, Provenance, Quality, Rule, Space, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
 from tilewright.progress import after_the_end, ending_with
+from tilewright.records import dataclass
 from tilewright.schedule import check_schedule
 from tilewright.schedule.base import Schedule, build_schedule
 from tilewright.schedule.merge import merge_remarks
-from tilewright.schedule.space import SAME_MERGES, WITHOUT_MERGES
+from tilewright.schedule.space import SAME_MERGES, SAME_SUMS, WITHOUT_MERGES
 from tilewright.targets.base import Backend
 
 JOINT = Recipe("joint", "joint", AUTO)
@@ -36,7 +39,13 @@ JOINT = Recipe("joint", "joint", AUTO)
 _SHARE_OF_PROOF = 0.4
 """Of what is left of a budget behind the search on a graph, for the proof of what it found."""
 _NUM_MERGED, _NUM_AGAIN = 3, 8
-"""Graphs that merging made of which joint plans are made, too, and recipes that are tried on each."""
+"""Graphs that merging made of which plans are made, too, and recipes that are tried on each graph."""
+_NUM_FIRST = 2
+"""Recipes that are tried at first where sums are in parts: those that took least so far."""
+_NUM_SEARCHED = 3
+"""Graphs, the best ones, whose blocks are combined."""
+_SHARE_OF_SUMS, _SHARE_OF_GRAPH = 0.8, 0.5
+"""Of the time that is left, for the first plans with sums in parts, and for what is done with each graph."""
 
 
 def joint_plan(
@@ -50,46 +59,85 @@ def joint_plan(
         return _best_of_graphs(planner, best, meter, prices)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rewritten:
+    """What a graph became by merging siblings or splitting sums: lines say what changed, rules of which
+    schedules bounds are then."""
+
+    graph: Graph
+    remarks: tuple[str, ...]
+    rules: tuple[Rule, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Found:
+    """The best plan so far of one graph: as it is, or `rewritten`."""
+
+    planner: Planner
+    best: Best[Program]
+    rewritten: _Rewritten | None = None
+
+    @property
+    def cost(self) -> float:
+        return cost_of(self.best.plan)
+
+
 def _best_of_graphs(
     planner: Planner, best: Best[Program], meter: Meter, prices: PriceSettings | None
 ) -> tuple[Best[Program], Backend]:
-    backend = planner.backend
-    best = _best_of_blocks(planner, best, meter, prices)
-    priced = [a for a in best.attempts if a.recipe is not None and a.recipe.partition != JOINT.partition]
-    cheapest = [a.recipe for a in sorted(priced, key=_cost_of_attempt) if a.recipe is not None]
-    mergings: list[Schedule] = []
-    if not meter.is_over:
-        with meter.ending_early():
-            mergings = _merging(planner, meter)
-    for schedule in mergings:
-        if not meter.spend():
-            break
-        with meter.ending_early():
-            again, other = _best_of_merged(planner, schedule, cheapest[:_NUM_AGAIN], meter, prices)
-            attempts = (*best.attempts, *again.attempts)
-            if cost_of(again.plan) < cost_of(best.plan):
-                program = replace(again.plan, remarks=(*again.plan.remarks, *merge_remarks(schedule)))
-                program = _of_merged(program)
-                best, backend = replace(again, plan=program), other.backend
-                planner.decisions = other.decisions
-            best = replace(best, attempts=attempts)
-    return best, backend
+    plain = _Found(planner, best)
+    found = [plain]
+    with meter.ending_early(), meter.share(_SHARE_OF_SUMS):
+        rewritten = _with_sums_in_parts(planner, meter)
+        if rewritten is not None:
+            found += _planned(planner, rewritten, _cheapest(best)[:_NUM_FIRST], meter)
+    with meter.ending_early(), meter.share(_SHARE_OF_GRAPH):
+        plain.best = planner.compared(plain.best, meter)
+    recipes = _cheapest(plain.best)[:_NUM_AGAIN]
+    with meter.ending_early(), meter.share(_SHARE_OF_GRAPH):
+        for one in found[1:]:
+            left = [recipe for recipe in recipes if recipe not in {a.recipe for a in one.best.attempts}]
+            one.best = _best_of_recipes(one.planner, left, meter, one.best)
+        for merged in _merged(planner, meter):
+            found += _planned(planner, merged, recipes, meter)
+    found.sort(key=lambda one: one.cost)
+    for number, one in enumerate(found[:_NUM_SEARCHED]):
+        is_last = number + 1 >= min(len(found), _NUM_SEARCHED)
+        with meter.ending_early(), meter.share(1.0 if is_last else _SHARE_OF_GRAPH):
+            one.best = _best_of_blocks(one.planner, one.best, meter, prices)
+    chosen = min(found, key=lambda one: one.cost)
+    others = [a for one in found if one is not plain for a in one.best.attempts]
+    answer = replace(
+        chosen.best, attempts=(*plain.best.attempts, *others), num_untried=plain.best.num_untried
+    )
+    if chosen.rewritten is not None:
+        answer = replace(answer, plan=_of_rewritten(answer.plan, chosen.rewritten, best.plan))
+        planner.decisions = chosen.planner.decisions
+    return answer, chosen.planner.backend
 
 
-def _best_of_merged(
-    planner: Planner,
-    schedule: Schedule,
-    recipes: Sequence[Recipe],
-    meter: Meter,
-    prices: PriceSettings | None,
-) -> tuple[Best[Program], Planner]:
-    """The best of recipes, and of the blocks of their plans, of the graph that the merges of a schedule
-    make; and the planner of that graph."""
-    graph = planner.merged(schedule, planner.backend.default_recipe).partition.graph
-    backend = planner.target.backend(graph, planner.options)
-    other = Planner(graph, planner.target, backend, planner.options, planner.clock)
-    best = best_of(recipes, other.program, cost_of, planner.clock.report, meter=meter, show=brief)
-    return _best_of_blocks(other, best, meter, prices), other
+def _cheapest(best: Best[Program]) -> list[Recipe]:
+    """The recipes that were tried, by what their plans cost."""
+    priced = [a for a in best.attempts if a.cost is not None]
+    return list(dict.fromkeys(a.recipe for a in sorted(priced, key=_cost_of_attempt) if a.recipe is not None))
+
+
+def _planned(
+    planner: Planner, rewritten: _Rewritten, recipes: Sequence[Recipe], meter: Meter
+) -> Iterator[_Found]:
+    """What recipes make of a rewritten graph; nothing if time ends before the first plan."""
+    backend = planner.target.backend(rewritten.graph, planner.options)
+    other = Planner(rewritten.graph, planner.target, backend, planner.options, planner.clock)
+    other.portfolio = meter
+    with meter.ending_early():
+        yield _Found(other, _best_of_recipes(other, recipes, meter), rewritten)
+
+
+def _best_of_recipes(
+    planner: Planner, recipes: Sequence[Recipe], meter: Meter, best: Best[Program] | None = None
+) -> Best[Program]:
+    report = planner.clock.report
+    return best_of(recipes, planner.program, cost_of, report, incumbent=best, meter=meter, show=brief)
 
 
 def _best_of_blocks(
@@ -156,17 +204,50 @@ def _with_bounds(best: Best[Program], proof: Proof, pricer: LaunchedPricer, reci
     return replace(program, schedule=replace(schedule, quality=quality))
 
 
-def _of_merged(program: Program) -> Program:
-    """A program of a graph that merging made: what is proven of it is of plans with the same merges."""
+def _of_rewritten(program: Program, rewritten: _Rewritten, plain: Program) -> Program:
+    """A program of a rewritten graph: what is proven of it is of plans that rewrite it so. A bound of all
+    schedules is one of those of the graph as it is, too, of which `plain` is one."""
     quality = program.schedule.quality
+    of_all = min((b.value for b in plain.schedule.quality.bounds if not b.space.rules), default=0.0)
     bounds = [
-        replace(b, space=Space(b.space.of, (*(r for r in b.space.rules if r != WITHOUT_MERGES), SAME_MERGES)))
+        replace(b, space=Space(b.space.of, (*_kept_rules(b), *rewritten.rules)))
         if b.space.rules
-        else b
+        else replace(b, value=min(b.value, of_all))
         for b in quality.bounds
     ]
     stated = replace(quality, bounds=tuple(bounds))
-    return replace(program, schedule=replace(program.schedule, quality=stated))
+    remarks = (*program.remarks, *rewritten.remarks)
+    return replace(program, schedule=replace(program.schedule, quality=stated), remarks=remarks)
+
+
+def _kept_rules(bound: Bound) -> Iterator[Rule]:
+    return (rule for rule in bound.space.rules if rule != WITHOUT_MERGES)
+
+
+def _with_sums_in_parts(planner: Planner, meter: Meter) -> _Rewritten | None:
+    """The graph with sums in parts where that is cheaper for their layers; None: nowhere."""
+    layers = planner.partition(PLAIN_RECIPE.partition)
+    graph, remarks = with_split_sums(layers, machine_of(planner.backend, planner.options), meter)
+    return _Rewritten(graph, remarks, (SAME_SUMS,)) if remarks else None
+
+
+def _merged(planner: Planner, meter: Meter) -> Iterator[_Rewritten]:
+    """Graphs with siblings merged in each of the ways that were chosen, and with sums in parts there."""
+    if meter.is_over:
+        return
+    options = planner.options
+    for schedule in _merging(planner, meter):
+        if not meter.spend():
+            return
+        graph = planner.merged(schedule, planner.backend.default_recipe).partition.graph
+        backend = planner.target.backend(graph, options)
+        other = Planner(graph, planner.target, backend, options, planner.clock)
+        remarks, rules = merge_remarks(schedule), (SAME_MERGES,)
+        sums = _with_sums_in_parts(other, meter)
+        if sums is None:
+            yield _Rewritten(graph, remarks, rules)
+        else:
+            yield _Rewritten(sums.graph, (*remarks, *sums.remarks), (*rules, *sums.rules))
 
 
 def _merging(planner: Planner, meter: Meter) -> list[Schedule]:

@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import InternalError
-from tilewright.fields import decoded
+from tilewright.fields import FieldError, decoded
 from tilewright.hardware.machine import Machine
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
@@ -74,6 +73,7 @@ def machine_of(backend: Backend, options: Options) -> PricedMachine:
         join_ns=parts.join_ns,
         floors_ns=parts.floors_ns(),
         layer_times=parts.layer_times,
+        cores_worth=parts.cores_worth,
     )
 
 
@@ -106,9 +106,11 @@ def price_ahead(
             crew = crew_of(settings.workers, _LIMIT_S, _MODULE)
             stack.callback(crew.close)
             for key, answer in stack.enter_context(contextlib.closing(answers(left, crew))):
-                found[key] = _cost_of(answer)
-                if journal is not None:
-                    journal.add(key, answer, machine=str(options.target))
+                # A block that a worker could not price is priced where it is asked for, or is none there.
+                with contextlib.suppress(FieldError, json.JSONDecodeError):
+                    found[key] = _cost_of(answer)
+                    if journal is not None:
+                        journal.add(key, answer, machine=str(options.target))
                 checkpoint()
     for key in sorted(found):
         pricer.know(blocks[key], found[key])
@@ -158,12 +160,9 @@ def _cost_of(text: str) -> float:
     """What a worker said.
 
     Raises:
-        InternalError: it could not price the block.
-        FieldError: it is no answer.
+        FieldError: it is no answer, or says why it could not price the block.
     """
     document = json.loads(text)
-    if isinstance(document, dict) and "failed" in document:
-        raise InternalError(f"pricing a block: {document['failed']}")
     cost = decoded(_Answer, document).cost
     return inf if cost is None else cost
 

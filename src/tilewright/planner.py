@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
 from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance, Quality, Status, Stopwatch
 from tilewright.planning.checking import require_right
-from tilewright.planning.grid import Grid, methods
+from tilewright.planning.grid import Grid, methods, of_pairs, of_papers
 from tilewright.planning.portfolio import PLAIN_RECIPE, Best, Recipe, best_of
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, ending_with
@@ -96,32 +96,18 @@ class Planner:
     def _best_of_all(self, meter: Meter) -> Best[Program]:
         """The best of portfolio or grid, or both, and of a search from there on."""
         is_joint = self.options.plan == "joint"
-        report, is_launched = self.clock.report, self.backend.launched_parts is not None
-        best: Best[Program] | None = None
+        if is_joint and self.backend.launched_parts is not None:
+            return self._of_papers(meter)  # the search over blocks goes on from here
         with meter.share(_SHARE_OF_SEEDS if is_joint else 1.0):
-            if self.options.plan != "grid":
-                recipes = self.backend.recipes(self.partition)
-                if meter.left_s is None:
-                    recipes = tuple(recipes)
-                else:
-                    # The cheapest plan comes first: from then on time may end everything, even the naming of
-                    # others, which may take a while.
-                    plain = replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory)
-                    recipes = itertools.chain((plain,), recipes)
-                best = best_of(recipes, self.program, cost_of, report, meter=meter, show=brief)
-                best = self._varied(best, meter)
-            if self.options.plan in ("grid", "joint"):
-                best = best_of(
-                    self._grid(), self.program, cost_of, report, incumbent=best, meter=meter, show=brief
-                )
-            assert best is not None
-            if is_joint:
-                best = self._varied(best, meter)
-        if is_joint and is_launched:
-            return best  # the search over blocks goes on from here
+            best = self.compared(None, meter)
         budget, left_s = self.options.budget, meter.left_s
         if budget is None or meter.is_over:
             return best
+        if is_joint and meter.budget.max_evaluations != UNLIMITED:
+            # What was tried so far counts.
+            budget = replace(budget, max_evaluations=budget.max_evaluations - meter.num_evaluations)
+            if budget.max_evaluations < 1:
+                return best
         own_s = None if self.meter is None else self.meter.left_s
         left_s = min((s for s in (left_s, own_s) if s is not None), default=None)
         if left_s is not None:
@@ -134,6 +120,40 @@ class Planner:
                     best.plan, make, budget, seeds=self.seeds, progress=self.clock.report
                 )
         return replace(best, plan=improved.program, attempts=(*best.attempts, *improved.attempts))
+
+    def _of_papers(self, meter: Meter) -> Best[Program]:
+        """The best of layers one by one and of what papers propose."""
+        memory = self.backend.default_recipe.memory
+        first = (replace(PLAIN_RECIPE, memory=memory), *of_papers(memory))
+        with meter.share(_SHARE_OF_PAPERS):
+            return self._tried(first, None, meter)
+
+    def compared(self, best: Best[Program] | None, meter: Meter) -> Best[Program]:
+        """The better of a plan and portfolio or grid, or of both, as the options say."""
+        is_joint, memory = self.options.plan == "joint", self.backend.default_recipe.memory
+        if best is not None:
+            best = self._tried(of_pairs(memory), best, meter)
+        if self.options.plan != "grid":
+            recipes: Iterable[Recipe] = self.backend.recipes(self.partition)
+            if meter.left_s is None:
+                recipes = tuple(recipes)
+            else:
+                # The cheapest plan comes first: from then on time may end everything, even the naming of
+                # others, which may take a while.
+                recipes = itertools.chain((replace(PLAIN_RECIPE, memory=memory),), recipes)
+            best = self._varied(self._tried(recipes, best, meter), meter)
+        if self.options.plan in ("grid", "joint"):
+            best = self._tried(self._grid(), best, meter)
+        assert best is not None
+        return self._varied(best, meter) if is_joint else best
+
+    def _tried(self, recipes: Iterable[Recipe], best: Best[Program] | None, meter: Meter) -> Best[Program]:
+        """The best of recipes that were not tried yet, and of what was."""
+        if best is not None:
+            tried = {attempt.recipe for attempt in best.attempts}
+            recipes = (recipe for recipe in recipes if recipe not in tried)
+        report = self.clock.report
+        return best_of(recipes, self.program, cost_of, report, incumbent=best, meter=meter, show=brief)
 
     def _varied(self, best: Best[Program], meter: Meter) -> Best[Program]:
         """The best of a plan and variants of it, and of what is better then."""
@@ -293,6 +313,8 @@ _SHARE_BESIDE = 0.15
 """Of what is left of a budget, for a schedule that was asked for, and for one that is only compared."""
 _SHARE_OF_SEEDS = 0.6
 """Of the time of a joint plan, for the plans whose blocks it combines."""
+_SHARE_OF_PAPERS = 0.5
+"""Of the time of a joint plan of kernels that are launched one by one, for what papers propose."""
 _LEAST_S = 0.001
 """Of a budget that is used up."""
 _MAX_ROUNDS = 3

@@ -154,8 +154,8 @@ def _prove(pricer: SetPricer, proof: _Proof, meter: Meter, share: float) -> None
         return
     proof.num_priced = strong.num_priced
     source = "floors of layers by linear programming"
-    of_all = Bound(min(strong.unpriced_bound, plan.cost), pricer.least_space, source)
-    floors = Bound(min(strong.bound, plan.cost), pricer.space, source)
+    of_all = Bound(strong.unpriced_bound, pricer.least_space, source)
+    floors = Bound(strong.bound, pricer.space, source)
     proof.bounds = [of_all, floors]
     part = Part(everything, 0, pricer.goal)
     found = shortest(
@@ -174,8 +174,7 @@ def _prove(pricer: SetPricer, proof: _Proof, meter: Meter, share: float) -> None
         proof.bounds = [of_all, Bound(proof.plan.cost, pricer.space, "shortest path over states")]
         proof.certificate = Certificate(pricer, part, strong.floors, proof.plan.cost, found.costs)
     else:
-        value = min(max(strong.bound, found.bound), proof.plan.cost)
-        proof.bounds = [of_all, replace(floors, value=value)]
+        proof.bounds = [of_all, replace(floors, value=max(strong.bound, found.bound))]
 
 
 def _is_spent(meter: Meter) -> bool:

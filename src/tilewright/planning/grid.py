@@ -15,6 +15,36 @@ CHANCE = "random"
 """The member of a family that tests compare with: no method."""
 
 
+PAPERS: Sequence[tuple[str, str, str]] = (
+    ("graphturbo", "depth-or-breadth-first", ""),
+    ("ago", "sequential", ""),
+    ("layerwise", "sequential", "mapper=cosa"),
+    ("pcgc", "virtual-units", ""),
+    ("layerwise", "ios", ""),
+)
+"""Partitioner, scheduler and execution of each paper whose method is here; what is planned fastest first."""
+PROMISING: Sequence[tuple[str, str]] = (
+    ("pcgc", "ios"),
+    ("ago", "virtual-units"),
+    ("graphturbo", "virtual-units"),
+    ("ago", "ios"),
+    ("graphturbo", "ios"),
+    ("pcgc", "sequential"),
+    ("layerwise", "virtual-units"),
+)
+"""Pairs of methods that often are better than each alone where kernels are launched one by one."""
+
+
+def of_papers(memory: str) -> Iterator[Recipe]:
+    """The recipe of each paper."""
+    return (Recipe(partition, schedule, memory, execution) for partition, schedule, execution in PAPERS)
+
+
+def of_pairs(memory: str) -> Iterator[Recipe]:
+    """Promising pairs of their methods."""
+    return (Recipe(partition, schedule, memory) for partition, schedule in PROMISING)
+
+
 def methods(names: Iterable[str], first: str) -> tuple[str, ...]:
     """The members of a family that are methods, the `first` of them first.
 

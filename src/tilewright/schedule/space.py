@@ -10,6 +10,7 @@ from tilewright.planning.quality import Bound, Quality, Rule, Space
 
 OF_PARTITION = Rule("of this partition")
 SAME_MERGES = Rule("that merge as this one")
+SAME_SUMS = Rule("that split sums as this one")
 BEFORE_MERGES = Rule("of the partition before merges")
 WITHOUT_MERGES = Rule("without merges")
 WHOLE_SUBGRAPHS = Rule("of whole subgraphs")

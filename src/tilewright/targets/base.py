@@ -233,6 +233,8 @@ class LaunchedParts:
 
     `floors_ns` are, for each node of the graph, seconds of one unit that every plan takes; `layer_times` what
     layers take within kernels that run them whole; several kernels of a stage take `join_ns` beside.
+    `cores_worth` says how many cores would take as long for a node's result if they had equal parts of it and
+    nothing else.
     """
 
     price: PriceSchedule
@@ -240,6 +242,7 @@ class LaunchedParts:
     join_ns: float
     floors_ns: Callable[[], tuple[float, ...]]
     layer_times: TimeLayers
+    cores_worth: Callable[[Node], float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

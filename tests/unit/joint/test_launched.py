@@ -32,6 +32,7 @@ from tilewright.report.comparison import Tolerance, first_difference
 from tilewright.report.simulation import compare_values
 from tilewright.schedule import check_schedule
 from tilewright.schedule.base import build_schedule
+from tilewright.schedule.space import SAME_SUMS
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode
@@ -300,3 +301,45 @@ def test_a_merged_plan_is_kept_when_the_time_ends_behind_its_search(monkeypatch:
     assert meter.is_interrupted
     assert found.plan.graph is not graph
     assert found.plan.schedule.quality.cost < unmerged.schedule.quality.cost
+
+
+def deep_and_small() -> Graph:
+    """Sums over many channels for few results: on `v100` two blocks of threads in a kernel."""
+    b = GraphBuilder()
+    x = b.input(1, 256, 7, 7)
+    for _ in range(2):
+        y = b.op(
+            "Conv",
+            x,
+            b.constant(64, 256, 3, 3, value=0.01),
+            b.constant(64),
+            shape=(1, 64, 7, 7),
+            pads=(1, 1, 1, 1),
+        )
+        x = b.op("Conv", b.op("Relu", y), b.constant(256, 64, 1, 1, value=0.01), shape=(1, 256, 7, 7))
+    return b.finish(x)
+
+
+def test_sums_in_parts_fill_idle_cores_and_keep_values() -> None:
+    planned = {
+        machine: plan_optimised(deep_and_small(), Options(target=machine, plan="joint"), portfolio=Budget(20))
+        for machine in MACHINES
+    }
+    split, whole = planned["v100"], planned["jetson-nano"]
+    tried = [a.cost for a in split.attempts if a.cost is not None]
+    quality = split.program.schedule.quality
+    # Nine of ten multiprocessors are idle for whole sums, which are all that takes long.
+    assert quality.cost == min(tried) < 0.6 * min(tried[:6])
+    assert any("sums in" in remark for remark in split.program.remarks)
+    assert all(SAME_SUMS in b.space.rules for b in quality.bounds if b.space.rules)
+    code = split.backend.generate(split.program)
+    assert isinstance(code, SimulatedCode)
+    assert first_difference(compare_values(code, Tolerance())) is None
+    assert not whole.program.remarks, "one multiprocessor is never idle"
+
+
+def test_strict_accuracy_leaves_sums_whole() -> None:
+    planned = plan_optimised(
+        deep_and_small(), Options(target="v100", plan="joint", accuracy="strict"), portfolio=Budget(7)
+    )
+    assert not any("sums in" in remark for remark in planned.program.remarks)

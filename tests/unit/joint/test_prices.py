@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.joint.test_launched import GRAPHS, RECIPES, planner_of, pricer_of, siblings
@@ -170,3 +171,24 @@ def test_a_killed_worker_loses_one_task_and_a_journal_keeps_the_rest(
     price_ahead(again, contents, planner.options, PriceSettings("1", journal))
     assert len(crews) == 1, "all prices were in the journal"
     assert [again.cost(c) for c in contents] == [plain.cost(c) for c in contents]
+
+
+def test_a_block_that_a_worker_cannot_price_is_lost_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joint_prices, "crew_of", lambda workers, *_: Threads(int(workers)))
+    numbered, contents = blocks("fork")
+    planner = planner_of(numbered.graph, MACHINE)
+    pricer, asked = pricer_of(planner, numbered), []
+    priced = joint_prices._priced
+
+    def fail_first(document: dict[str, Any]) -> float:
+        asked.append(document)
+        if len(asked) == 1:
+            raise MemoryError
+        return priced(document)
+
+    monkeypatch.setattr(joint_prices, "_priced", fail_first)
+    price_ahead(pricer, contents, planner.options, PriceSettings("1"))
+    assert len(asked) > 1
+    assert len(list(pricer.unknown(contents))) == 1
+    plain = pricer_of(planner, numbered)
+    assert [pricer.cost(c) for c in contents] == [plain.cost(c) for c in contents]

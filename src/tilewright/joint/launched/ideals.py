@@ -19,6 +19,7 @@ from tilewright.joint.launched.content import Numbered
 from tilewright.joint.launched.times import NOTHING, LayerTime, TimeLayers
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
+from tilewright.schedule.ios.graph import StageGraph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,10 +72,9 @@ class LayerGraph:
     join_ns: float
     most_groups: int
     floors_ns: tuple[float, ...]
-    predecessors: list[Mask] = field(init=False)
-    successors: list[Mask] = field(init=False)
     nodes: list[Mask] = field(init=False)
     times: Sequence[LayerTime] = field(init=False)
+    _order: StageGraph = field(init=False)
     _units: list[tuple[float, ...]] = field(init=False)
     _reads: list[list[tuple[Mask, int, float]]] = field(init=False)
     _constants_ns: list[float] = field(init=False)
@@ -106,6 +106,11 @@ class LayerGraph:
         return graph
 
     @property
+    def predecessors(self) -> Sequence[Mask]:
+        """Of each layer the ones whose results it reads."""
+        return self._order.predecessors
+
+    @property
     def everything(self) -> Mask:
         """All layers."""
         return (1 << len(self.members)) - 1
@@ -130,8 +135,7 @@ class LayerGraph:
     def _connect(self) -> None:
         home = {node: layer for layer, nodes in enumerate(self.members) for node in nodes}
         self.nodes = [sum(1 << node for node in nodes) for nodes in self.members]
-        self.predecessors = [0] * len(self.members)
-        self.successors = [0] * len(self.members)
+        predecessors = [0] * len(self.members)
         for layer, nodes in enumerate(self.members):
             for node in nodes:
                 for value in self.numbered.nodes[node].operands():
@@ -139,8 +143,9 @@ class LayerGraph:
                         continue
                     before = home[self.numbered.numbers[value.producer]]
                     if before != layer:
-                        self.predecessors[layer] |= 1 << before
-                        self.successors[before] |= 1 << layer
+                        predecessors[layer] |= 1 << before
+        names = tuple(self.numbered.nodes[nodes[0]].name for nodes in self.members)
+        self._order = StageGraph(names, tuple(predecessors))
 
     def _note_times(self) -> None:
         """What each layer adds to the bound of a kernel."""
@@ -190,7 +195,7 @@ class LayerGraph:
         while level:
             grown: dict[Mask, None] = {}
             for ideal in level:
-                for layer in self._ready(ideal):
+                for layer in self._order.ready(ideal):
                     grown[ideal | 1 << layer] = None
             level = list(grown)
             found += level
@@ -198,36 +203,16 @@ class LayerGraph:
                 return None
         return tuple(found)
 
-    def _ready(self, ideal: Mask) -> Iterator[int]:
-        """Layers that may run next."""
-        reached = 0
-        for layer, before in enumerate(self.predecessors):
-            bit = 1 << layer
-            if not ideal & bit and not before & ~ideal:
-                reached |= bit
-        yield from bits(reached)
-
-    def parts(self, layers: Mask) -> list[Mask]:
+    def parts(self, layers: Mask) -> tuple[Mask, ...]:
         """The connected parts of a set."""
-        found = []
-        while layers:
-            part = frontier = layers & -layers
-            while frontier:
-                reached = 0
-                for layer in bits(frontier):
-                    reached |= self.predecessors[layer] | self.successors[layer]
-                frontier = reached & layers & ~part
-                part |= frontier
-            found.append(part)
-            layers &= ~part
-        return found
+        return self._order.components(layers)
 
     def space(self, most_ideals: int, most_pairs: int) -> IdealSpace | None:
         """Ideals and transitions, of as many layers as pairs of ideals allow; None: not even of two."""
         ideals = self.ideals(most_ideals)
         if ideals is None:
             return None
-        ready = {ideal: tuple(self._ready(ideal)) for ideal in ideals}
+        ready = {ideal: self._order.ready(ideal) for ideal in ideals}
         most_layers = len(self.members)
         while most_layers > 1:
             if self._num_pairs(ideals, ready, most_layers, most_pairs) <= most_pairs:

@@ -12,11 +12,12 @@ from itertools import combinations
 from math import inf
 
 from tilewright.errors import InfeasibleMapping
+from tilewright.ir.graph import Graph
 from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.pricer import Machine
 from tilewright.partition.base import Partition, PartitionProblem, Reason, Subgraph, build_partition
 from tilewright.partition.merge_siblings import merge_sets, merge_siblings
-from tilewright.planning import UNLIMITED, Budget, Meter, Provenance
+from tilewright.planning import UNLIMITED, Budget, Meter, Provenance, Quality
 from tilewright.progress import checkpoint
 from tilewright.schedule.base import Stage, single
 from tilewright.schedule.lane_search import LaneSearch
@@ -86,16 +87,21 @@ def _cost(
         ids = [i for i, s in zip(part.ids, members, strict=True) if s.id in option]
         merged = merge_siblings(part.partition, [ids], pads_kernels=machine.pads_kernels, is_priced_only=True)
         graph = merged.partition.graph
+    return cost_as_kernel(graph, part.partition.quality, machine, meter)
+
+
+def cost_as_kernel(graph: Graph, unpriced: Quality, machine: Machine, meter: Meter | None = None) -> float:
+    """What a network costs as one kernel; with a meter, in lanes where these pay."""
     whole = build_partition(
         PartitionProblem(graph),
         [list(graph.nodes)],
         lambda producer, consumer, value, fused: Reason.CLUSTER,
-        Provenance("merges within kernels"),
-        quality=part.partition.quality,
+        Provenance("as one kernel"),
+        quality=unpriced,
     )
     problem, stage = machine.problem(whole), single(0)
     try:
-        if machine.allows_lanes:
+        if machine.allows_lanes and meter is not None:
             stage = LaneSearch(problem, lane_meter(meter)).improved(stage)
         return problem.estimate((stage,)).cost(machine.objective)
     except InfeasibleMapping:

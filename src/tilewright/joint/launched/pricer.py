@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from math import inf
 
 from tilewright.cost.base import CostModel, Objective
 from tilewright.errors import InfeasibleMapping
+from tilewright.ir.graph import Node
 from tilewright.ir.graph_regions import kernel_structure
 from tilewright.joint.base import Block, bits
 from tilewright.joint.launched.content import Content, Numbered
@@ -24,7 +25,7 @@ class Machine:
 
     `launch_ns` is what every kernel takes beside its work, `join_ns` a stage of several; `floors_ns` what
     each node takes at least of the unit that has most to do; `layer_times` says what layers take within
-    kernels that run them whole.
+    kernels that run them whole; `cores_worth` how many cores' worth of work a node's result fills.
     """
 
     cost: CostModel
@@ -37,6 +38,7 @@ class Machine:
     join_ns: float
     floors_ns: tuple[float, ...]
     layer_times: TimeLayers
+    cores_worth: Callable[[Node], float]
 
     def problem(self, partition: Partition) -> ScheduleProblem:
         """Of a part of a network that is a network of its own."""

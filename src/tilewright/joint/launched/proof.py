@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import InternalError
 from tilewright.joint.base import Mask, bits
 from tilewright.joint.launched.content import Content
 from tilewright.joint.launched.ideals import IdealSpace, LayerGraph
@@ -21,6 +22,7 @@ from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.partition.split import WHOLE
 from tilewright.planning import Bound, Meter, Rule, Space
+from tilewright.planning.checking import HOW_TO_REPORT
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 from tilewright.schedule.base import merges
@@ -158,6 +160,10 @@ class _Proving:
         while True:
             checkpoint()
             ahead, via = self._from_start(self.values)
+            if not self.num_priced and ahead[-1] > self.cost * (1 + _ROUNDING):
+                raise InternalError(
+                    f"joint plan of {self.cost} ns: its blocks take at least {ahead[-1]} ns; {HOW_TO_REPORT}."
+                )
             # Where all cheaper paths are gone, none is left.
             self.bound = max(self.bound, min(float(ahead[-1]), self.cost))
             if self.bound >= self.cost * (1 - _ROUNDING):

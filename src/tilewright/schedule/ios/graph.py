@@ -112,6 +112,12 @@ class StageGraph:
         """The operators of a set that no other of the set reads."""
         return sum(1 << i for i in bits(state) if not self.successors[i] & state)
 
+    def ready(self, done: int) -> tuple[int, ...]:
+        """The operators outside of a set that read none but its members."""
+        return tuple(
+            i for i, before in enumerate(self.predecessors) if not done >> i & 1 and not before & ~done
+        )
+
     def with_readers(self, mask: int) -> int:
         """A set and all that directly reads one of it: an ending of a state that holds no other of these."""
         reach = mask

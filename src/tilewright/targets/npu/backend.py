@@ -141,7 +141,12 @@ class NpuBackend(PlainBackend):
         overheads = self.machine.overheads
         times = LayerTimes(self.works, self.graph, self.analysis.maps)
         return LaunchedParts(
-            estimate, overheads.kernel_launch_ns, overheads.join_ns, self._floors_ns, times.of
+            estimate,
+            overheads.kernel_launch_ns,
+            overheads.join_ns,
+            self._floors_ns,
+            times.of,
+            self.works.cores_worth,
         )
 
     def _floors_ns(self) -> tuple[float, ...]:

@@ -6,8 +6,8 @@ sums, functions, plain arithmetic, copies. Which unit takes it, how fast and at 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
 from functools import lru_cache
 from math import prod
 
@@ -20,7 +20,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import FUNCTIONS, Call, Read, reads_of
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.graph_regions import RegionMaps, value_regions
-from tilewright.ir.nest import Access, Description, Indirect, Nest, row_major_address
+from tilewright.ir.nest import Access, Affine, Description, Indirect, Nest, row_major_address
 from tilewright.ir.ops.registry import describe
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.records import dataclass
@@ -53,10 +53,21 @@ class UnitWork:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A contraction as a matrix unit sees it: output axes of rows and of columns."""
+    """A contraction as a matrix unit sees it: output axes of rows and of columns.
+
+    Several products may lie side by side along an axis, as those of a grouped convolution do: `lengths` says
+    of such an axis how many of its elements are of one product.
+    """
 
     rows: frozenset[int]
     columns: frozenset[int]
+    lengths: Mapping[int, int] = field(default_factory=dict)
+
+    def product(self, own: Sequence[int]) -> tuple[int, int]:
+        """Rows and columns of a product of which so many elements along each axis are made."""
+        lengths = [min(size, self.lengths.get(axis, size)) for axis, size in enumerate(own)]
+        rows, columns = (prod(lengths[axis] for axis in axes) for axes in (self.rows, self.columns))
+        return rows, columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,11 +347,23 @@ class Works:
         task, shape = self._task(node), self._task(node).shape
         if task.work is not Work.CONTRACTION or shape is None:
             return blocks_of_elements(threads, volume(region), num_cores)
-        sizes = extents(region)
-        rows, columns = (prod(sizes[axis] for axis in axes) for axes in (shape.rows, shape.columns))
+        rows, columns = shape.product(extents(region))
         # What is neither a row nor a column counts products: the heads of attention, the samples of a batch.
-        others = volume(region) // max(1, rows * columns)
+        others = -(-volume(region) // max(1, rows * columns))
         return blocks_of_products(threads, rows, columns, num_cores, others)
+
+    def cores_worth(self, node: Node) -> float:
+        """How many cores would take as long for a node's result in equal parts, full tiles and no waste."""
+        region, num_cores = full_region(node.output.shape), self.machine.num_cores_per_cluster
+        blocks = self.blocks(node, region, num_cores)
+        if blocks is not None:
+            return blocks.cores_worth
+        binding = self.fewest_cores(node, region, num_cores)
+        cores = volume(region) / prod(_part(region, binding))
+        task = self._task(node)
+        if task.work is not Work.CONTRACTION or task.shape is None:
+            return cores
+        return cores * _filled(self.rates.of(task.work, task.dtypes, node).unit, task.shape, region, binding)
 
     def axes_of(self, node: Node) -> tuple[int, ...]:
         """Axes of a result in the order in which they get cores: columns last, which fill a unit's tile."""
@@ -515,7 +538,15 @@ def shape_of(node: Node) -> Shape | None:
     if not products:
         return None
     main = max(products, key=lambda form: form.nest.num_iterations)
-    return Shape(main.result_axes(main.rows), main.result_axes(main.columns))
+    rows, columns = main.result_axes(main.rows), main.result_axes(main.columns)
+    extent_of = {dim.name: dim.extent for dim in main.nest.dims}
+    lengths = {}
+    for axis in rows | columns:
+        index = main.nest.write.index[axis]
+        assert isinstance(index, Affine), "it moves with dims"
+        if not set(main.batch).isdisjoint(index.dims()):
+            lengths[axis] = prod(extent_of[dim] for dim in index.dims() if dim not in main.batch)
+    return Shape(rows, columns, lengths)
 
 
 def _filled(unit: Unit, shape: Shape, region: Region, binding: tuple[int, ...]) -> float:
@@ -527,8 +558,7 @@ def _filled_by(unit: Unit, shape: Shape, own: Sequence[int]) -> float:
     """The share of a matrix unit's tile that so many elements along each axis fill."""
     if len(unit.tile) < 2:
         return 1.0
-    rows = prod(own[axis] for axis in shape.rows)
-    columns = prod(own[axis] for axis in shape.columns)
+    rows, columns = shape.product(own)
     full = _rounded(rows, unit.tile[0]) * _rounded(columns, unit.tile[1])
     return rows * columns / full
 

@@ -191,3 +191,18 @@ def test_a_tile_has_two_extents() -> None:
     wrong = preset_text("v100").replace("[[128, 128], [128, 64], [128, 32]]", "[[128, 128, 8]]")
     with pytest.raises(MachineError, match="block_tiles"):
         parse_machine(wrong)
+
+
+def test_products_of_groups_have_blocks_of_their_own() -> None:
+    """Four groups of 48 columns: two blocks of 32 columns each for each of them, not six for 192 columns."""
+    b = GraphBuilder()
+    x = b.input(1, 64, 16, 8)
+    graph = b.finish(b.op("Conv", x, b.constant(192, 16, 1, 1), shape=(1, 192, 16, 8), group=4))
+    works, node = backend_of(graph).works, graph.nodes[0]
+    shape = works.shape(node)
+    assert shape is not None
+    assert shape.product((1, 192, 16, 8)) == (128, 48)
+    assert shape.product((1, 30, 16, 8)) == (128, 30)
+    blocks = works.blocks(node, ((0, 1), (0, 192), (0, 16), (0, 8)), 80)
+    assert blocks == blocks_of_products(THREADS, 128, 48, 80, 4)
+    assert works.cores_worth(node) == blocks.cores_worth
