@@ -9,9 +9,12 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 LAYERS, WIDTH, HEADS, TOKENS, PLACES = 2, 32, 4, 50, 128
 
 
-def tiny_decoder(*, has_cache: bool = True, has_mask: bool = True, last_alone: bool = False) -> ModelProto:
+def tiny_decoder(
+    *, has_cache: bool = True, has_mask: bool = True, last_alone: bool = False, as_torch: bool = False
+) -> ModelProto:
     """`input_ids` (batch, length), and perhaps `attention_mask`, `position_ids` and a past of each layer, to
-    `logits`; the weights are the same in every form."""
+    `logits`; the weights are the same in every form. `as_torch`: every cache has open extents of its own, and
+    the mask is gathered, as PyTorch's exporter writes it."""
     rng = np.random.default_rng(0)
     nodes, constants = [], {}
 
@@ -53,7 +56,23 @@ def tiny_decoder(*, has_cache: bool = True, has_mask: bool = True, last_alone: b
     if has_mask:
         counts = make("Cast", ["attention_mask"], "counts", to=TensorProto.BOOL)
         whole("middle", 1, 2)
-        seen = make("And", [seen, make("Unsqueeze", [counts, "middle"], "wide_counts")], "seen")
+        if as_torch:
+            shape = make("Shape", [counts], "counts_shape")
+            batch, width = make("Gather", [shape, "zero"], "batch"), make("Gather", [shape, "one"], "width")
+            wide = make("Concat", [batch, whole("single", 1, 1), width, "one"], "wide", axis=0)
+            rows = make(
+                "Range", ["start", make("Squeeze", [batch, "zero"], "num_rows"), "step"], "row_numbers"
+            )
+            sides = (
+                make("Unsqueeze", [rows, whole("behind", 1, 2, 3, 4)], "row_index"),
+                make("Unsqueeze", [keys_at, whole("around", 0, 1, 2, 4)], "key_index"),
+            )
+            places = [make("Expand", [side, wide], f"{side}_wide") for side in sides]
+            index = make("Concat", places, "index", axis=-1)
+            wide_counts = make("GatherND", [counts, index], "wide_counts")
+        else:
+            wide_counts = make("Unsqueeze", [counts, "middle"], "wide_counts")
+        seen = make("And", [seen, wide_counts], "seen")
     make("Where", [seen, "none", "never"], "bias")
     inputs = [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "length"])]
     if has_mask:
@@ -73,8 +92,9 @@ def tiny_decoder(*, has_cache: bool = True, has_mask: bool = True, last_alone: b
             parts = make("Reshape", [product, "split"], f"{name}_{side}_r")
             heads[side] = make("Transpose", [parts], f"{name}_{side}", perm=[0, 2, 1, 3])
             if has_cache and side != "query":
-                shape = ["batch", HEADS, "past", WIDTH // HEADS]
                 given = f"past_key_values.{layer}.{side}"
+                past_name = f"{given}.past" if as_torch else "past"
+                shape = ["batch", HEADS, past_name, WIDTH // HEADS]
                 inputs.append(helper.make_tensor_value_info(given, TensorProto.FLOAT, shape))
                 heads[side] = make("Concat", [given, heads[side]], f"present.{layer}.{side}", axis=2)
                 after = ["batch", HEADS, "total", WIDTH // HEADS]

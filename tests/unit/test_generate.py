@@ -48,6 +48,7 @@ FORMS = [
     {"has_mask": False},
     {"has_cache": False, "has_mask": False},
     {"last_alone": True},
+    {"as_torch": True},
 ]
 
 
@@ -70,9 +71,10 @@ def test_prompts_of_unequal_lengths_do_not_see_each_other() -> None:
         decoder(has_mask=False).generate(prompts)
 
 
-def test_nothing_is_compiled_for_prompts_of_lengths_that_one_code_serves() -> None:
-    decoder().generate(PROMPT, max_new_tokens=6)
-    again = decoder().generate([5, 4, 3], max_new_tokens=20)
+@pytest.mark.parametrize("form", [{}, {"as_torch": True}, {"has_mask": False}], ids=",".join)
+def test_nothing_is_compiled_for_lengths_that_one_code_serves(form: dict[str, bool]) -> None:
+    decoder(**form).generate(PROMPT, max_new_tokens=6)
+    again = decoder(**form).generate([5, 4, 3], max_new_tokens=20)
     assert again.compile_ms == 0
     assert list(again.sequences[0].tokens) == likeliest([5, 4, 3], 20)
 

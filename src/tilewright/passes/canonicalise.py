@@ -22,6 +22,8 @@ Array = np.ndarray[Any, Any]
 class Canonicalise:
     """Reshape for every change of shape alone; constants as the second operand; Add for Sub, Mul for Div.
 
+    A gather of all elements in their order, as exporters write for masks, changes the shape alone.
+
     `x / c` becomes `x * (1/c)`, since a division takes ten times as long as a product. That is exact for
     powers of two; for other float32 and float64 constants the result is within 1.5 units in the last place
     of the quotient, which is why `exact_reciprocals` can demand powers of two, as it then does of the factors
@@ -36,7 +38,7 @@ class Canonicalise:
         return apply_rules(
             graph,
             [
-                Rule(("Reshape", "Squeeze", "Unsqueeze", "Flatten"), _match_shape, _build_shape),
+                _SHAPES,
                 Rule(("Add", "Mul"), _match_swapped, _build_swapped),
                 Rule(("Sub",), _match_difference, _build_difference),
                 Rule(("Div",), self._match_quotient, _build_quotient),
@@ -71,22 +73,51 @@ class Canonicalise:
         return found if _are_powers_of_two(factors) else Kept("alpha or beta would round its constants")
 
 
+def canonical_shapes(graph: Graph) -> None:
+    """Write every change of shape alone as Reshape, and nothing else otherwise."""
+    apply_rules(graph, [_SHAPES])
+
+
 def _are_powers_of_two(numbers: Array) -> bool:
     return bool(np.all(np.frexp(numbers)[0] == np.copysign(0.5, numbers)))
 
 
 def _match_shape(editor: Editor, node: Node) -> tuple[int, ...] | None:
     shape = node.output.shape
+    if node.op_type in ("Gather", "GatherND"):
+        return shape if _gathers_all_in_order(editor, node) else None
     if node.op_type != "Reshape":
         return shape
     given = editor.data(node.input(1))
     return None if given is not None and tuple(given.ravel().tolist()) == shape else shape
 
 
+def _gathers_all_in_order(editor: Editor, node: Node) -> bool:
+    x, indices = node.require(0), editor.data(node.input(1))
+    if indices is None or not indices.size or x.num_elements != node.output.num_elements:
+        return False
+    if node.op_type == "Gather":
+        extents: tuple[int, ...] = (x.shape[node.int_attr("axis", 0)],)
+        rows = indices.reshape(-1, 1)
+    elif node.int_attr("batch_dims", 0):
+        return False
+    else:
+        extents = x.shape[: indices.shape[-1]]
+        rows = indices.reshape(-1, indices.shape[-1])
+    rows = np.where(rows < 0, rows + np.asarray(extents), rows)
+    places = np.ravel_multi_index(tuple(rows.T), extents)  # imported graphs read nothing outside
+    return bool(np.array_equal(places, np.arange(len(rows))))
+
+
 def _build_shape(editor: Editor, node: Node, shape: tuple[int, ...]) -> str:
     old = node.op_type
     reshape_to(editor, node, node.require(0), shape)
     return f"{old} became Reshape to {list(shape)}"
+
+
+_SHAPES = Rule(
+    ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Gather", "GatherND"), _match_shape, _build_shape
+)
 
 
 def reshape_to(editor: Editor, node: Node, x: Value, shape: tuple[int, ...]) -> None:

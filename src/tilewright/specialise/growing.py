@@ -25,6 +25,7 @@ from tilewright.errors import TilewrightError
 from tilewright.frontend.onnx.prepared import PreparedModel
 from tilewright.ir.graph import Graph, Node, Shape, Value
 from tilewright.options import Options
+from tilewright.passes.canonicalise import canonical_shapes
 from tilewright.records import dataclass
 from tilewright.specialise.binding import Binding, Key
 from tilewright.specialise.graph_pairing import NO_AXES, GraphPairing, follow, grown_axes, same_bits
@@ -267,14 +268,28 @@ class GrowingCaches:
         self._families.clear()
 
     def _hypotheses(self, key: Key) -> Iterator[dict[str, int]]:
-        """Axes that may follow the past: that of caches, and with those of which both are a part."""
+        """Axes that may follow the past: that of caches, and with those of which both are a part.
+
+        Caches share the name of their open axis. Where an exporter gave each a name of its own, axes of one
+        position and extent are taken together; that of batches is none of them.
+        """
         shapes = dict(key)
-        groups: dict[object, dict[str, int]] = {}
+        by_name: dict[object, dict[str, int]] = {}
+        by_place: dict[object, dict[str, int]] = {}
         for name, shape in shapes.items():
             declared = self._binding.shape_of(name)
             for axis, dim in enumerate(declared if len(declared) == len(shape) else ()):
                 if not isinstance(dim, int):
-                    groups.setdefault(dim or (axis, shape[axis], len(shape)), {})[name] = axis
+                    place = (axis, shape[axis], len(shape))
+                    by_name.setdefault(dim or place, {})[name] = axis
+                    if axis:
+                        by_place.setdefault(place, {})[name] = axis
+        shared = list(self._shared_axes(shapes, by_name))
+        yield from shared or self._shared_axes(shapes, by_place)
+
+    def _shared_axes(
+        self, shapes: Mapping[str, Shape], groups: Mapping[object, Mapping[str, int]]
+    ) -> Iterator[dict[str, int]]:
         for caches in groups.values():
             first = next(iter(caches))
             num_past = shapes[first][caches[first]]
@@ -290,7 +305,7 @@ class GrowingCaches:
                     wholes.update(group)
             if wholes:
                 yield {**caches, **wholes}
-            yield caches
+            yield dict(caches)
 
     def _new_family(self, key: Key, axes: Mapping[str, int]) -> _Family | None:
         """Code for the longest past that the model allows; None where it serves no others."""
@@ -322,6 +337,8 @@ class GrowingCaches:
         long: tuple[Graph, dict[str, Value]],
     ) -> _Family | None:
         growth = most - LEAST_PAST
+        for graph, _ in (short, long):
+            canonical_shapes(graph)  # of masks, whose places would be given as indices
         fed = _differing(short[0], long[0], growth)
         if fed is None:
             return None
