@@ -20,12 +20,14 @@ from tilewright.options import Accuracy
 from tilewright.records import dataclass
 from tilewright.targets.cuda.emitter import WARP
 from tilewright.targets.cuda.loopnest.plan import plan_loops
+from tilewright.targets.cuda.loopnest.rows import match_rows
 from tilewright.targets.cuda.lower import KernelLaunch, Work, is_copy_in_place
 from tilewright.targets.cuda.products.match import Product, match_product
 from tilewright.targets.cuda.products.tiles import plan_product
 from tilewright.targets.cuda.rates import Kind, Rates
 from tilewright.targets.llvm.layout import Declined
 from tilewright.targets.llvm.refs import linearise, simplify
+from tilewright.targets.llvm.shared_loops import form_groups
 
 _THREADS_AT_ONCE = 512
 """Threads of a multiprocessor whose loads under way fill its share of the memory's rate."""
@@ -40,6 +42,7 @@ class _Nest:
     flop: int
     num_bytes: int
     num_threads: int
+    is_launched: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,7 +116,7 @@ class GpuCosts:
         time_ns = area_ns = 0.0
         for nest in nests:
             own_ns, share = self._nest_ns(nest, num_cores)
-            time_ns += self.rates.launch_ns + own_ns
+            time_ns += own_ns + (self.rates.launch_ns if nest.is_launched else 0.0)
             area_ns += own_ns * share
         return time_ns, area_ns
 
@@ -137,8 +140,25 @@ class GpuCosts:
             group = self.fuse(work.nodes, work.outputs)
             nests = None if isinstance(group, Opaque) else group.nests
             kept = None if nests is None else [n for n in nests if not is_copy_in_place(n)]
-            self.known[key] = None if kept is None else tuple(map(self._nest, kept))
+            self.known[key] = None if kept is None else self._launched(kept)
         return self.known[key]
+
+    def _launched(self, nests: Sequence[Nest]) -> tuple[_Nest, ...]:
+        """Nests as they are launched: those that share loops in one kernel, as lowering has it."""
+        found = list(map(self._nest, nests))
+        run: list[int] = []
+        for number, nest in enumerate([*found, None]):
+            if nest is not None and nest.product is None:
+                run.append(number)
+                continue
+            for places in form_groups([nests[i] for i in run]):
+                part = [nests[run[place]] for place in places]
+                others = [n for n in nests if n not in part]
+                if len(part) > 1 and not isinstance(match_rows(part, others), Declined):
+                    for place in places[1:]:
+                        found[run[place]] = replace(found[run[place]], is_launched=False)
+            run = []
+        return tuple(found)
 
     def _nest(self, nest: Nest) -> _Nest:
         num_bytes = sum(o.num_elements * o.dtype.size_bytes for o in operands_of([nest]))

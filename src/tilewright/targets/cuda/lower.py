@@ -23,11 +23,13 @@ from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.targets.cuda.kernel import Context, Kernel, KernelArg, Packed, ReportsOperand
 from tilewright.targets.cuda.loopnest import lower_loops
+from tilewright.targets.cuda.loopnest.rows import lower_rows
 from tilewright.targets.cuda.products import lower_product
 from tilewright.targets.cuda.rates import Rates
 from tilewright.targets.llvm.exact import round_products
 from tilewright.targets.llvm.layout import Declined, IndexCheck, OperandKey
 from tilewright.targets.llvm.refs import linearise, simplify
+from tilewright.targets.llvm.shared_loops import form_groups
 
 Array = np.ndarray[Any, Any]
 
@@ -171,9 +173,9 @@ class _Lowering:
             group = replace(group, nests=tuple(map(round_products, group.nests)))
         unit = _Unit(self.num_units, group)
         self.num_units += 1
-        made: list[Work] = []
         alias: dict[Tensor, Tensor] = {}
         num_writers = Counter(nest.write.operand.key for nest in group.nests)
+        nests: list[Nest] = []
         for nest in group.nests:
             if nest.write.operand.num_elements == 0:
                 continue
@@ -181,22 +183,54 @@ class _Lowering:
             is_alone = num_writers[nest.write.operand.key] == 1
             if source is not None and source.kind != "table" and is_alone and is_copy_in_place(nest):
                 alias[unit.tensor(nest.write.operand)] = unit.tensor(source)
-                continue
-            context = Context(self.rates, self.accuracy, unit.constants, unit.next_local)
-            kernels = self._kernels(nest, context)
-            if isinstance(kernels, Declined):
-                return kernels
-            made += [self._launch(kernel, unit, nodes) for kernel in kernels]
+            else:
+                nests.append(nest)
+        context = Context(self.rates, self.accuracy, unit.constants, unit.next_local)
+        kernels = self._kernels(nests, context, {t for pair in alias.items() for t in pair}, unit)
+        if isinstance(kernels, Declined):
+            return kernels
+        made: list[Work] = [self._launch(kernel, unit, nodes) for kernel in kernels]
         self.alias |= alias
         return made
 
-    def _kernels(self, nest: Nest, context: Context) -> tuple[Kernel, ...] | Declined:
-        """Kernels of one nest, run one after another."""
-        product = lower_product(nest, context)
-        if not isinstance(product, Declined):
-            return product
-        loops = lower_loops(nest)
-        return loops if isinstance(loops, Declined) else (loops,)
+    def _kernels(
+        self, nests: Sequence[Nest], context: Context, shared: set[Tensor], unit: _Unit
+    ) -> list[Kernel] | Declined:
+        """Kernels of a group's nests in order: of products, of runs of nests row by row, of single nests.
+
+        Temporaries among the `shared` tensors have other names, and so lie in memory.
+        """
+        made: list[Kernel] = []
+        run: list[Nest] = []
+
+        def finish() -> Declined | None:
+            for numbers in form_groups(run):
+                part = [run[number] for number in numbers]
+                is_named = any(unit.tensor(n.write.operand) in shared for n in part[:-1])
+                if len(part) > 1 and not is_named:
+                    rows = lower_rows(part, [n for n in nests if n not in part])
+                    if not isinstance(rows, Declined):
+                        made.append(rows)
+                        continue
+                for nest in part:
+                    loops = lower_loops(nest)
+                    if isinstance(loops, Declined):
+                        return loops
+                    made.append(loops)
+            run.clear()
+            return None
+
+        for nest in nests:
+            product = lower_product(nest, replace(context, next_local=unit.next_local))
+            if isinstance(product, Declined):
+                run.append(nest)
+                continue
+            declined = finish()
+            if declined is not None:
+                return declined
+            made += product
+            unit.next_local += len(product) - 1
+        return finish() or made
 
     def _launch(self, kernel: Kernel, unit: _Unit, nodes: tuple[Node, ...]) -> KernelLaunch:
         args = tuple(unit.storage(arg, kernel, nodes) for arg in kernel.args)

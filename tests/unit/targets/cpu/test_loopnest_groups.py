@@ -16,7 +16,7 @@ from tilewright.ir.ops.registry import describe
 from tilewright.targets.cpu.isa import Isa, isa_by_name
 from tilewright.targets.cpu.kernel import Layout
 from tilewright.targets.cpu.loopnest import lower_nests
-from tilewright.targets.cpu.loopnest.groups import form_groups, shared_loops
+from tilewright.targets.llvm.shared_loops import form_groups, shared_loops
 
 F = DType.FLOAT32
 ISAS = [isa_by_name(name) for name in ("avx512", "avx2") if isa_by_name(name).runs_on_host]

@@ -1,8 +1,6 @@
 """Which nests share their outer loops, so that one kernel runs all of them item by item.
 
-Softmax, layer normalisation and their like are nests that hand each other temporaries row by row. Loops that
-every nest of a run has, and that index the values passed between them in the same place, are shared: an item
-of the shared loops runs through all nests while its slices of the temporaries stay in cache.
+An item of the loops that nests share runs through all of them while its slices of temporaries stay in cache.
 """
 
 from __future__ import annotations
@@ -10,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.ir.nest import Access, Affine, Lookup, Nest
-from tilewright.progress import checkpoint
-from tilewright.records import dataclass
+from tilewright.ir.nest import Affine, Lookup, Nest
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey, choose_num_chunks
 from tilewright.targets.cpu.loopnest.plan import NOTHING_CHOSEN, Chosen, lanes_for
 from tilewright.targets.cpu.loopnest.region import Region, Split, nest_operations
 from tilewright.targets.llvm.exprgen import storage_type
-from tilewright.targets.llvm.refs import LinearNest, Ref, linearise, map_refs, simplify, split_dim
+from tilewright.targets.llvm.refs import LinearNest, linearise, simplify, split_dim
+from tilewright.targets.llvm.shared_loops import SharedLoop, accesses_of, passed_values, renamed, shared_loops
 
 # Slices of temporaries larger than this leave the core's caches: then nests run as kernels of their own.
 _MAX_SCRATCH_BYTES = 512 * 1024
@@ -31,107 +28,6 @@ _ROWS_BYTES = 16 * 1024
 _LINE_BYTES = 64
 # Vectors of a shared contiguous loop that stay inside an item.
 _BLOCK_VECTORS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class SharedLoop:
-    """One loop of all nests: its name in each, and the axis it walks in each value passed between them."""
-
-    names: tuple[str, ...]
-    extent: int
-    axes: Mapping[OperandKey, int]
-
-
-def form_groups(nests: Sequence[Nest]) -> list[list[int]]:
-    """Positions of the nests, cut into runs that share loops; a nest that shares none stands alone."""
-    groups: list[list[int]] = []
-    for position in range(len(nests)):
-        checkpoint()
-        if groups and shared_loops([nests[i] for i in (*groups[-1], position)]):
-            groups[-1].append(position)
-        else:
-            groups.append([position])
-    return groups
-
-
-def passed_values(nests: Sequence[Nest]) -> tuple[OperandKey, ...]:
-    """Values that one of the nests writes and one reads."""
-    written = {n.write.operand.key for n in nests}
-    return tuple(dict.fromkeys(a.operand.key for n in nests for a in n.reads if a.operand.key in written))
-
-
-def shared_loops(nests: Sequence[Nest]) -> tuple[SharedLoop, ...]:
-    """Loops that all nests have in common, outermost of the first nest first."""
-    passed = set(passed_values(nests))
-    if any(_views_differ(nests, key) for key in passed) or len(nests) < 2:
-        return ()
-    found = []
-    for dim in nests[0].parallel_dims:
-        loop = _follow(nests, passed, dim.name, dim.extent)
-        if loop is not None and dim.extent > 1:
-            found.append(loop)
-    return tuple(found)
-
-
-def _accesses(nest: Nest, key: OperandKey) -> list[Access]:
-    return [a for a in (nest.write, *nest.reads) if a.operand.key == key]
-
-
-def _views_differ(nests: Sequence[Nest], key: OperandKey) -> bool:
-    return len({a.shape for n in nests for a in _accesses(n, key)}) != 1
-
-
-def _walks(access: Access, dim: str) -> int | None:
-    """The axis whose index is exactly `dim`, if `dim` occurs nowhere else in the access."""
-    axis = None
-    for position, index in enumerate(access.index):
-        if not isinstance(index, Affine):
-            return None
-        if dim in index.dims():
-            if index.terms != ((dim, 1),) or index.offset or axis is not None:
-                return None
-            axis = position
-    return axis
-
-
-def _follow(nests: Sequence[Nest], passed: set[OperandKey], dim: str, extent: int) -> SharedLoop | None:
-    """Which loop of each nest `dim` of the first one is, through the values passed between them."""
-    names: dict[int, str] = {0: dim}
-    axes: dict[OperandKey, int] = {}
-    changed = True
-    while changed:
-        changed = False
-        for position, nest in enumerate(nests):
-            for access in (nest.write, *nest.reads):
-                key = access.operand.key
-                if key not in passed:
-                    continue
-                if position in names:
-                    axis = _walks(access, names[position])
-                    if axis is None or axes.setdefault(key, axis) != axis:
-                        return None
-                elif key in axes:
-                    index = access.index[axes[key]]
-                    if not isinstance(index, Affine) or len(index.terms) != 1:
-                        return None
-                    names[position] = index.terms[0][0]
-                    changed = True
-    for position, nest in enumerate(nests):
-        if position not in names:
-            return None
-        own = {d.name: d for d in nest.parallel_dims}.get(names[position])
-        if own is None or own.extent != extent:
-            return None
-        if names[position] not in nest.write.dims():
-            return None
-    # Axes that became known late must hold for every access.
-    for position, nest in enumerate(nests):
-        for access in (nest.write, *nest.reads):
-            if access.operand.key in passed and _walks(access, names[position]) != axes.get(
-                access.operand.key
-            ):
-                return None
-    return SharedLoop(tuple(names[i] for i in range(len(nests))), extent, axes)
 
 
 def fused_region(
@@ -168,7 +64,8 @@ def fused_region(
         assert not isinstance(made, Declined)
         linear.append(made)
     operations = sum(nest_operations(n) for n in linear)
-    renamed = [_renamed(n, loops, inner or rows, position) for position, n in enumerate(linear)]
+    block = inner or rows
+    named = [_under_shared_names(n, loops, block, position) for position, n in enumerate(linear)]
     bytes_of = sum(
         elements[a.operand.key] * storage_type(a.operand.dtype).element_bytes
         for n in nests
@@ -182,12 +79,12 @@ def fused_region(
     keep = frozenset(name for name, _ in shared)
     if rows is not None:
         items //= size
-        region = _blocked(renamed, shared, keep | {_INNER}, size, elements, operations, loop_inside=True)
+        region = _blocked(named, shared, keep | {_INNER}, size, elements, operations, loop_inside=True)
     elif inner is None:
-        region = Region(shared, tuple(simplify(n, keep) for n in renamed), None, elements, operations)
+        region = Region(shared, tuple(simplify(n, keep) for n in named), None, elements, operations)
     else:
         items *= -(-inner.extent // size)
-        region = _blocked(renamed, shared, keep, size, elements, operations)
+        region = _blocked(named, shared, keep, size, elements, operations)
     if bytes_of > _MAX_SCRATCH_BYTES or (items < _MIN_ITEMS and operations > _MUCH_WORK_OPERATIONS):
         return None
     return replace(region, chosen=chosen)
@@ -277,8 +174,8 @@ def _rows_per_item(
     """
     row_bytes = 1
     for key in private:
-        operand = next(a.operand for n in nests for a in _accesses(n, key))
-        shape = next(a.shape for n in nests for a in _accesses(n, key))
+        operand = next(a.operand for n in nests for a in accesses_of(n, key))
+        shape = next(a.shape for n in nests for a in accesses_of(n, key))
         gone = {loop.axes.get(key) for loop in loops}
         count = 1
         for axis, size in enumerate(shape):
@@ -306,7 +203,7 @@ def _slices(
     strides: dict[OperandKey, tuple[int, ...]] = {}
     elements: dict[OperandKey, int] = {}
     for key in private:
-        shape = next(a.shape for n in nests for a in _accesses(n, key))
+        shape = next(a.shape for n in nests for a in accesses_of(n, key))
         gone = {loop.axes[key] for loop in loops if loop is not inner and key in loop.axes}
         cut = None if inner is None else inner.axes.get(key)
         extents = [1 if axis in gone else size if axis == cut else e for axis, e in enumerate(shape)]
@@ -316,7 +213,7 @@ def _slices(
             order = [axis for axis in order if axis != cut] + [cut]
         made = [0] * len(shape)
         step = 1
-        operand = next(a.operand for n in nests for a in _accesses(n, key))
+        operand = next(a.operand for n in nests for a in accesses_of(n, key))
         line = _LINE_BYTES // storage_type(operand.dtype).element_bytes
         for axis in reversed(order):
             if axis == cut and not innermost and step > line:
@@ -327,18 +224,11 @@ def _slices(
     return strides, elements
 
 
-def _renamed(
+def _under_shared_names(
     nest: LinearNest, loops: Sequence[SharedLoop], inner: SharedLoop | None, position: int
 ) -> LinearNest:
     """The nest with its shared loops under the region's names."""
     mapping = {loop.names[position]: _name(i) for i, loop in enumerate(loops) if loop is not inner}
     if inner is not None:
         mapping[inner.names[position]] = _INNER
-    change = {old: Affine(((new, 1),)) for old, new in mapping.items()}
-    dims = [replace(d, name=mapping.get(d.name, d.name)) for d in nest.dims]
-    made = map_refs(nest, change, dims)
-
-    def tables(ref: Ref) -> Ref:
-        return replace(ref, tables=tuple(replace(t, dim=mapping.get(t.dim, t.dim)) for t in ref.tables))
-
-    return replace(made, refs=tuple(tables(r) for r in made.refs), write=tables(made.write))
+    return renamed(nest, mapping)

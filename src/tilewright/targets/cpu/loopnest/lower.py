@@ -12,11 +12,12 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, Loops
 from tilewright.targets.cpu.loopnest.choose import TEMPLATE, chosen_of
 from tilewright.targets.cpu.loopnest.estimate import loop_cycles
-from tilewright.targets.cpu.loopnest.groups import form_groups, fused_region
+from tilewright.targets.cpu.loopnest.groups import fused_region
 from tilewright.targets.cpu.loopnest.region import Region, regions_kernel, single_region
 from tilewright.targets.cpu.products import loops_signature
 from tilewright.targets.llvm.exprgen import STORAGE_ELEMENTS, unsupported_function
 from tilewright.targets.llvm.refs import linearise, simplify
+from tilewright.targets.llvm.shared_loops import form_groups
 from tilewright.tuning import Choice, Choices
 
 Chooser = Callable[[Sequence[Nest]], Choice | None]

@@ -75,76 +75,49 @@ def _shared_bytes(nest: LinearNest, plan: LoopPlan) -> int:
     return plan.num_threads // WARP * storage_type(nest.body.result).element_bytes
 
 
-class _LoopKernel:
-    def __init__(
-        self,
-        emitter: CudaEmitter,
-        nest: LinearNest,
-        plan: LoopPlan,
-        operands: Sequence[Operand],
-        pointers: Sequence[Val],
-        checks: Sequence[IndexCheck],
-    ) -> None:
-        self.e, self.nest, self.plan = emitter, nest, plan
-        by_key = {o.key: p for o, p in zip(operands, pointers, strict=False)}
-        reports = Reports(pointers[-1] if checks else None, tuple(checks))
-        places = [by_key[ref.operand.key] for ref in nest.all_refs()]
-        self.start = Frame.start(emitter, nest, places, reports, self._load)
-        self.vector = nest.parallel[-1].name if plan.lanes > 1 else ""
+class NestCode:
+    """What threads do with one nest once the loops around it are bound."""
 
-    def emit(self) -> None:
-        """All threads of the grid."""
-        e, plan = self.e, self.plan
-        thread = e.thread()
-        if plan.workers == "block":
-            self._item(e.block(), thread)
-            return
-        number = e.add(e.mul(e.block(), plan.num_threads), thread)
-        lane: Int = 0
-        if plan.workers == "warp":
-            lane, number = e.urem(number, WARP), e.udiv(number, WARP)
-        whole = plan.num_items * (WARP if plan.workers == "warp" else 1) == plan.num_blocks * plan.num_threads
-        e.if_(True if whole else e.compare("slt", number, plan.num_items), lambda: self._item(number, lane))
+    def __init__(self, emitter: CudaEmitter, nest: LinearNest, num_threads: int) -> None:
+        self.e, self.nest, self.num_threads = emitter, nest, num_threads
 
-    def _item(self, number: Int, lane: Int) -> None:
-        e, nest, plan = self.e, self.nest, self.plan
-        frame = self._at(self.start.inner(), number)
+    def alone(self, frame: Frame) -> None:
+        """One thread computes its element, or its neighbours, with all steps of its sum."""
+        nest = self.nest
         if nest.combine is None:
             frame.store(frame.value(nest.body))
             return
         frame.hoist(nest.body)
-        dtype = nest.body.result
-        type = compute_type(dtype, frame.lanes)
-        neutral = e.constant(type, neutral_value(nest.combine, dtype))
-        if plan.workers == "thread":
-            first = neutral if nest.init is None else frame.value(nest.init)
-            total = self._loops(frame, [d.name for d in nest.reduce], first)
-            frame.store(total if nest.finish is None else frame.value(nest.finish, total))
-            return
-        num_workers = WARP if plan.workers == "warp" else plan.num_threads
-        total = e.warp_total(self._shared_loop(frame, lane, num_workers, neutral), self._join)
-        if plan.workers == "block":
-            total = self._block_total(lane, total)
-        e.if_(e.compare("eq", lane, 0), lambda: self._finish(frame.inner(), total))
+        first = self._neutral(frame.lanes) if nest.init is None else frame.value(nest.init)
+        total = self._loops(frame, [d.name for d in nest.reduce], first)
+        frame.store(total if nest.finish is None else frame.value(nest.finish, total))
+
+    def together(self, frame: Frame, number: Int, num_workers: int, partials: Val | None) -> None:
+        """So many threads share the steps of one sum, of which this one is the `number`-th; more than a warp
+        leave those of warps in a shared array."""
+        e = self.e
+        frame.hoist(self.nest.body)
+        total = e.warp_total(self._shared_loop(frame, number, num_workers), self._join)
+        if partials is not None:
+            total = self._block_total(number, total, partials)
+        e.if_(e.compare("eq", number, 0), lambda: self._finish(frame.inner(), total))
+
+    @property
+    def partial_bytes(self) -> int:
+        """Size of the shared array for the totals of a block's warps."""
+        return self.num_threads // WARP * storage_type(self.nest.body.result).element_bytes
+
+    def _neutral(self, lanes: int = 1) -> Val:
+        nest = self.nest
+        assert nest.combine is not None
+        type = compute_type(nest.body.result, lanes)
+        return self.e.constant(type, neutral_value(nest.combine, nest.body.result))
 
     def _finish(self, frame: Frame, total: Val) -> None:
         nest = self.nest
         if nest.init is not None:
             total = self._join(frame.value(nest.init), total)
         frame.store(total if nest.finish is None else frame.value(nest.finish, total))
-
-    def _at(self, frame: Frame, number: Int) -> Frame:
-        """Where an item is, its parallel loops bound."""
-        e, lanes = self.e, self.plan.lanes
-        dims = self.nest.parallel
-        extents = [d.extent // (lanes if d.name == self.vector else 1) for d in dims]
-        for dim, index in zip(dims, e.digits_of(number, extents), strict=True):
-            if dim.name == self.vector:
-                frame = frame.bind(dim.name, e.mul(index, lanes), 0, dim.extent - lanes)
-                frame = frame.vectorised(dim.name, lanes)
-            else:
-                frame = frame.bind(dim.name, index)
-        return frame
 
     def _join(self, a: Val, b: Val) -> Val:
         assert self.nest.combine is not None
@@ -178,41 +151,92 @@ class _LoopKernel:
 
         return self.e.loop(0, extent, size, block, [(total.type, total)])[0]
 
-    def _shared_loop(self, frame: Frame, lane: Int, num_workers: int, neutral: Val) -> Val:
+    def _shared_loop(self, frame: Frame, number: Int, num_workers: int) -> Val:
         """The steps that fall to one of the workers that share a sum."""
         e, dims = self.e, self.nest.reduce
         extents = [d.extent for d in dims]
-        num_steps = prod(extents)
+        neutral = self._neutral()
 
-        def step(number: Int, totals: list[Val]) -> list[Val]:
+        def step(place: Int, totals: list[Val]) -> list[Val]:
             inner = frame.inner()
-            for dim, index in zip(dims, e.digits_of(number, extents), strict=True):
+            for dim, index in zip(dims, e.digits_of(place, extents), strict=True):
                 inner = inner.bind(dim.name, index)
             return [self._body(inner, totals[0])]
 
-        return e.loop(lane, num_steps, num_workers, step, [(neutral.type, neutral)])[0]
+        return e.loop(number, prod(extents), num_workers, step, [(neutral.type, neutral)])[0]
 
-    def _block_total(self, thread: Int, total: Val) -> Val:
-        """The total of a block's warps, in its first thread."""
+    def _block_total(self, thread: Int, total: Val, partials: Val) -> Val:
+        """The total of a block's warps, in every thread."""
         e = self.e
-        num_warps = self.plan.num_threads // WARP
         stored = storage_type(self.nest.body.result)
-        array = e.shared_array(num_warps * stored.element_bytes)
 
         def at(warp: Int) -> Val:
-            return e.shared_gep(array, e.mul(warp, stored.element_bytes))
+            return e.shared_gep(partials, e.mul(warp, stored.element_bytes))
 
         is_bool = total.type.element == "i1"
         value = e.cast("zext", total, "i8") if is_bool else total
         first = e.compare("eq", e.urem(thread, WARP), 0)
         e.if_(first, lambda: e.shared_store(value, at(e.udiv(thread, WARP))))
         e.barrier()
-        made = e.shared_load(value.type, at(0))
         load: Callable[[Val], Val] = (lambda v: e.icmp("ne", v, 0)) if is_bool else (lambda v: v)
-        made = load(made)
-        for warp in range(1, num_warps):
+        made = load(e.shared_load(value.type, at(0)))
+        for warp in range(1, self.num_threads // WARP):
             made = self._join(made, load(e.shared_load(value.type, at(warp))))
         return made
+
+
+class _LoopKernel:
+    def __init__(
+        self,
+        emitter: CudaEmitter,
+        nest: LinearNest,
+        plan: LoopPlan,
+        operands: Sequence[Operand],
+        pointers: Sequence[Val],
+        checks: Sequence[IndexCheck],
+    ) -> None:
+        self.e, self.nest, self.plan = emitter, nest, plan
+        self.code = NestCode(emitter, nest, plan.num_threads)
+        by_key = {o.key: p for o, p in zip(operands, pointers, strict=False)}
+        reports = Reports(pointers[-1] if checks else None, tuple(checks))
+        places = [by_key[ref.operand.key] for ref in nest.all_refs()]
+        self.start = Frame.start(emitter, nest, places, reports, self._load)
+        self.vector = nest.parallel[-1].name if plan.lanes > 1 else ""
+
+    def emit(self) -> None:
+        """All threads of the grid."""
+        e, plan = self.e, self.plan
+        thread = e.thread()
+        if plan.workers == "block":
+            partials = e.shared_array(self.code.partial_bytes)
+            self.code.together(self._at(e.block()), thread, plan.num_threads, partials)
+            return
+        number = e.add(e.mul(e.block(), plan.num_threads), thread)
+        lane: Int = 0
+        if plan.workers == "warp":
+            lane, number = e.urem(number, WARP), e.udiv(number, WARP)
+        whole = plan.num_items * (WARP if plan.workers == "warp" else 1) == plan.num_blocks * plan.num_threads
+
+        def item() -> None:
+            if plan.workers == "warp":
+                self.code.together(self._at(number), lane, WARP, None)
+            else:
+                self.code.alone(self._at(number))
+
+        e.if_(True if whole else e.compare("slt", number, plan.num_items), item)
+
+    def _at(self, number: Int) -> Frame:
+        """Where an item is, its parallel loops bound."""
+        e, lanes, frame = self.e, self.plan.lanes, self.start.inner()
+        dims = self.nest.parallel
+        extents = [d.extent // (lanes if d.name == self.vector else 1) for d in dims]
+        for dim, index in zip(dims, e.digits_of(number, extents), strict=True):
+            if dim.name == self.vector:
+                frame = frame.bind(dim.name, e.mul(index, lanes), 0, dim.extent - lanes)
+                frame = frame.vectorised(dim.name, lanes)
+            else:
+                frame = frame.bind(dim.name, index)
+        return frame
 
     def _load(self, frame: Frame, read: int, ref: Ref, open_guards: Sequence[Guard]) -> Val:
         """A read, sixteen bytes at once where they are neighbours and lie at a multiple of that."""
