@@ -13,7 +13,7 @@ from tilewright.partition import PARTITIONERS, Partition, PartitionProblem
 from tilewright.planning import Budget
 from tilewright.program import Program
 from tilewright.schedule import SCHEDULERS, Schedule, ScheduleProblem
-from tilewright.targets.base import Support, Target, describe_unsupported
+from tilewright.targets.base import Target
 from tilewright.targets.interpreter import InterpreterTarget
 from tilewright.targets.null import NullTarget
 
@@ -87,14 +87,3 @@ def test_parts_of_different_programs_do_not_mix() -> None:
         Program(one.graph, one.partition, other.schedule, Options())
     with pytest.raises(ValueError, match="or neither"):
         Program(one.graph, one.partition, one.schedule, Options(), memory=one.memory)
-
-
-def test_what_a_target_declines_is_listed_with_reasons() -> None:
-    class Picky(NullTarget):
-        def supports(self, node: object) -> Support:
-            return Support.no("not today") if node is program.graph.nodes[0] else Support.yes()
-
-    program = program_of(7)
-    first = program.graph.nodes[0]
-    assert describe_unsupported(Picky(), program) == (f"{first.op_type} {first.name!r}: not today",)
-    assert describe_unsupported(NullTarget(), program) == ()

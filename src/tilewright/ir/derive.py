@@ -157,16 +157,6 @@ def relevant_dims(nest: Nest) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(access_dims(nest, a)) for a in (*nest.reads, nest.write))
 
 
-def reuse_dims(nest: Nest) -> tuple[frozenset[str], ...]:
-    """For each read and last the write, the dims along which the same element is used again.
-
-    CoSA's irrelevant dims: a tensor stays where it is while they are the innermost loops. A producer
-    fused under such a dim is computed again in each of its iterations (AGO's test for intensive fusion).
-    """
-    names = frozenset(d.name for d in nest.dims if d.extent > 1)
-    return tuple(names - relevant for relevant in relevant_dims(nest))
-
-
 # Classes ---------------------------------------------------------------------------------------------
 
 

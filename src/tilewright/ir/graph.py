@@ -287,10 +287,6 @@ class Graph:
         """Add a node just before `anchor`."""
         return self._insert(self._nodes.index(anchor), node)
 
-    def insert_after(self, anchor: Node, node: Node) -> Node:
-        """Add a node just after `anchor`."""
-        return self._insert(self._nodes.index(anchor) + 1, node)
-
     def _insert(self, position: int, node: Node) -> Node:
         for value in node.results():
             if value.producer is not None:

@@ -571,12 +571,3 @@ def require_supported(target: Target, node: Node) -> None:
     support = target.supports(node)
     if not support:
         raise UnsupportedOp(f"{node.op_type} {node.name!r}: {support.reason}.")
-
-
-def describe_unsupported(target: Target, program: Program) -> tuple[str, ...]:
-    """One line for every node that the target declines."""
-    return tuple(
-        f"{node.op_type} {node.name!r}: {support.reason}"
-        for node in program.graph.nodes
-        if not (support := target.supports(node))
-    )

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from tests.support.noc_layer import FlitLayer
 
 from tilewright.cost.nest_analysis import evaluate
 from tilewright.cost.noc import NocOptions, NocResult, simulate
 from tilewright.cost.noc.mesh import EAST, WEST
 from tilewright.cost.noc.phases import Walk
-from tilewright.cost.noc.reference_layer import FlitLayer
 from tilewright.cost.noc.traffic import TrafficPlan, plan
 from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit

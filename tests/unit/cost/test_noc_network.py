@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.noc_flits import deliver
 
 from tilewright.cost.noc import compiled
 from tilewright.cost.noc.mesh import EAST, LOCAL, NUM_PORTS, WEST, Delivery, Mesh, Packet
-from tilewright.cost.noc.reference import deliver
 from tilewright.errors import UsageError
 
 MESH = Mesh(4, 4)

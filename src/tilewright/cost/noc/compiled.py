@@ -1,7 +1,7 @@
 """The network's inner loop, compiled: one cycle.
 
-The same as `reference.py`, which says what happens and why; here it is done on arrays. A flit is a number:
-the tag of its packet's tree, times 4, plus 1 for a head and 2 for a tail.
+The same as `tests/support/noc_flits.py`, which says what happens and why; here it is done on arrays. A flit
+is a number: the tag of its packet's tree, times 4, plus 1 for a head and 2 for a tail.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _deliver(
 
 
 def deliver(mesh: Mesh, packets: tuple[Packet, ...]) -> Delivery:
-    """As `reference.deliver`, compiled."""
+    """Packets through the network, cycle by cycle: what arrives when, and how many flits each link passes."""
     check_packets(mesh, packets)
     num_terminals = mesh.num_elements + 1
     trees = np.zeros((len(packets), mesh.num_elements), np.int64)

@@ -1,7 +1,7 @@
 """One step of a mapped operator, compiled.
 
-The same as `reference_layer.py`, which says what happens and why, in the same order within a cycle; here
-it is done on arrays. Cycles in which nothing can change before a known time are not looked at.
+The same as `tests/support/noc_layer.py`, which says what happens and why, in the same order within a cycle;
+here it is done on arrays. Cycles in which nothing can change before a known time are not looked at.
 """
 
 from __future__ import annotations

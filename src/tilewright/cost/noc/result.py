@@ -60,11 +60,6 @@ class NocResult:
         return sum(self.sent_flits.values()) / self.cycles
 
     @property
-    def link_utilization(self) -> tuple[tuple[float, ...], ...]:
-        """Share of the cycles in which each router's ports carried a flit."""
-        return tuple(tuple(flits / self.cycles for flits in router) for router in self.link_flits)
-
-    @property
     def busiest_link(self) -> tuple[int, int, float]:
         """Router, port and utilisation of the link with most flits; the first of equals."""
         flits, router, port = max(

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise, product
 
-from tilewright.cost.noc.reference import Flit, FlitNetwork
+from tests.support.noc_flits import Flit, FlitNetwork
+
 from tilewright.cost.noc.result import NocResult
 from tilewright.cost.noc.traffic import Stream, TrafficPlan, Window
 
