@@ -63,6 +63,27 @@ def test_tokens_are_those_of_the_whole_sequence(form: dict[str, bool]) -> None:
     assert exact.sequences == found.sequences
 
 
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_model_of_fixed_steps_reads_a_prompt_in_parts(tokens: int) -> None:
+    found = tw.generate(
+        tiny_decoder(has_mask=False), PROMPT, max_new_tokens=5, shapes={"input_ids": [1, tokens]}, threads=1
+    )
+    assert list(found.sequences[0].tokens) == likeliest(PROMPT, 5)
+
+
+def test_a_model_of_fixed_length_says_no_more_than_it_holds() -> None:
+    fixed = tw.Decoder(tiny_decoder(has_cache=False), shapes={"input_ids": [1, 8]}, threads=1)
+    assert list(fixed.generate(PROMPT, max_new_tokens=4).sequences[0].tokens) == likeliest(PROMPT, 4)
+    with pytest.raises(tw.UsageError, match="5 tokens of a prompt and 5 new ones are more than the 8 places"):
+        fixed.generate(PROMPT, max_new_tokens=5)
+
+
+def test_an_artifact_generates_alike(tmp_path: Path) -> None:
+    fixed = tw.Decoder(tiny_decoder(has_cache=False), shapes={"input_ids": [1, 8]}, threads=1)
+    path = fixed.model.save(tmp_path / "tiny.tw")
+    assert tw.generate(path, PROMPT, max_new_tokens=3).sequences[0].tokens == tuple(likeliest(PROMPT, 3))
+
+
 def test_prompts_of_unequal_lengths_do_not_see_each_other() -> None:
     prompts = [PROMPT, [7], [1, 2, 3, 4, 5, 6, 7, 8, 9]]
     found = decoder().generate(prompts, max_new_tokens=6)

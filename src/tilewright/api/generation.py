@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.api.artifacts import open_or_compile
+from tilewright.api.artifacts import open_artifact
 from tilewright.api.compilation import compile_model
 from tilewright.arguments import checked
 from tilewright.compiled import CompiledModel
 from tilewright.errors import UsageError
+from tilewright.files import is_artifact
 from tilewright.generation import DecoderSignature, Sampling, Sequences, Step, next_tokens
 from tilewright.options import Options
 from tilewright.progress import Progress
@@ -102,8 +103,8 @@ class Decoder:
         self.name = Path(model).name if isinstance(model, str | Path) else "model"
         if isinstance(model, CompiledModel):
             self.model = model
-        elif isinstance(model, str | Path) and not settings:
-            self.model = open_or_compile(Path(model), options or Options(), progress)
+        elif isinstance(model, str | Path) and is_artifact(Path(model)):
+            self.model = open_artifact(model, options=options, **settings)
         else:
             self.model = compile_model(model, options=options, progress=progress, **settings)
         self.signature = DecoderSignature.of(self.model.get_inputs(), self.model.get_outputs())

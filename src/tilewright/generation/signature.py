@@ -110,6 +110,17 @@ class DecoderSignature:
         return cls(tokens, logits.name, _caches(pasts, presents), **roles)
 
     @property
+    def num_new(self) -> int | None:
+        """How many tokens a step takes; None where that is open."""
+        extent = self.tokens.shape[1]
+        return extent if isinstance(extent, int) else None
+
+    @property
+    def most_places(self) -> int | None:
+        """How many positions a sequence may have; None where shapes do not limit them."""
+        return self.num_places_of_caches if self.caches else self.num_new
+
+    @property
     def num_places_of_caches(self) -> int | None:
         """How many positions caches of fixed length hold; None where they grow, or there are none."""
         return next((c.num_places for c in self.caches if c.num_places is not None), None)

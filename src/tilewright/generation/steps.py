@@ -64,20 +64,22 @@ class Sequences:
         self.tokens = np.concatenate((self.tokens, tokens[:, None]), axis=1)
         self.counts = np.concatenate((self.counts, np.ones((len(tokens), 1), np.int64)), axis=1)
 
-    def feed(self, first: int, num_padded: int) -> dict[str, Array]:
-        """Inputs besides caches for the places from `first` on, and for so many behind that do not count."""
+    def feed(self, first: int, end: int, num_padded: int) -> dict[str, Array]:
+        """Inputs besides caches for places from `first` to `end`, and for so many behind that do not count."""
         known, ahead = self.signature, ((0, 0), (0, num_padded))
-        counts = np.pad(self.counts, ahead)
-        positions = np.maximum(np.cumsum(np.pad(self.counts, ahead, constant_values=1), axis=1) - 1, 0)
-        feed = {known.tokens.name: np.pad(self.tokens[:, first:], ahead, constant_values=PADDING)}
+        counts = np.pad(self.counts[:, :end], ahead)
+        positions = np.maximum(
+            np.cumsum(np.pad(self.counts[:, :end], ahead, constant_values=1), axis=1) - 1, 0
+        )
+        feed = {known.tokens.name: np.pad(self.tokens[:, first:end], ahead, constant_values=PADDING)}
         if known.mask is not None:
             feed[known.mask.name] = counts
         if known.positions is not None:
             feed[known.positions.name] = positions[:, first:]
         if known.last_places is not None:
-            feed[known.last_places.name] = np.full(len(self.tokens), self.length - 1)
+            feed[known.last_places.name] = np.full(len(self.tokens), end - 1)
         if known.num_places is not None:
-            feed[known.num_places.name] = np.asarray(self.length + num_padded)
+            feed[known.num_places.name] = np.asarray(end + num_padded)
         infos = (known.tokens, known.mask, known.positions, known.last_places, known.num_places)
         dtypes = {info.name: info.dtype.numpy for info in infos if info is not None}
         return {name: array.astype(dtypes[name], copy=False) for name, array in feed.items()}
@@ -98,46 +100,73 @@ def next_tokens(
     does not see and whose keys and values are cut off, so that few lengths of prompts are ever compiled.
 
     Raises:
-        UsageError: the caches hold fewer places than are asked for.
+        UsageError: the model holds fewer places than are asked for.
     """
-    signature, caches = sequences.signature, sequences.signature.caches
-    num_sequences, num_places = len(sequences.tokens), signature.num_places_of_caches
+    state = _State(run, sequences, pads_prompts)
+    num_places = sequences.signature.most_places
     if num_places is not None and sequences.length + max_new_tokens - 1 > num_places:
         raise UsageError(
-            f"{sequences.length} tokens of a prompt and {max_new_tokens} new ones do not fit into caches of "
-            f"{num_places} places: ask for fewer."
+            f"{sequences.length} tokens of a prompt and {max_new_tokens} new ones are more than the "
+            f"{num_places} places that the model has: ask for fewer."
         )
-    past = {
-        cache.past.name: np.zeros(cache.empty_shape(num_sequences), cache.past.dtype.numpy)
-        for cache in caches
-    }
-    names = [signature.logits, *(cache.present for cache in caches)]
-    generators = sampling.generators(num_sequences)
-    running = np.ones(num_sequences, np.bool_)
-    first = 0
+    generators = sampling.generators(len(sequences.tokens))
+    running = np.ones(len(sequences.tokens), np.bool_)
     for _ in range(max_new_tokens):
-        num_new = sequences.length - first
-        padded = num_new
-        if pads_prompts and num_new > 1:
-            padded = _padded(num_new, num_places and num_places - first)
-        logits, *found = run(names, {**sequences.feed(first, padded - num_new), **past})
-        if padded > num_new and logits.shape[1:-1] != (padded,):  # of the last place alone
-            pads_prompts, padded = False, num_new
-            logits, *found = run(names, {**sequences.feed(first, 0), **past})
-        if logits.ndim == 3:
-            logits = logits[:, num_new - 1 - padded]
-        if caches:
-            first = sequences.length
-            past = {
-                cache.past.name: _cut(array, cache.axis, padded - num_new if num_places is None else 0)
-                for cache, array in zip(caches, found, strict=True)
-            }
-        chosen = np.where(running, sampling.choose(logits, generators), PADDING)
+        chosen = np.where(running, sampling.choose(state.logits(), generators), PADDING)
         yield Step(chosen, running)
         running = running & ~np.isin(chosen, list(stop))
         if not running.any():
             return
         sequences.append(chosen)
+
+
+class _State:
+    """The caches of sequences, up to the place `first`, and what reads on from there."""
+
+    def __init__(self, run: Run, sequences: Sequences, pads_prompts: bool) -> None:
+        self._run, self._sequences, self._pads_prompts = run, sequences, pads_prompts
+        self._signature = signature = sequences.signature
+        self._names = [signature.logits, *(cache.present for cache in signature.caches)]
+        self._first = 0
+        self._past = {
+            cache.past.name: np.zeros(cache.empty_shape(len(sequences.tokens)), cache.past.dtype.numpy)
+            for cache in signature.caches
+        }
+
+    def logits(self) -> Array:
+        """Of the place behind the last one, (sequences, tokens): all that is new is read, at once or as many
+        places at a time as the model takes."""
+        length, limit = self._sequences.length, self._signature.num_new
+        while True:
+            end = length if limit is None or not self._past else min(self._first + limit, length)
+            logits = self._read(end)
+            if end == length:
+                return logits
+
+    def _read(self, end: int) -> Array:
+        num_new, most = end - self._first, self._signature.most_places
+        padded = self._signature.num_new or num_new
+        if self._signature.num_new is None and self._pads_prompts and num_new > 1:
+            padded = _padded(num_new, None if most is None else most - self._first)
+        logits, *found = self._results(end, padded - num_new)
+        if padded > num_new and logits.shape[1:-1] != (padded,):  # of the last place alone
+            if self._signature.num_new is not None:
+                raise UsageError(
+                    f"the model reads {padded} tokens at a time and gives logits of the last alone: give a "
+                    "prompt of a multiple of that."
+                )
+            self._pads_prompts, padded = False, num_new
+            logits, *found = self._results(end, 0)
+        if self._past:
+            self._first = end
+            surplus = padded - num_new if self._signature.num_places_of_caches is None else 0
+            for cache, array in zip(self._signature.caches, found, strict=True):
+                self._past[cache.past.name] = _cut(array, cache.axis, surplus)
+        return logits[:, num_new - 1 - padded] if logits.ndim == 3 else logits
+
+    def _results(self, end: int, num_padded: int) -> Sequence[Array]:
+        feed = self._sequences.feed(self._first, end, num_padded)
+        return self._run(self._names, {**feed, **self._past})
 
 
 def _padded(length: int, most: int | None) -> int:
