@@ -65,7 +65,7 @@ class Sequences:
         self.counts = np.concatenate((self.counts, np.ones((len(tokens), 1), np.int64)), axis=1)
 
     def feed(self, first: int, end: int, num_padded: int) -> dict[str, Array]:
-        """Inputs besides caches for places from `first` to `end`, and for so many behind that do not count."""
+        """Inputs besides caches for places from `first` to `end`, and so many behind that do not count."""
         known, ahead = self.signature, ((0, 0), (0, num_padded))
         counts = np.pad(self.counts[:, :end], ahead)
         positions = np.maximum(
