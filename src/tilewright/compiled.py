@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.arguments import as_array, checked, shown
 from tilewright.calls import bound_inputs, checked_places, own_feed
 from tilewright.compiled_facts import Body, CompiledFacts, MeasuredError, TensorInfo, edge_info
-from tilewright.dlpack import as_torch, is_torch_tensor
+from tilewright.dlpack import as_torch, from_dlpack, is_on_gpu, is_torch_tensor, torch_stream
 from tilewright.errors import ModelClosed, UsageError
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
@@ -112,16 +112,42 @@ class CompiledModel:
         results = (self._executable or self.load()).run(given, places)
         return [results[name] for name in self._output_names]
 
+    def run_on_device(self, feed: Mapping[str, Any], stream: int | None = None) -> dict[str, Any]:
+        """Outputs by name, in new memory of the GPU, for inputs that lie there; nothing is copied.
+
+        Inputs and outputs are arrays of any library that speaks DLPack. On a CUDA `stream` (its handle; 1 is
+        the default one) the run comes behind what that holds and may go on when this returns; without one it
+        has ended.
+
+        Raises:
+            UsageError: a target without memory of its own, or arrays that lie elsewhere or do not fit.
+            ModelClosed: it was closed.
+            DeviceError: the GPU is full, or reports a fault.
+        """
+        self._require_tensors()
+        run = getattr(self._executable or self.load(), "run_on_device", None)
+        if run is None:
+            raise UsageError(
+                "this model runs on the processor, whose memory run takes: --target cuda has its own."
+            )
+        found: dict[str, Any] = run(own_feed(feed), stream)
+        return found
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """The outputs for inputs in the model's order, or by name: one alone, several as a tuple.
 
-        Where an input is a tensor of torch, the outputs are too; neither is copied.
+        Where an input is a tensor of torch, the outputs are too; neither is copied. Tensors on a GPU stay on
+        it, and the run comes behind what torch's current stream holds.
 
         Raises:
             UsageError: as `run`.
         """
         feed = bound_inputs(self.facts.inputs, arguments, named)
-        outputs: Sequence[Any] = self.run(None, feed)
+        if any(map(is_on_gpu, feed.values())):
+            found = self.run_on_device(feed, torch_stream())
+            outputs: Sequence[Any] = [from_dlpack(found[name]) for name in self._output_names]
+            return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        outputs = self.run(None, feed)
         if any(map(is_torch_tensor, feed.values())):
             outputs = [as_torch(array) for array in outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)

@@ -61,6 +61,21 @@ def as_torch(array: Array) -> Any:
     return torch.from_numpy(array)
 
 
+def is_on_gpu(value: object) -> bool:
+    """Whether it is a tensor of torch in memory of a GPU."""
+    return is_torch_tensor(value) and bool(getattr(value, "is_cuda", False))
+
+
+def torch_stream() -> int:
+    """The handle of the stream that torch uses now; its default one is 1, as DLPack has it."""
+    return int(sys.modules["torch"].cuda.current_stream().cuda_stream) or 1
+
+
+def from_dlpack(array: object) -> Any:
+    """An array of a device as a tensor of torch that shares its memory."""
+    return sys.modules["torch"].from_dlpack(array)
+
+
 _TYPES_NUMPY_LACKS = ("bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz")
 
 

@@ -128,13 +128,16 @@ class KernelCode:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What is known of a device. `isa` is its compute capability as LLVM and ptxas write it, `sm_90`."""
+    """What is known of a device. `isa` is its compute capability as LLVM and ptxas write it, `sm_90`; `place`
+    the type and number of the device in DLPack.
+    """
 
     name: str
     isa: str
     num_multiprocessors: int
     memory_bytes: int
     shared_bytes_per_block: int
+    place: tuple[int, int]
 
 
 class Memory(Protocol):
@@ -197,6 +200,11 @@ class Device(Protocol):
     @property
     def facts(self) -> DeviceFacts:
         """What is known of it."""
+        ...
+
+    @property
+    def own_stream(self) -> int:
+        """The handle of its own stream."""
         ...
 
     def allocate(self, size_bytes: int, name: str = "") -> Memory:

@@ -24,6 +24,7 @@ from tilewright.targets.cuda.device import (
     Kernels,
     Launch,
 )
+from tilewright.targets.cuda.dlpack import CUDA
 from tilewright.targets.cuda.ptx import OLDEST, GpuIsa, gpu_isa, newest_for, ptx_of
 from tilewright.targets.llvm.cache import ObjectCache
 from tilewright.text.formatting import format_bytes
@@ -287,11 +288,21 @@ class CudaDevice:
         found = self._found()
         self.isa = found.isa
         self.facts = DeviceFacts(
-            found.name, found.isa.name, found.num_multiprocessors, found.memory_bytes, found.shared_bytes
+            found.name,
+            found.isa.name,
+            found.num_multiprocessors,
+            found.memory_bytes,
+            found.shared_bytes,
+            (CUDA, ordinal),
         )
         self.context = driver("cuDevicePrimaryCtxRetain", self._handle)
         with self.current():
             self._stream = driver("cuStreamCreate", _NON_BLOCKING)
+
+    @property
+    def own_stream(self) -> int:
+        """The handle of its own stream."""
+        return int(self._stream)
 
     def allocate(self, size_bytes: int, name: str = "") -> DriverMemory:
         """Memory of the GPU."""

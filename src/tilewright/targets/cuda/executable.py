@@ -5,12 +5,13 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from tilewright.arguments import NOWHERE
-from tilewright.errors import ModelClosed
+from tilewright.errors import ModelClosed, UsageError
 from tilewright.ir.graph import Value
 from tilewright.ir.interpret import fed_values, require_shape
 from tilewright.ir.nest import outside_axis
@@ -30,6 +31,7 @@ from tilewright.targets.cuda.device import (
     PinnedMemory,
     Span,
 )
+from tilewright.targets.cuda.dlpack import DeviceArray, taken
 from tilewright.targets.cuda.lower import (
     Constant,
     HostOperator,
@@ -44,6 +46,7 @@ from tilewright.targets.llvm.layout import REPORT_BYTES
 from tilewright.targets.runs import HostRunner
 
 Array = np.ndarray[Any, Any]
+NO_SPANS: Mapping[Tensor, Span] = MappingProxyType({})
 
 
 class CudaExecutable:
@@ -58,6 +61,9 @@ class CudaExecutable:
         self._lock = threading.Lock()
         self._held: list[Memory | Kernels | LoadedGraph] = []
         self._is_closed = False
+        self._direct: LoadedGraph | None = None
+        self._given: dict[Tensor, Span] = {}
+        self._in_use: tuple[int, object] = (0, None)  # what a run on a caller's stream may still use
         try:
             self._load()
         except BaseException:
@@ -89,7 +95,7 @@ class CudaExecutable:
             if root not in graph.inputs and not (isinstance(root, Value) and root.is_constant)
         }
         modules = {x.kernel.symbol: KernelCode(x.kernel.text) for x in placed.launches}
-        kernels = device.load(tuple(modules.values()))
+        kernels = self._kernels = device.load(tuple(modules.values()))
         self._held.append(kernels)
         segments = placed.planned.segments()
         self._steps = [
@@ -145,10 +151,15 @@ class CudaExecutable:
         self, numbers: Sequence[int], kernels: Kernels, *, is_first: bool, is_last: bool
     ) -> Callable[[], None]:
         """A graph, with the copies of inputs or outputs, or an operator on the host."""
-        planned = self._placed.planned
-        first = planned.nodes[numbers[0]].work
+        first = self._placed.planned.nodes[numbers[0]].work
         if isinstance(first, HostOperator):
             return lambda: self._on_host(first)
+        return self._graph(numbers, kernels, is_first=is_first, is_last=is_last).launch
+
+    def _graph(
+        self, numbers: Sequence[int], kernels: Kernels, *, is_first: bool, is_last: bool
+    ) -> LoadedGraph:
+        planned = self._placed.planned
         nodes: list[GraphNode] = []
         arrived: dict[Tensor, int] = {}
         if is_first:
@@ -177,16 +188,23 @@ class CudaExecutable:
         require_right(f"the graph of {self._placed.graph.name!r}", lambda: check_graph(nodes))
         loaded = self._device.graph(nodes, kernels)
         self._held.append(loaded)
-        return loaded.launch
+        return loaded
 
     def _copy(self, pinned: PinnedMemory, tensor: Tensor, *, to_device: bool) -> Copy:
         there = self._spans[tensor]
         here = Span(f"host {tensor.name}", pinned.address, there.size_bytes)
         return Copy(here, there) if to_device else Copy(there, here)
 
-    def _launch(self, launch: KernelLaunch) -> Launch:
+    def _launch(self, launch: KernelLaunch, given: Mapping[Tensor, Span] = NO_SPANS) -> Launch:
+        """A launch; tensors of `given` lie there."""
         kernel = launch.kernel
-        spans = [self._span(storage) for storage in launch.args]
+        root = self._placed.lowered.root
+        spans = [
+            given.get(root(storage)) or self._span(storage)
+            if isinstance(storage, Value | Local)
+            else self._span(storage)
+            for storage in launch.args
+        ]
         written = {self._placed.lowered.root(t) for t in launch.writes}
         writes = [
             span
@@ -223,6 +241,7 @@ class CudaExecutable:
         with self._lock:
             if self._is_closed:
                 raise ModelClosed
+            self._device.synchronise(self._in_use[0])  # both kinds of runs use the same arena
             self._put(values)
             for step in self._steps:
                 step()
@@ -237,6 +256,62 @@ class CudaExecutable:
                 place[...] = found
                 results[value.name] = place
         return results
+
+    def run_on_device(self, feed: Mapping[str, Any], stream: int | None = None) -> dict[str, DeviceArray]:
+        """Outputs in new memory of the device for inputs that lie there, none of which is copied.
+
+        On a stream of the caller a run is behind what that holds, and may go on when this returns; without
+        one it has ended. Equal addresses as in the run before leave the graph as it is.
+
+        Raises:
+            UsageError: arrays that lie elsewhere or do not fit; a model with operators on the host, or that
+                gives an input or a constant as it is.
+            ModelClosed, InputError, DeviceError: as `run`.
+        """
+        graph, root, device = self._placed.graph, self._placed.lowered.root, self._device
+        missing = [value.name for value in graph.inputs if value.name not in feed]
+        if missing or len(feed) != len(graph.inputs):
+            raise UsageError(f"the model takes {', '.join(v.name for v in graph.inputs)}, on the device.")
+        with self._lock:
+            if self._is_closed:
+                raise ModelClosed
+            plain = [v.name for v in graph.outputs if root(v) not in self._outputs]
+            if plain or self._placed.host_operators:
+                what = f"gives {plain[0]!r} as it is" if plain else "has operators that run on the host"
+                raise UsageError(f"the model {what}: use run, with arrays of the host.")
+            given, owners = dict[Tensor, Span](), []
+            ready_on = device.own_stream if stream is None else stream
+            for value in graph.inputs:
+                own = taken(value.name, feed[value.name], value.shape, value.dtype.numpy, device, ready_on)
+                owners.append(own)
+                given[value] = Span(value.name, own.address, value.size_bytes)
+            arrays: dict[Tensor, DeviceArray] = {}
+            for value in graph.outputs:
+                memory = device.allocate(max(value.size_bytes, ALIGNMENT_BYTES), value.name)
+                arrays[root(value)] = DeviceArray(device, memory, value.shape, value.dtype.numpy)
+                given[root(value)] = Span(value.name, memory.address, value.size_bytes)
+            if self._checks:
+                device.write(self._spans[id(self._placed.reports[0])].address, self._no_reports)
+            self._launch_on(given, stream)
+            if stream is None or self._checks:
+                device.synchronise(stream or 0)
+                self._raise_reported()
+            self._in_use = (stream or 0, (owners, arrays))
+        return {value.name: arrays[root(value)] for value in graph.outputs}
+
+    def _launch_on(self, given: Mapping[Tensor, Span], stream: int | None) -> None:
+        """Launch the graph without copies, on memory of the caller."""
+        nodes = range(len(self._placed.planned.nodes))
+        if self._direct is None:
+            self._direct = self._graph(nodes, self._kernels, is_first=False, is_last=False)
+        root = self._placed.lowered.root
+        moved = {tensor for tensor, span in given.items() if self._given.get(tensor) != span}
+        for number in nodes:
+            work = self._placed.planned.nodes[number].work
+            if isinstance(work, KernelLaunch) and any(root(t) in moved for t in (*work.reads, *work.writes)):
+                self._direct.update(number, self._launch(work, given))
+        self._given = dict(given)
+        self._direct.launch(stream or 0)
 
     def _put(self, values: Mapping[Value, Array]) -> None:
         """Inputs where graphs, or operators on the host before any graph, find them."""

@@ -14,10 +14,11 @@ import pytest
 from tests.support.cuda_product import Product
 
 from tilewright.errors import UsageError
+from tilewright.targets.cuda import dlpack
 from tilewright.targets.cuda.device import Copy, DeviceError, GraphNode, Join, KernelCode, Span
 from tilewright.targets.cuda.driver import CudaDevice, load_driver
 
-CONTEXT, STREAM, FUNCTION = "context", "stream", "function"
+CONTEXT, STREAM, FUNCTION = "context", 55, "function"
 
 
 class Result(enum.IntEnum):
@@ -187,6 +188,33 @@ def test_a_graph_is_made_of_explicit_nodes_with_the_edges_given(monkeypatch):
     ):
         assert len(fake.named(name)) == 1, name
     assert len(fake.named("cuCtxPushCurrent")) == len(fake.named("cuCtxPopCurrent"))
+
+
+class OfTheGpu:
+    """An array of another library, in memory that the driver calls its own."""
+
+    def __init__(self, array: np.ndarray[Any, Any], number: int = 0) -> None:
+        self.array, self.number, self.streams = array, number, list[int]()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.number
+
+    def __dlpack__(self, *, stream: int) -> Any:
+        self.streams.append(stream)
+        return self.array.__dlpack__()
+
+
+def test_arrays_of_other_libraries_are_made_ready_on_the_stream_of_the_run(monkeypatch):
+    install(monkeypatch, FakeDriver())
+    device = CudaDevice(load_driver())
+    array = np.zeros((4, 8), np.float32)
+    given = OfTheGpu(array)
+    for stream in (device.own_stream, 77):
+        found = dlpack.taken("x", given, (4, 8), array.dtype, device, stream)
+        assert found.address == array.ctypes.data
+    assert given.streams == [STREAM, 77]
+    with pytest.raises(UsageError, match=r"'x' is on device \(2, 1\) of DLPack, and .* on \(2, 0\)"):
+        dlpack.taken("x", OfTheGpu(array, 1), (4, 8), array.dtype, device, 77)
 
 
 def test_images_that_fit_are_loaded_instead_of_the_text(monkeypatch):

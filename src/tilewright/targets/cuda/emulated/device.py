@@ -29,6 +29,7 @@ from tilewright.targets.cuda.device import (
     Launch,
     Span,
 )
+from tilewright.targets.cuda.dlpack import CPU
 from tilewright.targets.cuda.emulated.counts import AccessCounts, access_counts
 from tilewright.targets.cuda.emulated.rewrite import GLOBAL, MAX_DYNAMIC_BYTES, Site, rewritten
 from tilewright.targets.cuda.emulated.runtime import (
@@ -127,7 +128,9 @@ class EmulatedDevice:
         copies: Literal["early", "late"] = "late",
         cache: ObjectCache | None = None,
     ) -> None:
-        self.facts = DeviceFacts(f"emulated {isa}", isa, num_multiprocessors, 80 << 30, MAX_DYNAMIC_BYTES)
+        self.facts = DeviceFacts(
+            f"emulated {isa}", isa, num_multiprocessors, 80 << 30, MAX_DYNAMIC_BYTES, (CPU, 0)
+        )
         self.seed = seed
         self.copies = copies
         self._cache = cache
@@ -135,6 +138,9 @@ class EmulatedDevice:
         self._stacks: Array | None = None
         self._records = np.zeros(MAX_THREADS * RECORD_BYTES, np.uint8)
         self._copies = np.zeros(0, np.uint8)
+
+    own_stream = 0
+    """There are no streams: what is launched runs at once."""
 
     def allocate(self, size_bytes: int, name: str = "") -> EmulatedMemory:
         """Memory that holds NaN."""
