@@ -91,6 +91,9 @@ def test_every_method_errs_little_and_runs_elsewhere_alike(
     made = tw.quantize(model, samples=samples(), method=method, **settings)
     assert made.num_quantized == num == len(made.layers)
     assert operators <= {node.op_type for node in made.proto.graph.node}
+    read = {name for node in made.proto.graph.node for name in node.input}
+    assert {tensor.name for tensor in made.proto.graph.initializer} <= read
+    assert made.float_bytes < model.ByteSize()  # without the normalisation
     assert "BatchNormalization" not in {node.op_type for node in made.proto.graph.node}
     onnx.checker.check_model(made.proto)
     errors = []

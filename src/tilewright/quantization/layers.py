@@ -10,6 +10,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, version_converter
 
 from tilewright.errors import UsageError
+from tilewright.ir.bodies import body_graphs, free_names
 from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -136,3 +137,17 @@ def _fold_batch_norms(model: ModelProto) -> None:
         folded.append(node)
     for node in folded:
         graph.node.remove(node)
+    drop_unread(model)
+
+
+def drop_unread(model: ModelProto) -> None:
+    """Remove initializers that nothing reads, in place."""
+    graph = model.graph
+    read = {name for node in graph.node for name in node.input}
+    read |= {name for node in graph.node for body in body_graphs(node) for name in free_names(body)}
+    read |= {output.name for output in graph.output}
+    unread = {tensor.name for tensor in graph.initializer} - read
+    for tensor in [tensor for tensor in graph.initializer if tensor.name in unread]:
+        graph.initializer.remove(tensor)
+    for info in [info for info in graph.input if info.name in unread]:
+        graph.input.remove(info)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from tilewright.ir.bodies import body_graphs, free_names
 from tilewright.quantization.layers import (
     QuantizableLayer,
     constants_of,
+    drop_unread,
     label_of,
     quantizable_layers,
     transposes_weights,
@@ -182,25 +182,22 @@ class _Writer:
     def model(self) -> ModelProto:
         """The quantised model, without constants that nothing reads any more."""
         source = self._source.graph
-        read = {name for node in self._nodes for name in node.input}
-        read |= {name for node in self._nodes for body in body_graphs(node) for name in free_names(body)}
-        read |= {output.name for output in source.output}
-        initializers = [tensor for tensor in source.initializer if tensor.name in read]
-        given = [
-            i for i in source.input if i.name in read or i.name not in {t.name for t in source.initializer}
-        ]
-        initializers += [numpy_helper.from_array(np.asarray(data), name) for name, data in self._new.items()]
-        graph = helper.make_graph(self._nodes, source.name or "quantized", given, source.output, initializers)
+        new = [numpy_helper.from_array(np.asarray(data), name) for name, data in self._new.items()]
+        graph = helper.make_graph(
+            self._nodes, source.name or "quantized", source.input, source.output, [*source.initializer, *new]
+        )
         imports = {known.domain: known.version for known in self._source.opset_import}
         if self._uses_blocks:
             imports.setdefault(MICROSOFT, 1)
-        return helper.make_model(
+        made = helper.make_model(
             graph,
             opset_imports=[helper.make_opsetid(domain, version) for domain, version in imports.items()],
             ir_version=max(self._source.ir_version, 7),
             functions=self._source.functions,
             producer_name="tilewright",
         )
+        drop_unread(made)
+        return made
 
     def _activation(self, name: str, bounds: tuple[float, float]) -> str:
         """A value as bytes and back, once for all that read it: unsigned, asymmetric, zero exact."""
