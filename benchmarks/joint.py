@@ -55,7 +55,7 @@ def options(parser: Parser) -> None:
 def main(arguments: Namespace) -> None:
     """Schedule the graphs."""
     if arguments.processor_time:
-        _count_processor_time()
+        count_processor_time()
     ratios = []
     for number in map(int, arguments.graphs.split(",")):
         row = scheduled(number, arguments.limit_s or REFERENCES[number][0], arguments.solutions)
@@ -116,7 +116,7 @@ def line(row: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _count_processor_time() -> None:
+def count_processor_time() -> None:
     """Let budgets run by this process's processor time, looked at every few questions: it is slow to ask."""
     num_asked, now_s = 0, time.process_time()
 

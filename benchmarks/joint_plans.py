@@ -1,126 +1,158 @@
 """Joint plans beside published schedulers alone, the best of their combinations, and the portfolio.
 
-    python -m benchmarks joint_plans OUTPUT.jsonl --networks googlenet --targets v100,a310 --minutes 20
+    python -m benchmarks joint_plans OUTPUT.jsonl --minutes 60
+    python -m benchmarks joint_plans OUTPUT.jsonl --networks googlenet --targets v100 --seconds 10,60,600
 
-Adds a line for each network and machine, one sample each: simulated ns of every paper alone (layers one by
-one tiled by CoSA, or staged by IOS; GraphTurbo; AGO; PCGC with virtual units), of the best of the grid, of
-the portfolio and of the joint plan; its bound, and the highest of a space that holds it; processor seconds.
-Those that OUTPUT has already are left out, so that it may be stopped and started again. Prints a table and
-geometric means.
+Adds a line for each cell, the most telling cells first: simulated ns of every paper alone (layers one by one
+tiled by CoSA, or staged by IOS; GraphTurbo; AGO; PCGC with virtual units), of the best of the grid, of the
+portfolio, and of the joint plan after so many seconds of processor time; the bound of all schedules, and the
+highest of a space that holds the plan; with `--ablations`, plans of which one kind of decision is left out.
+Columns are planned in processes of their own, so that none knows what another has found. Cells that OUTPUT
+has are left out, so that it may be stopped and started again. Prints a table and geometric means.
 """
 
 from __future__ import annotations
 
-import sys
+import json
+import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
 import tilewright as tw
-from benchmarks.command import Namespace, Parser
+from benchmarks.command import Namespace, Parser, again
+from benchmarks.joint import count_processor_time
 from benchmarks.results import append_row, rows_of
-from tilewright import zoo
-from tilewright.errors import MachineError
+from tilewright import joint_plan, zoo
+from tilewright.joint.launched.moves import Moves
+from tilewright.planning.grid import PAPERS
 from tilewright.planning.portfolio import Recipe
 
-ALONE: Mapping[str, tuple[str, str, str]] = {
-    "GraphTurbo": ("graphturbo", "depth-or-breadth-first", ""),
-    "AGO": ("ago", "sequential", ""),
-    "CoSA": ("layerwise", "sequential", "mapper=cosa"),
-    "IOS": ("layerwise", "ios", ""),
-    "PCGC": ("pcgc", "virtual-units", ""),
-}
+NAMES = dict(zip(("GraphTurbo", "AGO", "CoSA", "PCGC", "IOS"), PAPERS, strict=True))
 """Partitioner, scheduler and execution of each paper."""
-NETWORKS = "squeezenet1_1,shufflenet_v2_x1_0,mobilenet_v2,googlenet,ios_inception_v3,resnet50,mobilevit_s"
-TARGETS = "v100,a310,jetson-nano"
+NETWORKS = (
+    "googlenet,resnet50,mobilevit_s,densenet121,squeezenet1_1,shufflenet_v2_x1_0,mobilenet_v2,ios_inception_v3,"
+    "ios_randwire,yolox_nano,yolov5s,ios_nasnet_a,bert_base,efficientnet_b0"
+)
+TARGETS = "v100,a310,jetson-nano,zcu102,a100,rtx2080ti,k80"
+ABLATIONS: Mapping[str, Callable[[], None]] = {
+    "sums": lambda: setattr(joint_plan, "_with_sums_in_parts", lambda *_: None),
+    "merges": lambda: setattr(joint_plan, "_merged", lambda *_: ()),
+    "lanes": lambda: setattr(Moves, "laned", lambda *_: None),
+    "blocks": lambda: setattr(joint_plan, "_best_of_blocks", lambda planner, best, *_: best),
+}
+"""How a kind of decision is left out: sums in parts, merges within kernels, lanes, blocks beyond plans'."""
 
 
 def options(parser: Parser) -> None:
-    """What can be asked."""
+    """What may be asked for."""
     parser.add_argument("output", type=Path)
     parser.add_argument("--networks", default=NETWORKS)
     parser.add_argument("--targets", default=TARGETS)
-    parser.add_argument("--budget", default=None, help="Of each joint plan: 60s, 300trials.")
+    parser.add_argument("--batches", default="1,16")
+    parser.add_argument("--seconds", default="60,10", help="Of processor time, for each joint plan.")
+    parser.add_argument("--ablations", action="store_true", help="At the first of these times.")
     parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--column", help="One column alone, printed as JSON: for processes of their own.")
 
 
 def main(arguments: Namespace) -> None:
     """Measure what OUTPUT lacks, then print the table."""
+    if arguments.column is not None:
+        cell = arguments.networks, arguments.targets, int(arguments.batches)
+        print(json.dumps(column(*cell, arguments.column)))
+        return
     until_s = time.monotonic() + 60 * arguments.minutes
-    known = {(row["network"], row["target"]) for row in rows_of(arguments.output)}
-    for network in arguments.networks.split(","):
-        for target in arguments.targets.split(","):
-            if (network, target) in known or time.monotonic() > until_s:
-                continue
-            try:
-                append_row(arguments.output, planned(network, target, arguments.budget))
-            except MachineError as error:
-                print(f"{network}: {error}", file=sys.stderr)
+    known = {(row["network"], row["target"], row["batch"]) for row in rows_of(arguments.output)}
+    for batch in map(int, arguments.batches.split(",")):
+        for network in arguments.networks.split(","):
+            for target in arguments.targets.split(","):
+                if (network, target, batch) in known or time.monotonic() > until_s:
+                    continue
+                times = arguments.seconds.split(",")
+                columns = [f"joint {seconds}" for seconds in times] + ["grid", "portfolio"]
+                if arguments.ablations:
+                    columns += [f"without {name} {times[0]}" for name in ABLATIONS]
+                row = {"network": network, "target": target, "batch": batch}
+                row |= {name: in_own_process(network, target, batch, name) for name in columns}
+                append_row(arguments.output, row)
     print(table(rows_of(arguments.output)))
 
 
-def planned(network: str, target: str, budget: str | None) -> dict[str, Any]:
-    """One network on one machine."""
-    model = tw.load(zoo.build(network))
+def in_own_process(network: str, target: str, batch: int, name: str) -> dict[str, Any]:
+    """A column, or why it has none."""
+    cell = ("--networks", network, "--targets", target, "--batches", str(batch))
+    command = again("joint_plans", "none", *cell, "--column", name)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return {"error": done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message"}
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def column(network: str, target: str, batch: int, name: str) -> dict[str, Any]:
+    """What a kind of plan comes to for a network on a machine."""
+    count_processor_time()
+    kind, *parts = name.split()
+    budget = f"{parts[-1]}s" if parts else None
+    if kind == "without":
+        ABLATIONS[parts[0]]()
+    model = tw.load(zoo.build(network, batch=batch))
     start_s = time.process_time()
-    portfolio = tw.simulate(model, target)
-    portfolio_s = time.process_time() - start_s
-    joint = tw.simulate(model, target, recipe="joint", budget=budget)
-    costs: dict[tuple[str, str, str], float] = {}
-    for tried in joint.tried:
-        recipe = tried.planners
-        if isinstance(recipe, Recipe) and tried.cost is not None:
-            # The first is of the graph as it is; those of merged graphs come behind.
-            costs.setdefault((recipe.partition, recipe.schedule, recipe.execution), tried.cost)
-    alone = {
-        name: costs.get(key, costs.get((*key[:2], ""))) for name, key in ALONE.items()
-    }  # a plan that no mapper tiles is the same under each
-    grid = {key: cost for key, cost in costs.items() if "{" not in key[0] + key[1] and key[0] != "joint"}
-    best = min(grid, key=lambda key: grid[key])
-    return {
-        "network": network,
-        "target": target,
-        "alone_ns": alone,
-        "grid_ns": grid[best],
-        "grid": ", ".join(filter(None, best)),
-        "portfolio_ns": portfolio.time_s * 1e9,
-        "joint_ns": joint.time_s * 1e9,
-        "joint": joint.recipe,
-        "bound_ns": joint.lower_bound_s * 1e9,
-        "space_bound_ns": max((b.value for b in joint.bounds or ()), default=None),
-        "optimal_among": joint.optimal_among,
-        "portfolio_cpu_s": portfolio_s,
-        "joint_cpu_s": time.process_time() - start_s - portfolio_s,
+    recipe = {"portfolio": "best", "without": "joint"}.get(kind, kind)
+    found = tw.simulate(model, target, recipe=recipe, budget=budget)
+    answer: dict[str, Any] = {
+        "ns": found.time_s * 1e9,
+        "recipe": found.recipe,
+        "bound_ns": found.lower_bound_s * 1e9,
     }
+    answer["processor_s"] = time.process_time() - start_s
+    if kind == "grid":
+        costs: dict[tuple[str, str, str], float] = {}
+        for tried in found.tried:
+            if isinstance(tried.planners, Recipe) and tried.cost is not None:
+                recipe_of = tried.planners
+                costs.setdefault((recipe_of.partition, recipe_of.schedule, recipe_of.execution), tried.cost)
+        # A plan that no mapper tiles is the same under each.
+        answer["alone_ns"] = {
+            paper: costs.get(key, costs.get((*key[:2], ""))) for paper, key in NAMES.items()
+        }
+    if found.bounds is not None:
+        answer["space_bound_ns"] = max((b.value for b in found.bounds), default=None)
+        answer["is_optimal"] = found.optimal_among is not None
+    return answer
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Simulated µs, and how much less a joint plan takes than the best paper and the best combination."""
-    lines = [
-        f"| network | machine | {' | '.join(ALONE)} | grid | portfolio | joint | bound | of its space | s |",
-        f"|---|---|{'---:|' * (len(ALONE) + 6)}",
-    ]
+    """Simulated µs, and how much less joint plans take than the best paper and the best combination."""
+    joint = list(dict.fromkeys(name for row in rows for name in row if name.startswith("joint ")))
+    without = list(dict.fromkeys(name for row in rows for name in row if name.startswith("without ")))
+    heads = ["network, batch", "machine", *NAMES, "grid", "portfolio"]
+    heads += [f"{name} s" for name in (*joint, *without)] + ["bound", "of its space"]
+    lines = [f"| {' | '.join(heads)} |", f"|---|---|{'---:|' * (len(heads) - 2)}"]
+    gains: dict[str, list[float]] = {}
     for row in rows:
-        alone = [row["alone_ns"][name] for name in ALONE]
-        figures = [*alone, row["grid_ns"], row["portfolio_ns"], row["joint_ns"], row["bound_ns"]]
-        cells = ["-" if ns is None else f"{ns / 1e3:,.1f}" for ns in figures]
-        of_space = row["space_bound_ns"]
+        alone = row["grid"].get("alone_ns", {})
+        figures = [alone.get(name) for name in NAMES]
+        figures += [row.get(name, {}).get("ns") for name in ("grid", "portfolio", *joint, *without)]
+        best = row.get(joint[0], {}) if joint else {}
+        cells = ["-" if ns is None else f"{ns / 1e3:,.1f}" for ns in (*figures, best.get("bound_ns"))]
+        of_space = best.get("space_bound_ns")
         cells.append(
-            "optimal" if row["optimal_among"] else "-" if of_space is None else f"{of_space / 1e3:,.1f}"
+            "optimal" if best.get("is_optimal") else "-" if of_space is None else f"{of_space / 1e3:,.1f}"
         )
-        lines.append(
-            f"| {row['network']} | `{row['target']}` | {' | '.join(cells)} | {row['joint_cpu_s']:.0f} |"
-        )
-    if rows:
-        papers = geometric_mean(
-            min(ns for ns in row["alone_ns"].values() if ns) / row["joint_ns"] for row in rows
-        )
-        grids = geometric_mean(row["grid_ns"] / row["joint_ns"] for row in rows)
-        portfolios = geometric_mean(row["portfolio_ns"] / row["joint_ns"] for row in rows)
-        lines.append(
-            f"\nGeometric means over the joint plan's time: best paper alone {papers:.3f}, best of the grid "
-            f"{grids:.3f}, portfolio {portfolios:.3f}."
-        )
-    return "\n".join(lines)
+        lines.append(f"| {row['network']}, {row['batch']} | `{row['target']}` | {' | '.join(cells)} |")
+        papers = [ns for ns in alone.values() if ns]
+        others = {"best paper": min(papers, default=None)}
+        others |= {name: row[name].get("ns") for name in ("grid", "portfolio")}
+        for name in joint:
+            for other, ns in others.items():
+                if ns and row.get(name, {}).get("ns"):
+                    gains.setdefault(f"{other} / {name} s", []).append(ns / row[name]["ns"])
+    means = (
+        f"{name}: {geometric_mean(found):.3f} ({len(found)} cells, least {min(found):.3f})"
+        for name, found in gains.items()
+    )
+    return "\n".join((*lines, "", *means))
