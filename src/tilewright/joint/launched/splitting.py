@@ -54,8 +54,8 @@ def _parts(numbered: Numbered, subgraph: Subgraph, node: Node, machine: Machine)
     filled = {1: machine.cores_worth(twin)}
     count = 2
     while count <= _MOST_PARTS and summed_channels(node) % count == 0:
-        graph = split_sums(part.graph, {twin: count}, is_priced_only=True).nodes[twin]
-        filled[count] = machine.cores_worth(graph[0])
+        sums = split_sums(part.graph, {twin: count}, is_priced_only=True).sums[twin]
+        filled[count] = machine.cores_worth(sums)
         count *= 2
     most = max(filled.values())
     best = min(count for count, cores in filled.items() if cores >= _AS_FULL * most)
