@@ -11,6 +11,7 @@ from functools import cache
 
 import numpy as np
 import onnx
+import pytest
 from onnx import ModelProto, numpy_helper
 
 import tilewright as tw
@@ -31,6 +32,10 @@ ALWAYS_NESTS = (
     *("Resize", "Slice", "Softmax", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu"),
     *("Unsqueeze", "Where"),
 )
+
+
+PARTS = 3
+"""Parts of the operators, so that a run may check some of them."""
 
 
 @cache
@@ -64,11 +69,18 @@ def run_through_nests(graph: Graph, feed: Mapping[str, Array]) -> dict[str, Arra
     return {v.name: arrays[v] for v in graph.outputs}
 
 
-def test_nests_give_the_values_of_the_node_suite() -> None:
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nests_give_the_values_of_the_node_suite(part: int) -> None:
     wrong: dict[str, str] = {}
     opaque: set[str] = set()
     compared: set[str] = set()
+    always = set(ALWAYS_NESTS[part::PARTS])
+    others = {case.operator for case in single_node_cases()} - set(ALWAYS_NESTS)
+    chosen = always | set(sorted(others)[part::PARTS])
     for case in single_node_cases():
+        if case.operator not in chosen:
+            continue
         try:
             model, feed, expected = with_constants(case)
             loaded = tw.load(model)
@@ -90,5 +102,5 @@ def test_nests_give_the_values_of_the_node_suite() -> None:
             if problem:
                 wrong[case.name] = f"{name}: {problem}"
     assert wrong == {}
-    assert sorted(set(ALWAYS_NESTS) & opaque) == []
-    assert sorted(set(ALWAYS_NESTS) - compared) == []
+    assert sorted(always & opaque) == []
+    assert sorted(always - compared) == []
