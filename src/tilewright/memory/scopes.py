@@ -21,7 +21,7 @@ from tilewright.memory.base import (
 )
 from tilewright.memory.instances import SCOPES, Content, InstanceStep, Timeline, buffer_name, expand
 from tilewright.memory.levels import live_bytes
-from tilewright.memory.longest_liveness import LongestLiveness
+from tilewright.memory.spilling import LongestLiveness
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.core_groups import CoreGroups
