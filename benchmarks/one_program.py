@@ -57,9 +57,10 @@ def line(name: str, batch: int, machine: str, trials: int, recipe: str) -> str:
             within.append(tried.time_s)
     start_s = min(before)
     after_s = min([start_s, *within])
+    bound_s = max([result.lower_bound_s, *(bound.value * 1e-9 for bound in result.bounds or ())])
     return (
         f"| {name}, {batch}, `{machine}` | {start_s * 1e6:.1f} | {after_s * 1e6:.1f} "
         f"| {result.time_s * 1e6:.1f} | {start_s / result.time_s:.2f} "
-        f"| {result.time_s / (1 + result.gap) * 1e6:.1f} | {100 * result.gap:.0f} % "
+        f"| {bound_s * 1e6:.1f} | {100 * (result.time_s / bound_s - 1):.0f} % "
         f"| {time.process_time() - begun:.0f} |"
     )

@@ -26,7 +26,7 @@ from tilewright.memory.scopes import ScopePlan
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.partition.split import Split
-from tilewright.planning import Budget, Limits, Provenance, Spec
+from tilewright.planning import Budget, Limits, Provenance, Quality, Spec, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import Recipe
 from tilewright.program import Program
@@ -39,12 +39,14 @@ from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.system.gc_tuning import collected_rarely
 from tilewright.targets.base import Improved, LaunchedParts, MakeProgram, Placement, PlainBackend, Target
+from tilewright.targets.npu.box_bound import box_bound, is_in_space
 from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
 from tilewright.targets.npu.layer_times import LayerTimes
 from tilewright.targets.npu.nest_judge import NestJudge, improved
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
+from tilewright.targets.npu.ports import DMA
 from tilewright.targets.npu.recipes import (
     GRAPHTURBO,
     IN_GROUPS,
@@ -244,7 +246,22 @@ class NpuBackend(PlainBackend):
         memories = self._memories(best.recipe.memory)
         seed = self.options.seed
         judge = self.nest_judge()
-        return improved(judge, best, seeds, make, budget, memories, executions, seed, progress)
+        found = improved(judge, best, seeds, make, budget, memories, executions, seed, progress)
+        is_joint = self.options.plan == "joint" and self.options.objective == "latency"
+        if not is_joint or budget.deadline_s is not None:
+            return found
+        return replace(found, program=self._bounded(found.program))
+
+    def _bounded(self, program: Program) -> Program:
+        """A program with the bound of plans whose layers are computed in grids of boxes, if it is one."""
+        plan, quality = self.plan(program.schedule, program.recipe), program.schedule.quality
+        if not is_in_space(plan, self.works):
+            return program
+        input_s = self._least_seconds[DMA]
+        bound = box_bound(self.works, self.graph, self.analysis.maps, self.machine, input_s)
+        cut_off = quality.status is Status.CUT_OFF
+        quality = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit, cut_off=cut_off)
+        return replace(program, schedule=replace(program.schedule, quality=quality))
 
     def nest_judge(self) -> NestJudge:
         """What prices plans of the search over kernels, slices, orders and places."""

@@ -258,9 +258,9 @@ class Works:
         for node in nodes:
             region = regions.get(node.output)
             if region is not None:
-                yield node, self._at_least(node, region)
+                yield node, self.at_least(node, region)
 
-    def _at_least(self, node: Node, region: Region) -> tuple[UnitWork, ...]:
+    def at_least(self, node: Node, region: Region) -> tuple[UnitWork, ...]:
         """The work to make a region at least, in whatever boxes it is computed, on however many cores.
 
         A box fills whole tiles of a matrix unit. Boxes that cover R rows fill at least ceil(R / r) tiles of r
