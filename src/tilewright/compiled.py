@@ -328,7 +328,23 @@ class CompiledModel:
         """
         from tilewright.explain import explain_program
 
-        return explain_program(self.program, self.steps, self.facts.origins, name)
+        return explain_program(self.program, self._steps_with_notes(), self.facts.origins, name)
+
+    def _steps_with_notes(self) -> tuple[StepInfo, ...]:
+        """The steps, with what the device that they ran on has counted of kernels."""
+        count = getattr(self._executable, "kernel_notes", dict)
+        notes: dict[str, str] = count()
+        if not notes:
+            return self.steps
+        return tuple(
+            replace(
+                step,
+                kernels=tuple(
+                    replace(k, notes=(*k.notes, notes[k.id])) if k.id in notes else k for k in step.kernels
+                ),
+            )
+            for step in self.steps
+        )
 
     def report(self) -> CompilationReport:
         """The whole compilation as data; `save` writes HTML or JSON."""

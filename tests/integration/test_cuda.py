@@ -89,6 +89,15 @@ def test_a_closed_model_and_a_wrong_feed_are_refused() -> None:
         found.run(None, IMAGE)
 
 
+def test_explain_tells_what_a_run_on_the_emulated_device_counts() -> None:
+    found = compiled(small_net(8, 6))
+    assert "sectors used" not in str(found.explain())
+    found.run(None, IMAGE)
+    notes = {kernel.template: kernel.notes[-1] for kernel in found.explain().kernels}
+    assert all("% of global sectors used" in note for note in notes.values())
+    assert "bank conflicts" in notes["product"]
+
+
 def test_without_a_driver_the_error_says_what_to_do() -> None:
     with pytest.raises(TilewrightError, match="device=emulated"):
         tw.compile(small_net(8, 6), target="cuda").run(None, IMAGE)

@@ -16,6 +16,7 @@ from tilewright.ir.graph import Value
 from tilewright.ir.interpret import fed_values, require_shape
 from tilewright.ir.nest import outside_axis
 from tilewright.planning.checking import require_right
+from tilewright.steps import KERNEL_PREFIX
 from tilewright.targets.cuda.check_graph import check_graph
 from tilewright.targets.cuda.device import (
     ALIGNMENT_BYTES,
@@ -61,6 +62,7 @@ class CudaExecutable:
         self._lock = threading.Lock()
         self._held: list[Memory | Kernels | LoadedGraph] = []
         self._is_closed = False
+        self._graphs: list[LoadedGraph] = []
         self._direct: LoadedGraph | None = None
         self._given: dict[Tensor, Span] = {}
         self._in_use: tuple[int, object] = (0, None)  # what a run on a caller's stream may still use
@@ -188,6 +190,7 @@ class CudaExecutable:
         require_right(f"the graph of {self._placed.graph.name!r}", lambda: check_graph(nodes))
         loaded = self._device.graph(nodes, kernels)
         self._held.append(loaded)
+        self._graphs.append(loaded)
         return loaded
 
     def _copy(self, pinned: PinnedMemory, tensor: Tensor, *, to_device: bool) -> Copy:
@@ -376,6 +379,19 @@ class CudaExecutable:
         ):
             if lowest or highest:
                 raise outside_axis(where, highest or lowest, axis, extent)
+
+    def kernel_notes(self) -> dict[str, str]:
+        """What the emulated device counts of a block of each kernel, by the kernel's id; nothing on a GPU.
+
+        The graphs run once more, on the inputs of the run before.
+        """
+        found: dict[str, str] = {}
+        with self._lock:
+            for graph in () if self._is_closed else self._graphs:
+                count = getattr(graph, "counts", dict)
+                for name, counts in count().items():
+                    found[f"{KERNEL_PREFIX}{name.rpartition(' ')[2]}"] = str(counts)
+        return found
 
     def close(self) -> None:
         """Give back what it holds on the device; later runs are refused."""

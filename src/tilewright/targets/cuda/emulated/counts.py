@@ -42,12 +42,9 @@ class AccessCounts:
         if self.num_sectors:
             parts.append(f"{100 * self.least_sectors / self.num_sectors:.0f} % of global sectors used")
         if self.num_shared:
-            worst = (
-                f"{self.worst_conflict}-way bank conflicts"
-                if self.worst_conflict > 1
-                else "no bank conflicts"
-            )
-            parts.append(worst)
+            ratio = self.num_wavefronts / self.least_wavefronts
+            worst = f"bank conflicts of up to {self.worst_conflict} ways take {ratio:.1f} x the steps"
+            parts.append(worst if self.worst_conflict > 1 else "no bank conflicts")
         return ", ".join(parts) or "no accesses"
 
 
