@@ -159,7 +159,7 @@ def test_a_kernel_is_printed_as_what_it_was_generated_from() -> None:
         (kernel,) = compiled.kernels
         text = kernel_plan(compiled.kernels, kernel.id)
         assert text == kernel_plan(compiled.kernels, kernel.symbol) == kernel.plan.rstrip("\n")
-    assert text.startswith("contraction float32\n  a = input0 float32[8, 32]\n")
+        assert text.startswith("product float32 by fma\n  a = input0 float32[8, 32]\n")
     assert "\n  sum k 32: a 1, b 16\n" in text
 
 
