@@ -14,12 +14,13 @@ import pytest
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Read, call, cast, evaluate
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
+from tilewright.ir.nest import Access, Dim, Nest, Operand, RowsOf, affine
 from tilewright.ir.ops.registry import describe, find_operator
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
 from tilewright.targets.cpu.product.integer import INTEGER, product_of
+from tilewright.targets.cpu.product.integer.tiles import tile_rows
 from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.llvm.codegen import compile_object
 from tilewright.testing.kernel_runner import KernelRunner
@@ -282,6 +283,8 @@ def two_activations(seed: int) -> tuple[Node, list[Array]]:
     a = random_bytes(rng, a_type, (*stack, m, k))
     b = random_bytes(rng, b_type, (*pick(rng, stack, stack, ()), k, n))
     a_zero, b_zero = random_bytes(rng, a_type, ()), random_bytes(rng, b_type, ())
+    if rng.random() < 0.4:  # as the matrix unit needs it
+        b_zero = np.asarray(128 if b_type is np.uint8 else 0, b_type)
     if rng.random() < 0.5:
         return node_of("MatMulInteger", [a, b, a_zero, b_zero], {})
     inputs = [
@@ -322,6 +325,39 @@ def test_products_of_two_activations_are_exact(name: str, turned: bool) -> None:
     templates = [checked(*made, isa, turned=turned) for made, isa in given]
     made = [t for t in templates if t.startswith("integer-")]
     assert len(made) >= 8, templates
+    assert ("integer-tiles" in made) == ("+amx-int8" in isas()[name].features.split(","))
+
+
+def test_two_activations_of_fewer_rows_give_their_bits_and_leave_the_others() -> None:
+    rng = rng_of(3)
+    a, b = random_bytes(rng, np.uint8, (5, 9, 12)), random_bytes(rng, np.uint8, (5, 12, 20))
+    node, arrays = node_of("MatMulInteger", [a, b, np.uint8(7), np.uint8(9)], {})
+    nests = describe(node)
+    assert isinstance(nests, tuple)
+    (nest,) = nests
+    outermost = nest.parallel_dims[0].name
+    rows = RowsOf(5, 1, 1)
+    nest = replace(nest, dims=tuple(replace(d, rows=rows) if d.name == outermost else d for d in nest.dims))
+    layouts = {("input", i): Layout.row_major(x.ndim) for i, x in enumerate(arrays[:-1])}
+    layouts |= {("local", i): Layout.row_major(1) for i in range(3)}
+    layouts["output", 0] = Layout.row_major(3)
+    kernels = lower_with(INTEGER, nest, Context(host_isa(), layouts))
+    assert not isinstance(kernels, Declined)
+    operands: dict[tuple[str, int], Array] = {("input", i): x for i, x in enumerate(arrays[:-1])}
+    for num_rows in (1, 3, 5):
+        operands["output", 0] = np.full_like(arrays[-1], 77)
+        runner = KernelRunner(kernels, operands, layouts, host_isa())
+        runner(num_rows)
+        found = runner.result(("output", 0))
+        np.testing.assert_array_equal(found[:num_rows], arrays[-1][:num_rows])
+        assert np.all(found[num_rows:] == 77)
+
+
+def test_tiles_in_pairs_are_of_one_factor() -> None:
+    for extent in range(2, 700):
+        rows = tile_rows(extent, in_pairs=True)
+        assert 1 <= rows <= 16
+        assert -(-extent // rows) % 2 == 0
 
 
 @pytest.mark.slow

@@ -9,7 +9,12 @@ from tilewright.targets.cpu.product.contraction.choose import plan_of
 from tilewright.targets.cpu.product.integer.depthwise import MAX_ROWS
 from tilewright.targets.cpu.product.integer.dot import PAIRS_TILE, dot_of
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
-from tilewright.targets.cpu.product.integer.tiles import tile_panels, tile_rows, tiles_suit, with_order
+from tilewright.targets.cpu.product.integer.tiles import (
+    tile_panels,
+    tile_rows,
+    tiles_suit,
+    with_order,
+)
 from tilewright.targets.cpu.product.plan import Dot, KernelPlan, Units
 from tilewright.targets.cpu.product.tiling import Panels, Rows, Tile, choose_cut, choose_tile
 
@@ -26,7 +31,9 @@ def plan_integer(problem: IntegerProblem, isa: Isa) -> KernelPlan:
         dot: Dot = f"{dot_of(isa, lanes).name} by column"  # type: ignore[assignment]  # one of them
         return _cut(_planned(problem, tile, dot, "whole rows"), 1)
     if tiles_suit(problem, isa):
-        tile = Tile(tile_panels(columns), tile_rows(rows))
+        tile = Tile(
+            tile_panels(columns), tile_rows(rows, in_pairs=any(x.b for x in problem.contraction.outer))
+        )
         return with_order(_planned(problem, tile, "byte tiles", "pairs of tiles"), isa)
     tile = choose_tile(isa, "i32", Rows(rows), columns, problem.words.num_words)
     lanes = tile.panels.lanes

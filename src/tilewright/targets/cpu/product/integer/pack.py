@@ -39,10 +39,12 @@ class PackedBytes(Factor):
     )  # per word a byte of one for each step: times A they give its sums
     outer_columns: dict[str, int] = field(kw_only=True)  # columns between outer positions in `sums`
 
-    @property
-    def size_bytes(self) -> int:
-        """Of B, packed."""
-        return self.arg.size_bytes if isinstance(self.arg, Packed) else self.arg.num_elements
+
+def packed_bytes(plan: KernelPlan) -> int:
+    """Of B, packed."""
+    words, panels = words_of(plan.summed, plan.dot), plan.panels
+    padded = panels.num_panels * panels.width if plan.packing == "in panels" else panels.padded_extent
+    return prod(x.extent for x in plan.outer if x.b) * words.num_words * padded * STEPS_PER_WORD
 
 
 def pack_factor(plan: KernelPlan) -> PackedBytes:
@@ -91,7 +93,7 @@ def pack_factor(plan: KernelPlan) -> PackedBytes:
         column_sums = ColumnSums(given, panels.lanes, Signed(-a_zero), Signed(constant))
     ones = StepOnes(words.num_runs, packed_steps)
     return PackedBytes(
-        Packed(source, packed, num_outer * steps * padded * STEPS_PER_WORD),
+        Packed(source, packed, packed_bytes(plan)),
         outer_strides,
         panel_stride,
         sums=Packed(source, column_sums, 4 * num_outer * padded),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from tilewright.ir.dtype import DType
@@ -16,9 +17,9 @@ from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, choose_num_chunks
 from tilewright.targets.cpu.kernel_function import kernel_function
-from tilewright.targets.cpu.product.integer.dot import FLIP, planned_dot
+from tilewright.targets.cpu.product.integer.dot import FLIP, dot_of
 from tilewright.targets.cpu.product.integer.match import signed_zero
-from tilewright.targets.cpu.product.integer.pack import unsigned_zero
+from tilewright.targets.cpu.product.integer.pack import packed_bytes, unsigned_zero
 from tilewright.targets.cpu.product.integer.words import Words, words_of
 from tilewright.targets.cpu.product.loops import StridedLoop, digits
 from tilewright.targets.cpu.product.plan import KernelPlan, Strided
@@ -47,8 +48,7 @@ def pack_panels(plan: KernelPlan, local_position: int, isa: Isa) -> tuple[Kernel
     padded = plan.panels.num_panels * plan.panels.width
     outer = [x for x in plan.outer if x.b]
     positions = prod(x.extent for x in outer)
-    size_bytes = positions * words.num_words * padded * STEPS_PER_WORD
-    packed = Operand("local", local_position, DType.INT8, (size_bytes,))
+    packed = Operand("local", local_position, DType.INT8, (packed_bytes(plan),))
     sums = Operand("local", local_position + 1, DType.INT32, (positions * padded,))
     zeros = replace(plan.zeros, b=signed_zero(plan.zeros, plan.b.operand), b_sums=sums)
     product = replace(plan, b=Strided(packed), zeros=zeros)
@@ -63,7 +63,7 @@ class _Packing:
         self.emitter = Emitter(attributes=isa.function_attributes)
         self.lanes = plan.panels.lanes
         self.type = vec("i32", self.lanes)
-        self.dot = planned_dot(plan)
+        self.dot = dot_of(isa, self.lanes)
         self.flips = plan.b.operand.dtype is DType.UINT8
 
     def kernel(self, packed: Operand, sums: Operand) -> Kernel:
@@ -71,8 +71,14 @@ class _Packing:
         e, panels = self.emitter, self.plan.panels
         num_pieces = prod(x.extent for x in self.outer) * panels.num_panels
         num_chunks = choose_num_chunks(num_pieces, packed.num_elements // STEPS_PER_WORD)
-        with kernel_function(e, (self.plan.b.operand, packed, sums)) as function:
-            low, high = e.piece(function.chunk, num_chunks, num_pieces)
+        loop = next((x for x in self.outer[:1] if x.rows is not None), None)
+        operands = (self.plan.b.operand, packed, sums)
+        with kernel_function(e, operands, has_rows=loop is not None) as function:
+            num_rows = function.num_rows()
+            asked: Int = num_pieces
+            if loop is not None and loop.rows is not None and num_rows is not None:
+                asked = e.mul(e.iterations(loop.rows, num_rows), num_pieces // loop.extent)
+            low, high = e.piece(function.chunk, num_chunks, asked)
             e.loop(low, high, 1, lambda number, _: self._panel(number, *function.pointers))
         return function.kernel(
             "pack",
@@ -126,16 +132,26 @@ class _Packing:
 
                 return e.loop(0, loop.extent, 1, turn, [(self.type, v) for v in total])
 
-            def word(number: Int, carried: Sequence[Val], steps: int = STEPS_PER_WORD) -> list[Val]:
+            def word(
+                number: Int, carried: Sequence[Val], steps: int = STEPS_PER_WORD, behind: int = 0
+            ) -> list[Val]:
                 here = e.gep(source, e.mul(number, STEPS_PER_WORD * run.b))
                 value = self._word(here, run.b, steps, active)
-                e.store(value, e.gep(target, e.mul(number, word_bytes)))
+                e.store(value, e.gep(target, e.mul(e.add(number, behind), word_bytes)))
                 ones = self.dot.spread_a(e, e.constant(vec("i32"), _ONES), self.lanes, flips=False)
                 return [self.dot.step(e, ones, self.dot.widen_b(e, value), carried[0])]
 
             whole, rest = divmod(words.run_length, STEPS_PER_WORD)
-            total = e.loop(0, whole, 1, word, [(self.type, v) for v in total])
-            return word(whole, total, rest) if rest else list(total)
+            first, repeated = words.repeated_words
+            for number in range(first, first + repeated):
+                e.store(e.zero(self.type), e.gep(target, number * word_bytes))
+            first = min(first, whole) if repeated else whole
+            carried = [(self.type, v) for v in total]
+            total = e.loop(0, first, 1, word, carried)
+            if first < whole:
+                moved = partial(word, behind=repeated)
+                total = e.loop(first, whole, 1, moved, [(self.type, v) for v in total])
+            return word(whole, total, rest, repeated) if rest else list(total)
 
         (total,) = run_at(0, source, target, [e.zero(self.type)])
         if plan.zeros.a_operand is None:

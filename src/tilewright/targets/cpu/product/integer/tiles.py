@@ -1,8 +1,8 @@
 """The kernel of an integer product on the matrix unit: tiles of 16 rows by 16 columns by 64 steps.
 
-Condition of use: a processor with tiles of bytes (AMX), no groups, symmetric weights (a zero point of B would
-need the sums of A's rows), and enough rows to fill more than a corner of a tile. It beats words in vectors by
-the unit's rate, eight times theirs; what remains is finishing the sums.
+Condition of use: a processor with tiles of bytes (AMX), no groups of weights, a symmetric B (a zero point
+would need the sums of A's rows), and enough rows to fill more than a corner of a tile. It beats words in
+vectors by the unit's rate, eight times theirs; what remains is finishing the sums.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import TARGET_CHUNKS, Kernel, choose_num_chunks
 from tilewright.targets.cpu.product import amx
 from tilewright.targets.cpu.product.amx import TILE_ROWS
+from tilewright.targets.cpu.product.contraction import Contraction
 from tilewright.targets.cpu.product.epilogue import store_tile
 from tilewright.targets.cpu.product.frame import Frame, Panel, Position
 from tilewright.targets.cpu.product.integer.frame import ByteWalk, byte_kernel
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
-from tilewright.targets.cpu.product.integer.pack import PackedBytes, pack_factor
+from tilewright.targets.cpu.product.integer.pack import PackedBytes, packed_bytes
 from tilewright.targets.cpu.product.integer.words import words_of
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import TILES_TOGETHER, KernelPlan
@@ -56,7 +57,7 @@ def tiles_suit(problem: IntegerProblem, isa: Isa) -> bool:
     if (
         problem.by_column
         or problem.b_zero
-        or any(x.b for x in contraction.outer)
+        or (moves_b(contraction) and not (problem.packs and contraction.row.extent >= TILES_TOGETHER))
         or contraction.vector.extent < _MIN_COLUMNS
     ):
         return False
@@ -69,6 +70,11 @@ class _Tile:
 
     at: Position
     skipped: Int
+
+
+def moves_b(contraction: Contraction) -> bool:
+    """Whether B differs between outer positions, which a pair of tiles then shares."""
+    return any(x.b for x in contraction.outer)
 
 
 def generate_tiles(plan: KernelPlan, isa: Isa) -> Kernel:
@@ -84,9 +90,17 @@ def tile_panels(columns: int) -> Panels:
     return Panels(TILE_COLUMNS, min(_COLUMN_TILES, -(-columns // TILE_COLUMNS)), columns)
 
 
-def tile_rows(extent: int) -> int:
-    """Rows of each tile, of so many in all."""
-    return -(-extent // -(-extent // TILE_ROWS))
+def tile_rows(extent: int, *, in_pairs: bool) -> int:
+    """Rows of each tile, of so many in all; `in_pairs` for an even number of tiles.
+
+    >>> tile_rows(225, in_pairs=False), tile_rows(225, in_pairs=True)  # 15 tiles, 18 tiles
+    (15, 13)
+    """
+    num_tiles = -(-extent // TILE_ROWS)
+    rows = -(-extent // (num_tiles + num_tiles % TILES_TOGETHER * in_pairs))
+    while in_pairs and -(-extent // rows) % TILES_TOGETHER:
+        rows -= 1
+    return rows
 
 
 def with_order(plan: KernelPlan, isa: Isa) -> KernelPlan:
@@ -98,7 +112,7 @@ def with_order(plan: KernelPlan, isa: Isa) -> KernelPlan:
     wanted = choose_num_chunks(TARGET_CHUNKS, operations)
     plan = replace(plan, units="pairs of tiles")
     num_units, num_panels = plan.num_units, plan.panels.num_panels
-    across = pack_factor(plan).size_bytes <= isa.caches.l2_bytes // 3
+    across = packed_bytes(plan) <= isa.caches.l2_bytes // 3
     if across:
         plan = replace(plan, units="pairs of tiles across panels")
     ahead = not across and num_panels > 1 and num_units >= _SHARES
@@ -160,7 +174,7 @@ class _Tiles(ByteWalk):
         b, column = self.panel_start(index)
         tiles = [self._tile_at(e.add(e.mul(number, _ROW_TILES), i), b, column) for i in range(_ROW_TILES)]
         self.share = e.urem(number, _SHARES) if self.plan.fetches_ahead else None
-        self._block(tiles, b, panel)
+        self._block(tiles, tiles[0].at.b, panel)
 
     def _tile_at(self, number: Int, b: Int, column: Int) -> _Tile:
         """A tile by number; one behind the last is the last again, all of it skipped."""
@@ -181,7 +195,7 @@ class _Tiles(ByteWalk):
             for j in range(vectors):
                 amx.clear(e, i * _COLUMN_TILES + j)
         row_bytes = STEPS_PER_WORD * TILE_COLUMNS * vectors
-        self._runs(0, [t.at.a for t in tiles], b, self.words.outer, panel, row_bytes)
+        self._runs(0, [t.at.a for t in tiles], b, self.words.outer, panel, self.word_bytes(panel))
         for i in range(_ROW_TILES):
             for j in range(vectors):
                 pointer = e.gep(self.scratch, i * self.rows * row_bytes + j * 4 * TILE_COLUMNS)

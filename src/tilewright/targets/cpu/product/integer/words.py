@@ -61,6 +61,13 @@ class Words:
         return tuple(positions)
 
     @property
+    def repeated_words(self) -> tuple[int, int]:
+        """The first packed word of the last instruction of a run, and how many it reads for a second time."""
+        fresh = (self.steps_per_run - 1) * self.step_bytes
+        first = self.filled_length - self.step_bytes
+        return fresh // STEPS_PER_WORD, (fresh - first) // STEPS_PER_WORD
+
+    @property
     def run_words(self) -> int:
         """Packed words of a run."""
         return self.steps_per_run * self.step_bytes // STEPS_PER_WORD
