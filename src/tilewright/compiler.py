@@ -152,11 +152,12 @@ def plan_optimised(
     backend = target.backend(graph, options)
     asked = Recipe(options.partition, options.schedule, options.memory)
     with collected_rarely():
+        is_joint = options.plan == "joint" and (asked == LEFT_OPEN or bool(options.only))
         only_better = asked == LEFT_OPEN and options.plan == "portfolio"
         planner = Planner(graph, target, backend, options, clock, only_better=only_better)
         best = planner.best(asked, portfolio)
         backend = planner.backend
-        if asked == LEFT_OPEN and options.plan == "joint" and backend.launched_parts is not None:
+        if is_joint and backend.launched_parts is not None:
             from tilewright.joint_plan import joint_plan
 
             best, backend = joint_plan(planner, best, prices)

@@ -13,15 +13,16 @@ from math import inf
 from tilewright.ir.graph import Graph
 from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.decisions import decisions_of
+from tilewright.joint.launched.frozen import Frozen
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import Proof
 from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.joint.launched.splitting import with_split_sums
 from tilewright.joint_prices import PriceSettings, machine_of, price_ahead
-from tilewright.options import AUTO
+from tilewright.options import AUTO, Options
 from tilewright.partition import check_partition
-from tilewright.planner import Planner, brief, cost_of
+from tilewright.planner import LEFT_OPEN, Planner, brief, cost_of
 from tilewright.planning import Bound, Meter, Provenance, Quality, Rule, Space, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
@@ -85,6 +86,8 @@ class _Found:
 def _best_of_graphs(
     planner: Planner, best: Best[Program], meter: Meter, prices: PriceSettings | None
 ) -> tuple[Best[Program], Backend]:
+    if planner.given is not None and not _is_open(planner.options):
+        return _best_of_blocks(planner, best, meter, prices), planner.backend
     plain = _Found(planner, best)
     found = [plain]
     with meter.ending_early(), meter.share(_SHARE_OF_SUMS):
@@ -100,6 +103,9 @@ def _best_of_graphs(
             one.best = _best_of_recipes(one.planner, left, meter, one.best)
         for merged in _merged(planner, meter):
             found += _planned(planner, merged, recipes, meter)
+    if planner.options.only:
+        for one in found:  # what recipes made may differ in what is frozen
+            one.best = replace(one.planner.plan_with_frozen(LEFT_OPEN), attempts=one.best.attempts)
     found.sort(key=lambda one: one.cost)
     for number, one in enumerate(found[:_NUM_SEARCHED]):
         is_last = number + 1 >= min(len(found), _NUM_SEARCHED)
@@ -149,14 +155,20 @@ def _best_of_blocks(
     backend, numbered = planner.backend, Numbered(planner.graph)
     recipe = replace(JOINT, memory=backend.default_recipe.memory)
     plans = [tuple(numbered.contents(s)) for s in planner.seeds if s.partition.graph is planner.graph]
-    pricer = LaunchedPricer(numbered, machine_of(planner.backend, planner.options))
+    frozen = _frozen(planner, numbered)
+    machine = machine_of(planner.backend, planner.options)
+    pricer = LaunchedPricer(numbered, machine) if frozen is None else frozen.pricer(numbered, machine)
 
-    def judge(contents: Sequence[Content]) -> None:
+    def judge(contents: Sequence[Content], bound: Bound | None = None) -> None:
         nonlocal best
         asked = backend.partition_problem
         found = assembled(asked, contents, numbered.nodes)
         problem = planner.schedule_problem(found.partition, recipe)
         schedule = build_schedule(problem, found.stages, Provenance(JOINT.schedule), found.splits)
+        if bound is not None and not bound.is_violated(schedule.quality.cost):
+            quality = schedule.quality
+            stated = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit)
+            schedule = replace(schedule, quality=stated)
         require_right(
             "a joint plan",
             lambda: (*check_partition(asked, found.partition), *check_schedule(problem, schedule)),
@@ -164,7 +176,8 @@ def _best_of_blocks(
         program = planner.placed(schedule, recipe)
         attempt = Attempt(f"joint, {len(contents)} blocks", cost_of(program), recipe=recipe)
         best = replace(best, attempts=(*best.attempts, attempt))
-        if cost_of(program) < cost_of(best.plan):
+        is_stated = bound is not None and cost_of(program) <= cost_of(best.plan)
+        if cost_of(program) < cost_of(best.plan) or is_stated:
             best = replace(best, plan=program, recipe=recipe)
 
     proof: Proof | None = None
@@ -172,14 +185,39 @@ def _best_of_blocks(
         if prices is not None:
             price_ahead(pricer, (c for plan in plans for c in plan), planner.options, prices)
         search = LaunchedSearch.of(pricer, plans, meter, planner.clock.report)
+        if frozen is not None and search.best:
+            judge(search.best)  # the best plan of all that leaves what is frozen
         search.run(judge)
-        proof = search.prove(judge, _SHARE_OF_PROOF)
+        if frozen is None or not frozen.has_kernels:
+            proof = search.prove(judge, _SHARE_OF_PROOF)
+            if proof is not None and frozen is not None:
+                space = proof.bound.space.keeping(*frozen.rules)
+                proof = replace(proof, bound=replace(proof.bound, space=space))
+        else:
+            problem = planner.schedule_problem(frozen.partition, recipe)
+            least = search.prove_frozen(frozen, problem)
+            if least is not None:
+                judge(least.contents, least.bound)
     with after_the_end():
         if proof is not None:
             best = replace(best, plan=_with_bounds(best, proof, pricer, recipe))
         if best.plan.graph is numbered.graph:
             planner.decisions = tuple(decisions_of(pricer, tuple(numbered.contents(best.plan.schedule))))
     return best
+
+
+def _is_open(options: Options) -> bool:
+    """Whether all decisions, or kernels of any layers, are left to the search."""
+    return not options.only or (options.partition == AUTO and "kernels" in options.only)
+
+
+def _frozen(planner: Planner, numbered: Numbered) -> Frozen | None:
+    """What of a plan stays as it is; None where nothing does."""
+    given, options = planner.given, planner.options
+    if given is None:
+        return None
+    contents = tuple(numbered.contents(given))
+    return Frozen(frozenset(options.only), given.partition, contents, has_kernels=not _is_open(options))
 
 
 def _with_bounds(best: Best[Program], proof: Proof, pricer: LaunchedPricer, recipe: Recipe) -> Program:
@@ -226,6 +264,8 @@ def _kept_rules(bound: Bound) -> Iterator[Rule]:
 
 def _with_sums_in_parts(planner: Planner, meter: Meter) -> _Rewritten | None:
     """The graph with sums in parts where that is cheaper for their layers; None: nowhere."""
+    if planner.options.only and "sums" not in planner.options.only:
+        return None
     layers = planner.partition(PLAIN_RECIPE.partition)
     graph, remarks = with_split_sums(layers, machine_of(planner.backend, planner.options), meter)
     return _Rewritten(graph, remarks, (SAME_SUMS,)) if remarks else None
@@ -233,9 +273,9 @@ def _with_sums_in_parts(planner: Planner, meter: Meter) -> _Rewritten | None:
 
 def _merged(planner: Planner, meter: Meter) -> Iterator[_Rewritten]:
     """Graphs with siblings merged in each of the ways that were chosen, and with sums in parts there."""
-    if meter.is_over:
-        return
     options = planner.options
+    if meter.is_over or (options.only and "merges" not in options.only):
+        return
     for schedule in _merging(planner, meter):
         if not meter.spend():
             return

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Hint = Literal["latency", "throughput", "energy", "edp"]
 FirstAnswer = Literal["compiled", "quick"]
 Plan = Literal["portfolio", "grid", "joint"]
+Choice = Literal["kernels", "slices", "stages", "lanes", "merges", "sums"]
 Accuracy = Literal["strict", "default", "relaxed", "fast"]
 Shapes = Mapping[str, tuple[int, ...]]
 OpenShapes = Mapping[str, tuple[Axis, ...]]
@@ -123,6 +124,21 @@ def _parse_bytes(text: str) -> int:
     from tilewright.sizes import parse_bytes
 
     return parse_bytes(text)
+
+
+def parse_choices(text: str) -> tuple[Choice, ...]:
+    """Read `stages,merges`: decisions of a joint plan, in the order of the list of all.
+
+    Raises:
+        UsageError: there is no such decision.
+
+    >>> parse_choices("merges, stages")
+    ('stages', 'merges')
+    """
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        _check_choice("only", name, get_args(Choice))
+    return tuple(choice for choice in get_args(Choice) if choice in names)
 
 
 _LIMITS = "Limits and the cache"
@@ -243,6 +259,18 @@ class Options:
             "every partitioner with every scheduler; joint, blocks of all these and on from there.",
             "--plan",
             panel=PLANS,
+            is_expert=True,
+        ),
+    )
+    only: tuple[Choice, ...] = field(
+        default=(),
+        metadata=asked(
+            "With --plan joint, on machines that launch kernels one by one: search these decisions alone, "
+            "of kernels, slices, stages, lanes, merges and sums; all others stay as --partition and "
+            "--schedule say (default: layers one by one). Kernels of a named partition are cut again.",
+            "--only",
+            panel=PLANS,
+            parse=parse_choices,
             is_expert=True,
         ),
     )
@@ -381,6 +409,8 @@ class Options:
         _check_choice("first-answer", self.first_answer, get_args(FirstAnswer))
         _check_choice("plan", self.plan, get_args(Plan))
         _check_choice("effort", self.effort, tuple(EFFORT_EVALUATIONS))
+        if self.only and self.plan != "joint":
+            raise UsageError("only is for plan joint; ask for that, or leave only out.")
         if self.isa:
             from tilewright.hardware.instruction_sets import ALIASES
 

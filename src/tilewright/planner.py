@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tilewright.errors import InfeasibleMapping
+from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
@@ -21,7 +21,7 @@ from tilewright.partition.base import Partition
 from tilewright.planning import UNLIMITED, Budget, Infeasible, Meter, Provenance, Quality, Status, Stopwatch
 from tilewright.planning.checking import require_right
 from tilewright.planning.grid import Grid, methods, of_pairs, of_papers
-from tilewright.planning.portfolio import PLAIN_RECIPE, Best, Recipe, best_of
+from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
 from tilewright.progress import PhaseClock, ending_with
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
@@ -67,6 +67,7 @@ class Planner:
         self.portfolio: Meter | None = None
         self.decisions: tuple[Decision, ...] = ()  # of a joint plan
         self.seeds: list[Schedule] = []  # of a plan that is improved: every schedule that was made
+        self.given: Schedule | None = None  # of a joint plan: what decisions that are frozen stay as
 
     def best(self, asked: Recipe, portfolio: Budget | Meter = WHOLE_PORTFOLIO) -> Best[Program]:
         """The plan of a recipe, the target's default in place of what it leaves open.
@@ -81,17 +82,27 @@ class Planner:
             InternalError: a planner's answer failed its independent check.
         """
         self.meter = None if self.options.budget is None else self.options.budget.start(self.search_time)
-        if asked != LEFT_OPEN:
-            default = self.backend.default_recipe
-            recipe = Recipe(
-                default.partition if asked.partition == AUTO else asked.partition,
-                default.schedule if asked.schedule == AUTO else asked.schedule,
-                default.memory if asked.memory == AUTO else asked.memory,
-            )
+        is_frozen = bool(self.options.only)
+        if asked != LEFT_OPEN and not is_frozen:
+            recipe = _completed(asked, self.backend.default_recipe)
             return Best(self.program(recipe), recipe)
         self.portfolio = meter = portfolio if isinstance(portfolio, Meter) else portfolio.start()
+        if is_frozen:
+            return self.plan_with_frozen(asked)
         with ending_with(meter):
             return self._best_of_all(meter)
+
+    def plan_with_frozen(self, asked: Recipe) -> Best[Program]:
+        """The plan whose decisions a joint search leaves as they are, but for those that are asked for."""
+        if self.backend.launched_parts is None:
+            raise UsageError(
+                f"only: target {self.target.name!r} does not launch kernels one by one; take one that does "
+                "(v100, a310, jetson-nano), or leave only out."
+            )
+        recipe = _completed(asked, replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory))
+        program = self.program(recipe)
+        self.given = self.seeds[-1]
+        return Best(program, recipe, (Attempt(str(recipe), cost_of(program), recipe=recipe),))
 
     def _best_of_all(self, meter: Meter) -> Best[Program]:
         """The best of portfolio or grid, or both, and of a search from there on."""
@@ -306,6 +317,15 @@ class Planner:
         if share is None:
             share = _SHARE_BEFORE if self.target.is_measurable else 1.0
         return replace(self.options.search_budget, deadline_s=max(share * left_s, _LEAST_S))
+
+
+def _completed(asked: Recipe, default: Recipe) -> Recipe:
+    """A recipe with those of another in place of what it leaves open."""
+    return Recipe(
+        default.partition if asked.partition == AUTO else asked.partition,
+        default.schedule if asked.schedule == AUTO else asked.schedule,
+        default.memory if asked.memory == AUTO else asked.memory,
+    )
 
 
 _SHARE_BEFORE = 0.4

@@ -71,6 +71,7 @@ def test_json_tells_apart_what_changes_the_artifact() -> None:
         {"schedule": "greedy"},
         {"memory": "naive"},
         {"plan": "grid"},
+        {"plan": "joint", "only": ("stages",)},
         {"disabled_passes": ("fold-constants",)},
         {"passes": ("fold-constants",)},
         {"accuracy": "strict"},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tilewright.api.machine_request import MachineRequest, machine_metadata
 from tilewright.api.models import Model
 from tilewright.errors import UsageError
 from tilewright.frontend.onnx import Source
-from tilewright.options import AUTO, Options
+from tilewright.options import AUTO, Options, parse_choices
 from tilewright.planner import WHOLE_PORTFOLIO
 from tilewright.planning import Budget
 from tilewright.requests import FILES, PLANS, asked
@@ -58,6 +58,18 @@ class SimulationRequest(MachineRequest):
             "--recipe",
             panel=PLANS,
             typed=str | None,
+        ),
+    )
+    only: str | Sequence[str] | None = field(
+        default=None,
+        metadata=asked(
+            "With --recipe joint, on machines that launch kernels one by one: search these decisions alone, "
+            "of kernels, slices, stages, lanes, merges and sums; all others stay as --partition and "
+            "--schedule say (default: layers one by one). Kernels of a named partition are cut again.",
+            "--only",
+            panel=PLANS,
+            typed=str | None,
+            is_expert=True,
         ),
     )
     partition: str | None = field(
@@ -205,7 +217,12 @@ class SimulationRequest(MachineRequest):
         object.__setattr__(self, "target", target)
         if isinstance(self.budget, str):
             object.__setattr__(self, "budget", Budget.parse(self.budget))
-        planners = self.planners
+        if self.only is not None:
+            if self.recipe != JOINT:
+                raise UsageError("--only is for --recipe joint; give that, or leave --only out.")
+            only = self.only if isinstance(self.only, str) else ",".join(self.only)
+            object.__setattr__(self, "only", parse_choices(only))
+        planners = {} if self.only else self.planners
         if planners and self.recipe is not None:
             raise UsageError(
                 f"--recipe {self.recipe} says how to cut, order and spill; leave it out, or --partition, "
@@ -259,4 +276,5 @@ class SimulationRequest(MachineRequest):
         names = dict.fromkeys(("partition", "schedule", "memory"), AUTO) | self.planners
         hint = self.objective
         plan = recipe if recipe in (GRID, JOINT) else "portfolio"
-        return Options(target=self.target, plan=plan, budget=budget, hint=hint, **names).resolved()  # type: ignore[arg-type]  # parsed before
+        only = self.only or ()
+        return Options(target=self.target, plan=plan, budget=budget, hint=hint, only=only, **names).resolved()  # type: ignore[arg-type]  # parsed before

@@ -61,7 +61,7 @@ class Moves:
 
     def side_by_side(self, parts: Sequence[int]) -> Content:
         """A stage of one kernel for each of some sets of nodes."""
-        return _side_by_side([[Kernel(self._layers_in(part))] for part in parts])
+        return side_by_side([[Kernel(self._layers_in(part))] for part in parts])
 
     def laned(self, content: Content, meter: Meter) -> Content | None:
         """A block whose kernels run layers side by side where that costs less; None if none is known."""
@@ -86,7 +86,7 @@ class Moves:
             yield self.side_by_side(parts)
             groups = [self._kernels_in(window, part) for part in parts]
             if all(groups):
-                yield _side_by_side(groups)
+                yield side_by_side(groups)
         if len(window) == 1 and len(window[0].kernels) == 1:
             yield from self._changed(window[0].kernels[0], mask)
 
@@ -153,7 +153,7 @@ class Moves:
         return found
 
 
-def _side_by_side(groups: Sequence[Sequence[Kernel]]) -> Content:
+def side_by_side(groups: Sequence[Sequence[Kernel]]) -> Content:
     """A stage of groups of kernels."""
     kernels = tuple(kernel for group in groups for kernel in group)
     numbers = iter(range(len(kernels)))

@@ -57,11 +57,14 @@ class Machine:
 class LaunchedPricer:
     """Blocks of whole nodes: each set of nodes in the best of the ways that are known to run it.
 
-    A set for which no way is known is no block. Blocks of equal structure are simulated once.
+    A set for which no way is known is no block. Blocks of equal structure are simulated once. Where something
+    is frozen, `allows` says which blocks leave it as it is.
     """
 
-    def __init__(self, numbered: Numbered, machine: Machine) -> None:
-        self.numbered, self.machine = numbered, machine
+    def __init__(
+        self, numbered: Numbered, machine: Machine, allows: Callable[[Content], bool] = lambda _: True
+    ) -> None:
+        self.numbered, self.machine, self.allows = numbered, machine, allows
         self.num_layers = len(numbered.nodes)
         numbers = numbered.numbers
         self._predecessors = [
@@ -119,7 +122,9 @@ class LaunchedPricer:
             yield from ways
 
     def add(self, content: Content) -> bool:
-        """One more way to run its nodes; False if it is known."""
+        """One more way to run its nodes; False if it is known, or not allowed."""
+        if not self.allows(content):
+            return False
         ways = self._ways.setdefault(content.mask, {})
         if content in ways:
             return False

@@ -12,13 +12,15 @@ from math import inf
 
 from tilewright.joint.additive import Part, shortest
 from tilewright.joint.launched.content import Content
+from tilewright.joint.launched.frozen import Frozen, FrozenProof, search_frozen
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import Proof, prove
-from tilewright.planning import Meter
+from tilewright.planning import UNLIMITED, Meter
 from tilewright.planning.quality import beside
 from tilewright.progress import Progress
 from tilewright.records import dataclass
+from tilewright.schedule.base import ScheduleProblem
 
 PRICES_PER_TRIAL = 50
 """Blocks whose simulation counts as one of a budget's evaluations."""
@@ -58,6 +60,8 @@ class LaunchedSearch:
         for plan in plans:
             for content in plan:
                 pricer.add(content)
+            if not all(map(pricer.allows, plan)):
+                continue
             cost = sum(map(pricer.cost, plan))
             if cost < best[0] or not best[1]:
                 best = cost, tuple(plan)
@@ -87,21 +91,34 @@ class LaunchedSearch:
         share of what is left of the budget; None: there are too many ideals, or the budget has ended."""
         if self._is_due():
             return None
+
+        def take(contents: tuple[Content, ...], cost: float) -> None:
+            self.best, self.cost = contents, cost
+            publish(contents)
+
+        is_due = self._due_after(share, MOST_PRICED)
+        return prove(self.pricer, self.moves, self.best, self.cost, self.meter, is_due, take)
+
+    def prove_frozen(self, frozen: Frozen, problem: ScheduleProblem) -> FrozenProof | None:
+        """The cheapest plan that leaves what is frozen as it is; None where its blocks are too many to list,
+        or the budget ends first."""
+        if self._is_due():
+            return None
+        return search_frozen(frozen, self.pricer, problem, self.moves, self._due_after(1.0, UNLIMITED))
+
+    def _due_after(self, share: float, most_priced: int) -> Callable[[], bool]:
+        """Whether a share of what is left of the budget is gone, or so many more blocks are simulated."""
         left_s = self.meter.left_s
         until_s = -inf if left_s is None else left_s * (1 - share)
         trials_left = self.meter.budget.max_evaluations - self.meter.num_evaluations
-        most = self.pricer.num_simulated + min(trials_left * share * PRICES_PER_TRIAL, MOST_PRICED)
+        most = self.pricer.num_simulated + min(trials_left * share * PRICES_PER_TRIAL, most_priced)
 
         def is_due() -> bool:
             left_s = self.meter.left_s
             is_late = left_s is not None and left_s <= until_s
             return self._is_due() or is_late or self.pricer.num_simulated >= most
 
-        def take(contents: tuple[Content, ...], cost: float) -> None:
-            self.best, self.cost = contents, cost
-            publish(contents)
-
-        return prove(self.pricer, self.moves, self.best, self.cost, self.meter, is_due, take)
+        return is_due
 
     def _combined(self) -> bool:
         """Whether the best path through all blocks is better than what is known."""

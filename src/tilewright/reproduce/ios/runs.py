@@ -127,7 +127,7 @@ def problem_of_model(
     target = find_target(options.target)
     backend = target.backend(graph, options)
     return ScheduleProblem(
-        _units(backend.partition_problem.graph, part_of or unit_of),
+        units_of(backend.partition_problem.graph, part_of),
         machine=target.machine,
         cost=backend.costs,
         limits=backend.limits,
@@ -135,14 +135,14 @@ def problem_of_model(
     )
 
 
-def _units(graph: Graph, part_of: Callable[[str], str]) -> Partition:
+def units_of(graph: Graph, part_of: Callable[[str], str] | None = None) -> Partition:
     """A subgraph for each of the paper's schedule units, whose nodes share the start of their names."""
     from tilewright.partition.base import PartitionProblem, Reason, build_partition
     from tilewright.planning import Provenance
 
     units: dict[str, list[Node]] = {}
     for node in graph.nodes:
-        units.setdefault(part_of(node.name), []).append(node)
+        units.setdefault((part_of or unit_of)(node.name), []).append(node)
     return build_partition(
         PartitionProblem(graph),
         list(units.values()),

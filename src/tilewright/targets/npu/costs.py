@@ -232,7 +232,13 @@ def _alone(groups: Sequence[Sequence[KernelWork]], num_cores: int | None = None)
     kernels = [work for group in groups for work in group]
     nodes = [node for work in kernels for node in work.nodes]
     inside = set(nodes)
-    read_inside = {v for w in kernels for v in w.outputs if v.users and inside.issuperset(v.users)}
+    # What its own kernel alone reads is an output all the same: a result of the network.
+    read_inside = {
+        v
+        for w in kernels
+        for v in w.outputs
+        if v.users and inside.issuperset(v.users) and not set(w.nodes).issuperset(v.users)
+    }
     outputs = [v for w in kernels for v in w.outputs if v not in read_inside]
     results = dict.fromkeys(outputs or kernels[-1].outputs or kernels[-1].nodes[-1].results())
     graph, twins = extract(nodes, tuple(results))

@@ -50,3 +50,20 @@ def test_stages_differ_by_what_their_kernels_read_of_each_other() -> None:
     passed_on = backend.costs.stage([[maker, reader]])
     apart = backend.costs.stage([[other, reader]])
     assert passed_on.time_ns < apart.time_ns
+
+
+def test_a_result_that_its_own_kernel_reads_is_written_all_the_same() -> None:
+    moved_ns = []
+    for is_result in (False, True):
+        b = GraphBuilder()
+        first = b.op("Relu", b.input(512, 512))
+        second = b.op("Tanh", first)
+        graph = b.finish(second, first) if is_result else b.finish(second)
+        backend = NpuTarget(load_preset("a310")).backend(graph, Options())
+        partition = PARTITIONERS.get("pcgc").solve(backend.partition_problem, Budget(100))
+        assert isinstance(partition, Partition)
+        (kernel,) = partition.subgraphs
+        moved = backend.costs.occupied_ns(kernel)
+        assert moved is not None
+        moved_ns.append(moved[1])
+    assert moved_ns[1] >= 1.5 * moved_ns[0]
