@@ -102,3 +102,61 @@ def decoder_with_cache(kind: str, **sizes: int) -> ModelProto:
         )
     model: ModelProto = program.model_proto
     return model
+
+
+def batched_decoder(kind: str, **sizes: int) -> ModelProto:
+    """A decoder with all lengths open: `input_ids` and `position_ids` (batch, length), `attention_mask` of
+    past and length, and for each layer a past key and value; logits, and the caches with what is new."""
+    import torch
+    from transformers.cache_utils import DynamicCache
+
+    module = network(kind, **sizes)
+    config = module.config
+    num_layers = config.num_hidden_layers
+    num_heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    depth = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+    class Step(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, ids: Any, mask: Any, positions: Any, past: Any) -> Any:
+            cache = DynamicCache()
+            for layer in range(num_layers):
+                cache.update(past[2 * layer], past[2 * layer + 1], layer)
+            found = module(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            whole = [t for layer in found.past_key_values.layers for t in (layer.keys, layer.values)]
+            return found.logits, *whole
+
+    batch, length, num_past = 2, 5, 3
+    layers = [f"{layer}.{side}" for layer in range(num_layers) for side in ("key", "value")]
+    anything = torch.export.Dim.DYNAMIC
+    ids = torch.zeros(batch, length, dtype=torch.long)
+    mask = torch.ones(batch, num_past + length, dtype=torch.long)
+    positions = torch.arange(num_past, num_past + length).expand(batch, length)
+    past = tuple(torch.randn(batch, num_heads, num_past, depth) for _ in layers)
+    open_rows = {0: anything, 1: anything}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.no_grad():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            Step().eval(),
+            (ids, mask, positions, past),
+            dynamo=True,
+            dynamic_shapes={
+                "ids": open_rows,
+                "mask": open_rows,
+                "positions": open_rows,
+                "past": tuple({0: anything, 2: anything} for _ in layers),
+            },
+            input_names=[
+                *("input_ids", "attention_mask", "position_ids"),
+                *(f"past_key_values.{name}" for name in layers),
+            ],
+            output_names=["logits", *(f"present.{name}" for name in layers)],
+            verbose=False,
+        )
+    model: ModelProto = program.model_proto
+    return model
