@@ -108,7 +108,7 @@ class Template(Protocol[WorkT, ProblemT]):
     def match(self, work: WorkT, context: Context) -> ProblemT | Declined:
         """The work as this template sees it, or why it is not for it."""
 
-    def ways(self, problem: ProblemT, context: Context) -> tuple[Choice, ...]:
+    def algorithms(self, problem: ProblemT, context: Context) -> tuple[Choice, ...]:
         """The algorithms that the accuracy allows, each with its cut left open; none if there are none."""
 
     def estimate(self, problem: ProblemT, choice: Choice, context: Context) -> Estimate:
@@ -121,18 +121,18 @@ class Template(Protocol[WorkT, ProblemT]):
 def lower_with(
     template: Template[WorkT, ProblemT], work: WorkT, context: Context, choice: Choice | None = None
 ) -> Kernels | Declined:
-    """Kernels of one template, which carry their estimate; without a choice its way with the largest gain.
+    """Kernels of one template with their estimate; without a choice those of the algorithm that gains most.
 
     Choices whose algorithm the template does not offer for this work at this accuracy are declined.
     """
     problem = template.match(work, context)
     if isinstance(problem, Declined):
         return problem
-    ways = template.ways(problem, context)
+    allowed = template.algorithms(problem, context)
     if choice is None:
-        choice = max(ways, key=lambda way: template.estimate(problem, way, context).gain, default=None)
-    if choice is None or choice.algorithm not in {way.algorithm for way in ways}:
-        expected = " or ".join(map(str, ways)) or "another template"
+        choice = max(allowed, key=lambda each: template.estimate(problem, each, context).gain, default=None)
+    if choice is None or choice.algorithm not in {each.algorithm for each in allowed}:
+        expected = " or ".join(map(str, allowed)) or "another template"
         return Declined(f"{choice or template.name} for {context.accuracy} accuracy: expected {expected}")
     return lower_problem(template, problem, choice, context)
 

@@ -19,7 +19,7 @@ from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredPartition
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.contraction.decisions import choice_of, neighbours, plan_contraction
 from tilewright.targets.cpu.product.plan import KernelPlan, parse_plan
-from tilewright.targets.cpu.product.select import product_neighbours
+from tilewright.targets.cpu.product.select import neighbours_of, product_neighbours
 from tilewright.targets.cpu.products import Product
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context, lower_problem
@@ -118,6 +118,18 @@ def test_the_first_is_what_the_estimates_choose() -> None:
     first = {name: product_neighbours(p.nest, context)[0] for name, p, context in products(host_isa())}
     assert len(first) == 5
     assert texts(lowered(first)) == texts(lowered())
+
+
+def test_a_search_goes_on_from_neighbours_and_from_nothing_else() -> None:
+    for _, product, context in products(host_isa()):
+        found = product_neighbours(product.nest, context)
+        direct = next(c for c in reversed(found) if c.template == CONTRACTION.name)
+        first, *others = neighbours_of(product.nest, context, direct)
+        assert first == direct
+        assert found[0] in others or found[0].template != CONTRACTION.name
+        for nonsense in (Choice.of(CONTRACTION.name, rows=1000, vectors=1000), Choice("nonsense")):
+            made = neighbours_of(product.nest, context, nonsense)
+            assert nonsense not in made
 
 
 def test_strict_has_no_neighbour_that_reassociates() -> None:

@@ -107,7 +107,7 @@ def test_more_work_takes_longer_in_every_template() -> None:
             problem = template.match(nest, context)
             if isinstance(problem, Declined):
                 break
-            (way, *_) = template.ways(problem, context)
+            (way, *_) = template.algorithms(problem, context)
             estimates.append(template.estimate(problem, way, context).cycles)
         assert estimates == sorted(estimates)
 
@@ -117,7 +117,7 @@ def test_the_template_with_the_largest_gain_wins_if_it_is_well_ahead(size: int) 
     nest, context = nest_and_context(conv_graph(64, 64, (size, size), (3, 3), pads=(1, 1, 1, 1)))
     problem = WINOGRAD.match(nest, context)
     assert not isinstance(problem, Declined)
-    ways = WINOGRAD.ways(problem, context)
+    ways = WINOGRAD.algorithms(problem, context)
     gain = max(WINOGRAD.estimate(problem, way, context).gain for way in ways)
     kernels = lower_product(nest, context)
     assert not isinstance(kernels, Declined)
@@ -179,7 +179,7 @@ def test_six_products_are_taken_where_they_gain_enough_for_the_times_when_the_un
     context = replace(context, isa=AMX)
     problem = MATRIX.match(nest, context)
     assert not isinstance(problem, Declined)
-    (way,) = MATRIX.ways(problem, context)
+    (way,) = MATRIX.algorithms(problem, context)
     taken: list[tuple[float, bool]] = []
     for cycles in range(4, 44, 4):
         monkeypatch.setitem(matrix_plan._PRODUCT_CYCLES, 6, float(cycles))
@@ -208,7 +208,7 @@ def test_the_more_exact_way_is_taken_unless_the_other_is_ahead() -> None:
         here = replace(context, isa=USUAL, run_bytes=run_bytes)
         problem = WINOGRAD.match(nest, here)
         assert not isinstance(problem, Declined)
-        exact, other = (WINOGRAD.estimate(problem, way, here) for way in WINOGRAD.ways(problem, here))
+        exact, other = (WINOGRAD.estimate(problem, way, here) for way in WINOGRAD.algorithms(problem, here))
         assert exact.lead == inf
         assert other.gain == pytest.approx(exact.gain * other.lead)
         leads[chosen((128, 32), 14, USUAL, run_bytes)] = other.lead
@@ -233,14 +233,14 @@ def test_a_template_joins_by_one_line_of_the_registry(monkeypatch: pytest.Monkey
         def match(self, work: Nest, context: Context) -> object:
             return CONTRACTION.match(work, context)
 
-        def ways(self, problem: object, context: Context) -> tuple[Choice, ...]:
+        def algorithms(self, problem: object, context: Context) -> tuple[Choice, ...]:
             return (Choice(self.name),)
 
         def estimate(self, problem: object, choice: Choice, context: Context) -> Estimate:
             return Estimate(1.0, gain=2.0)
 
-        def neighbours(self, problem: object, way: Choice, context: Context) -> tuple[Choice, ...]:
-            return (way,)
+        def neighbours(self, problem: object, algorithm: Choice, context: Context) -> tuple[Choice, ...]:
+            return (algorithm,)
 
         def lower(self, problem: object, choice: Choice, context: Context) -> object:
             made = lower_with(CONTRACTION, nest, context)

@@ -72,7 +72,7 @@ class AttentionTemplate:
         plan = plan_attention(problem, context.isa, divides=context.divides)
         return plan if isinstance(plan, Declined) else problem
 
-    def ways(self, problem: AttentionProblem, context: Context) -> tuple[Choice, ...]:
+    def algorithms(self, problem: AttentionProblem, context: Context) -> tuple[Choice, ...]:
         """One."""
         return (Choice(self.name),)
 

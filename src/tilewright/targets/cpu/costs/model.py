@@ -394,7 +394,7 @@ class CpuCosts:
         problem = ATTENTION.match(run, context)
         if isinstance(problem, Declined):
             return None
-        (way,) = ATTENTION.ways(problem, context)
+        (way,) = ATTENTION.algorithms(problem, context)
         return _Part(run, ATTENTION.name, ATTENTION.estimate(problem, way, context), context.layouts)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import field
 from math import log2
 
 from tilewright.planning.choice import Choice
@@ -12,12 +14,21 @@ from tilewright.targets.cpu.loopnest.choose import TEMPLATE as LOOPS
 _PIECES = ("block", "chunks", "item_rows")
 
 
+Around = Callable[[Choice], tuple[Choice, ...]]
+"""A setting, if it can be made, and those one decision away from it."""
+
+
+def fixed(setting: Choice) -> tuple[Choice, ...]:
+    """Nothing beside what is listed."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """A product or loop nests of nodes at these positions, and the ways to make them, the usual one first.
 
-    The first `num_listed` are worth measuring whatever others take. Loop nests (`is_loops`) have a choice
-    within blocks only where they multiply and add up (`is_inner`).
+    The first `num_listed` are worth measuring whatever others take; `around` knows more. Loop nests
+    (`is_loops`) have a choice within blocks only where they multiply and add up (`is_inner`).
     """
 
     positions: frozenset[int]
@@ -26,6 +37,7 @@ class Work:
     num_listed: int
     is_loops: bool = False
     is_inner: bool = True
+    around: Around = field(default=fixed, repr=False, compare=False)
 
     @property
     def tiles(self) -> tuple[Choice, ...]:
@@ -44,15 +56,26 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """A choice of a kernel: its name, the usual setting (where nothing is chosen), the other settings.
+    """A choice of a kernel: its name, the usual setting (where nothing is chosen), others, best ones first.
 
-    The first `num_listed` of the others are worth measuring in any case.
+    The first `num_listed` of the others are worth measuring in any case; `around` knows more.
     """
 
     name: str
     usual: Choice | None
     others: tuple[Choice, ...]
     num_listed: int
+    around: Around = field(default=fixed, repr=False, compare=False)
+
+    def accepts(self, setting: Choice) -> bool:
+        """Whether it can be set so."""
+        return setting in self.others or setting in self.around(setting)[:1]
+
+    def beside(self, setting: Choice | None, *, goes_on: bool) -> list[Choice]:
+        """Other settings than this one: all that are listed, and if it `goes_on` those one decision away."""
+        listed = self.others if self.usual is None else (self.usual, *self.others)
+        near = self.around(setting) if goes_on and setting is not None else ()
+        return [other for other in dict.fromkeys((*listed, *near)) if other != setting]
 
 
 def distance(one: Choice, other: Choice) -> float:

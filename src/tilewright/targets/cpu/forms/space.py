@@ -31,6 +31,8 @@ _MAX_ELEMENTS = 8
 _NUM_BLOCKINGS = 24
 _NUM_STARTS = 3
 _PLAIN_SHARE = 0.25
+# How often another way to make a product may be one beside the present one that is not listed.
+_NEAR_SHARE = 0.25
 # Of so many other ways to make a product that chance picks the one most like the present one is taken.
 _NUM_COMPARED = 5
 # What a way to make a product that templates rank lower is estimated to take more, down to a rank.
@@ -221,8 +223,8 @@ class SubgraphForms:
         ):
             return None
         for kernel in form.kernels:
-            known = {knob.name: knob.others for knob in self._knobs(kernel)}
-            if any(choice not in known.get(name, ()) for name, choice in kernel.choices):
+            known = {knob.name: knob for knob in self._knobs(kernel)}
+            if not all(name in known and known[name].accepts(choice) for name, choice in kernel.choices):
                 return None
             if kernel.blocking is not None and self._estimate(kernel) is None:
                 return None
@@ -259,7 +261,7 @@ class SubgraphForms:
         for number, knob in enumerate(self._knobs(kernel)):
             choice = numbered.get(str(number))
             if choice is not None:
-                way = min(knob.others, key=partial(distance, choice))
+                way = choice if knob.accepts(choice) else min(knob.others, key=partial(distance, choice))
                 if way.algorithm == choice.algorithm:
                     chosen[knob.name] = way
         return replace(kernel, choices=tuple(sorted(chosen.items())))
@@ -353,9 +355,9 @@ class SubgraphForms:
     def _rank(self, kernel: KernelForm) -> int:
         chosen = dict(kernel.choices)
         return sum(
-            min(_LOWEST_RANK, 1 + knob.others.index(chosen[knob.name]))
+            min(_LOWEST_RANK, 1 + (*knob.others, chosen[knob.name]).index(chosen[knob.name]))
             for knob in self._knobs(kernel)
-            if chosen.get(knob.name) in knob.others
+            if knob.name in chosen
         )
 
     def _knobs(self, kernel: KernelForm) -> tuple[Knob, ...]:
@@ -372,7 +374,8 @@ class SubgraphForms:
         if not has_blocks:
             for work in inside:
                 if len(work.ways) > 1:
-                    yield Knob(work.signature, work.ways[0], work.ways[1:], work.num_listed - 1)
+                    listed = work.num_listed - 1
+                    yield Knob(work.signature, work.ways[0], work.ways[1:], listed, work.around)
             return
         for is_loops, name in ((False, inner_product), (True, inner_loops)):
             chosen = [work for work in inside if work.is_inner and work.is_loops == is_loops]
@@ -461,8 +464,7 @@ class SubgraphForms:
             return form
         number, knob = rng.choice(options)
         chosen = dict(form.kernels[number].choices).get(knob.name, knob.usual)
-        ways = knob.others if knob.usual is None else (knob.usual, *knob.others)
-        others = [way for way in ways if way != chosen]
+        others = knob.beside(chosen, goes_on=rng.random() < _NEAR_SHARE)
         if chosen is None or rng.random() < _PLAIN_SHARE:
             return self._made(form, number, knob, rng.choice(others))
         some = rng.sample(others, min(_NUM_COMPARED, len(others)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field, replace
+from functools import lru_cache, partial
 
 from tilewright.hardware.host import host_machine
 from tilewright.hardware.probe import resolve_threads
@@ -25,7 +26,7 @@ from tilewright.targets.cpu.kernel import Loops
 from tilewright.targets.cpu.loopnest import LOOP_NEST, loop_choices
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredPartition
-from tilewright.targets.cpu.product.select import product_neighbours
+from tilewright.targets.cpu.product.select import neighbours_of, product_neighbours
 from tilewright.targets.cpu.products import loops_signature
 from tilewright.targets.cpu.repeats import Repeats
 
@@ -119,8 +120,11 @@ def _products(
         if signature in lowered.products:
             positions = frozenset(place[node] for node in launch.nodes)
             product = lowered.products[signature]
-            found = product_neighbours(product.nest, product.context(isa, accuracy))
-            products[positions, signature] = Work(positions, signature, found, _NUM_LISTED)
+            context = product.context(isa, accuracy)
+            found = product_neighbours(product.nest, context)
+            around = lru_cache(maxsize=256)(partial(neighbours_of, product.nest, context))
+            work = Work(positions, signature, found, _NUM_LISTED, around=around)
+            products[positions, signature] = work
     return tuple(products.values())
 
 

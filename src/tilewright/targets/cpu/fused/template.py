@@ -40,7 +40,7 @@ class FusedTemplate:
         """What each block computes."""
         return match_fused(work.group, work.blocking, context.layouts, work.choices)
 
-    def ways(self, problem: FusedProblem, context: Context) -> tuple[Choice, ...]:
+    def algorithms(self, problem: FusedProblem, context: Context) -> tuple[Choice, ...]:
         """One."""
         return (Choice(self.name),)
 

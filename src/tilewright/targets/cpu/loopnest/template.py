@@ -30,7 +30,7 @@ class LoopNestTemplate:
         """The nests, if they can be lowered."""
         return loop_nest_supports(work, context.layouts) or work
 
-    def ways(self, problem: Nests, context: Context) -> tuple[Choice, ...]:
+    def algorithms(self, problem: Nests, context: Context) -> tuple[Choice, ...]:
         """One."""
         return (Choice(self.name),)
 

@@ -27,7 +27,7 @@ ProblemT = TypeVar("ProblemT")
 class ProductTemplate(Template[Nest, ProblemT], Protocol[ProblemT]):
     """A template of single nests: it also knows other plans of its kernels, which a search may measure."""
 
-    def neighbours(self, problem: ProblemT, way: Choice, context: Context) -> tuple[Choice, ...]:
+    def neighbours(self, problem: ProblemT, algorithm: Choice, context: Context) -> tuple[Choice, ...]:
         """What the estimates choose for an algorithm, and every plan one decision away.
 
         Each as the choice that asks for it, those worth measuring in any case first. None where all is fixed.
@@ -38,21 +38,21 @@ PRODUCTS: Final[tuple[ProductTemplate[Any], ...]] = (MATRIX, WINOGRAD, CONTRACTI
 """Templates of single nests. Of two with equal estimates the first is taken."""
 
 MIN_LEAD = 1.05
-"""For less than this the more exact way is taken."""
+"""For less than this the more exact algorithm is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """One way of one template to compute a nest."""
+    """An algorithm of a template that computes a nest."""
 
     template: ProductTemplate[Any]
     problem: Any
-    way: Choice
+    algorithm: Choice
     estimate: Estimate
 
     @property
     def counts(self) -> bool:
-        """Whether it is the plain kernel, or estimated well ahead of it and of a more exact way."""
+        """Whether it is the plain kernel, or estimated well ahead of it and of a more exact algorithm."""
         estimate = self.estimate
         return estimate.gain == 1.0 or (estimate.gain >= estimate.min_gain and estimate.lead >= MIN_LEAD)
 
@@ -82,8 +82,23 @@ def product_neighbours(nest: Nest, context: Context) -> tuple[Choice, ...]:
     Each gives the kernels of `lower_product` with that choice. Algorithms alternate, so that the first few
     hold the best of each; the one with the best estimate has two at a time.
     """
-    lists = [o.template.neighbours(o.problem, o.way, context) for o in _ranked(list(_offers(nest, context)))]
+    lists = [
+        o.template.neighbours(o.problem, o.algorithm, context) for o in _ranked(list(_offers(nest, context)))
+    ]
     return _alternating([found for found in lists if found])
+
+
+def neighbours_of(nest: Nest, context: Context, choice: Choice) -> tuple[Choice, ...]:
+    """A choice for a nest, and plans one decision away from it; none where it cannot be made.
+
+    Of templates whose neighbours depend on the algorithm alone, the choice may not be the first.
+    """
+    template = next((t for t in PRODUCTS if t.name == choice.template), None)
+    problem = Declined("unknown") if template is None else template.match(nest, context)
+    if template is None or isinstance(problem, Declined):
+        return ()
+    allowed = {algorithm.algorithm for algorithm in template.algorithms(problem, context)}
+    return template.neighbours(problem, choice, context) if choice.algorithm in allowed else ()
 
 
 def nest_cycles(nest: Nest, context: Context) -> float:
@@ -116,7 +131,7 @@ def _lower_as(choice: Choice, nest: Nest, context: Context) -> Kernels | Decline
 def _lower_by_estimate(nest: Nest, context: Context) -> Kernels | Declined:
     kernels: Kernels | Declined = Declined("no template computes the nest")
     for offer in _ranked([o for o in _offers(nest, context) if o.counts]):
-        kernels = lower_problem(offer.template, offer.problem, offer.way, context, offer.estimate)
+        kernels = lower_problem(offer.template, offer.problem, offer.algorithm, context, offer.estimate)
         if not isinstance(kernels, Declined):
             return kernels
     return kernels
@@ -126,8 +141,9 @@ def _offers(nest: Nest, context: Context) -> Iterator[_Offer]:
     for template in PRODUCTS:
         problem = template.match(nest, context)
         if not isinstance(problem, Declined):
-            for way in template.ways(problem, context):
-                yield _Offer(template, problem, way, template.estimate(problem, way, context))
+            for algorithm in template.algorithms(problem, context):
+                estimate = template.estimate(problem, algorithm, context)
+                yield _Offer(template, problem, algorithm, estimate)
 
 
 def _ranked(offers: list[_Offer]) -> list[_Offer]:

@@ -113,10 +113,10 @@ def neighbours(plan: KernelPlan, context: Context) -> tuple[KernelPlan, ...]:
     sums and what is fetched.
     """
     isa, tiles = context.isa, _ranked_tiles(plan, context.isa)
-    distinct = [p for tile in _distinct(tiles, plan.row.extent) for p in _in_cuts(plan, tile, isa)[:1]]
-    own = _in_cuts(plan, Tile(plan.panels, plan.max_rows), isa)[:_MAX_CUTS]
-    best = [p for tile in tiles[:1] for p in _in_cuts(plan, tile, isa)[:_MAX_CUTS]]
-    others = (p for tile in tiles[:_MAX_TILES] for p in _in_cuts(plan, tile, isa)[:_MAX_CUTS_OF_A_TILE])
+    distinct = [p for tile in _distinct(tiles, plan.row.extent) for p in _in_cuts(plan, tile, isa, 1)]
+    own = _in_cuts(plan, Tile(plan.panels, plan.max_rows), isa, _MAX_CUTS)
+    best = [p for tile in tiles[:1] for p in _in_cuts(plan, tile, isa, _MAX_CUTS)]
+    others = (p for tile in tiles[:_MAX_TILES] for p in _in_cuts(plan, tile, isa, _MAX_CUTS_OF_A_TILE))
     found: dict[object, KernelPlan] = {_code(plan): plan}
     for other in (*best, *own, *distinct, *_otherwise(plan, context), *others):
         found.setdefault(_code(other), other)
@@ -171,13 +171,13 @@ def _most_rows(tile: Tile, num_rows: int) -> int:
     return split_rows(num_rows, tile.max_rows)[0].rows
 
 
-def _in_cuts(plan: KernelPlan, tile: Tile, isa: Isa) -> list[KernelPlan]:
+def _in_cuts(plan: KernelPlan, tile: Tile, isa: Isa, most: int) -> list[KernelPlan]:
     """The plan with a tile in its best cuts, one for each number of chunks up to a power of two."""
     tiled = replace(plan, max_rows=tile.max_rows, panels=tile.panels)
     cuts: dict[int, Cut] = {}
     for cut in _ranked_cuts(tiled):
         cuts.setdefault(cut.num_chunks.bit_length(), cut)
-    return [_settled(replace(tiled, cut=cut), isa) for cut in list(cuts.values())[:_MAX_CUTS]]
+    return [_settled(replace(tiled, cut=cut), isa) for cut in list(cuts.values())[:most]]
 
 
 def _ranked_cuts(plan: KernelPlan) -> tuple[Cut, ...]:
@@ -243,7 +243,8 @@ def _usual_packing(plan: KernelPlan, context: Context) -> Packing:
 
 def _settled(plan: KernelPlan, isa: Isa) -> KernelPlan:
     """The plan with blocks of long sums, and what is fetched, as the estimates have them."""
-    return _fetching(replace(plan, block_parts=best_block_parts(plan, isa)), isa)
+    parts = best_block_parts(plan, isa)
+    return _fetching(plan if plan.block_parts == parts else replace(plan, block_parts=parts), isa)
 
 
 def _fetching(plan: KernelPlan, isa: Isa) -> KernelPlan:
@@ -256,7 +257,7 @@ def _fetching(plan: KernelPlan, isa: Isa) -> KernelPlan:
         and plan.num_units * num_tiles >= 2 * panels.num_vectors
         and _MIN_PREFETCH_BYTES <= steps * panels.width * plan.dtype.size_bytes <= isa.caches.l2_bytes // 2
     )
-    return replace(plan, fetches_ahead=pays)
+    return plan if plan.fetches_ahead == pays else replace(plan, fetches_ahead=pays)
 
 
 def _has_next_panel(plan: KernelPlan) -> bool:

@@ -29,7 +29,7 @@ class ContractionTemplate:
         """The nest as a contraction under its layouts."""
         return contraction_problem(work, context)
 
-    def ways(self, problem: Contraction, context: Context) -> tuple[Choice, ...]:
+    def algorithms(self, problem: Contraction, context: Context) -> tuple[Choice, ...]:
         """One."""
         return (Choice(self.name),)
 
@@ -37,9 +37,9 @@ class ContractionTemplate:
         """Issue slots of the register tiles, and the bytes of weights."""
         return Estimate(contraction_cycles(problem, choice, context))
 
-    def neighbours(self, problem: Contraction, way: Choice, context: Context) -> tuple[Choice, ...]:
+    def neighbours(self, problem: Contraction, algorithm: Choice, context: Context) -> tuple[Choice, ...]:
         """Other register tiles and cuts, packing, blocks of long sums, and what is fetched."""
-        plan = plan_contraction(problem, way, context)
+        plan = plan_contraction(problem, algorithm, context)
         if isinstance(plan, Declined):
             return ()
         return tuple(choice_of(other, context) for other in (plan, *neighbours(plan, context)))

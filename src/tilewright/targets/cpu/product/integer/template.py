@@ -61,7 +61,7 @@ class IntegerTemplate:
             return problem
         return match_integer(work, context.layouts, constants=constants, next_local=next_local)
 
-    def ways(self, problem: IntegerProblem, context: Context) -> tuple[Choice, ...]:
+    def algorithms(self, problem: IntegerProblem, context: Context) -> tuple[Choice, ...]:
         """One: sums of integers are exact."""
         return (Choice(self.name),)
 
@@ -87,7 +87,7 @@ class IntegerTemplate:
         weights = operand_bytes(contraction.b.operand) / COLD_BYTES_PER_CYCLE
         return Estimate(overlapped(compute, weights + transfer_cycles(moved, isa)))
 
-    def neighbours(self, problem: IntegerProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+    def neighbours(self, problem: IntegerProblem, algorithm: Choice, context: Context) -> tuple[Choice, ...]:
         """Nothing to choose between."""
         return ()
 

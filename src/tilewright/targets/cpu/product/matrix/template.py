@@ -50,7 +50,7 @@ class MatrixTemplate:
             return Declined("weights that are computed at run time")
         return problem
 
-    def ways(self, problem: MatrixProblem, context: Context) -> tuple[Choice, ...]:
+    def algorithms(self, problem: MatrixProblem, context: Context) -> tuple[Choice, ...]:
         """As many products as the accuracy asks for."""
         num_products = _PRODUCTS[context.accuracy]
         return () if num_products is None else (Choice.of(self.name, products=num_products),)
@@ -62,9 +62,9 @@ class MatrixTemplate:
         cycles, gain = matrix_cycles(problem, plan, context), matrix_gain(problem, plan.num_products, context)
         return Estimate(cycles, gain, min_gain=_MIN_GAIN.get(context.accuracy, MIN_GAIN))
 
-    def neighbours(self, problem: MatrixProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+    def neighbours(self, problem: MatrixProblem, algorithm: Choice, context: Context) -> tuple[Choice, ...]:
         """Other numbers of chunks, then other blocks."""
-        num_products = way.get("products")
+        num_products = algorithm.get("products")
         assert num_products is not None
         return matrix_neighbours(problem, num_products, context.isa)
 

@@ -50,7 +50,7 @@ class WinogradTemplate:
             return Declined(f"groups of {problem.outputs.extent} channels, which are no whole vectors")
         return problem
 
-    def ways(self, problem: WinogradProblem, context: Context) -> tuple[Choice, ...]:
+    def algorithms(self, problem: WinogradProblem, context: Context) -> tuple[Choice, ...]:
         """One for each tile."""
         return tuple(Choice.of(self.name, tile=tile) for tile in _TILES[context.accuracy])
 
@@ -64,9 +64,9 @@ class WinogradTemplate:
         lead = gains[tile] / gains[min(gains)] if tile != min(gains) else inf
         return Estimate(winograd_cycles(problem, plan, context), gains[tile], lead)
 
-    def neighbours(self, problem: WinogradProblem, way: Choice, context: Context) -> tuple[Choice, ...]:
+    def neighbours(self, problem: WinogradProblem, algorithm: Choice, context: Context) -> tuple[Choice, ...]:
         """Other numbers of blocks and panel groups."""
-        tile = way.get("tile")
+        tile = algorithm.get("tile")
         assert tile is not None
         return winograd_neighbours(problem, tile, context.isa)
 
