@@ -184,3 +184,19 @@ def test_a_kernel_is_assembled_for_each_gpu() -> None:
         assert b"mma.sync" in made
         assert b"cp.async" in made
         assert b"ldmatrix" in made
+
+
+def test_branches_of_a_concatenation_are_made_in_place() -> None:
+    code = compile_graph(load_onnx(branches()), Options(target=EMULATED, partition="layerwise")).code
+    assert isinstance(code, CudaCode)
+    named = [node.name for launch in code.placed.launches for node in launch.nodes]
+    assert "join" not in named
+    parts = {v.name: code.placed.lowered.place(v) for v in code.program.graph.values()}
+    (whole,) = {parts[name][0] for name in ("r1", "r2", "p")}
+    assert [parts[name][1] for name in ("r1", "r2", "p")] == [0, 8 * 36 * 4, 16 * 36 * 4]
+    assert whole is parts["joined"][0]
+
+
+def test_an_instruction_set_of_processors_is_refused() -> None:
+    with pytest.raises(UsageError, match="leave out --isa avx2"):
+        tw.compile(branches(), target=EMULATED, isa="avx2")

@@ -8,6 +8,7 @@ are added that make it so and leave the longest path through the graph as long a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import product
 
 from tilewright.memory.base import ARENA, Buffer, MemoryLevel, MemoryPlan, MemoryProblem
 from tilewright.planning import Infeasible
@@ -22,7 +23,7 @@ Edge = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class GraphBuffer:
-    """A buffer of an arena, and the nodes that use it, ascending: the first defines it.
+    """A buffer of an arena, and the nodes that use it, ascending: those that no other comes before define it.
 
     `may_reuse` names buffers in whose place it may be written where their last use is that node.
     """
@@ -153,12 +154,13 @@ def _needed_edges(after: After, buffers: Sequence[GraphBuffer], plan: MemoryPlan
     before = ancestors(after)
     order = sorted(buffers, key=lambda buffer: buffer.uses)
     for place, new in enumerate(order):
-        start, first = plan.offsets[new.name], new.uses[0]
+        start = plan.offsets[new.name]
+        firsts = [node for node in new.uses if not any(before[node] >> other & 1 for other in new.uses)]
         for old in order[:place]:
             other = plan.offsets[old.name]
             if start >= other + old.size_bytes or other >= start + new.size_bytes:
                 continue
-            for node in old.uses:
+            for node, first in product(old.uses, firsts):
                 if node != first and not before[first] >> node & 1:
                     added.append((node, first))
                     reached = before[node] | 1 << node

@@ -21,7 +21,7 @@ from tilewright.records import dataclass
 from tilewright.targets.cuda.emitter import WARP
 from tilewright.targets.cuda.loopnest.plan import plan_loops
 from tilewright.targets.cuda.loopnest.rows import match_rows
-from tilewright.targets.cuda.lower import KernelLaunch, Work, is_copy_in_place
+from tilewright.targets.cuda.lower import KernelLaunch, Work, copied_to, is_empty
 from tilewright.targets.cuda.products.match import Product, match_product
 from tilewright.targets.cuda.products.tiles import plan_product
 from tilewright.targets.cuda.rates import Kind, Rates
@@ -139,8 +139,8 @@ class GpuCosts:
         if key not in self.known:
             group = self.fuse(work.nodes, work.outputs)
             nests = None if isinstance(group, Opaque) else group.nests
-            kept = None if nests is None else [n for n in nests if not is_copy_in_place(n)]
-            self.known[key] = None if kept is None else self._launched(kept)
+            kept = [n for n in nests or () if not is_empty(n) and copied_to(n) is None]
+            self.known[key] = None if nests is None else self._launched(kept)
         return self.known[key]
 
     def _launched(self, nests: Sequence[Nest]) -> tuple[_Nest, ...]:

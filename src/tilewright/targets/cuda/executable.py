@@ -141,13 +141,21 @@ class CudaExecutable:
             for key in keys:
                 self._spans[key] = Span("constant", base + offset, data.nbytes)
 
-    def _span(self, storage: Storage) -> Span:
+    def _span(self, storage: Storage, given: Mapping[Tensor, Span]) -> Span:
         match storage:
             case Constant() | Reports():
                 return self._spans[id(storage)]
             case _ if storage.size_bytes:
-                return self._spans[self._placed.lowered.root(storage)]
+                return self._part(storage, given)
         return self._empty
+
+    def _part(self, tensor: Tensor, given: Mapping[Tensor, Span] = NO_SPANS) -> Span:
+        """Where a tensor lies, perhaps within another; those of `given` lie there."""
+        root, offset = self._placed.lowered.place(tensor)
+        whole = given.get(root) or self._spans[root]
+        if tensor.size_bytes == whole.size_bytes:
+            return whole
+        return Span(f"{tensor.name} in {whole.name}", whole.address + offset, tensor.size_bytes)
 
     def _step(
         self, numbers: Sequence[int], kernels: Kernels, *, is_first: bool, is_last: bool
@@ -201,19 +209,12 @@ class CudaExecutable:
     def _launch(self, launch: KernelLaunch, given: Mapping[Tensor, Span] = NO_SPANS) -> Launch:
         """A launch; tensors of `given` lie there."""
         kernel = launch.kernel
-        root = self._placed.lowered.root
-        spans = [
-            given.get(root(storage)) or self._span(storage)
-            if isinstance(storage, Value | Local)
-            else self._span(storage)
-            for storage in launch.args
-        ]
-        written = {self._placed.lowered.root(t) for t in launch.writes}
+        spans = [self._span(storage, given) for storage in launch.args]
+        written = set(launch.writes)
         writes = [
             span
             for storage, span in zip(launch.args, spans, strict=True)
-            if isinstance(storage, Reports)
-            or (isinstance(storage, Value | Local) and self._placed.lowered.root(storage) in written)
+            if isinstance(storage, Reports) or (isinstance(storage, Value | Local) and storage in written)
         ]
         return Launch(
             kernel.symbol,
@@ -331,7 +332,7 @@ class CudaExecutable:
             self._device.write(self._spans[id(self._placed.reports[0])].address, self._no_reports)
 
     def _result(self, value: Value, fed: Mapping[Value, Array]) -> Array:
-        root = self._placed.lowered.root(value)
+        root, offset = self._placed.lowered.place(value)
         if isinstance(root, Value):
             known = fed.get(root) if root.data is None else root.data
             if known is not None:
@@ -340,7 +341,7 @@ class CudaExecutable:
             return np.empty(value.shape, value.dtype.numpy)
         if isinstance(self._placed.planned.nodes[-1].work, HostOperator):
             return self._read(value)
-        data = self._outputs[root].array[: value.size_bytes]
+        data = self._outputs[root].array[offset : offset + value.size_bytes]
         return data.view(value.dtype.numpy).reshape(value.shape)
 
     def _read(self, value: Value) -> Array:
@@ -349,7 +350,7 @@ class CudaExecutable:
             return root.data.reshape(value.shape)
         array: Array = np.empty(value.shape, value.dtype.numpy)
         if value.size_bytes:
-            self._device.read(self._spans[root].address, array)
+            self._device.read(self._part(value).address, array)
         return array
 
     def _on_host(self, operator: HostOperator) -> None:
@@ -366,7 +367,7 @@ class CudaExecutable:
             root = self._placed.lowered.root(value)
             if value.size_bytes and root in self._spans:
                 data = np.ascontiguousarray(result, value.dtype.numpy)
-                self._device.write(self._spans[root].address, data)
+                self._device.write(self._part(value).address, data)
 
     def _raise_reported(self) -> None:
         """Raise for the first check that found an index outside its axis."""

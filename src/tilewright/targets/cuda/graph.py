@@ -76,6 +76,20 @@ def _joined(builder: _Builder, ends: list[int], num_groups: int, stage: int) -> 
     return [builder.add(None, ends, stage, None)]
 
 
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """What a node reads or writes of a tensor's memory: bytes of it."""
+
+    number: int
+    start: int
+    end: int
+    writes: bool
+
+    def conflicts(self, other: _Use) -> bool:
+        """Whether one writes what the other touches."""
+        return (self.writes or other.writes) and self.start < other.end and other.start < self.end
+
+
 class _Builder:
     """Nodes so far; each new one follows those that made its operands, and those whose memory it changes."""
 
@@ -83,21 +97,19 @@ class _Builder:
         self.lowered = lowered
         self.nodes: list[PlannedNode] = []
         self.before: list[int] = []
-        self.writers: dict[Tensor, list[int]] = {}
-        self.readers: dict[Tensor, list[int]] = {}
+        self.uses: dict[Tensor, list[_Use]] = {}
         self.last_host = -1
 
     def add(self, work: Work | None, after: Iterable[int], stage: int, subgraph_id: int | None) -> int:
         """A node, after these and those that data need; edges that others imply are left out."""
-        number, root = len(self.nodes), self.lowered.root
+        number = len(self.nodes)
         wanted = set(after)
-        reads = [root(t) for t in work.reads] if work is not None else []
-        writes = [root(t) for t in work.writes] if work is not None else []
-        for tensor in reads:
-            wanted.update(self.writers.get(tensor, ()))
-        for tensor in writes:
-            wanted.update(self.writers.get(tensor, ()))
-            wanted.update(self.readers.get(tensor, ()))
+        touched: list[tuple[Tensor, _Use]] = []
+        if work is not None:
+            touched = [self._use(t, number, writes=False) for t in work.reads]
+            touched += [self._use(t, number, writes=True) for t in work.writes]
+        for root, use in touched:
+            wanted.update(other.number for other in self.uses.get(root, ()) if other.conflicts(use))
         if isinstance(work, HostOperator):
             wanted.update(range(number))  # the host waits for all that was launched
         elif self.last_host >= 0:
@@ -108,12 +120,14 @@ class _Builder:
             if not before >> other & 1:
                 direct.append(other)
                 before |= self.before[other] | 1 << other
-        for tensor in reads:
-            self.readers.setdefault(tensor, []).append(number)
-        for tensor in writes:
-            self.writers.setdefault(tensor, []).append(number)
+        for root, use in touched:
+            self.uses.setdefault(root, []).append(use)
         self.nodes.append(PlannedNode(work, tuple(sorted(direct)), stage, subgraph_id))
         self.before.append(before)
         if isinstance(work, HostOperator):
             self.last_host = number
         return number
+
+    def _use(self, tensor: Tensor, number: int, *, writes: bool) -> tuple[Tensor, _Use]:
+        root, start = self.lowered.place(tensor)
+        return root, _Use(number, start, start + tensor.size_bytes, writes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,9 @@ class Reports:
     checks: tuple[tuple[str, int, int], ...]
 
 
+_VIEW_BYTES = 16
+"""What kernels expect tensors to begin at a multiple of."""
+
 Storage = Value | Local | Constant | Reports
 
 
@@ -102,21 +106,33 @@ Work = KernelLaunch | HostOperator
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lowered:
-    """What each subgraph runs, in order; `alias` maps a tensor to the one whose memory it is."""
+    """What each subgraph runs, in order; `alias` maps a tensor to the one in whose memory it lies, and to the
+    byte at which it begins there."""
 
     work: tuple[tuple[Work, ...], ...]
-    alias: Mapping[Tensor, Tensor]
+    alias: Mapping[Tensor, tuple[Tensor, int]]
 
     def root(self, tensor: Tensor) -> Tensor:
         """The tensor that owns the memory."""
-        while tensor in self.alias:
-            tensor = self.alias[tensor]
-        return tensor
+        return place_of(self.alias, tensor)[0]
+
+    def place(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """The same, and the byte of it at which a tensor begins."""
+        return place_of(self.alias, tensor)
 
     def all_work(self) -> Iterator[Work]:
         """Of all subgraphs."""
         for work in self.work:
             yield from work
+
+
+def place_of(alias: Mapping[Tensor, tuple[Tensor, int]], tensor: Tensor) -> tuple[Tensor, int]:
+    """The end of a chain of aliases, and the byte of it at which a tensor begins."""
+    offset = 0
+    while tensor in alias:
+        tensor, own = alias[tensor]
+        offset += own
+    return tensor, offset
 
 
 def lower_partition(
@@ -146,7 +162,8 @@ class _Lowering:
         self.accuracy = accuracy
         self.rates = rates  # of the subgraph at hand
         self.fuse = fuse
-        self.alias: dict[Tensor, Tensor] = {}
+        self.alias: dict[Tensor, tuple[Tensor, int]] = {}
+        self.fixed: set[Tensor] = {*partition.graph.inputs, *partition.graph.outputs}
         self.num_units = 0
 
     def subgraph(self, subgraph: Subgraph) -> Iterator[Work]:
@@ -173,32 +190,55 @@ class _Lowering:
             group = replace(group, nests=tuple(map(round_products, group.nests)))
         unit = _Unit(self.num_units, group)
         self.num_units += 1
-        alias: dict[Tensor, Tensor] = {}
+        alias: dict[Tensor, tuple[Tensor, int]] = {}
         num_writers = Counter(nest.write.operand.key for nest in group.nests)
         nests: list[Nest] = []
         for nest in group.nests:
-            if nest.write.operand.num_elements == 0:
+            if is_empty(nest):
                 continue
-            source = nest.reads[0].operand if nest.reads else None
-            is_alone = num_writers[nest.write.operand.key] == 1
-            if source is not None and source.kind != "table" and is_alone and is_copy_in_place(nest):
-                alias[unit.tensor(nest.write.operand)] = unit.tensor(source)
-            else:
+            found = self._aliased(nest, unit, alias, is_alone=num_writers[nest.write.operand.key] == 1)
+            if found is None:
                 nests.append(nest)
+            else:
+                alias[found[0]] = found[1:]
         context = Context(self.rates, self.accuracy, unit.constants, unit.next_local)
-        kernels = self._kernels(nests, context, {t for pair in alias.items() for t in pair}, unit)
+        kernels = self._kernels(
+            nests, context, {t for inner, (outer, _) in alias.items() for t in (inner, outer)}, unit
+        )
         if isinstance(kernels, Declined):
             return kernels
         made: list[Work] = [self._launch(kernel, unit, nodes) for kernel in kernels]
         self.alias |= alias
         return made
 
+    def _aliased(
+        self, nest: Nest, unit: _Unit, alias: Mapping[Tensor, tuple[Tensor, int]], *, is_alone: bool
+    ) -> tuple[Tensor, Tensor, int] | None:
+        """Of a copy that need not be made: the tensor that gets no memory, and where in which it lies.
+
+        The result lies where its source does; or the source, such as the branch of a concatenation, is made
+        where the copy would put it.
+        """
+        start = copied_to(nest)
+        if start is None:
+            return None
+        source, target = unit.tensor(nest.reads[0].operand), unit.tensor(nest.write.operand)
+        if source.size_bytes == target.size_bytes:
+            return (target, source, 0) if is_alone else None
+        known = {**self.alias, **alias}
+        root, offset = place_of(known, source)
+        is_made = not (isinstance(root, Value) and (root.is_constant or root in self.fixed))
+        is_whole = offset == 0 and root.size_bytes == source.size_bytes
+        if start % _VIEW_BYTES or not is_made or not is_whole or place_of(known, target)[0] is root:
+            return None
+        return root, target, start
+
     def _kernels(
-        self, nests: Sequence[Nest], context: Context, shared: set[Tensor], unit: _Unit
+        self, nests: Sequence[Nest], context: Context, named: set[Tensor], unit: _Unit
     ) -> list[Kernel] | Declined:
         """Kernels of a group's nests in order: of products, of runs of nests row by row, of single nests.
 
-        Temporaries among the `shared` tensors have other names, and so lie in memory.
+        Temporaries among the `named` tensors are known by other names, too, and so lie in memory.
         """
         made: list[Kernel] = []
         run: list[Nest] = []
@@ -206,7 +246,7 @@ class _Lowering:
         def finish() -> Declined | None:
             for numbers in form_groups(run):
                 part = [run[number] for number in numbers]
-                is_named = any(unit.tensor(n.write.operand) in shared for n in part[:-1])
+                is_named = any(unit.tensor(n.write.operand) in named for n in part[:-1])
                 if len(part) > 1 and not is_named:
                     rows = lower_rows(part, [n for n in nests if n not in part])
                     if not isinstance(rows, Declined):
@@ -287,25 +327,27 @@ def _described(check: IndexCheck, nodes: Sequence[Node]) -> tuple[str, int, int]
     return f"{node.op_type} {node.name!r}", check.axis, check.extent
 
 
-def is_copy_in_place(nest: Nest) -> bool:
-    """Whether a nest copies every element to the place in which it lies already."""
+def is_empty(nest: Nest) -> bool:
+    """Whether a nest writes nothing."""
+    return any(dim.extent == 0 for dim in nest.parallel_dims)
+
+
+def copied_to(nest: Nest) -> int | None:
+    """The byte of its target from which on a nest copies its whole source in order; None for any other."""
     if nest.combine is not None or len(nest.reads) != 1 or not isinstance(nest.body, Read):
-        return False
+        return None
     source, target = nest.reads[0].operand, nest.write.operand
-    if source.dtype is not target.dtype or source.num_elements != target.num_elements:
-        return False
+    if source.kind == "table" or source.dtype is not target.dtype:
+        return None
     linear = linearise(nest, {})
     if isinstance(linear, Declined):
-        return False
+        return None
     linear = simplify(linear)
-    refs = linear.all_refs()
-    if any(ref.guards or ref.tables or ref.data or ref.form.offset for ref in refs):
-        return False
-    if not linear.dims:
-        return True
-    (dim, *others) = linear.dims
-    return (
-        not others
-        and dim.extent == target.num_elements
-        and all(ref.coefficient(dim.name) == 1 for ref in refs)
-    )
+    (read,), write = linear.refs, linear.write
+    if any(ref.guards or ref.tables or ref.data for ref in (read, write)) or read.form.offset:
+        return None
+    if len(linear.dims) > 1 or prod(d.extent for d in linear.dims) != source.num_elements:
+        return None
+    if any(ref.coefficient(d.name) != 1 for d in linear.dims for ref in (read, write)):
+        return None
+    return write.form.offset * target.dtype.size_bytes

@@ -92,8 +92,13 @@ class CudaTarget:
         """What plans and compiles a graph.
 
         Raises:
-            UsageError: the hint needs energies, which nothing measures here.
+            UsageError: the hint needs energies, which are unknown, or an instruction set is asked for.
         """
+        if options.isa is not None:
+            raise UsageError(
+                f"target cuda: kernels are made for the GPU that a model is loaded on; "
+                f"leave out --isa {options.isa}."
+            )
         if options.hint in ("energy", "edp"):
             raise UsageError(
                 f"hint {options.hint}: energy is unavailable on the cuda target; give --hint latency."

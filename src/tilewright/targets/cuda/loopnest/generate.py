@@ -41,8 +41,6 @@ def lower_loops(nest: Nest) -> Kernel | Declined:
         return linear
     linear = simplify(linear)
     plan = plan_loops(linear)
-    if plan.num_items == 0:
-        return Declined("nothing to compute")
     operands = [o for o in operands_of([nest]) if any(r.operand.key == o.key for r in linear.all_refs())]
     checks = _checks(linear)
     args: list[KernelArg] = [*operands, *([ReportsOperand()] if checks else [])]
