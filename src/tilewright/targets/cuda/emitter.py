@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from tilewright.memory.base import aligned
 from tilewright.targets.llvm.emitter import Emitter, Param
 from tilewright.targets.llvm.module_text import SYMBOL_PLACEHOLDER
 from tilewright.targets.llvm.values import FLOAT, I32, I64, PTR, Int, Type, Val, vec
@@ -20,6 +21,9 @@ SHARED = vec("ptr addrspace(3)")
 
 class CudaEmitter(Emitter):
     """One module under construction, with what threads of a block have in common."""
+
+    shared_bytes = 0
+    """The bytes of all shared arrays, one behind another as they are aligned."""
 
     _table_space = "addrspace(1) "
 
@@ -60,6 +64,7 @@ class CudaEmitter(Emitter):
 
     def shared_array(self, size_bytes: int, *, align_bytes: int = 16) -> Val:
         """Memory that the threads of a block share."""
+        self.shared_bytes = aligned(self.shared_bytes, align_bytes) + size_bytes
         name = f"@shared{sum(key.startswith('@shared') for key in self._globals)}"
         self._globals[name] = f"internal addrspace(3) global [{size_bytes} x i8] undef, align {align_bytes}"
         return Val(name, SHARED)

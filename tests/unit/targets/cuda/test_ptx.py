@@ -1,9 +1,13 @@
 """PTX of kernels, and what NVIDIA's assembler makes of it where its wheels are installed."""
 
 import pytest
+from benchmarks.cuda import ACCURACIES, Collector, forms
 from tests.support.cuda_product import STAGE_BYTES, product_text
 
+from tilewright.compiler import compile_graph
 from tilewright.errors import InternalError, UsageError
+from tilewright.frontend.onnx import load_onnx
+from tilewright.options import Options
 from tilewright.targets.cuda import check_ptx
 from tilewright.targets.cuda.ptx import gpu_isa, newest_for, ptx_of
 from tilewright.targets.llvm.cache import ObjectCache
@@ -53,6 +57,32 @@ def test_the_assembler_takes_it_without_spills(isa):
     assert use.instructions["LDGSTS"] == 10
     assert not use.instructions["LDL"]
     assert not use.instructions["STL"]
+
+
+@needs_tools
+@pytest.mark.slow
+@pytest.mark.parametrize("isa", ["sm_80", "sm_90"])
+def test_every_form_of_kernel_is_assembled_as_its_facts_say(isa, monkeypatch):
+    """No spills, no local memory, the stated shared memory, and tensor cores wherever they are asked for."""
+    collector = Collector()
+    seen = 0
+    for name, model in forms():
+        for accuracy in ACCURACIES:
+            code = compile_graph(load_onnx(model), Options(target="cuda", accuracy=accuracy)).code
+            code.load_on(collector)
+            facts = {kernel.symbol: kernel for step in code.steps for kernel in step.kernels}
+            for ptx in ptx_of(list(collector.texts), gpu_isa(isa)):
+                for symbol, use in check_ptx.kernel_uses(ptx, isa).items():
+                    seen += 1
+                    kernel, where = facts[symbol], f"{name}, {accuracy}"
+                    assert (use.stack_bytes, use.spilled_bytes) == (0, 0), where
+                    assert not {"LDL", "STL"} & set(use.instructions), where
+                    assert use.shared_bytes == kernel.scratch_bytes, where
+                    is_tensor = kernel.template == "product" and accuracy != "default"
+                    assert bool(use.instructions.get("HMMA")) == is_tensor, where
+                    assert bool(use.instructions.get("LDSM")) == is_tensor, where
+            collector.texts.clear()
+    assert seen >= 3 * len(list(forms()))
 
 
 @needs_tools

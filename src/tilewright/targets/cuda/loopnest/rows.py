@@ -62,7 +62,7 @@ def lower_rows(nests: Sequence[Nest], others: Sequence[Nest]) -> Kernel | Declin
     emitter = CudaEmitter()
     with emitter.kernel(len(operands), rows.num_threads) as pointers:
         places = {o.key: p for o, p in zip(operands, pointers, strict=True)}
-        shared_bytes = _emit(emitter, nests, rows, places)
+        _emit(emitter, nests, rows, places)
     symbol, text = name_by_content(emitter.text(), "rows")
     return Kernel(
         symbol,
@@ -72,7 +72,7 @@ def lower_rows(nests: Sequence[Nest], others: Sequence[Nest]) -> Kernel | Declin
         tuple(operands),
         tuple(sorted(written)),
         "rows",
-        shared_bytes=shared_bytes,
+        shared_bytes=emitter.shared_bytes,
         notes=(f"{len(nests)} nests, a block of {rows.num_threads} threads a row",),
     )
 
@@ -121,11 +121,10 @@ def match_rows(nests: Sequence[Nest], others: Sequence[Nest]) -> Rows | Declined
     return Rows(tuple(linear), loops, elements, num_threads)
 
 
-def _emit(e: CudaEmitter, nests: Sequence[Nest], rows: Rows, places: dict[OperandKey, Val]) -> int:
-    """The body of the kernel; gives the bytes of its shared arrays."""
+def _emit(e: CudaEmitter, nests: Sequence[Nest], rows: Rows, places: dict[OperandKey, Val]) -> None:
+    """The body of the kernel."""
     thread, item = e.thread(), e.block()
     indices = e.digits_of(item, [loop.extent for loop in rows.loops])
-    shared_bytes = 0
     for nest in nests:
         for access in (*nest.reads, nest.write):
             key = access.operand.key
@@ -133,11 +132,9 @@ def _emit(e: CudaEmitter, nests: Sequence[Nest], rows: Rows, places: dict[Operan
                 size_bytes = rows.elements[key] * storage_type(access.operand.dtype).element_bytes
                 array = e.shared_array(size_bytes)
                 places[key] = e.op(f"addrspacecast {array.typed} to ptr", PTR)
-                shared_bytes += size_bytes
     partials: Val | None = None
     if rows.num_threads > WARP:
         partials = e.shared_array(8 * rows.num_threads // WARP)
-        shared_bytes += 8 * rows.num_threads // WARP
     for number, linear in enumerate(rows.nests):
         if number:
             e.barrier()
@@ -147,7 +144,6 @@ def _emit(e: CudaEmitter, nests: Sequence[Nest], rows: Rows, places: dict[Operan
             if name in linear.extents:
                 frame = frame.bind(name, index)
         _nest(e, rows, linear, frame, thread, partials)
-    return shared_bytes
 
 
 def _nest(
