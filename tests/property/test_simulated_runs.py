@@ -84,7 +84,7 @@ def recipes(graph: Graph) -> st.SearchStrategy[Recipe | Baseline]:
 
 
 @given(data=st.data(), graph=networks(), machine=accelerators())
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_ran_obeys_the_machine(data: st.DataObject, graph: Graph, machine: Machine) -> None:
     obeys(data, graph, machine)
 

@@ -161,7 +161,7 @@ def graphs_agree(max_nodes: int, chosen: st.SearchStrategy[Options]) -> Callable
 
 
 def test_random_graphs() -> None:
-    settings(COMMON, max_examples=100)(graphs_agree(10, options()))()
+    settings(COMMON, max_examples=60)(graphs_agree(10, options()))()
 
 
 def test_random_graphs_on_accelerators() -> None:

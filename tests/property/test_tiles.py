@@ -64,7 +64,7 @@ def tiled(asked: TileRequest, machine: str, mapper: MapperName) -> Tiling | None
     return tiling
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(requests(), st.sampled_from(sorted(MACHINES)))
 def test_tiles_fit_and_exact_moves_the_least(asked: TileRequest, machine: str) -> None:
     mappers: list[MapperName] = ["exact", "cosa", "paper"]
@@ -78,7 +78,7 @@ def test_tiles_fit_and_exact_moves_the_least(asked: TileRequest, machine: str) -
         assert sum(seconds(exact, machine)) <= sum(seconds(other, machine)) * 1.02
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(requests(), st.integers(2, 4))
 def test_more_of_the_cores_buffers_never_moves_more(asked: TileRequest, times: int) -> None:
     small = tiled(asked, "stcp920", "exact")
