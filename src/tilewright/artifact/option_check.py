@@ -9,6 +9,7 @@ from pathlib import Path
 from tilewright.compiled_facts import CompiledFacts
 from tilewright.errors import BudgetExceeded, UsageError
 from tilewright.options import Options, shapes_text
+from tilewright.target_ref import TargetRef
 from tilewright.text.formatting import format_bytes
 from tilewright.text.printable import printable
 
@@ -92,7 +93,7 @@ def _flag(names: tuple[str, ...]) -> str:
 def _said(value: object) -> str:
     """A value as it stands behind its flag, where that is short."""
     match value:
-        case str() | int() | float() if not isinstance(value, bool):
+        case str() | int() | float() | TargetRef() if not isinstance(value, bool):
             return f" {printable(str(value))}"
         case Mapping():
             return f" {printable(shapes_text(value))}"

@@ -82,7 +82,7 @@ def export(
         _export_stages(model, to, path, options, force=force, as_json=as_json)
         return
     for what, value in planned.items():
-        if value != getattr(Options(), what):
+        if value != str(getattr(Options(), what)):
             raise UsageError(
                 f"--{what} {value}: an object file leaves no such choice; give it with --to stages."
             )
