@@ -200,3 +200,25 @@ def test_branches_of_a_concatenation_are_made_in_place() -> None:
 def test_an_instruction_set_of_processors_is_refused() -> None:
     with pytest.raises(UsageError, match="leave out --isa avx2"):
         tw.compile(branches(), target=EMULATED, isa="avx2")
+
+
+@pytest.mark.parametrize("order", [["flat", "joined"], ["joined", "flat"]])
+def test_an_output_is_no_part_of_another_tensor(order: list[str]) -> None:
+    nodes = {
+        "flat": helper.make_node("Reshape", ["r", "shape"], ["flat"], "flatten"),
+        "joined": helper.make_node("Concat", ["r", "x"], ["joined"], "join", axis=1),
+    }
+    relu = helper.make_node("Relu", ["x"], ["r"], "relu")
+    shapes = {"x": [1, 4, 4], "flat": [16], "joined": [1, 8, 4]}
+    infos = {n: helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()}
+    shape = helper.make_tensor("shape", TensorProto.INT64, [1], [16])
+    last = helper.make_node("Abs", ["joined"], ["y"], "abs")
+    outputs = [infos["flat"], helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 4])]
+    proto = model([relu, *(nodes[name] for name in order), last], [infos["x"]], outputs, [shape])
+    code = compile_graph(load_onnx(proto), Options(target=EMULATED, partition="layerwise")).code
+    assert isinstance(code, CudaCode)
+    for value in code.program.graph.outputs:
+        root, offset = code.placed.lowered.place(value)
+        assert (root.size_bytes, offset) == (value.size_bytes, 0)
+    feed = {"x": RNG.standard_normal((1, 4, 4)).astype(np.float32)}
+    assert error(proto, feed, compiled(proto).run(None, feed)) == 0

@@ -223,12 +223,14 @@ class _Lowering:
         if start is None:
             return None
         source, target = unit.tensor(nest.reads[0].operand), unit.tensor(nest.write.operand)
-        if source.size_bytes == target.size_bytes:
-            return (target, source, 0) if is_alone else None
         known = {**self.alias, **alias}
         root, offset = place_of(known, source)
-        is_made = not (isinstance(root, Value) and (root.is_constant or root in self.fixed))
         is_whole = offset == 0 and root.size_bytes == source.size_bytes
+        if source.size_bytes == target.size_bytes:
+            # What callers are given is no part of something else.
+            return (target, source, 0) if is_alone and (is_whole or target not in self.fixed) else None
+        fixed = {place_of(known, value)[0] for value in self.fixed}
+        is_made = root not in fixed and not (isinstance(root, Value) and root.is_constant)
         if start % _VIEW_BYTES or not is_made or not is_whole or place_of(known, target)[0] is root:
             return None
         return root, target, start

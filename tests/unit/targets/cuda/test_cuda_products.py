@@ -14,10 +14,12 @@ from tests.support.models import model
 from tilewright.compiler import optimise
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import find_machine
-from tilewright.ir.fuse import fuse_nodes
+from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.options import Options
+from tilewright.targets.cuda.check_ptx import has_tools, kernel_uses
 from tilewright.targets.cuda.kernel import Context
 from tilewright.targets.cuda.products import lower_product
+from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
 from tilewright.targets.cuda.rates import rates_of
 from tilewright.targets.llvm.layout import Declined
 
@@ -104,3 +106,25 @@ def test_what_is_no_matrix_is_no_product() -> None:
     group = fuse_nodes(graph.nodes, graph.outputs)
     made = [lower_product(nest, Context(rates_of(find_machine("h200")))) for nest in group.nests]  # type: ignore[union-attr]
     assert all(isinstance(kernels, Declined) for kernels in made)
+
+
+@pytest.mark.skipif(not has_tools(), reason="needs ptxas and nvdisasm: pip install tilewright[cuda-check]")
+@pytest.mark.parametrize("accuracy", ["default", "relaxed", "fast"])
+@pytest.mark.parametrize("isa", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("channels", [3, 64])
+def test_nothing_spills_and_shared_memory_is_as_planned(accuracy: str, isa: str, channels: int) -> None:
+    proto = convolution([1, channels, 28, 28], [96, channels, 3, 3], pads=[1, 1, 1, 1])
+    graph, _ = optimise(load_onnx(proto), Options())
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    constants = {("input", i): v.data for i, v in enumerate(group.inputs) if v.data is not None}
+    context = Context(rates_of(find_machine("h200")), accuracy, constants)  # type: ignore[arg-type]
+    kernels = lower_product(group.nests[-1], context)
+    assert not isinstance(kernels, Declined)
+    (ptx,) = ptx_of([kernels[0].text], gpu_isa(isa))
+    (use,) = kernel_uses(ptx, isa).values()
+    assert (use.spilled_bytes, use.stack_bytes) == (0, 0)
+    assert use.shared_bytes == kernels[0].shared_bytes
+    assert not {"LDL", "STL"} & set(use.instructions)
+    wanted = {"FFMA"} if accuracy == "default" else {"HMMA", "LDSM"}
+    assert {"LDGSTS", *wanted} <= set(use.instructions)
