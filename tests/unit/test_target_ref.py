@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from tests.support.cli import tilewright
 
 from tilewright.errors import UsageError
 from tilewright.options import Options
@@ -40,3 +42,11 @@ def test_a_reference_says_what_it_names() -> None:
     assert all(target.is_machine for target in (chip, preset, unknown))
     assert [t.is_known_machine for t in (chip, preset, unknown)] == [True, True, False]
     assert preset.with_options(overlap="none") == TargetRef.parse("eyeriss{overlap=none}")
+
+
+def test_what_is_written_of_a_request_has_the_text_of_its_target() -> None:
+    options = Options(target=TargetRef.parse("stcp920{overlap=none}"))
+    assert json.loads(options.to_json())["target"] == "stcp920{overlap=none}"
+    schema = json.loads(tilewright("schema", "options").out)
+    assert schema["properties"]["target"].items() >= {"type": "string", "default": "cpu"}.items()
+    assert "TargetRef" not in schema["$defs"]

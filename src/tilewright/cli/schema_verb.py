@@ -58,6 +58,9 @@ def _options_schema() -> dict[str, Any]:
     from tilewright.options import Options
 
     document = TypeAdapter(Options).json_schema()
+    # Written as its text.
+    del document["$defs"]["TargetRef"]
+    document["properties"]["target"] = {"default": str(Options().target), "title": "Target", "type": "string"}
     for field in dataclasses.fields(Options):
         document["properties"][field.name]["description"] = Options.help(field.name)
     return document
