@@ -19,6 +19,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from benchmarks.command import Namespace, Parser, again
+from tilewright.compiler import compile_graph
+from tilewright.frontend.onnx import load_onnx
+from tilewright.options import Options
 from tilewright.targets.cuda import check_ptx
-from tilewright.targets.cuda import code as cuda_code
+from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.device import Device, GraphNode, Join, KernelCode, Kernels, Launch, LoadedGraph
 from tilewright.targets.cuda.devices import open_device
 from tilewright.targets.cuda.emulated.device import EmulatedMemory
+from tilewright.targets.cuda.executable import CudaExecutable
 from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
 from tilewright.zoo import build
 
@@ -140,13 +145,16 @@ class Run:
         """Whether a case is asked for, and there is time for it."""
         return not self.is_late and self.only in str(name)
 
-    def compiled(self, model: onnx.ModelProto, **options: Any) -> tw.CompiledModel:
+    @contextmanager
+    def compiled(self, model: onnx.ModelProto, **options: Any) -> Iterator[tuple[CudaCode, CudaExecutable]]:
         """A model on this device, loaded; its graphs are the last ones recorded."""
-        edges = options.pop("edges", "stages")
+        code = code_of(model, **options)
         self.device.graphs.clear()
-        found = tw.compile(model, target=f"cuda{{edges={edges}}}", **options)
-        found.load()
-        return found
+        executable = code.load_on(self.device)
+        try:
+            yield code, executable
+        finally:
+            executable.close()
 
     def launches(self) -> tuple[list[Launch], Kernels]:
         """The kernels of the model that was compiled last."""
@@ -178,6 +186,13 @@ class Run:
             if self.is_late:
                 break
         return times[1:] or times
+
+
+def code_of(model: onnx.ModelProto, *, edges: str = "stages", **options: Any) -> CudaCode:
+    """The kernels of a model, and its graph."""
+    code = compile_graph(load_onnx(model), Options(target=f"cuda{{edges={edges}}}", **options)).code
+    assert isinstance(code, CudaCode)
+    return code
 
 
 def convolution(shape: Sequence[int], batch: int = 1, *, groups: int = 1) -> onnx.ModelProto:
@@ -244,8 +259,8 @@ def values(run: Run) -> None:
         feed = feed_of(model)
         (right,) = tw.compile(model, target="interpreter").run(None, feed)
         for accuracy, bound in ACCURACIES.items():
-            with run.compiled(model, accuracy=accuracy) as found:
-                (got,) = found.run(None, feed)
+            with run.compiled(model, accuracy=accuracy) as (_, executable):
+                (got,) = executable.run(feed).values()
             error = float(np.abs(got.astype(np.float64) - right).max() / np.abs(right).max())
             run.row(section="values", case=name, accuracy=accuracy, error=error, right=bool(error <= bound))
 
@@ -306,8 +321,8 @@ def networks(run: Run) -> None:
         for plan, (edges, schedule) in PLANS.items():
             if run.is_late:
                 return
-            with run.compiled(model, schedule=schedule, edges=edges) as found:
-                found.run(None, feed)
+            with run.compiled(model, schedule=schedule, edges=edges) as (_, executable):
+                executable.run(feed)
                 nodes, kernels = run.device.graphs[-1]
                 times = run.graph_us(nodes, kernels)
                 count = sum(isinstance(node.work, Launch) for node in nodes)
@@ -321,8 +336,8 @@ def estimates(run: Run) -> None:
     name = "inception_v3"
     if not run.wants(name):
         return
-    with run.compiled(build(name), schedule="sequential") as found:
-        infos = [kernel for step in found.steps for kernel in step.kernels if kernel.template != "host"]
+    with run.compiled(build(name), schedule="sequential") as (code, _):
+        infos = [kernel for step in code.steps for kernel in step.kernels if kernel.template != "host"]
         works, kernels = run.launches()
         if len(infos) != len(works):
             raise RuntimeError(f"{len(infos)} kernels are told, {len(works)} are in the graph")
@@ -432,7 +447,6 @@ def prepare(folder: Path, isa: str, only: str) -> int:
     """Assemble the kernels of every section; returns how many."""
     folder.mkdir(parents=True, exist_ok=True)
     collector = Collector()
-    cuda_code.open_device = lambda *named: collector  # type: ignore[assignment,return-value]
     wanted = [(name, model, list(ACCURACIES), ["sequential"]) for name, model in forms()]
     wanted += [(str(shape), convolution(shape), list(ACCURACIES), ["sequential"]) for shape in CONVOLUTIONS]
     if not only:
@@ -440,7 +454,7 @@ def prepare(folder: Path, isa: str, only: str) -> int:
     for name, model, accuracies, schedules in wanted:
         for accuracy in accuracies if only in name else ():
             for schedule in schedules:
-                tw.compile(model, target="cuda", accuracy=accuracy, schedule=schedule).load()
+                code_of(model, accuracy=accuracy, schedule=schedule).load_on(collector)
     texts = [_EMPTY.text, *collector.texts]
     for text, ptx in zip(texts, ptx_of(texts, gpu_isa(isa)), strict=True):
         (folder / _file_of(text, isa)).write_bytes(check_ptx.assembled(ptx, isa))
@@ -492,7 +506,6 @@ def main(asked: Namespace) -> int:
         return 0
     end = time.monotonic() + 60 * asked.minutes
     device = Recorded(open_device(asked.device, None), asked.prepared)
-    cuda_code.open_device = lambda *named: device  # type: ignore[assignment,return-value]
     run = Run(device, asked.output, asked.only, asked.samples)
     facts = device.facts
     run.row(section="device", name=facts.name, isa=facts.isa, multiprocessors=facts.num_multiprocessors)

@@ -12,17 +12,14 @@ from benchmarks.command import Parser
 from benchmarks.cuda import Collector, Recorded
 from tests.support.cuda import needs_fibers
 
-from tilewright.targets.cuda import code
 from tilewright.targets.cuda.device import KernelCode
-from tilewright.targets.cuda.devices import open_device
 from tilewright.targets.cuda.emulated.device import EmulatedDevice
 
 pytestmark = needs_fibers
 
 
-def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *asked: str) -> tuple[int, list[dict[str, Any]]]:
+def rows(tmp_path: Path, *asked: str) -> tuple[int, list[dict[str, Any]]]:
     """What a run of the script returns, and its rows."""
-    monkeypatch.setattr(code, "open_device", open_device)  # which the script replaces
     parser = Parser()
     cuda.options(parser)
     output = tmp_path / "rows.jsonl"
@@ -32,15 +29,15 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *asked: str) -> tuple[
 
 
 def test_values_are_right_and_latencies_are_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, found = rows(tmp_path, monkeypatch, "--sections", "values", "--only", "softmax")
+    status, found = rows(tmp_path, "--sections", "values", "--only", "softmax")
     assert status == 0
     assert found[0]["isa"] == "sm_80"
     assert [row["accuracy"] for row in found[1:]] == list(cuda.ACCURACIES)
     assert all(row["right"] for row in found[1:])
     assert "values: softmax, default, error" in capsys.readouterr().out
-    _, found = rows(tmp_path, monkeypatch, "--sections", "latencies", "--only", "join")
+    _, found = rows(tmp_path, "--sections", "latencies", "--only", "join")
     assert {row.get("branches") for row in found if row["section"] == "latencies"} == {1, 2, 4, 8, None}
 
 
@@ -52,7 +49,7 @@ def test_a_section_that_fails_leaves_the_others_alone(
 
     monkeypatch.setitem(cuda.SECTIONS, "values", fails)
     asked = ("--sections", "values,latencies", "--only", "join 8")
-    status, found = rows(tmp_path, monkeypatch, *asked)
+    status, found = rows(tmp_path, *asked)
     assert status == 1
     assert [row["section"] for row in found] == ["device", "values", "latencies", "latencies"]
     assert found[1]["error"] == "RuntimeError: no luck"
