@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from tests.support.cuda import needs_fibers
 
 from tilewright.memory import MEMORY_PLANNERS
 from tilewright.memory.check import check_memory
@@ -16,6 +17,7 @@ from tilewright.targets.cuda.check_graph import check_graph
 from tilewright.targets.cuda.device import Copy, GraphNode, KernelCode, Launch, Span
 from tilewright.targets.cuda.emulated.device import EmulatedDevice, EmulatedKernels
 
+pytestmark = needs_fibers
 SIZE = 128
 KERNEL = """
 declare i32 @llvm.nvvm.read.ptx.sreg.tid.x()

@@ -1,12 +1,18 @@
 """The emulated device: values of intrinsics, and faults that only some orders of warps and nodes show."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from tests.support.cuda import needs_fibers
 from tests.support.cuda_product import Product
 
 from tilewright.errors import InternalError, UsageError
 from tilewright.targets.cuda.device import Copy, DeviceError, GraphNode, Join, KernelCode, Launch, Span
+from tilewright.targets.cuda.emulated import device as emulated
 from tilewright.targets.cuda.emulated.device import EmulatedDevice
+
+pytestmark = needs_fibers
 
 
 def errors(product: Product, copies: str = "late", **fault: object) -> list[float]:
@@ -365,6 +371,18 @@ def test_sectors_count_what_moves_and_is_not_asked_for(stride, align, used, load
     assert counts is not None
     assert counts.num_global == loads
     assert 100 * counts.least_sectors // counts.num_sectors == (used if loads == 1 else 25)
+
+
+@pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "x86_64-pc-windows-msvc"])
+def test_a_processor_whose_threads_cannot_be_switched_is_refused(monkeypatch, triple):
+    found = SimpleNamespace(triple=triple)
+    monkeypatch.setattr(emulated, "host_instructions", lambda: found)
+    with pytest.raises(UsageError) as refused:
+        EmulatedDevice().load([text("")])
+    assert str(refused.value) == (
+        f"the emulated device needs x86-64 under Linux or macOS, and this is {triple}: "
+        "give --target cpu, or run on a GPU."
+    )
 
 
 def test_memory_starts_as_nan():

@@ -456,7 +456,7 @@ def _host() -> _Host:
     if not found.triple.startswith("x86_64") or "windows" in found.triple:
         raise UsageError(
             f"the emulated device needs x86-64 under Linux or macOS, and this is {found.triple}: "
-            "compile with --isa for a GPU, or run on one."
+            "give --target cpu, or run on a GPU."
         )
     features = ",".join(
         sorted([f"+{name}" for name in found.features] + [f"-{name}" for name in found.missing_features])
