@@ -49,3 +49,11 @@ def matched_walk(access: Access, layouts: Layouts) -> Walk:
 def looping(steps: Mapping[str, int], extents: Mapping[str, int]) -> dict[str, int]:
     """The steps of the dims that really loop: equal for accesses that visit the same elements in turn."""
     return {dim: step for dim, step in steps.items() if extents[dim] > 1}
+
+
+def leaves(access: Access, extents: Mapping[str, int]) -> bool:
+    """Whether an access goes outside its tensor in some iteration, along an axis whose index is affine."""
+    return any(
+        isinstance(i, Affine) and not 0 <= i.bounds(extents)[0] <= i.bounds(extents)[1] < size
+        for i, size in zip(access.index, access.shape, strict=True)
+    )

@@ -31,7 +31,6 @@ from tilewright.ir.expr import Expr, format_expr, parse_expr
 from tilewright.ir.nest import Operand, RowsOf
 from tilewright.records import dataclass
 from tilewright.targets.cpu.product.loops import Spread, StridedLoop, Window
-from tilewright.targets.cpu.product.row_units import row_loop
 from tilewright.targets.cpu.product.tiling import Cut, Panels, RowTile, split_rows
 
 Packing = Literal["in place", "in panels", "in constant panels", "in constant panels of 24 bits"]
@@ -169,7 +168,8 @@ class KernelPlan:
     @property
     def row_loop(self) -> StridedLoop | None:
         """The outermost loop of the pieces, if it is one over rows of which a run may have fewer."""
-        return row_loop(self.outer, None if self.units == "whole rows" else self.row)
+        loop = next(iter(self.outer), None if self.units == "whole rows" else self.row)
+        return loop if loop is not None and loop.rows is not None else None
 
     @property
     def num_macs(self) -> int:

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from tilewright.targets.cpu.product.frame import Factor, Frame, Panel, Position
 from tilewright.targets.cpu.product.loops import digits
-from tilewright.targets.cpu.product.row_units import asked_units
 from tilewright.targets.cpu.product.tiling import RowTile
 from tilewright.targets.llvm.values import Int, Val
 
@@ -49,10 +48,24 @@ class TileWalk(ABC):
 
     def asked_units(self, num_rows: Val | None) -> Int:
         """Pieces that rows are cut into, of as many as a run has."""
-        plan, loop = self.plan, self.plan.row_loop
-        if num_rows is None or loop is None:
-            return plan.num_units
-        return asked_units(self.emitter, loop, num_rows, plan.outer, self.row_tiles, plan.num_units)
+        return self.asked(num_rows, self.plan.num_units)
+
+    def asked(self, num_rows: Val | None, num_pieces: int) -> Int:
+        """Of pieces, those of as many rows as a run has; without loops outside they are the tiles of one."""
+        e, loop = self.emitter, self.plan.row_loop
+        if num_rows is None or loop is None or loop.rows is None:
+            return num_pieces
+        extent = e.iterations(loop.rows, num_rows)
+        if self.plan.outer:
+            return e.mul(extent, num_pieces // loop.extent)
+        first, *others = self.row_tiles
+        if not others:
+            return e.udiv(e.add(extent, first.rows - 1), first.rows)
+        # The first tiles have one row more than those behind them.
+        (second,) = others
+        behind = e.udiv(e.add(e.max(e.sub(extent, second.start), 0), second.rows - 1), second.rows)
+        before = e.udiv(e.add(e.min(extent, second.start), first.rows - 1), first.rows)
+        return e.add(before, behind)
 
     def each_panel(self, panels: Range, body: Callable[[Int, Panel], None]) -> None:
         """Emit a body for full panels, and one for the last if it is narrower."""

@@ -18,7 +18,7 @@ from tilewright.ir.contraction import contraction_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Iter, reads_of
 from tilewright.ir.nest import Access, Affine, Nest
-from tilewright.targets.cpu.addresses import Walk, access_walk
+from tilewright.targets.cpu.addresses import Walk, access_walk, leaves
 from tilewright.targets.cpu.kernel import Declined, KernelArg, Layouts
 from tilewright.targets.cpu.product.loops import Spread, StridedLoop, Window
 
@@ -121,9 +121,9 @@ def _classify(
 ) -> Contraction | Declined:
     a, b = nest.reads[a_read], nest.reads[b_read]
     extra_reads = tuple(sorted(reads_of(nest.init, nest.finish)))
-    if any(nest.reads[i].fill is not None and _leaves(nest.reads[i], nest) for i in extra_reads):
+    if any(nest.reads[i].fill is not None and leaves(nest.reads[i], nest.extents) for i in extra_reads):
         return Declined("an epilogue operand is padded")
-    if b.fill is not None and _leaves(b, nest):
+    if b.fill is not None and leaves(b, nest.extents):
         return Declined("the packed factor is padded")
     windows = _windows(nest, a)
     if isinstance(windows, Declined):
@@ -233,19 +233,8 @@ def collapse(loops: Sequence[StridedLoop], *, keep: set[str], ignore_b: bool = F
     return result
 
 
-def _leaves(access: Access, nest: Nest) -> bool:
-    """Whether an affine access goes outside its tensor in some iteration."""
-    extents = nest.extents
-    for index, size in zip(access.index, access.shape, strict=True):
-        assert isinstance(index, Affine)
-        low, high = index.bounds(extents)
-        if low < 0 or high >= size:
-            return True
-    return False
-
-
 def _windows(nest: Nest, a: Access) -> tuple[Window, ...] | Declined:
-    if a.fill is None or not _leaves(a, nest):
+    if a.fill is None or not leaves(a, nest.extents):
         return ()
     if a.fill != 0:
         return Declined("padding with something else than zero")

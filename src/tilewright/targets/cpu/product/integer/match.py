@@ -21,7 +21,7 @@ from tilewright.ir.expr import Expr, Read, cast, reads_of, select
 from tilewright.ir.nest import Access, Affine, Dim, Nest, Operand, affine
 from tilewright.ir.ops.integer import inside
 from tilewright.records import dataclass
-from tilewright.targets.cpu.addresses import access_walk, walk
+from tilewright.targets.cpu.addresses import access_walk, leaves, walk
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
@@ -249,18 +249,10 @@ def _sides(
     if any(i in reads_of(nest.init, nest.finish) for i in (a.read, b.read)):
         return Declined("a factor is also read by the epilogue")
     in_words = not words or _run_of(access, nest, layouts)[1] % STEPS_PER_WORD == 0
-    if _leaves(access, nest) or not in_words:
+    if leaves(access, nest.extents) or not in_words:
         staging, source = _staged(access, nest, layouts, next_local, a, words)
         return _Sides(a, b, source, staging)
     return _Sides(a, b, replace(access, fill=None), None)
-
-
-def _leaves(access: Access, nest: Nest) -> bool:
-    extents = nest.extents
-    return any(
-        isinstance(i, Affine) and not 0 <= i.bounds(extents)[0] <= i.bounds(extents)[1] < size
-        for i, size in zip(access.index, access.shape, strict=True)
-    )
 
 
 def _run_of(access: Access, nest: Nest, layouts: Layouts) -> tuple[list[str], int]:

@@ -27,7 +27,6 @@ from tilewright.targets.cpu.product.integer.pack import PackedBytes, packed_byte
 from tilewright.targets.cpu.product.integer.words import words_of
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import TILES_TOGETHER, KernelPlan
-from tilewright.targets.cpu.product.row_units import asked_units
 from tilewright.targets.cpu.product.tiling import Cut, Panels, choose_cut
 from tilewright.targets.cpu.product.walk import Range
 from tilewright.targets.llvm.values import Int, Val
@@ -148,11 +147,8 @@ class _Tiles(ByteWalk):
 
     def asked_units(self, num_rows: Val | None) -> Int:
         """Pairs of tiles of as many rows as a run has."""
-        e, plan, loop = self.emitter, self.plan, self.plan.row_loop
-        if num_rows is None or loop is None:
-            return plan.num_units
-        asked = asked_units(e, loop, num_rows, plan.outer, self.row_tiles, self.num_all_tiles)
-        return e.udiv(e.add(asked, _ROW_TILES - 1), _ROW_TILES)
+        asked = self.asked(num_rows, self.num_all_tiles)
+        return self.emitter.udiv(self.emitter.add(asked, _ROW_TILES - 1), _ROW_TILES)
 
     def units(self, index: Int, panel: Panel, panels: Range, units: Range) -> None:
         """One panel of columns for a chunk's pairs of tiles."""
