@@ -25,6 +25,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.records import dataclass
+from tilewright.schedule.base import Schedule
 from tilewright.targets.base import Placement, PlainBackend, Support, require_supported
 from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.costs import GpuCosts
@@ -113,7 +114,7 @@ class CudaBackend(PlainBackend):
         super().__init__(target, graph, options)
         self.cuda = target
         self._fuse = FusedNodes()
-        self._placed: dict[Program, PlacedModel] = {}
+        self._last: tuple[Schedule, Recipe, PlacedModel] | None = None
 
     @cached_property
     def limits(self) -> Limits:  # type: ignore[override]
@@ -139,6 +140,14 @@ class CudaBackend(PlainBackend):
         return Placement(placed.problem, placed.memory)
 
     def _place(self, program: Program, progress: Progress | None) -> PlacedModel:
+        """The model placed; once for a program that is placed and then generated."""
+        if self._last is not None and self._last[0] is program.schedule and self._last[1] == program.recipe:
+            return self._last[2]
+        placed = self._placed(program, progress)
+        self._last = program.schedule, program.recipe, placed
+        return placed
+
+    def _placed(self, program: Program, progress: Progress | None) -> PlacedModel:
         graph = program.graph
         for node in graph.nodes:
             require_supported(self.target, node)
