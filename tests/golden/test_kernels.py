@@ -219,6 +219,10 @@ def test_another_tile_and_cut_give_another_kernel_of_the_same_product() -> None:
     ("old", "new", "message"),
     [
         ("product float32", "product float33", "'float33' is no element type"),
+        ("float32 by fma", "float32 by magic", "products are by fma, vnni, pairs"),
+        ("float32 by fma", "float32 by vnni", "sums of bytes by vnni are int32"),
+        ("float32 by fma", "int32 by vnni", "0 lines begin with 'zeros', one is needed"),
+        ("  row m", "  zeros 1 and 0\n  row m", "a plan of these lines says"),
         (" in constant panels", "", "b ends with how it is read: in place, in panels, in constant panels"),
         ("a = input0", "a = table0", "table0 is none of input, output, local"),
         ("sum k 64:", "sum k sixty:", "kernel plan, at 'k sixty: a 1, b 128'"),

@@ -267,6 +267,9 @@ class _PlanText:
         self.dot = next((known for known in DOTS if known == dot), None)
         if self.dot is None:
             raise self.error(f"products are by {', '.join(DOTS)}")
+        self.is_of_bytes = self.dot != "fma" and "bfloat16" not in self.dot
+        if self.is_of_bytes and self.dtype is not DType.INT32:
+            raise self.error(f"sums of bytes by {self.dot} are int32")
         self.lines: dict[str, list[str]] = {}
         for line in lines:
             word, _, rest = line.strip().partition(" ")
@@ -277,6 +280,7 @@ class _PlanText:
         if packing is None:
             raise self.error(f"b ends with how it is read: {', '.join(PACKINGS)}")
         a, staging = self.ending("a", STAGINGS)
+        zeros = self.zeros()
         extras: list[Strided] = []
         while f"r{len(extras)}" in self.lines:
             extras.append(self.strided(f"r{len(extras)}"))
@@ -297,7 +301,7 @@ class _PlanText:
             extras=tuple(extras),
             staging=staging or "in place",
             packing=packing,
-            zeros=self.zeros(),
+            zeros=zeros,
             vector=vector,
             row=row,
             outer=self.loops("outer", num_extras),
@@ -328,7 +332,7 @@ class _PlanText:
         return given.removesuffix(f" {found}"), found
 
     def zeros(self) -> ZeroPoints | None:
-        if "zeros" not in self.lines:
+        if not self.is_of_bytes:
             return None
         a, b = map(int, self.matched(_ZEROS, self.one("zeros")))
         others = (self.strided(word).operand if word in self.lines else None for word in ("za", "sums"))
