@@ -3,20 +3,22 @@
     python -m benchmarks joint_plans OUTPUT.jsonl --minutes 60
     python -m benchmarks joint_plans OUTPUT.jsonl --networks googlenet --targets v100 --seconds 10,60,600
 
-Adds a line for each cell, the most telling cells first: simulated ns of every paper alone (layers one by one
-tiled by CoSA, or staged by IOS; GraphTurbo; AGO; PCGC with virtual units), of the best of the grid, of the
-portfolio, and of the joint plan after so many seconds of processor time; the bound of all schedules, and the
-highest of a space that holds the plan; with `--ablations`, plans of which one kind of decision is left out.
-Columns are planned in processes of their own, so that none knows what another has found. Cells that OUTPUT
-has are left out, so that it may be stopped and started again. Prints a table and geometric means.
+Adds a line for each column of each cell, the most telling first: simulated ns of every paper alone (layers
+one by one tiled by CoSA, or staged by IOS; GraphTurbo; AGO; PCGC with virtual units), of the best of the
+grid, of the portfolio, and of the joint plan after so many seconds of processor time; the bound of all
+schedules, and the highest of a space that holds the plan; with `--ablations`, plans of which one kind of
+decision is left out. Columns are planned in processes of their own, so that none knows what another has
+found. What OUTPUT has is left out, so that it may be stopped and started again. Prints a table and geometric
+means.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -65,20 +67,33 @@ def main(arguments: Namespace) -> None:
         print(json.dumps(column(*cell, arguments.column)))
         return
     until_s = time.monotonic() + 60 * arguments.minutes
-    known = {(row["network"], row["target"], row["batch"]) for row in rows_of(arguments.output)}
-    for batch in map(int, arguments.batches.split(",")):
-        for network in arguments.networks.split(","):
-            for target in arguments.targets.split(","):
-                if (network, target, batch) in known or time.monotonic() > until_s:
-                    continue
-                times = arguments.seconds.split(",")
-                columns = [f"joint {seconds}" for seconds in times] + ["grid", "portfolio"]
-                if arguments.ablations:
-                    columns += [f"without {name} {times[0]}" for name in ABLATIONS]
-                row = {"network": network, "target": target, "batch": batch}
-                row |= {name: in_own_process(network, target, batch, name) for name in columns}
-                append_row(arguments.output, row)
-    print(table(rows_of(arguments.output)))
+    times = arguments.seconds.split(",")
+    columns = [f"joint {seconds}" for seconds in times] + ["grid", "portfolio"]
+    if arguments.ablations:
+        columns += [f"without {name} {times[0]}" for name in ABLATIONS]
+    cells = itertools.product(
+        map(int, arguments.batches.split(",")),
+        columns,
+        arguments.networks.split(","),
+        arguments.targets.split(","),
+    )
+    known = {
+        (row["batch"], row["column"], row["network"], row["target"]) for row in rows_of(arguments.output)
+    }
+    for batch, name, network, target in cells:
+        if (batch, name, network, target) not in known and time.monotonic() < until_s:
+            row = {"network": network, "target": target, "batch": batch, "column": name}
+            append_row(arguments.output, row | in_own_process(network, target, batch, name))
+    print(table(cells_of(rows_of(arguments.output))))
+
+
+def cells_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of one network, machine and batch together, by columns."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        cell = {name: row[name] for name in ("network", "target", "batch")}
+        found.setdefault(tuple(cell.values()), cell)[row["column"]] = row
+    return list(found.values())
 
 
 def in_own_process(network: str, target: str, batch: int, name: str) -> dict[str, Any]:
@@ -109,50 +124,63 @@ def column(network: str, target: str, batch: int, name: str) -> dict[str, Any]:
         "bound_ns": found.lower_bound_s * 1e9,
     }
     answer["processor_s"] = time.process_time() - start_s
-    if kind == "grid":
+    if kind != "portfolio":
         costs: dict[tuple[str, str, str], float] = {}
         for tried in found.tried:
             if isinstance(tried.planners, Recipe) and tried.cost is not None:
+                # The first is of the graph as it is; those of rewritten graphs come behind.
                 recipe_of = tried.planners
                 costs.setdefault((recipe_of.partition, recipe_of.schedule, recipe_of.execution), tried.cost)
         # A plan that no mapper tiles is the same under each.
         answer["alone_ns"] = {
             paper: costs.get(key, costs.get((*key[:2], ""))) for paper, key in NAMES.items()
         }
+        answer["sequence_ns"] = min(cost for key, cost in costs.items() if key[0] != "joint")
     if found.bounds is not None:
         answer["space_bound_ns"] = max((b.value for b in found.bounds), default=None)
         answer["is_optimal"] = found.optimal_among is not None
     return answer
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Simulated µs, and how much less joint plans take than the best paper and the best combination."""
-    joint = list(dict.fromkeys(name for row in rows for name in row if name.startswith("joint ")))
-    without = list(dict.fromkeys(name for row in rows for name in row if name.startswith("without ")))
-    heads = ["network, batch", "machine", *NAMES, "grid", "portfolio"]
+def table(cells: Sequence[Mapping[str, Any]]) -> str:
+    """Simulated µs, and how much less joint plans take than the best paper and the best combination.
+
+    *Sequence* is the best of all recipes that were tried on the graph as it is.
+    """
+    joint = list(dict.fromkeys(name for cell in cells for name in cell if name.startswith("joint ")))
+    without = list(dict.fromkeys(name for cell in cells for name in cell if name.startswith("without ")))
+    heads = ["network, batch", "machine", *NAMES, "sequence", "portfolio"]
     heads += [f"{name} s" for name in (*joint, *without)] + ["bound", "of its space"]
     lines = [f"| {' | '.join(heads)} |", f"|---|---|{'---:|' * (len(heads) - 2)}"]
     gains: dict[str, list[float]] = {}
-    for row in rows:
-        alone = row["grid"].get("alone_ns", {})
-        figures = [alone.get(name) for name in NAMES]
-        figures += [row.get(name, {}).get("ns") for name in ("grid", "portfolio", *joint, *without)]
-        best = row.get(joint[0], {}) if joint else {}
-        cells = ["-" if ns is None else f"{ns / 1e3:,.1f}" for ns in (*figures, best.get("bound_ns"))]
+    for cell in cells:
+        tried = [column for column in cell.values() if isinstance(column, dict) and "alone_ns" in column]
+        alone = {name: least(column["alone_ns"].get(name) for column in tried) for name in NAMES}
+        others = {
+            "best paper": least(alone.values()),
+            "best sequence": least(column["sequence_ns"] for column in tried),
+            "portfolio": cell.get("portfolio", {}).get("ns"),
+        }
+        figures = [*alone.values(), others["best sequence"], others["portfolio"]]
+        figures += [cell.get(name, {}).get("ns") for name in (*joint, *without)]
+        best = cell.get(joint[0], {}) if joint else {}
+        texts = ["-" if ns is None else f"{ns / 1e3:,.1f}" for ns in (*figures, best.get("bound_ns"))]
         of_space = best.get("space_bound_ns")
-        cells.append(
+        texts.append(
             "optimal" if best.get("is_optimal") else "-" if of_space is None else f"{of_space / 1e3:,.1f}"
         )
-        lines.append(f"| {row['network']}, {row['batch']} | `{row['target']}` | {' | '.join(cells)} |")
-        papers = [ns for ns in alone.values() if ns]
-        others = {"best paper": min(papers, default=None)}
-        others |= {name: row[name].get("ns") for name in ("grid", "portfolio")}
+        lines.append(f"| {cell['network']}, {cell['batch']} | `{cell['target']}` | {' | '.join(texts)} |")
         for name in joint:
             for other, ns in others.items():
-                if ns and row.get(name, {}).get("ns"):
-                    gains.setdefault(f"{other} / {name} s", []).append(ns / row[name]["ns"])
+                if ns and cell.get(name, {}).get("ns"):
+                    gains.setdefault(f"{other} / {name} s", []).append(ns / cell[name]["ns"])
     means = (
         f"{name}: {geometric_mean(found):.3f} ({len(found)} cells, least {min(found):.3f})"
         for name, found in gains.items()
     )
     return "\n".join((*lines, "", *means))
+
+
+def least(figures: Iterable[float | None]) -> float | None:
+    """The least of those that are known."""
+    return min((ns for ns in figures if ns is not None), default=None)

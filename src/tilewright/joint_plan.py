@@ -32,7 +32,7 @@ from tilewright.records import dataclass
 from tilewright.schedule import check_schedule
 from tilewright.schedule.base import Schedule, build_schedule
 from tilewright.schedule.merge import merge_remarks
-from tilewright.schedule.space import SAME_MERGES, SAME_SUMS, WITHOUT_MERGES
+from tilewright.schedule.space import SAME_MERGES, SAME_SUMS, WHOLE_SUMS, WITHOUT_MERGES
 from tilewright.targets.base import Backend
 
 JOINT = Recipe("joint", "joint", AUTO)
@@ -248,7 +248,7 @@ def _of_rewritten(program: Program, rewritten: _Rewritten, plain: Program) -> Pr
     quality = program.schedule.quality
     of_all = min((b.value for b in plain.schedule.quality.bounds if not b.space.rules), default=0.0)
     bounds = [
-        replace(b, space=Space(b.space.of, (*_kept_rules(b), *rewritten.rules)))
+        replace(b, space=Space(b.space.of, (*_kept_rules(b, rewritten), *rewritten.rules)))
         if b.space.rules
         else replace(b, value=min(b.value, of_all))
         for b in quality.bounds
@@ -258,8 +258,9 @@ def _of_rewritten(program: Program, rewritten: _Rewritten, plain: Program) -> Pr
     return replace(program, schedule=replace(program.schedule, quality=stated), remarks=remarks)
 
 
-def _kept_rules(bound: Bound) -> Iterator[Rule]:
-    return (rule for rule in bound.space.rules if rule != WITHOUT_MERGES)
+def _kept_rules(bound: Bound, rewritten: _Rewritten) -> Iterator[Rule]:
+    gone = [{SAME_MERGES: WITHOUT_MERGES, SAME_SUMS: WHOLE_SUMS}[rule] for rule in rewritten.rules]
+    return (rule for rule in bound.space.rules if rule not in gone)
 
 
 def _with_sums_in_parts(planner: Planner, meter: Meter) -> _Rewritten | None:

@@ -26,14 +26,14 @@ from tilewright.planning.checking import HOW_TO_REPORT
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 from tilewright.schedule.base import merges
-from tilewright.schedule.space import SCHEDULES, WHOLE_SUBGRAPHS, WITHOUT_MERGES
+from tilewright.schedule.space import SCHEDULES, WHOLE_SUBGRAPHS, WHOLE_SUMS, WITHOUT_MERGES
 
 DECLARED = Rule(
     "of known blocks, kernels of whole layers, with or without the lanes that virtual units chooses, and "
     "stages of such kernels without lanes"
 )
 """What every plan of the declared space keeps: each kernel that is no known block runs whole."""
-WHOLE_LAYERS = Space(SCHEDULES.of, (WITHOUT_MERGES, WHOLE_SUBGRAPHS, Rule("of whole layers")))
+WHOLE_LAYERS = Space(SCHEDULES.of, (WITHOUT_MERGES, WHOLE_SUMS, WHOLE_SUBGRAPHS, Rule("of whole layers")))
 """Plans whose kernels run in no slices, whatever stages and lanes they have."""
 MOST_GROUPS = 8
 """Kernels side by side in a stage of the declared space, as many as IOS allows groups."""
