@@ -480,7 +480,7 @@ def _use(box: Sandbox, findings: list[str]) -> None:
         except OSError:
             continue
     database = TuningDatabase.in_folder(box.cache)
-    database.trials(CONTEXT, "site")
+    database.observations(CONTEXT, "site")
     database.record(CONTEXT, batch(0, 0))
 
 
