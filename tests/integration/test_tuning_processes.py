@@ -84,13 +84,15 @@ import tilewright as tw
 from pathlib import Path
 from tilewright.tuning import TuningDatabase
 
-for name in ("record", "record_trials"):
-    def told(self, context, batch, *rest, told_of=getattr(TuningDatabase, name), **more):
-        kept = told_of(self, context, batch, *rest, **more)
-        if kept:
-            print(len(list(self.all_observations())), flush=True)
-        return kept
-    setattr(TuningDatabase, name, told)
+record = TuningDatabase.record
+
+def told(self, context, batch, *rest, **more):
+    kept = record(self, context, batch, *rest, **more)
+    if kept:
+        print(len(list(self.all_observations())), flush=True)
+    return kept
+
+TuningDatabase.record = told
 print("begun", flush=True)
 tw.tune(sys.argv[1], threads=1, budget="60s", cache_dir=Path(sys.argv[2]))
 """

@@ -11,13 +11,12 @@ from tilewright.learning import step_times
 from tilewright.program import Program
 from tilewright.targets.cpu.lower.lowered import HostOperator
 from tilewright.targets.cpu.target import CpuTarget
-from tilewright.targets.cpu.tune.bench import MAX_WEIGHT_BYTES, random_feed
+from tilewright.targets.cpu.tune.bench import MAX_WEIGHT_BYTES, ModelBench, random_feed
 from tilewright.targets.cpu.tune.measuring import packed
 from tilewright.tuning.workers import (
     Effort,
     Failed,
     LocalMeasuringPool,
-    MeasureRequest,
     MeasuringPool,
     PackedCode,
 )
@@ -73,12 +72,9 @@ class KernelBench:
             UsageError: they cannot be measured; says why.
         """
         built = [self._built(program) for program in (first, second)]
-        request = MeasureRequest(
-            built[0].code, random_feed(first), {}, 0.0, built[1].code, self.effort, _LIMIT_S
-        )
-        if self._pool is None:
-            self._pool = self.open_pool()
-        (found,) = self._pool.measure([request])
+        self._pool = self._pool or self.open_pool()
+        bench = ModelBench(self._pool, random_feed(first), {}, 0.0, _LIMIT_S)
+        (found,) = bench.measure([built[0].code], built[1].code, self.effort)
         if isinstance(found, Failed):
             raise UsageError(f"{first.graph.name}: its kernels cannot be measured: {found.detail}")
         assert found.baseline is not None
