@@ -385,6 +385,17 @@ def test_a_processor_whose_threads_cannot_be_switched_is_refused(monkeypatch, tr
     )
 
 
+@pytest.mark.parametrize("stages", [2, 3])
+def test_races_are_found_whatever_the_order(stages):
+    product = Product(EmulatedDevice(), rows=32, columns=32, taps=5)
+    for barrier in (True, False):
+        code = product.code(stages=stages, barrier=barrier)
+        counts = product.device.run_kernel(product.launch(), product.device.load([code]), counted=True)
+        assert counts is not None
+        assert bool(counts.races) == (not barrier)
+        assert ("RACES at" in str(counts)) == (not barrier)
+
+
 def test_memory_starts_as_nan():
     device = EmulatedDevice()
     memory = device.allocate(64)

@@ -27,6 +27,7 @@ class AccessCounts:
     `num_sectors` are the sectors that its loads and stores of global memory move, `least_sectors` those that
     hold as many bytes as are asked for. `num_wavefronts` are the steps that shared memory takes,
     `least_wavefronts` those without conflicts; `worst_conflict` is the most words of one bank in one step.
+    `races` are bytes of shared memory that a warp writes and another uses with no barrier between.
     """
 
     num_global: int
@@ -36,6 +37,7 @@ class AccessCounts:
     num_wavefronts: int
     least_wavefronts: int
     worst_conflict: int
+    races: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         parts = []
@@ -45,11 +47,16 @@ class AccessCounts:
             ratio = self.num_wavefronts / self.least_wavefronts
             worst = f"bank conflicts of up to {self.worst_conflict} ways take {ratio:.1f} x the steps"
             parts.append(worst if self.worst_conflict > 1 else "no bank conflicts")
+        if self.races:
+            parts.append(
+                f"RACES at {len(self.races)} places of shared memory, the first at byte {self.races[0]}"
+            )
         return ", ".join(parts) or "no accesses"
 
 
 def access_counts(sites: Sequence[Site], trace: Array, shared: Sequence[tuple[int, int]]) -> AccessCounts:
-    """Counts of a trace, whose columns are site, thread and address; `shared` are ends of shared arrays.
+    """Counts of a trace, whose columns are site, thread, address and number of barriers; `shared` are ends of
+    shared arrays.
 
     A load that is wider than 16 bytes, or than it is aligned, is as many as the code generator makes of it.
     """
@@ -76,6 +83,32 @@ def access_counts(sites: Sequence[Site], trace: Array, shared: Sequence[tuple[in
     return AccessCounts(
         num_global, num_sectors, least_sectors, num_shared, num_wavefronts, least_wavefronts, worst
     )
+
+
+def shared_races(sites: Sequence[Site], trace: Array, shared: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Where a warp writes what another reads or writes between the same two barriers, whatever the order.
+
+    Places are counted from the lowest shared array, two bytes each. An asynchronous copy writes where it is
+    issued; that it has ended before it is read, late copies show.
+    """
+    units = []
+    for number in np.flatnonzero(np.bincount(trace[:, 0], minlength=len(sites))).tolist():
+        site = sites[number]
+        rows = trace[trace[:, 0] == number]
+        if site.space != SHARED and not any(start <= rows[0, 2] < end for start, end in shared):
+            continue
+        places = (rows[:, 2, None] + np.arange(0, site.size_bytes, 2)) // 2
+        columns = (rows[:, 3, None], places, rows[:, 1, None] // BANKS, np.full((1, 1), site.is_store))
+        units.append(np.stack([np.broadcast_to(column, places.shape).ravel() for column in columns], 1))
+    if not units:
+        return ()
+    used = np.concatenate(units)
+    used = used[np.lexsort((used[:, 1], used[:, 0]))]
+    starts = np.flatnonzero(np.any(np.diff(used[:, :2], axis=0, prepend=-1), axis=1))
+    least, most = np.minimum.reduceat(used[:, 2], starts), np.maximum.reduceat(used[:, 2], starts)
+    found = (least != most) & (np.maximum.reduceat(used[:, 3], starts) > 0)
+    base = min(start for start, _ in shared)
+    return tuple(dict.fromkeys((2 * used[starts[found], 1] - base).tolist()))
 
 
 def _warp_instructions(rows: Array) -> list[Array]:

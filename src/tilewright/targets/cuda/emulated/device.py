@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -30,7 +31,7 @@ from tilewright.targets.cuda.device import (
     Span,
 )
 from tilewright.targets.cuda.dlpack import CPU
-from tilewright.targets.cuda.emulated.counts import AccessCounts, access_counts
+from tilewright.targets.cuda.emulated.counts import AccessCounts, access_counts, shared_races
 from tilewright.targets.cuda.emulated.rewrite import GLOBAL, MAX_DYNAMIC_BYTES, Site, rewritten
 from tilewright.targets.cuda.emulated.runtime import (
     ABSENT,
@@ -247,7 +248,7 @@ class _Run:
         ranges = self._ranges(arrays)
         num_blocks = 1 if counted else launch.num_blocks
         block_order, warp_order, lane_order = self._orders(launch.num_blocks, -(-launch.num_threads // WARP))
-        traced = np.zeros((MAX_TRACED if counted else 0, 3), np.int64)
+        traced = np.zeros((MAX_TRACED if counted else 0, 4), np.int64)
         arguments = np.array(launch.arguments, np.uint64)
         slots = self.kernels.address(self.module.slots)
         ctypes.memset(slots, 0, 16 * max(1, len(self.module.sites)))
@@ -272,7 +273,8 @@ class _Run:
             return None
         length = min(int(fields[FIELD["trace_length"]]), MAX_TRACED)
         ends = [(at, at + size) for at, size in shared.tolist()]
-        return access_counts(self.module.sites, traced[:length], ends)
+        counts = access_counts(self.module.sites, traced[:length], ends)
+        return replace(counts, races=shared_races(self.module.sites, traced[:length], ends))
 
     def _arrays(self) -> list[tuple[int, int, int, bool]]:
         """Space, address, bytes, and whether it may be written, of the arrays that the text declares."""

@@ -27,7 +27,7 @@ READY, AT_COLLECTIVE, AT_BARRIER, DONE, FAULT = range(5)
 FIELDS = (
     "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "num_threads",
     "block_order", "num_blocks", "warp_order", "lane_order", "stacks", "records", "copies", "is_late",
-    "shared", "num_shared", "ranges", "num_ranges", "trace", "trace_capacity", "trace_length",
+    "shared", "num_shared", "ranges", "num_ranges", "trace", "trace_capacity", "trace_length", "epoch",
     "fault", "fault_site", "fault_address", "fault_thread", "fault_block", "fault_bytes",
 )  # fmt: skip
 FIELD = {name: number for number, name in enumerate(FIELDS)}
@@ -308,6 +308,7 @@ class _Runtime(Emitter):
             def round_(_: list[Val]) -> tuple[Val, list[Operand]]:
                 (waiting,) = self.loop(0, warps, 1, warp, [(I64, 0)], nonempty=True)
                 self.loop(0, threads, 1, release, [(I64, -1)], nonempty=True)
+                self.set_fields(epoch=self.iadd(self.field("epoch"), 1))
                 return self.icmp("ne", waiting, 0), []
 
             def canary(number: Int, _: list[Val]) -> None:
@@ -371,8 +372,8 @@ class _Runtime(Emitter):
                     self.set_fields(trace_length=self.iadd(length, 1))
 
                     def write() -> None:
-                        entry = self.gep(trace, self.mul(length, 24))
-                        for place, value in enumerate((site, thread, address)):
+                        entry = self.gep(trace, self.mul(length, 32))
+                        for place, value in enumerate((site, thread, address, self.field("epoch"))):
                             self.put(value, entry, 8 * place)
 
                     self.if_(self.icmp("slt", length, self.field("trace_capacity")), write)
