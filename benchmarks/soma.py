@@ -1,6 +1,6 @@
 """Plans of the networks that SoMa (HPCA 2025) has results for, on its machine: cycles and bytes of DRAM.
 
-`python benchmarks/soma.py --reference reference.json --trials 100` plans ResNet-50 and a block of GPT-2 on a
+`python -m benchmarks soma --reference reference.json --trials 60` plans ResNet-50 and a block of GPT-2 on a
 machine of 8,192 products and 512 other operations a cycle with a buffer of 8 MiB, all data of 8 bits, weights
 fetched in each run, and prints a line of a table for each beside what the file says of SoMa. Equal arguments
 give equal lines, but for processor seconds.
@@ -8,7 +8,6 @@ give equal lines, but for processor seconds.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
@@ -20,6 +19,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.command import Namespace, Parser
 from tilewright import zoo
 from tilewright.compiler import optimise
 from tilewright.errors import TilewrightError
@@ -105,13 +105,15 @@ class Plan:
     bound_cycles: float
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def options(parser: Parser) -> None:
+    """What can be asked."""
     parser.add_argument("--reference", type=Path, required=True, help="Results of SoMa, as JSON.")
     parser.add_argument("--networks", default=",".join(NETWORKS))
-    parser.add_argument("--trials", type=int, default=100)
-    arguments = parser.parse_args()
+    parser.add_argument("--trials", type=int, default=60)
+
+
+def main(arguments: Namespace) -> None:
+    """Print the table."""
     reference = json.loads(arguments.reference.read_text())["results"]
     print("| network | SoMa, cycles | here | at least | SoMa, DRAM bytes | here | processor, s |")
     print("|---|---:|---:|---:|---:|---:|---:|")
@@ -241,6 +243,3 @@ NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "gpt2_small_prefill_block": lambda: gpt2_block(512, 0),
     "gpt2_small_decode_block": lambda: gpt2_block(1, 512),
 }
-
-if __name__ == "__main__":
-    main()

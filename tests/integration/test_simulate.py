@@ -394,8 +394,8 @@ def test_runs_keep_to_the_latency_that_is_allowed(tmp_path: Path) -> None:
         (("--batch", "auto", "--max-latency", "inf"), "max-latency inf"),
         (("--batch", "auto", "--max-latency", "-1"), "max-latency -1"),
         (("--batch", "3,5", "--max-latency", "0"), "above 0"),
-        (("--budget", "3trials", "--partition", "none"), "with partition none"),
-        (("--budget", "3trials", "--recipe", "tvm"), "with recipe tvm"),
+        (("--budget", "3trials", "--partition", "none"), "with --partition none"),
+        (("--budget", "3trials", "--recipe", "tvm"), "with --recipe tvm"),
     ],
 )
 def test_flags_that_would_do_nothing_are_a_mistake(
