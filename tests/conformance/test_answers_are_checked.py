@@ -351,6 +351,7 @@ ANSWERED_BY: dict[str, set[str]] = {
     "schedule.check_lanes": {"schedule.check"},
     "schedule.check_merges": {"schedule.check"},
     "targets.cpu.lower.check_places": {"targets.cpu.target"},
+    "targets.cuda.check_graph": {"targets.cuda.executable"},
     "targets.npu.check_energies": {"targets.npu.check_run"},
     "targets.npu.check_levels": {"targets.npu.check_run"},
     "targets.npu.check_order": {"targets.npu.check_run"},
@@ -358,8 +359,15 @@ ANSWERED_BY: dict[str, set[str]] = {
     "targets.npu.check_run": {"targets.npu.check_plan"},
     "targets.npu.check_sections": {"targets.npu.check_levels", "targets.npu.check_run"},
 }
-NO_CHECKERS_OF_ANSWERS = {"cli.check_verb", "ir.ops.check_shape", "private_files.checks", "planning.checking"}
-"""`tilewright check`, an operator of graphs, files of the cache, and what becomes of a fault."""
+NO_CHECKERS_OF_ANSWERS = {
+    "cli.check_verb",
+    "ir.ops.check_shape",
+    "private_files.checks",
+    "planning.checking",
+    "targets.cuda.check_ptx",
+}
+"""`tilewright check`, an operator of graphs, files of the cache, what becomes of a fault, and NVIDIA's
+assembler, which tests ask."""
 
 
 _IMPORTS_A_CHECKER = re.compile(r"import .*check|from tilewright\S*check")

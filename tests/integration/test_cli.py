@@ -288,7 +288,9 @@ def test_explain_tells_of_one_node_why_it_is_where_it_is() -> None:
 
 def test_explain_prints_what_a_kernel_was_generated_from_and_nothing_else() -> None:
     planned = next(k["id"] for k in report("explain small.tw")["kernels"] if k["plan"])
-    assert done(f"explain small.tw --kernel {planned}").out.startswith("contraction float32\n  a = input0 ")
+    assert done(f"explain small.tw --kernel {planned}").out.startswith(
+        "product float32 by fma\n  a = input0 "
+    )
     for other, flag in (("relu1", "NAME"), ("--json", "--json"), ("--report x.html", "--report")):
         result = tilewright("explain", "small.tw", *other.split(), "--kernel", planned)
         assert result.code == 2

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "machine-description": ("targets", "eyeriss"),
     "host": ("targets", "host"),
     "inspect": ("inspect", "small.tw"),
+    "quantize": ("quantize", "small.onnx", "--method", "weights", "-o", "quantized.onnx"),
     "check": ("check", "small.onnx"),
     "explain": ("explain", "small.tw"),
     "compile": ("compile", "small.onnx", "-o", "again.tw", "--error", "--dump-after", "dead-code"),
@@ -62,7 +63,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
 }
 """A command for each kind; demonstrations, reproductions and simulations take longer and have tests of their
 own."""
-ELSEWHERE = {"demo", "learn", "reproduce", "simulate"}
+ELSEWHERE = {"demo", "generate", "learn", "reproduce", "simulate"}
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ VERBS: dict[str, tuple[str, str]] = {
     ),
     "quantize": (
         "Build",
-        "Quantise a model to whole numbers of 8 or 4 bits, within an error that you allow.",
+        "Quantise a model to whole numbers of 8 or 4 bits, and say what it then errs and takes.",
     ),
     "learn": (
         "Build",
@@ -101,7 +101,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "Example: `tilewright trust ls`.",
     ),
     "run": ("Run", "Run a model or an artifact once, and show the shape and range of each output."),
-    "generate": ("Run", "Generate tokens with a language model, from its cache of keys and values."),
+    "generate": (
+        "Run",
+        "Generate tokens with a language model, from a cache of keys and values where it has one.",
+    ),
     "bench": (
         "Run",
         "Measure latency or throughput, in turns with other engines and models, and say which is faster.",
