@@ -129,6 +129,7 @@ class LaunchedPricer:
         if content in ways:
             return False
         ways[content] = None
+        self._least.pop(content.mask, None)
         return True
 
     def blocks(self, layers: int) -> Iterator[Block]:
