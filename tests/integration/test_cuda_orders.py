@@ -64,7 +64,8 @@ def in_every_order(proto: onnx.ModelProto, edges: str, partition: str, schedule:
     )
     device = open_device("emulated", str(default_cache_directory()))
     assert isinstance(device, EmulatedDevice)
-    feed = feed_for(proto)
+    kinds = {v.name: helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type) for v in proto.graph.input}
+    feed = {name: abs(array).astype(kinds[name]) for name, array in feed_for(proto).items()}
     first: list[Any] = []
     try:
         for device.seed in range(ORDERS):
