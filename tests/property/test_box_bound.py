@@ -46,7 +46,7 @@ def setting(graph: Graph, machine_name: str, local_bytes: int = 0) -> tuple[NpuB
 
 
 def check(graph: Graph, machine: str, num_plans: int, local_bytes: int = 0) -> int:
-    """How many of the plans of a random walk are in the space; none of them takes less than the bound."""
+    """How many plans of a random walk are in the space, which goes on from these; none is below the bound."""
     backend, plan, moves = setting(graph, machine, local_bytes)
     judge = backend.nest_judge()
     maps, input_s = backend.analysis.maps, backend._least_seconds[DMA]
@@ -63,8 +63,8 @@ def check(graph: Graph, machine: str, num_plans: int, local_bytes: int = 0) -> i
             raise
         except (TilewrightError, ValueError):
             continue
-        plan = placed
         if is_in_space(planned, backend.works):
+            plan = placed
             count += 1
             assert not bound.is_violated(cost), str(move.what)
     return count
