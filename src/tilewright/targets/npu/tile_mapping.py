@@ -26,6 +26,7 @@ from tilewright.loops.mapping import Loop
 from tilewright.loops.problem import Operand, Problem
 from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution
 from tilewright.mapping.checked import solved
+from tilewright.mapping.constraints import UNCONSTRAINED, Constraints, NoLoop
 from tilewright.mapping.factors import divisors, smooth
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 from tilewright.targets.npu.mapped_products import MappedProducts
@@ -164,9 +165,11 @@ def _tile_words(problem: Problem, kinds: tuple[TensorKind, ...], *, counts_copie
 
 
 def _solution(mapper: Mapper, view: _View) -> MappingSolution | None:
+    # Heuristics know no constraints, and take no advantage of what these forbid.
+    constraints = view.constraints if mapper.name == "exact" else UNCONSTRAINED
     for share in _SMALLER:
         try:
-            task = MappingProblem(view.problem, view.machine(share), "energy")
+            task = MappingProblem(view.problem, view.machine(share), "energy", constraints=constraints)
             answer = solved(mapper, task, Budget(UNLIMITED))
         except InfeasibleMapping:
             continue
@@ -249,6 +252,23 @@ class _View:
     def has_home(self) -> bool:
         """Whether operands that live in the shared buffer are served from elsewhere than others."""
         return bool(self.kinds(is_main=True) and self.kinds(is_main=False))
+
+    @property
+    def constraints(self) -> Constraints:
+        """What keeps the way of operands from main memory to their home, which no step takes, alike in all
+        mappings: where windows leave gaps, tiles of the home would leave them out."""
+        if not self.has_home:
+            return UNCONSTRAINED
+        extents = dict(self.problem.dims)
+        skipping: dict[str, None] = {}
+        for operand in self.problem.operands:
+            x = self.moved.get(operand.name)
+            for axis in operand.axes if x is not None and not x.is_main else ():
+                for dim, step in axis:
+                    reach = 1 + sum(s * (extents[other] - 1) for other, s in axis if s < step)
+                    if step > reach:
+                        skipping[dim] = None
+        return Constraints(absent=tuple(NoLoop(_MAIN, dim) for dim in skipping))
 
     def home_ps(self, operand: Operand) -> float:
         """What every mapping takes for an operand on the way between main memory and its home."""
