@@ -194,7 +194,7 @@ def test_blocks_hold_their_largest_weight_exactly(bits: int, block: int) -> None
     [
         ({"method": "int8"}, "method 'int8': expected one of static, dynamic, weights."),
         ({"bits": 4}, "bits 4: weights have 8; with method weights 4 or 8."),
-        ({"block": 24}, "block 24: give a power of two from 16 on."),
+        ({"block": 24}, "block 24: give a power of two from 16 to 256."),
         ({"max_error": -1.0}, "max_error -1: give a number above 0, such as 0.02."),
         ({"ranges": "entropy"}, "ranges 'entropy': expected one of minmax, percentile."),
         ({"samples": []}, "samples: give at least one."),
@@ -204,6 +204,82 @@ def test_a_setting_that_makes_no_sense_is_one_line(settings: dict[str, Any], mes
     with pytest.raises(tw.UsageError) as caught:
         tw.quantize(network(), **settings)
     assert str(caught.value) == message
+
+
+def model_of(
+    nodes: list[onnx.NodeProto],
+    shape: list[int],
+    outputs: list[str],
+    kind: int = TensorProto.FLOAT,
+    **arrays: Array,
+) -> onnx.ModelProto:
+    """A model of one input x."""
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(name, kind, None) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def drawn(*shape: int) -> Array:
+    return np.random.default_rng(5).standard_normal(shape).astype(np.float32)
+
+
+def test_biases_keep_their_size_where_weights_are_tiny_or_one_bias_serves_all() -> None:
+    weights = drawn(3, 2, 3, 3) * np.array([1, 0, 1e-9], np.float32).reshape(3, 1, 1, 1)
+    biases = np.array([1, 30, -30], np.float32)
+    conv = helper.make_node("Conv", ["x", "w", "b"], ["y"])
+    made = tw.quantize(model_of([conv], [1, 2, 5, 5], ["y"], w=weights, b=biases))
+    assert made.error < 0.01
+    gemm = helper.make_node("Gemm", ["x", "w", "b"], ["y"])
+    made = tw.quantize(model_of([gemm], [4, 8], ["y"], w=drawn(8, 6), b=drawn(1)))
+    assert made.error < 0.02
+
+
+def test_normalisation_stays_where_a_body_reads_what_it_normalises() -> None:
+    inner = helper.make_tensor_value_info("t", TensorProto.FLOAT, None)
+    other = helper.make_tensor_value_info("e", TensorProto.FLOAT, None)
+    branches = {
+        "then_branch": helper.make_graph([helper.make_node("Neg", ["c"], ["t"])], "then", [], [inner]),
+        "else_branch": helper.make_graph([helper.make_node("Abs", ["c"], ["e"])], "else", [], [other]),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("BatchNormalization", ["c", "s", "s", "s", "s"], ["n"]),
+        helper.make_node("ReduceMax", ["x"], ["m"], keepdims=0),
+        helper.make_node("Cast", ["m"], ["is"], to=TensorProto.BOOL),
+        helper.make_node("If", ["is"], ["i"], **branches),
+        helper.make_node("Add", ["n", "i"], ["y"]),
+    ]
+    made = tw.quantize(model_of(nodes, [1, 2, 5, 5], ["y"], w=drawn(3, 2, 3, 3), s=np.ones(3, np.float32)))
+    assert made.error < 0.02
+
+
+def test_constant_nodes_are_weights_and_places_of_a_pool_stay_whole_numbers() -> None:
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(drawn(3, 2, 3, 3))),
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("MaxPool", ["c"], ["p", "at"], kernel_shape=[2, 2]),
+        helper.make_node("Concat", ["at", "at"], ["y"], axis=0),
+    ]
+    made = tw.quantize(model_of(nodes, [1, 2, 5, 5], ["y"], TensorProto.INT64))
+    assert made.num_quantized == 1
+
+
+def test_errors_of_other_than_finite_floats() -> None:
+    product = helper.make_node("MatMul", ["x", "w"], ["p"])
+    logs = [product, helper.make_node("Relu", ["p"], ["r"]), helper.make_node("Log", ["r"], ["y"])]
+    feed = {"x": drawn(4, 8)}
+    made = tw.quantize(model_of(logs, [4, 8], ["y"], w=drawn(8, 6)), samples=feed)
+    assert 0 < made.error < 0.1  # infinite at the same places
+    best = [product, helper.make_node("ArgMax", ["p"], ["y"], axis=1)]
+    model = model_of(best, [64, 8], ["y"], TensorProto.INT64, w=drawn(8, 600))
+    assert tw.quantize(model, method="weights", bits=4, samples={"x": drawn(64, 8)}).error > 0
+    with pytest.raises(tw.UsageError, match="keep 'none': no layer"):
+        tw.quantize(model, keep="none")
 
 
 def test_the_verb_reads_folders_of_samples_and_writes_onnx(

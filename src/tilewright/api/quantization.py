@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +181,7 @@ def quantize_model(
     known, options = compilation_request(model, None, shapes, options, settings)
     proto = prepared(embedded_model(model))
     layers = METHODS[method].layers(proto)
-    kept = set(keep)
+    kept = {keep} if isinstance(keep, str) else set(keep)
     unknown = kept - {layer.name for layer in quantizable_layers(proto)}
     if unknown:
         raise UsageError(f"keep {min(unknown)!r}: no layer of the model has this name.")
@@ -193,24 +194,28 @@ def quantize_model(
     update = progress or (lambda *_: None)
     bench = _Bench(proto, method, Choices(per_channel, bits, block), options, update)
     bench.measure(samples, ranges)
-    trial = bench.trial(chosen, 0)
+    trial = bench.trial(chosen, len(layers) - len(chosen))
     trials, alone, times = [trial], dict[int, float](), dict[int, float]()
     if max_error is not None and trial.error > max_error:
         alone = {layer.number: bench.error_of([layer], f"{layer.name} alone") for layer in chosen}
         times = bench.float_us(chosen)
-        order = sorted(
-            chosen, key=lambda c: (-(alone[c.number] ** 2) / (times.get(c.number) or 1.0), c.number)
-        )
+        least = min(alone, key=lambda number: (alone[number], number))
+
+        def rank(layer: QuantizableLayer) -> tuple[float, ...]:
+            gain = alone[layer.number] ** 2 / (times.get(layer.number) or 1.0)
+            return layer.number == least, -gain, layer.number
+
+        order = sorted(chosen, key=rank)
         fewest, enough = 0, len(order)  # so many in float are too few; so many suffice
         while enough - fewest > 1:
             middle = (fewest + enough) // 2
-            trials.append(bench.trial(order[middle:], middle))
+            trials.append(bench.trial(order[middle:], len(layers) - len(order) + middle))
             if trials[-1].error > max_error:
                 fewest = middle
             else:
                 enough, trial = middle, trials[-1]
         if enough == len(order):
-            raise _too_much(known.name, method, max_error, min(alone.values()))
+            raise _too_much(known.name, method, max_error, alone[least])
         chosen = tuple(order[enough:])
     numbers = {layer.number for layer in chosen}
     made = bench.model(chosen)
@@ -327,13 +332,22 @@ class _Bench:
 
 
 def _distance(got: Sequence[Array], expected: Sequence[Array]) -> float:
-    """Distance of float outputs relative to what was expected, in the 2-norm over all of them."""
+    """Distance relative to what was expected, in the 2-norm over all outputs of floats; of whole numbers
+    where there are no others. Infinite where another shape came out, or one alone is no finite number."""
+    kinds = "f" if any(y.dtype.kind == "f" for y in expected) else "iub"
     apart = size = 0.0
-    for x, y in zip(got, expected, strict=True):
-        if y.dtype.kind == "f":
-            apart += float(np.square(x.astype(np.float64) - y).sum())
-            size += float(np.square(y.astype(np.float64)).sum())
-    return 0.0 if not apart else float(np.sqrt(apart / size)) if size else float("inf")
+    for got_one, expected_one in zip(got, expected, strict=True):
+        if expected_one.dtype.kind not in kinds:
+            continue
+        if got_one.shape != expected_one.shape:
+            return inf
+        x, y = got_one.astype(np.float64), expected_one.astype(np.float64)
+        differs = (x != y) & ~(np.isnan(x) & np.isnan(y))
+        if not np.isfinite(x[differs]).all() or not np.isfinite(y[differs]).all():
+            return inf
+        apart += float(np.square(x[differs] - y[differs]).sum())
+        size += float(np.square(y[np.isfinite(y)]).sum())
+    return 0.0 if not apart else float(np.sqrt(apart / size)) if size else inf
 
 
 def _seconds(compiled: CompiledModel, feed: Mapping[str, Array]) -> float:
@@ -366,12 +380,12 @@ def _require_sense(method: str, max_error: float | None, bits: int, block: int, 
         raise UsageError(f"method {method!r}: expected one of {', '.join(METHODS)}.")
     if ranges not in RANGE_RULES:
         raise UsageError(f"ranges {ranges!r}: expected one of {', '.join(RANGE_RULES)}.")
-    if max_error is not None and not 0 < max_error < float("inf"):
+    if max_error is not None and not 0 < max_error < inf:
         raise UsageError(f"max_error {max_error:g}: give a number above 0, such as 0.02.")
     if bits not in (4, 8) or (bits == 4 and method != "weights"):
         raise UsageError(f"bits {bits}: weights have 8; with method weights 4 or 8.")
-    if block < 16 or block & (block - 1):
-        raise UsageError(f"block {block}: give a power of two from 16 on.")
+    if not 16 <= block <= 256 or block & (block - 1):
+        raise UsageError(f"block {block}: give a power of two from 16 to 256.")
 
 
 def _too_much(name: str, method: str, max_error: float, least: float) -> NumericMismatch:

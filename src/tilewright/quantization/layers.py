@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper, version_converter
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper, version_converter
 
 from tilewright.errors import UsageError
 from tilewright.ir.bodies import body_graphs, free_names
@@ -32,7 +32,8 @@ class QuantizableLayer:
 
 
 def prepared(model: ModelProto) -> ModelProto:
-    """A copy of a model whose opset has scales for each channel, with normalisation folded into convolutions.
+    """A copy of a model whose opset has scales for each channel, with normalisation folded into convolutions
+    and weights among the initializers.
 
     Raises:
         UsageError: its opset is older, and it cannot be converted.
@@ -49,6 +50,7 @@ def prepared(model: ModelProto) -> ModelProto:
             ) from error
     result = ModelProto()
     result.CopyFrom(model)
+    _store_constants(result.graph)
     _fold_batch_norms(result)
     return result
 
@@ -105,17 +107,36 @@ def transposes_weights(node: NodeProto) -> bool:
     return bool(_attribute(node, "transB", 0))
 
 
+def _store_constants(graph: GraphProto) -> None:
+    """Float32 of Constant nodes become initializers, in place."""
+    for node in [node for node in graph.node if node.op_type == "Constant" and not node.domain]:
+        data = _attribute(node, "value", None)
+        if data is not None and data.data_type == TensorProto.FLOAT:
+            graph.initializer.append(data)
+            graph.initializer[-1].name = node.output[0]
+            graph.node.remove(node)
+
+
+def _reads(graph: GraphProto) -> Counter[str]:
+    """How often values are read: by nodes and their bodies, or as outputs."""
+    found = Counter(name for node in graph.node for name in node.input)
+    found.update(name for node in graph.node for body in body_graphs(node) for name in free_names(body))
+    found.update(output.name for output in graph.output)
+    return found
+
+
 def _fold_batch_norms(model: ModelProto) -> None:
     """Each BatchNormalization behind a Conv that nothing else reads goes into its weights, in place."""
     graph = model.graph
     data = constants_of(model)
     producers = {name: node for node in graph.node for name in node.output}
-    users = Counter(name for node in graph.node for name in node.input)
-    users.update(output.name for output in graph.output)
+    num_reads = _reads(graph)
     folded: list[NodeProto] = []
     for node in graph.node:
         conv = producers.get(node.input[0]) if node.op_type == "BatchNormalization" else None
-        if conv is None or conv.op_type != "Conv" or users[node.input[0]] != 1 or len(node.output) > 1:
+        if conv is None or conv.op_type != "Conv" or num_reads[node.input[0]] != 1:
+            continue
+        if len(node.output) > 1 or _attribute(node, "training_mode", 0):
             continue
         parameters: Sequence[str] = (*node.input[1:5], *conv.input[1:3])
         if any(name not in data for name in parameters):
@@ -143,10 +164,7 @@ def _fold_batch_norms(model: ModelProto) -> None:
 def drop_unread(model: ModelProto) -> None:
     """Remove initializers that nothing reads, in place."""
     graph = model.graph
-    read = {name for node in graph.node for name in node.input}
-    read |= {name for node in graph.node for body in body_graphs(node) for name in free_names(body)}
-    read |= {output.name for output in graph.output}
-    unread = {tensor.name for tensor in graph.initializer} - read
+    unread = {tensor.name for tensor in graph.initializer} - _reads(graph).keys()
     for tensor in [tensor for tensor in graph.initializer if tensor.name in unread]:
         graph.initializer.remove(tensor)
     for info in [info for info in graph.input if info.name in unread]:

@@ -27,6 +27,7 @@ MICROSOFT = "com.microsoft"
 _NUM_STEPS = 255
 _LEAST_RANGE = 1e-6
 _LEAST_SCALE = 1e-8
+_MOST_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +129,14 @@ class _Writer:
             if name in bounds:
                 inputs[position] = self._activation(name, bounds[name])
         if layer is not None:
-            inputs[1], scale = self._weight(layer)
             bias = self._constants.get(inputs[2]) if len(inputs) > 2 else None
-            if bias is not None and bias.ndim == 1:
-                inputs[2] = self._bias(bias, scale * self._scales[node.input[0]], inputs[2])
+            if bias is None or bias.ndim != 1:
+                inputs[1], _ = self._weight(layer)
+            else:
+                step = self._scales[node.input[0]]
+                bias = np.broadcast_to(bias, self._constants[layer.weight].shape[layer.axis])
+                inputs[1], scale = self._weight(layer, np.abs(bias) / (step * np.float32(_MOST_STEPS)))
+                inputs[2] = self._bias(bias, scale * step, inputs[2])
         self._add(node, inputs)
 
     def dynamic(self, node: NodeProto, layer: QuantizableLayer) -> None:
@@ -215,10 +220,10 @@ class _Writer:
             self._dequantized[name] = self._make("DequantizeLinear", [whole, *parameters], [result])
         return self._dequantized[name]
 
-    def _weight(self, layer: QuantizableLayer) -> tuple[str, Array]:
-        """Weights as signed bytes, symmetric, and their scales."""
+    def _weight(self, layer: QuantizableLayer, least: Array | float = 0.0) -> tuple[str, Array]:
+        """Weights as signed bytes, symmetric, and their scales, of channels `least` or more."""
         stem = layer.name
-        whole, scale = self._whole_numbers(self._constants[layer.weight], layer.axis)
+        whole, scale = self._whole_numbers(self._constants[layer.weight], layer.axis, least)
         parameters = [
             self._constant(f"{stem}_weight", whole),
             self._constant(f"{stem}_weight_scale", scale),
@@ -228,19 +233,18 @@ class _Writer:
         attributes = {"axis": layer.axis} if scale.ndim else {}
         return self._make("DequantizeLinear", parameters, [result], **attributes), scale
 
-    def _whole_numbers(self, data: Array, axis: int) -> tuple[Array, Array]:
+    def _whole_numbers(self, data: Array, axis: int, least: Array | float = 0.0) -> tuple[Array, Array]:
         others = tuple(a for a in range(data.ndim) if a != axis)
-        largest = np.abs(data).max(axis=others) if self._choices.per_channel else np.abs(data).max()
-        scale = np.maximum(largest / 127, _LEAST_SCALE).astype(np.float32)
+        scale = np.maximum(np.maximum(np.abs(data).max(axis=others) / 127, least), _LEAST_SCALE)
+        scale = (scale if self._choices.per_channel else scale.max()).astype(np.float32)
         shape = [-1 if a == axis else 1 for a in range(data.ndim)]
         spread = scale.reshape(shape) if self._choices.per_channel else scale
         return np.clip(np.rint(data / spread), -127, 127).astype(np.int8), scale
 
     def _bias(self, bias: Array, scale: Array, name: str) -> str:
-        """A bias in steps of the sums, 32 bits."""
+        """A bias in steps of the sums, 32 bits, which scales are large enough for."""
         steps = np.broadcast_to(scale, bias.shape).astype(np.float32)
-        limit = np.iinfo(np.int32).max
-        whole = np.clip(np.rint(bias.astype(np.float64) / steps), -limit, limit).astype(np.int32)
+        whole = np.clip(np.rint(bias.astype(np.float64) / steps), -_MOST_STEPS, _MOST_STEPS).astype(np.int32)
         operands = [self._constant(f"{name}_whole", whole), self._constant(f"{name}_steps", steps)]
         return self._make("DequantizeLinear", operands, [self._name(f"{name}_dequantized")], axis=0)
 

@@ -26,9 +26,9 @@ def points(model: ModelProto, layers: Collection[int]) -> Iterator[int]:
         if number in layers or passes:
             yield number
             if passes or node.op_type == "Conv":
-                made.update(node.output)
+                made.add(node.output[0])
         elif node.op_type in _BOUNDS and node.input[0] in made:
-            made.update(node.output)
+            made.add(node.output[0])
 
 
 def activations_of(model: ModelProto) -> dict[str, None]:
