@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from tests.support.cli import tilewright
 from tests.support.tiny_decoder import PLACES, TOKENS, tiny_decoder
 
 import tilewright as tw
-from tilewright.generation import Sampling
+from tilewright.compiled_facts import TensorInfo
+from tilewright.generation import DecoderSignature, Sampling, Sequences
+from tilewright.ir.dtype import DType
 
 Array = np.ndarray[Any, Any]
 PROMPT = [3, 17, 42, 8, 25]
@@ -61,6 +63,58 @@ def test_tokens_are_those_of_the_whole_sequence(form: dict[str, bool]) -> None:
     assert found.num_steps == 12
     exact = decoder(**form).generate(PROMPT, max_new_tokens=12, pads_prompts=False)
     assert exact.sequences == found.sequences
+
+
+@pytest.mark.parametrize("has_mask", [True, False])
+def test_a_prompt_may_fill_the_table_of_positions(has_mask: bool) -> None:
+    model = tiny_decoder(has_mask=has_mask)
+    (table,) = [tensor for tensor in model.graph.initializer if tensor.name == "places"]
+    table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:20].copy(), "places"))
+    prompt = [*range(18)]
+    assert list(tw.generate(model, prompt, max_new_tokens=3, threads=1).sequences[0].tokens) == likeliest(
+        prompt, 3
+    )
+
+
+def info(name: str, *shape: int | str, dtype: DType = DType.FLOAT32) -> Any:
+    return TensorInfo(name, dtype, cast(Any, shape))
+
+
+def test_caches_are_paired_by_layer_and_side() -> None:
+    ids = info("input_ids", "batch", "length", dtype=DType.INT64)
+    logits = info("logits", "batch", "length", 9, dtype=DType.BFLOAT16)
+    ins = [info(f"past_{side}{layer}", "batch", 4, "past", 8) for side in "kv" for layer in range(2)]
+    outs = [info(f"present_{side}{layer}", "batch", 4, "all", 8) for layer in range(2) for side in "kv"]
+    extra = info("cross.0.k", 1, 2, 3)
+    rest = [
+        info("cache_position", "length", dtype=DType.INT64),
+        info("use_cache_branch", 1, dtype=DType.BOOL),
+    ]
+    known = DecoderSignature.of([ids, *ins, *rest], [logits, *outs, extra])
+    assert all(cache.present == cache.past.name.replace("past", "present") for cache in known.caches)
+    feed = Sequences(known, [[1, 2, 3]]).feed(1, 3, 2)
+    assert feed["cache_position"].tolist() == [1, 2, 3, 4]
+    assert feed["use_cache_branch"].tolist() == [True]
+    both = DecoderSignature.of(
+        [ids, info("past_0", 2, "batch", 4, "past", 8)], [logits, info("present_0", 2, "batch", 4, "all", 8)]
+    )
+    assert both.caches[0].empty_shape(3) == (2, 3, 4, 0, 8)
+    with pytest.raises(tw.UsageError, match="input 'past_sequence_length': it is not known what"):
+        DecoderSignature.of([ids, info("past_sequence_length", 1, dtype=DType.INT64)], [logits])
+
+
+def test_logits_that_are_no_numbers_choose_nothing() -> None:
+    for settings in ({}, {"temperature": 1.0}):
+        sampling = Sampling(**cast(Any, settings))
+        for row in ([0, np.nan, 1], [-np.inf] * 3):
+            with pytest.raises(tw.InputError, match="logits are NaN or infinite"):
+                sampling.choose(np.asarray([row]), sampling.generators(1))
+    cold = Sampling(temperature=5e-324)
+    assert cold.choose(np.asarray([[-np.inf, 2.0, 1.0]]), cold.generators(1)).tolist() == [1]
+
+
+def test_a_prompt_may_come_one_by_one() -> None:
+    assert decoder().generate(cast(Any, iter(PROMPT)), max_new_tokens=1).sequences[0].prompt == tuple(PROMPT)
 
 
 @pytest.mark.parametrize("tokens", [1, 3])
@@ -144,6 +198,8 @@ def test_draws_follow_the_probabilities() -> None:
         ({"prompt": []}, "prompts: give at least one token for each sequence."),
         ({"prompt": [[1], []]}, "prompts: give at least one token for each sequence."),
         ({"prompt": [1, -2]}, "prompt: give numbers of tokens, one list or several."),
+        ({"prompt": [[1, 2], 3]}, "prompt: give numbers of tokens, one list or several."),
+        ({"prompt": [1 << 63]}, f"prompts: numbers of tokens are at most {(1 << 63) - 1}."),
         ({"max_new_tokens": 0}, "max_new_tokens 0: give 1 or more."),
         ({"temperature": -1.0}, "temperature -1: give 0 or more."),
         ({"top_p": 0.0}, "top_p 0: give a probability above 0, at most 1."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -164,7 +164,7 @@ class Decoder:
         times_s: list[float] = []
         compiled_s = self._compiled_s
         start_s = time.perf_counter()
-        for step in self.stream(prompt, stop=stop, **settings):
+        for step in self.stream(prompts, stop=stop, **settings):
             times_s.append(time.perf_counter() - start_s)
             for row in np.flatnonzero(step.is_running):
                 tokens[row].append(int(step.tokens[row]))
@@ -225,10 +225,11 @@ def generate_tokens(
 
 
 def _prompts(prompt: Prompt) -> list[Sequence[int]]:
-    listed: list[Any] = list(prompt)
-    is_one = all(isinstance(token, int | np.integer) for token in listed)
-    prompts: list[Sequence[int]] = [listed] if is_one else [list(one) for one in listed]
+    listed: list[Any] = [list(one) if isinstance(one, Iterable) else one for one in prompt]
+    prompts: list[Sequence[int]] = listed if any(isinstance(one, list) for one in listed) else [listed]
     for one in prompts:
-        if not all(isinstance(token, int | np.integer) and token >= 0 for token in one):
+        if not isinstance(one, list) or not all(
+            isinstance(token, int | np.integer) and token >= 0 for token in one
+        ):
             raise UsageError("prompt: give numbers of tokens, one list or several.")
     return prompts

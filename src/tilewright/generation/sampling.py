@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import InputError, UsageError
 from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
@@ -43,9 +43,17 @@ class Sampling:
         return [np.random.default_rng((self.seed, number)) for number in range(num_sequences)]
 
     def choose(self, logits: Array, generators: Sequence[np.random.Generator]) -> Array:
-        """Tokens (sequences,) for logits (sequences, tokens); of equal logits the first token."""
+        """Tokens (sequences,) for logits (sequences, tokens); of equal logits the first token.
+
+        Raises:
+            InputError: the largest is no finite number.
+        """
+        likeliest = np.asarray(logits.argmax(axis=-1), np.int64)
+        largest = np.take_along_axis(logits, likeliest[:, None], axis=-1)
+        if not np.isfinite(largest).all():
+            raise InputError("the model's logits are NaN or infinite: no token can be chosen by them.")
         if not self.temperature:
-            return np.asarray(logits.argmax(axis=-1), np.int64)
+            return likeliest
         drawn = (self._drawn(row, generator) for row, generator in zip(logits, generators, strict=True))
         return np.fromiter(drawn, np.int64, len(logits))
 
@@ -53,7 +61,8 @@ class Sampling:
         order = np.argsort(-logits, kind="stable")
         if self.top_k:
             order = order[: self.top_k]
-        scaled = (logits[order].astype(np.float64) - float(logits[order[0]])) / self.temperature
+        with np.errstate(over="ignore"):
+            scaled = (logits[order].astype(np.float64) - float(logits[order[0]])) / self.temperature
         shares = np.exp(scaled)
         sums = np.cumsum(shares / shares.sum())
         num = int(np.searchsorted(sums, self.top_p)) + 1 if self.top_p < 1 else len(sums)

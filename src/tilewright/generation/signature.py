@@ -18,8 +18,11 @@ _ROLES = {
     "positions": ("position_ids", "positions"),
     "last_places": ("seqlens_k",),
     "num_places": ("total_sequence_length",),
+    "places": ("cache_position",),
+    "has_past": ("use_cache_branch",),
 }
 _PAST = re.compile(r"past|cache", re.IGNORECASE)
+_PRESENT = re.compile(r"present|past|cache", re.IGNORECASE)
 _LOGITS = ("logits", "output", "lm_logits")
 
 
@@ -52,7 +55,7 @@ class Cache:
                 shape.append(self.num_places or 0)
             elif isinstance(extent, int):
                 shape.append(extent)
-            elif axis == 0:
+            elif axis == 0 or (axis == 1 and self.past.shape[0] == 2):  # keys and values in one
                 shape.append(num_sequences)
             else:
                 raise UsageError(
@@ -67,7 +70,8 @@ class DecoderSignature:
     """What a decoder is fed and gives: names of its inputs by their role, None where it has no such input.
 
     `mask` is 1 at positions that count, `positions` numbers them; `last_places` and `num_places` are what
-    GroupQueryAttention asks for. Without `caches` all tokens are fed in every step.
+    GroupQueryAttention asks for, `places` numbers the places of caches that are written, and `has_past` is
+    whether there are any before. Without `caches` all tokens are fed in every step.
     """
 
     tokens: TensorInfo
@@ -77,6 +81,8 @@ class DecoderSignature:
     positions: TensorInfo | None = None
     last_places: TensorInfo | None = None
     num_places: TensorInfo | None = None
+    places: TensorInfo | None = None
+    has_past: TensorInfo | None = None
 
     @classmethod
     def of(cls, inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> DecoderSignature:
@@ -95,19 +101,26 @@ class DecoderSignature:
             raise UsageError(
                 "the model is no decoder: it has no input of token numbers, (batch, length), as input_ids is."
             )
-        floats = [o for o in outputs if o.dtype.numpy.kind == "f" and len(o.shape) in (2, 3)]
+        floats = [o for o in outputs if o.dtype.is_float and len(o.shape) in (2, 3)]
         logits = next((o for o in floats if o.name in _LOGITS), floats[0] if floats else None)
         if logits is None:
             raise UsageError("the model is no decoder: it has no output of logits, (batch, length, tokens).")
-        pasts = [i for i in inputs if _PAST.search(i.name)]
+        pasts = [i for i in inputs if _PAST.search(i.name) and len(i.shape) > 2]
         rest = [i for i in inputs if i.name not in taken and i is not tokens and i not in pasts]
         if rest:
             raise UsageError(
                 f"input {rest[0].name!r}: it is not known what a decoder is fed there; feed it step by step "
                 "yourself."
             )
-        presents = [o for o in outputs if o is not logits]
+        others = [o for o in outputs if o is not logits]
+        presents = [o for o in others if _PRESENT.search(o.name)] or others
         return cls(tokens, logits.name, _caches(pasts, presents), **roles)
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """Those besides caches."""
+        found = (self.tokens, *(getattr(self, role) for role in _ROLES))
+        return tuple(info for info in found if info is not None)
 
     @property
     def num_new(self) -> int | None:
@@ -148,10 +161,14 @@ def _place(name: str) -> tuple[str, ...]:
     """Layer and side that a name speaks of.
 
     >>> _place("past_key_values.11.value"), _place("present.11.value")
-    (('11', 'value'), ('11', 'value'))
+    (('11', 'v'), ('11', 'v'))
+    >>> _place("past_k0"), _place("present.0.key")
+    (('0', 'k'), ('0', 'k'))
     """
-    sides = re.findall(r"decoder|encoder|key|value|_k\b|_v\b", name.replace("key_values", ""))
-    return (*re.findall(r"\d+", name), *(side.strip("_")[:1] if len(side) < 3 else side for side in sides))
+    sides = re.findall(
+        r"decoder|encoder|key|value|(?<![a-z])[kv](?![a-z])", name.lower().replace("key_values", "")
+    )
+    return (*re.findall(r"\d+", name), *(side[0] for side in sides))
 
 
 def _axis(past: TensorInfo, present: TensorInfo) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import UsageError
+from tilewright.errors import TilewrightError, UsageError
 from tilewright.generation.sampling import Sampling
 from tilewright.generation.signature import DecoderSignature
 from tilewright.records import dataclass
@@ -48,6 +48,10 @@ class Sequences:
                 "one after another."
             )
         self.signature = signature
+        whole: Any = signature.tokens.dtype.numpy
+        most = int(np.iinfo(whole).max)
+        if max(map(max, prompts)) > most:
+            raise UsageError(f"prompts: numbers of tokens are at most {most}.")
         self.tokens = np.full((len(prompts), longest), PADDING, np.int64)
         self.counts = np.zeros((len(prompts), longest), np.int64)  # the mask
         for row, prompt in enumerate(prompts):
@@ -68,9 +72,7 @@ class Sequences:
         """Inputs besides caches for places from `first` to `end`, and so many behind that do not count."""
         known, ahead = self.signature, ((0, 0), (0, num_padded))
         counts = np.pad(self.counts[:, :end], ahead)
-        positions = np.maximum(
-            np.cumsum(np.pad(self.counts[:, :end], ahead, constant_values=1), axis=1) - 1, 0
-        )
+        positions = np.maximum(np.cumsum(counts, axis=1) - 1, 0)  # those behind repeat the last
         feed = {known.tokens.name: np.pad(self.tokens[:, first:end], ahead, constant_values=PADDING)}
         if known.mask is not None:
             feed[known.mask.name] = counts
@@ -79,9 +81,12 @@ class Sequences:
         if known.last_places is not None:
             feed[known.last_places.name] = np.full(len(self.tokens), end - 1)
         if known.num_places is not None:
-            feed[known.num_places.name] = np.asarray(end + num_padded)
-        infos = (known.tokens, known.mask, known.positions, known.last_places, known.num_places)
-        dtypes = {info.name: info.dtype.numpy for info in infos if info is not None}
+            feed[known.num_places.name] = np.full((1,) * len(known.num_places.shape), end + num_padded)
+        if known.places is not None:
+            feed[known.places.name] = np.arange(first, end + num_padded)
+        if known.has_past is not None:
+            feed[known.has_past.name] = np.full((1,) * len(known.has_past.shape), first > 0)
+        dtypes = {info.name: info.dtype.numpy for info in known.inputs}
         return {name: array.astype(dtypes[name], copy=False) for name, array in feed.items()}
 
 
@@ -148,21 +153,31 @@ class _State:
         padded = self._signature.num_new or num_new
         if self._signature.num_new is None and self._pads_prompts and num_new > 1:
             padded = _padded(num_new, None if most is None else most - self._first)
-        logits, *found = self._results(end, padded - num_new)
+        is_fixed = self._signature.num_new is not None
+        try:
+            logits, *found = self._results(end, padded - num_new)
+        except TilewrightError:  # perhaps a table of positions ends before the last place
+            if padded == num_new or is_fixed:
+                raise
+            return self._read_alone(end)
         if padded > num_new and logits.shape[1:-1] != (padded,):  # of the last place alone
-            if self._signature.num_new is not None:
+            if is_fixed:
                 raise UsageError(
                     f"the model reads {padded} tokens at a time and gives logits of the last alone: give a "
                     "prompt of a multiple of that."
                 )
-            self._pads_prompts, padded = False, num_new
-            logits, *found = self._results(end, 0)
+            return self._read_alone(end)
         if self._past:
             self._first = end
             surplus = padded - num_new if self._signature.num_places_of_caches is None else 0
             for cache, array in zip(self._signature.caches, found, strict=True):
                 self._past[cache.past.name] = _cut(array, cache.axis, surplus)
         return logits[:, num_new - 1 - padded] if logits.ndim == 3 else logits
+
+    def _read_alone(self, end: int) -> Array:
+        """Without places behind, now and in later steps."""
+        self._pads_prompts = False
+        return self._read(end)
 
     def _results(self, end: int, num_padded: int) -> Sequence[Array]:
         feed = self._sequences.feed(self._first, end, num_padded)
