@@ -94,6 +94,11 @@ class Planner:
 
     def plan_with_frozen(self, asked: Recipe) -> Best[Program]:
         """The plan whose decisions a joint search leaves as they are, but for those that are asked for."""
+        if self.options.objective != "latency":
+            raise UsageError(
+                f"only: objective {self.options.objective!r} is no sum over blocks; take latency, or leave "
+                "only out."
+            )
         if self.backend.launched_parts is None:
             raise UsageError(
                 f"only: target {self.target.name!r} does not launch kernels one by one; take one that does "

@@ -96,3 +96,22 @@ def test_a_dense_layer_begins_when_all_that_it_reads_is_there() -> None:
     (dense_s,) = (w.seconds for node, found in works if node is dense.producer for w in found)
     pool_s = sum(w.seconds for node, found in works if node.op_type == "GlobalAveragePool" for w in found)
     assert bound.value >= launch_ns + (dense_s + pool_s) * 1e9 * (1 - 1e-9)
+
+
+def test_only_what_a_dense_layer_needs_ends_before_it() -> None:
+    """A few channels of a convolution feed the dense layer, the others may be computed behind it: the
+    convolution that has most to do counts as it does beside such a layer."""
+
+    def bound_ns(is_fed: bool) -> float:
+        b = GraphBuilder()
+        x = b.conv(b.input(1, 32, 16, 16), 128)
+        source = x if is_fed else b.input(1, 128, 16, 16)
+        few = b.op("Slice", source, *map(b.integers, (0, 4, 1)), shape=(1, 4, 16, 16))
+        pooled = b.op("Flatten", b.op("GlobalAveragePool", few, shape=(1, 4, 1, 1)), shape=(1, 4))
+        dense = b.op("MatMul", pooled, b.constant(4, 16), shape=(1, 16))
+        behind = b.op("Exp", b.op("Add", dense, b.constant(1024, 1), shape=(1024, 16)))
+        graph = b.finish(behind, x)
+        backend = NpuTarget(load_preset("stcp920")).backend(graph, Options())
+        return box_bound(backend.works, graph, backend.analysis.maps, backend.machine, 0.0).value
+
+    assert bound_ns(is_fed=True) == pytest.approx(bound_ns(is_fed=False), rel=1e-9)

@@ -183,5 +183,7 @@ def test_what_cannot_be_frozen_is_said() -> None:
         Options(only=("stages",))
     with pytest.raises(UsageError, match="only: target 'stcp920' does not launch kernels one by one"):
         planned(fork(), "stcp920", "stages")
+    with pytest.raises(UsageError, match="only: objective 'energy' is no sum over blocks; take latency"):
+        plan_optimised(fork(), Options(target="v100", plan="joint", only=("stages",), hint="energy"))
     with pytest.raises(UsageError, match="--only is for --recipe joint"):
         simulate(b"", "v100", only="stages")

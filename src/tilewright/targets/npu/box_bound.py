@@ -56,7 +56,9 @@ def box_bound(works: Works, graph: Graph, maps: RegionMaps, machine: Machine, in
     seconds = _busiest(least.values())
     for before, behind in _sections(graph, regions, maps):
         come_s = input_s if all(v in before for v in graph.inputs if v in regions) else 0.0
-        made_s = max(come_s, _busiest(least[n] for n in nodes if n.output in before))
+        # What comes before is no more than the operand needs; the rest of a layer may run behind.
+        made = (boxes.least(n, before[n.output]) for n in nodes if n.output in before)
+        made_s = max(come_s, _busiest(made))
         seconds = max(seconds, made_s + _busiest(least[n] for n in nodes if n in behind))
     launch_ns = machine.overheads.kernel_launch_ns
     return Bound(launch_ns + seconds * 1e9, SPACE, "least work of boxes")
