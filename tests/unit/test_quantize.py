@@ -300,3 +300,7 @@ def test_the_verb_reads_folders_of_samples_and_writes_onnx(
     assert failed.code == 2
     assert failed.complaint == "net.onnx: would replace what was given; give another file with -o."
     assert tilewright("quantize", "net.onnx", "-i", ".").complaint == ".: no .npz file lies there."
+    onnx.save(network(), "big.onnx", save_as_external_data=True, location="big.bin", size_threshold=0)
+    for taken in ("big.bin", "samples/0.npz"):
+        failed = tilewright("quantize", "big.onnx", "-i", "samples/0.npz", "-o", taken)
+        assert failed.complaint == f"{taken}: would replace what was given; give another file with -o."

@@ -23,7 +23,7 @@ from tilewright.compiled_facts import TensorInfo
 from tilewright.errors import NumericMismatch, UsageError
 from tilewright.files import require_other_file, require_writable, write_output
 from tilewright.frontend.onnx import Source
-from tilewright.frontend.onnx.read import embedded_model
+from tilewright.frontend.onnx.read import embedded_model, files_beside
 from tilewright.options import Options, parse_shapes
 from tilewright.progress import Progress
 from tilewright.quantization import (
@@ -174,7 +174,10 @@ def quantize_model(
     """
     _require_sense(method, max_error, bits, block, ranges)
     if output is not None:
-        require_other_file(Path(output), model)
+        given = samples if isinstance(samples, list | tuple) else (samples,)
+        require_other_file(Path(output), model, *given)
+        if Path(output).exists():
+            require_other_file(Path(output), *files_beside(model))
         require_writable(output)
     if isinstance(shapes, str):
         shapes = parse_shapes(shapes)

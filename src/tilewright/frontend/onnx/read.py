@@ -81,6 +81,18 @@ class Opened:
         return digest.hexdigest()
 
 
+def files_beside(source: Source) -> tuple[Path, ...]:
+    """The files that a model names, where it is a file itself.
+
+    Raises:
+        UsageError: the file does not exist or cannot be read.
+        ModelRejected: it is not an ONNX model, or names files that it must not.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return ()
+    return tuple(Path(source).parent / location for location in open_model(source).locations)
+
+
 def embedded_model(source: Source) -> onnx.ModelProto:
     """A model as one message, the data of its main graph from other files included.
 
