@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from tests.support.cuda import EMULATED, compiled, error, needs_fibers, templates
 from tests.support.models import host_net, model, small_net, tensor
 
@@ -195,6 +195,26 @@ def test_branches_of_a_concatenation_are_made_in_place() -> None:
     (whole,) = {parts[name][0] for name in ("r1", "r2", "p")}
     assert [parts[name][1] for name in ("r1", "r2", "p")] == [0, 8 * 36 * 4, 16 * 36 * 4]
     assert whole is parts["joined"][0]
+
+
+def test_rows_of_padding_leave_neighbours_to_one_thread() -> None:
+    nodes = [
+        helper.make_node("Pad", ["x", "pads", "fill"], ["padded"], mode="constant"),
+        helper.make_node("MaxPool", ["padded"], ["y"], kernel_shape=[3, 1], pads=[1, 0, 1, 0]),
+    ]
+    constants = [
+        numpy_helper.from_array(np.array([0, 0, 1, 0, 0, 0, 2, 0]), "pads"),
+        numpy_helper.from_array(np.array(2.5, np.float32), "fill"),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 6, 16])]
+    outputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8, 9, 16]) for name in ("padded", "y")
+    ]
+    proto = model(nodes, inputs, outputs, constants)
+    feed = {"x": RNG.standard_normal((1, 8, 6, 16)).astype(np.float32) - 3}
+    found = compiled(proto)
+    assert error(proto, feed, found.run(None, feed)) == 0
+    assert all("4 lanes a thread" in kernel.notes for step in found.steps for kernel in step.kernels)
 
 
 def test_an_instruction_set_of_processors_is_refused() -> None:

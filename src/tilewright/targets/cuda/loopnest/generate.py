@@ -16,11 +16,12 @@ from tilewright.targets.llvm.exprgen import (
     from_storage,
     neutral_value,
     storage_type,
+    stored_literal,
     unsupported_function,
 )
 from tilewright.targets.llvm.frame import Frame, Reports
 from tilewright.targets.llvm.layout import Declined, IndexCheck
-from tilewright.targets.llvm.loads import load_read
+from tilewright.targets.llvm.loads import inside_lanes, load_read
 from tilewright.targets.llvm.module_text import name_by_content
 from tilewright.targets.llvm.refs import Guard, LinearNest, Ref, linearise, simplify
 from tilewright.targets.llvm.values import Int, Val
@@ -239,10 +240,18 @@ class _LoopKernel:
     def _load(self, frame: Frame, read: int, ref: Ref, open_guards: Sequence[Guard]) -> Val:
         """A read, sixteen bytes at once where they are neighbours and lie at a multiple of that."""
         lanes = frame.lanes
-        if lanes > 1 and frame.varies(read) and not open_guards and not ref.tables and not ref.data:
-            aligned = aligned_lanes(ref, self.vector, lanes)
-            stored = storage_type(ref.operand.dtype, lanes)
-            align_bytes = aligned * stored.element_bytes
-            raw = frame.emitter.load(stored, frame.pointer(read), align_bytes=align_bytes)
-            return from_storage(frame.emitter, raw, ref.operand.dtype)
-        return load_read(frame, read, ref, open_guards)
+        if lanes == 1 or not frame.varies(read) or ref.tables or ref.data:
+            return load_read(frame, read, ref, open_guards)
+        e, dtype = frame.emitter, ref.operand.dtype
+        stored = storage_type(dtype, lanes)
+        align_bytes = aligned_lanes(ref, self.vector, lanes) * stored.element_bytes
+        pointer = frame.pointer(read)
+        # By the plan no guard tells lanes apart.
+        mask = inside_lanes(frame.scalar(), ref, open_guards)
+        if mask is None:
+            return from_storage(e, e.load(stored, pointer, align_bytes=align_bytes), dtype)
+        padding = e.constant(stored, stored_literal(0 if ref.fill is None else ref.fill, dtype))
+        raw = e.if_(
+            mask, lambda: [e.load(stored, pointer, align_bytes=align_bytes)], lambda: [padding], [stored]
+        )
+        return from_storage(e, raw[0], dtype)
