@@ -57,7 +57,8 @@ _FIRST_GAP = 0.02
 """Above the bound of floors, within which a plan is looked for first; then within twice as much."""
 _ROUNDING = 1e-9  # of costs that are sums of floats
 _SLACK = 1e-6  # above what a part costs as it is given, so that it is found again
-CUT_KERNELS = Rule("that cut the kernels of the partition again")
+CUT_KERNELS = Rule("that cut kernels of the partition between layers that it has not fused for good")
+MERGES_IN_A_ROW = Rule(f"with merges of siblings in a row where more than {_MOST_MERGED} may merge")
 ALONE = Rule("with slices and lanes that the search met")
 
 
@@ -160,7 +161,7 @@ def search_frozen(
 def _space_of_kernels(frozen: Frozen, problem: ScheduleProblem) -> Space:
     most = min(MOST_GROUPS, problem.limits.num_groups) if "stages" in frozen.left else 1
     rules = [OF_PARTITION, Rule(GROUPS, most), Rule(GROUP_SIZE, MOST_KERNELS), CONNECTED, SHARED_CORES, ALONE]
-    return SCHEDULES.keeping(*rules, *(() if "merges" in frozen.left else (WITHOUT_MERGES,)))
+    return SCHEDULES.keeping(*rules, MERGES_IN_A_ROW if "merges" in frozen.left else WITHOUT_MERGES)
 
 
 _SPACE_OF_CUTS = SCHEDULES.keeping(CUT_KERNELS, WITHOUT_MERGES, Rule(GROUPS, 1), ALONE)
