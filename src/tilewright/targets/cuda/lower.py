@@ -120,11 +120,6 @@ class Lowered:
         """The same, and the byte of it at which a tensor begins."""
         return place_of(self.alias, tensor)
 
-    def all_work(self) -> Iterator[Work]:
-        """Of all subgraphs."""
-        for work in self.work:
-            yield from work
-
 
 def place_of(alias: Mapping[Tensor, tuple[Tensor, int]], tensor: Tensor) -> tuple[Tensor, int]:
     """The end of a chain of aliases, and the byte of it at which a tensor begins."""
