@@ -48,6 +48,11 @@ def test_an_operator_without_kernels_runs_on_the_host_with_a_warning(caplog: Any
     assert [o.op_type for o in report.on_host] == ["TopK"]
 
 
+def test_the_emulated_device_is_not_measured() -> None:
+    with pytest.raises(UsageError, match="is made for an emulated device, whose time says nothing"):
+        tw.bench(compiled(small_net(8, 6)), duration=0.1)
+
+
 def test_an_index_outside_its_axis_is_an_error_and_the_next_run_is_right() -> None:
     nodes = [helper.make_node("Gather", ["x", "i"], ["y"], "rows")]
     inputs = [
