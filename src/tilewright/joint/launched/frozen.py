@@ -418,18 +418,8 @@ def _stages(graph: StageGraph, most: int, may_join: Sequence[bool]) -> Iterator[
 
 def _groups(graph: StageGraph, may_join: Sequence[bool]) -> list[Mask]:
     """Connected sets of a few kernels that no path leaves and enters again."""
-    level = {1 << i for i, ok in enumerate(may_join) if ok}
-    connected = set(level)
-    for _ in range(MOST_KERNELS - 1):
-        level = {
-            mask | 1 << other
-            for mask in level
-            for i in bits(mask)
-            for other in bits((graph.predecessors[i] | graph.successors[i]) & ~mask)
-            if may_join[other]
-        }
-        connected |= level
-    return [mask for mask in sorted(connected) if not _is_left(graph, mask)]
+    among = sum(1 << i for i, ok in enumerate(may_join) if ok)
+    return [mask for mask in graph.connected_sets(MOST_KERNELS, among) if not _is_left(graph, mask)]
 
 
 def _is_left(graph: StageGraph, mask: Mask) -> bool:

@@ -109,22 +109,11 @@ class EndingSpace:
 
         That those readers are no longer there makes the set convex and its own closure.
         """
-        graph = self.graph
-        level = {1 << i for i in range(graph.num_operators)}
-        connected = set(level)
-        for _ in range(largest - 1):
-            level = {
-                mask | 1 << neighbour
-                for mask in level
-                for i in bits(mask)
-                for neighbour in bits((graph.predecessors[i] | graph.successors[i]) & ~mask)
-            }
-            connected |= level
-        listed = []
-        for mask in sorted(connected):
-            if self.grouping == "component" or self._num_sources(mask) == 1:
-                listed.append((mask, graph.with_readers(mask)))
-        return listed
+        return [
+            (mask, self.graph.with_readers(mask))
+            for mask in self.graph.connected_sets(largest)
+            if self.grouping == "component" or self._num_sources(mask) == 1
+        ]
 
 
 def endings(
