@@ -18,17 +18,17 @@ import itertools
 import json
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import Any, get_args
 
 import tilewright as tw
 from benchmarks.command import Namespace, Parser, again
 from benchmarks.joint import count_processor_time
 from benchmarks.results import append_row, rows_of
-from tilewright import joint_plan, zoo
-from tilewright.joint.launched.moves import Moves
+from tilewright import zoo
+from tilewright.options import Choice
 from tilewright.planning.grid import PAPERS
 from tilewright.planning.portfolio import Recipe
 
@@ -39,13 +39,8 @@ NETWORKS = (
     "ios_randwire,yolox_nano,yolov5s,ios_nasnet_a,bert_base,efficientnet_b0"
 )
 TARGETS = "v100,a310,jetson-nano,zcu102,a100,rtx2080ti,k80"
-ABLATIONS: Mapping[str, Callable[[], None]] = {
-    "sums": lambda: setattr(joint_plan, "_with_sums_in_parts", lambda *_: None),
-    "merges": lambda: setattr(joint_plan, "_merged", lambda *_: ()),
-    "lanes": lambda: setattr(Moves, "laned", lambda *_: None),
-    "blocks": lambda: setattr(joint_plan, "_best_of_blocks", lambda planner, best, *_: best),
-}
-"""How a kind of decision is left out: sums in parts, merges within kernels, lanes, blocks beyond plans'."""
+KINDS = get_args(Choice)
+"""The kinds of decision that `--only` names, of which ablations leave out one."""
 
 
 def options(parser: Parser) -> None:
@@ -70,7 +65,7 @@ def main(arguments: Namespace) -> None:
     times = arguments.seconds.split(",")
     columns = [f"joint {seconds}" for seconds in times] + ["grid", "portfolio"]
     if arguments.ablations:
-        columns += [f"without {name} {times[0]}" for name in ABLATIONS]
+        columns += [f"without {kind} {times[0]}" for kind in KINDS]
     cells = itertools.product(
         map(int, arguments.batches.split(",")),
         columns,
@@ -112,12 +107,11 @@ def column(network: str, target: str, batch: int, name: str) -> dict[str, Any]:
     count_processor_time()
     kind, *parts = name.split()
     budget = f"{parts[-1]}s" if parts else None
-    if kind == "without":
-        ABLATIONS[parts[0]]()
+    only = ",".join(known for known in KINDS if known != parts[0]) if kind == "without" else None
     model = tw.load(zoo.build(network, batch=batch))
     start_s = time.process_time()
     recipe = {"portfolio": "best", "without": "joint"}.get(kind, kind)
-    found = tw.simulate(model, target, recipe=recipe, budget=budget)
+    found = tw.simulate(model, target, recipe=recipe, budget=budget, only=only)
     answer: dict[str, Any] = {
         "ns": found.time_s * 1e9,
         "recipe": found.recipe,
