@@ -6,13 +6,14 @@ tensor, activations asymmetric, biases in steps of the sums.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
+
+from tilewright.quantization import prepared
 
 Array = np.ndarray[Any, Any]
 
@@ -28,7 +29,7 @@ def quantize(
     activation: type = np.uint8,
 ) -> onnx.ModelProto:
     """The network with every input of a layer, sum, pool or concatenation quantised to bytes."""
-    model = fold_batch_norms(model)
+    model = prepared(model)
     ranges = _ranges(model, feeds)
     constants = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
     nodes: list[onnx.NodeProto] = []
@@ -90,35 +91,6 @@ def quantize(
     initializers += [numpy_helper.from_array(np.asarray(v), k) for k, v in new.items()]
     graph = helper.make_graph(nodes, "quantized", model.graph.input, model.graph.output, initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-
-
-def fold_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The network with each BatchNormalization behind a Conv in its weights."""
-    result = onnx.ModelProto()
-    result.CopyFrom(model)
-    graph = result.graph
-    data = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    producers = {o: n for n in graph.node for o in n.output}
-    users = Counter(name for n in graph.node for name in n.input)
-    for node in list(graph.node):
-        conv = producers.get(node.input[0]) if node.op_type == "BatchNormalization" else None
-        if conv is None or conv.op_type != "Conv" or users[node.input[0]] != 1:
-            continue
-        gamma, beta, mean, variance = (data[name] for name in node.input[1:5])
-        epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
-        factor = gamma / np.sqrt(variance + epsilon)
-        weight = data[conv.input[1]]
-        bias = data[conv.input[2]] if len(conv.input) > 2 else 0.0
-        names = [f"{node.output[0]}_fw", f"{node.output[0]}_fb"]
-        folded = (weight * factor.reshape(-1, *(1,) * (weight.ndim - 1)), (bias - mean) * factor + beta)
-        for name, array in zip(names, folded, strict=True):
-            graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
-        x = conv.input[0]
-        del conv.input[:]
-        conv.input.extend([x, *names])
-        conv.output[0] = node.output[0]
-        graph.node.remove(node)
-    return result
 
 
 def _channel_axis(node: onnx.NodeProto, weight: Array) -> int:
