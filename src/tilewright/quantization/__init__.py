@@ -1,7 +1,6 @@
 """Float models in quantised form: which layers can be, in which ranges, and the model that says so in ONNX.
 
-Nothing is run here: whoever quantises a model measures the ranges of its values, and what the result errs
-(`tilewright.api.quantization`).
+Nothing is run here: `tilewright.api.quantization` measures the ranges of values, and the error of the result.
 """
 
 from __future__ import annotations

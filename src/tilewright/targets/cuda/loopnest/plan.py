@@ -1,4 +1,4 @@
-"""How the loops of a nest are laid on threads: by whom an element is computed, and how many at a time."""
+"""Thread mapping of a loop nest: which thread computes which elements, and how many at a time."""
 
 from __future__ import annotations
 
