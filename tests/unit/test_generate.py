@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from pathlib import Path
 from typing import Any, cast
 
@@ -66,14 +67,17 @@ def test_tokens_are_those_of_the_whole_sequence(form: dict[str, bool]) -> None:
 
 
 @pytest.mark.parametrize("has_mask", [True, False])
-def test_a_prompt_may_fill_the_table_of_positions(has_mask: bool) -> None:
+def test_a_prompt_may_fill_the_table_of_positions(has_mask: bool, caplog: pytest.LogCaptureFixture) -> None:
     model = tiny_decoder(has_mask=has_mask)
     (table,) = [tensor for tensor in model.graph.initializer if tensor.name == "places"]
     table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:20].copy(), "places"))
     prompt = [*range(18)]
-    assert list(tw.generate(model, prompt, max_new_tokens=3, threads=1).sequences[0].tokens) == likeliest(
-        prompt, 3
-    )
+    with caplog.at_level(logging.INFO, logger="tilewright.generation"):
+        found = tw.generate(model, prompt, max_new_tokens=3, threads=1)
+    assert list(found.sequences[0].tokens) == likeliest(prompt, 3)
+    # Without positions as an input those behind the prompt would be read from behind the table's end.
+    told = [r.getMessage() for r in caplog.records if "are fed alone" in r.getMessage()]
+    assert bool(told) != has_mask
 
 
 def info(name: str, *shape: int | str, dtype: DType = DType.FLOAT32) -> Any:

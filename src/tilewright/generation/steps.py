@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
 import numpy as np
 
-from tilewright.errors import TilewrightError, UsageError
+from tilewright.errors import ModelRejected, UsageError
 from tilewright.generation.sampling import Sampling
 from tilewright.generation.signature import DecoderSignature
 from tilewright.records import dataclass
@@ -16,6 +17,8 @@ from tilewright.records import dataclass
 Array = np.ndarray[Any, Any]
 Run = Callable[[Sequence[str], Mapping[str, Array]], Sequence[Array]]
 """Outputs by name for a feed."""
+
+_log = logging.getLogger(__name__)
 
 _LEAST_PADDED = 16
 PADDING = 0
@@ -71,13 +74,12 @@ class Sequences:
     def feed(self, first: int, end: int, num_padded: int) -> dict[str, Array]:
         """Inputs besides caches for places from `first` to `end`, and so many behind that do not count."""
         known, ahead = self.signature, ((0, 0), (0, num_padded))
-        counts = np.pad(self.counts[:, :end], ahead)
-        positions = np.maximum(np.cumsum(counts, axis=1) - 1, 0)  # those behind repeat the last
         feed = {known.tokens.name: np.pad(self.tokens[:, first:end], ahead, constant_values=PADDING)}
         if known.mask is not None:
-            feed[known.mask.name] = counts
+            feed[known.mask.name] = np.pad(self.counts[:, :end], ahead)
         if known.positions is not None:
-            feed[known.positions.name] = positions[:, first:]
+            counted = np.maximum(np.cumsum(self.counts[:, :end], axis=1) - 1, 0)[:, first:]
+            feed[known.positions.name] = np.pad(counted, ahead, mode="edge")  # those behind repeat the last
         if known.last_places is not None:
             feed[known.last_places.name] = np.full(len(self.tokens), end - 1)
         if known.num_places is not None:
@@ -156,9 +158,13 @@ class _State:
         is_fixed = self._signature.num_new is not None
         try:
             logits, *found = self._results(end, padded - num_new)
-        except TilewrightError:  # perhaps a table of positions ends before the last place
+        except (
+            ModelRejected,
+            UsageError,
+        ) as error:  # a table of positions may end before
             if padded == num_new or is_fixed:
                 raise
+            _log.info("%d tokens are fed alone, not with places up to %d: %s", num_new, padded, error)
             return self._read_alone(end)
         if padded > num_new and logits.shape[1:-1] != (padded,):  # of the last place alone
             if is_fixed:
