@@ -137,7 +137,8 @@ def _changelog(text: str) -> str:
     head, heading, rest = text.partition("\n## ")
     paths = (path for path in sorted((ROOT / "changelog.d").glob("*.md")) if path.name != "README.md")
     entries = (entry for path in paths for entry in _entries(path.read_text(encoding="utf-8")))
-    return "\n".join((head, "## Next release\n", *(f"* {entry}" for entry in entries), heading)) + rest
+    waiting = [f"* {entry}" for entry in entries]
+    return "\n".join((head, *(["## Next release\n", *waiting] if waiting else []), heading)) + rest
 
 
 def _entries(fragment: str) -> list[str]:

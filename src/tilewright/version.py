@@ -1,3 +1,3 @@
 """The version, below everything that writes it down."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

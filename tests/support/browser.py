@@ -101,6 +101,10 @@ def browser_path() -> str | None:
 
 
 needs_browser = pytest.mark.skipif(browser_path() is None, reason=f"there is no browser: {', '.join(NAMES)}")
+_BOX = """(() => {
+  const box = document.querySelector(%s).getBoundingClientRect();
+  return {x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height};
+})()"""
 
 
 class Browser:
@@ -231,9 +235,13 @@ class Page:
                 told.append(str(params["entry"]))
         return told
 
-    def screenshot(self, path: Path) -> Path:
-        """What is seen, as a PNG."""
-        told = self._browser.ask("Page.captureScreenshot", self._session, format="png")
+    def screenshot(self, path: Path, selector: str | None = None) -> Path:
+        """What is seen as a PNG, or the whole of the first element that a selector finds."""
+        clip: dict[str, Any] = {}
+        if selector is not None:
+            box = self.value(_BOX % json.dumps(selector))
+            clip = {"clip": {**box, "scale": 1}, "captureBeyondViewport": True}
+        told = self._browser.ask("Page.captureScreenshot", self._session, format="png", **clip)
         path.write_bytes(base64.b64decode(told["data"]))
         return path
 
