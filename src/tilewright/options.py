@@ -200,7 +200,7 @@ class Options:
         default=None,
         metadata=asked(
             "Instruction set to generate code for, one that `tilewright targets cpu` lists; default: this "
-            "machine's. An artifact can hold code for several: avx512,avx2,aarch64.",
+            "machine's. An artifact can hold code for several: avx512,avx2,aarch64; of a GPU sm_80,sm_90.",
             "--isa",
         ),
     )

@@ -46,7 +46,7 @@ from tilewright.compiled_facts import Body, CompiledFacts
 from tilewright.content_pool import ContentPool
 from tilewright.errors import ArtifactCorrupt, UsageError
 from tilewright.fields import FieldError, field_of, inside
-from tilewright.hardware.instruction_sets import HOST, instruction_set_by_name
+from tilewright.hardware.instruction_sets import HOST, canonical_isa
 from tilewright.hardware.probe import num_threads_default
 from tilewright.options import Accuracy, Options, sets_text, shapes_text
 from tilewright.progress import PhaseClock
@@ -368,7 +368,7 @@ def _chosen(
     """
     if asked is None or asked == HOST:
         return next((number for number, reason in enumerate(reasons) if reason is None), 0)
-    name = instruction_set_by_name(asked).name
+    name = canonical_isa(asked)
     held = [made_for.get("isa", "") for made_for in codes]
     if name not in held:
         raise UsageError(

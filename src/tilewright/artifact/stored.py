@@ -181,6 +181,9 @@ class _Parts:
     def graph(self) -> Graph:
         return self.stored.program().graph
 
+    def program(self) -> Program:
+        return self.stored.bounded_program()
+
     def constants(self) -> Mapping[str, Array | bytes]:
         return self.stored.constants()
 

@@ -193,10 +193,10 @@ class CompileFlags(Flags[Options]):
 
 
 def _check_isa(name: str) -> None:
-    from tilewright.hardware.instruction_sets import HOST, instruction_set_by_name
+    from tilewright.hardware.instruction_sets import HOST, canonical_isa
 
     if name != HOST:
-        instruction_set_by_name(name)
+        canonical_isa(name)
 
 
 def parsed_shapes(text: str | None) -> dict[str, tuple[int, ...]]:

@@ -90,6 +90,9 @@ ALIASES = {
 }
 """What else people call the instruction sets."""
 
+COMPUTE_CAPABILITIES = ("sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_120")
+"""Those of NVIDIA's GPUs that code is generated for, the oldest first."""
+
 HOST = "host"
 """What stands for all that the processor of this host has."""
 
@@ -97,6 +100,20 @@ HOST = "host"
 def instruction_set_names() -> tuple[str, ...]:
     """Every name that an instruction set may be given by."""
     return (HOST, *(known.name for known in INSTRUCTION_SETS), *ALIASES)
+
+
+def canonical_isa(name: str) -> str:
+    """What an instruction set or a compute capability is called in files, by that name or an alias.
+
+    Raises:
+        UsageError: nothing has that name.
+    """
+    if name in COMPUTE_CAPABILITIES:
+        return name
+    try:
+        return instruction_set_by_name(name).name
+    except UsageError as error:
+        raise UsageError(f"{str(error)[:-1]}; of a GPU {', '.join(COMPUTE_CAPABILITIES)}.") from None
 
 
 def instruction_set_by_name(name: str) -> InstructionSet:

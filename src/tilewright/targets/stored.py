@@ -19,6 +19,7 @@ from tilewright.records import dataclass
 
 if TYPE_CHECKING:
     from tilewright.ir.graph import Graph
+    from tilewright.program import Program
 
 Array = np.ndarray[Any, Any]
 
@@ -77,6 +78,10 @@ class StoredParts(Protocol):
 
     def graph(self) -> Graph:
         """The optimised graph, which takes time to read."""
+        ...
+
+    def program(self) -> Program:
+        """The optimised graph with its plan, whose loop nests stay within their tensors."""
         ...
 
     def constants(self) -> Mapping[str, Array | bytes]:

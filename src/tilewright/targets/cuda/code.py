@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import field
+
 from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.records import dataclass
@@ -18,12 +21,24 @@ from tilewright.targets.cuda.placed import PlacedModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CudaCode:
-    """See the module's text. `device` is that on which it will be loaded."""
+    """See the module's text. `device` is that on which it will be loaded; `images` are what kernels were
+    assembled to before, by their symbols (`KernelCode.images`)."""
 
     program: Program
     placed: PlacedModel
     costs: GpuCosts
     device: DeviceName
+    images: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+
+    @property
+    def arena_bytes(self) -> int:
+        """What a run needs beside inputs, outputs and constants."""
+        return self.placed.arena_bytes
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The module of each kernel, by its symbol, each once."""
+        return {launch.kernel.symbol: launch.kernel.text for launch in self.placed.launches}
 
     @property
     def steps(self) -> tuple[StepInfo, ...]:
@@ -57,7 +72,7 @@ class CudaCode:
         """The same on a device that is open."""
         nodes = self.placed.planned.nodes
         priorities = self.placed.priorities([self.costs.work_ns(node.work) for node in nodes])
-        return CudaExecutable(self.placed, priorities, device, host_runner())
+        return CudaExecutable(self.placed, priorities, device, host_runner(), self.images)
 
 
 def _described(number: int, node: PlannedNode, costs: GpuCosts) -> KernelInfo:

@@ -368,16 +368,7 @@ class CudaDevice:
 
     def _found(self) -> _Facts:
         driver, handle = self.driver, self._handle
-        raw = driver("cuDeviceGetName", 256, handle)
-        name = bytes(raw).split(b"\0")[0].decode("utf-8", "replace")
-        attributes = driver.module.CUdevice_attribute
-
-        def attribute(key: str) -> int:
-            return int(
-                driver("cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{key}"), handle)
-            )
-
-        capability = attribute("COMPUTE_CAPABILITY_MAJOR"), attribute("COMPUTE_CAPABILITY_MINOR")
+        name, capability = _named(driver, handle)
         isa = newest_for(capability)
         if isa is None:
             major, minor = gpu_isa(OLDEST).capability
@@ -388,10 +379,31 @@ class CudaDevice:
         return _Facts(
             name,
             isa,
-            attribute("MULTIPROCESSOR_COUNT"),
+            _attribute(driver, handle, "MULTIPROCESSOR_COUNT"),
             int(driver("cuDeviceTotalMem", handle)),
-            attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+            _attribute(driver, handle, "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
         )
+
+
+def gpu_here(ordinal: int = 0) -> tuple[str, tuple[int, int]]:
+    """Name and compute capability of a GPU of this machine, of which nothing is used.
+
+    Raises:
+        UsageError, DeviceError: there is none; says what to do.
+    """
+    driver = load_driver()
+    return _named(driver, driver("cuDeviceGet", ordinal))
+
+
+def _named(driver: Driver, handle: Any) -> tuple[str, tuple[int, int]]:
+    raw = driver("cuDeviceGetName", 256, handle)
+    major, minor = (_attribute(driver, handle, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
+    return bytes(raw).split(b"\0")[0].decode("utf-8", "replace"), (major, minor)
+
+
+def _attribute(driver: Driver, handle: Any, key: str) -> int:
+    attributes = driver.module.CUdevice_attribute
+    return int(driver("cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{key}"), handle))
 
 
 @functools.cache

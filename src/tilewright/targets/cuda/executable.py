@@ -48,17 +48,23 @@ from tilewright.targets.runs import HostRunner
 
 Array = np.ndarray[Any, Any]
 NO_SPANS: Mapping[Tensor, Span] = MappingProxyType({})
+NO_IMAGES: Mapping[str, Mapping[str, bytes]] = MappingProxyType({})
 
 
 class CudaExecutable:
     """Runs a model on a device. Runs of several threads come one after another."""
 
     def __init__(
-        self, placed: PlacedModel, priorities: Sequence[int], device: Device, run_operator: HostRunner
+        self,
+        placed: PlacedModel,
+        priorities: Sequence[int],
+        device: Device,
+        run_operator: HostRunner,
+        images: Mapping[str, Mapping[str, bytes]] = NO_IMAGES,
     ) -> None:
-        """`priorities` are those of the plan's nodes."""
+        """`priorities` are those of the plan's nodes; `images` are as `CudaCode` has them."""
         self._placed, self._device, self._run_operator = placed, device, run_operator
-        self._priorities = priorities
+        self._priorities, self._images = priorities, images
         self._lock = threading.Lock()
         self._held: list[Memory | Kernels | LoadedGraph] = []
         self._is_closed = False
@@ -96,7 +102,8 @@ class CudaExecutable:
             for root in roots
             if root not in graph.inputs and not (isinstance(root, Value) and root.is_constant)
         }
-        modules = {x.kernel.symbol: KernelCode(x.kernel.text) for x in placed.launches}
+        texts = {launch.kernel.symbol: launch.kernel.text for launch in placed.launches}
+        modules = {name: KernelCode(text, self._images.get(name, {})) for name, text in texts.items()}
         kernels = self._kernels = device.load(tuple(modules.values()))
         self._held.append(kernels)
         segments = placed.planned.segments()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.errors import InternalError, UsageError
+from tilewright.hardware.instruction_sets import COMPUTE_CAPABILITIES
 from tilewright.records import dataclass
 from tilewright.targets.llvm.codegen import CompileJob, compile_objects
 
@@ -17,8 +18,9 @@ PTX_TRIPLE = "nvptx64-nvidia-cuda"
 OLDEST = "sm_80"
 """Compute capability of the oldest GPU with asynchronous copies and `mma` of 16 x 8 x 16."""
 
-# The PTX version that first knows each; 8.0 came with driver 525.
-_VERSIONS = {"sm_80": 80, "sm_86": 80, "sm_87": 80, "sm_89": 80, "sm_90": 80, "sm_100": 86, "sm_120": 87}
+_VERSION = 80
+"""The version of PTX; 8.0 came with driver 525."""
+_NEWER_VERSIONS = {"sm_100": 86, "sm_120": 87}
 _UNKNOWN = re.compile(r"\.extern \.func\s+(?:\([^)]*\)\s*)?([\w.$]+)")
 
 
@@ -41,7 +43,7 @@ class GpuIsa:
     @property
     def features(self) -> str:
         """The version of PTX."""
-        return f"+ptx{_VERSIONS[self.name]}"
+        return f"+ptx{_NEWER_VERSIONS.get(self.name, _VERSION)}"
 
     @property
     def fingerprint(self) -> str:
@@ -65,8 +67,8 @@ def gpu_isa(name: str) -> GpuIsa:
     Raises:
         UsageError: an unknown name.
     """
-    if name not in _VERSIONS:
-        raise UsageError(f"unknown compute capability {name!r}: give {', '.join(_VERSIONS)}.")
+    if name not in COMPUTE_CAPABILITIES:
+        raise UsageError(f"unknown compute capability {name!r}: give {', '.join(COMPUTE_CAPABILITIES)}.")
     return GpuIsa(name)
 
 
@@ -76,7 +78,7 @@ def newest_for(capability: tuple[int, int]) -> GpuIsa | None:
     >>> newest_for((8, 9)).name, newest_for((10, 3)).name, newest_for((7, 5))
     ('sm_89', 'sm_100', None)
     """
-    fitting = [isa for name in _VERSIONS if (isa := GpuIsa(name)).capability <= capability]
+    fitting = [isa for name in COMPUTE_CAPABILITIES if (isa := GpuIsa(name)).capability <= capability]
     return max(fitting, key=lambda isa: isa.capability, default=None)
 
 

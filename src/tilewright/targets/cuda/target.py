@@ -34,7 +34,9 @@ from tilewright.targets.cuda.graph import Edges, plan_graph
 from tilewright.targets.cuda.lower import lower_partition
 from tilewright.targets.cuda.placed import PlacedModel
 from tilewright.targets.cuda.places import place_tensors
+from tilewright.targets.cuda.ptx import gpu_isa
 from tilewright.targets.cuda.rates import rates_of
+from tilewright.targets.cuda.stored import CudaStore
 from tilewright.targets.llvm.exprgen import unsupported_function
 from tilewright.targets.validate import require_valid_program
 
@@ -52,12 +54,17 @@ class CudaTarget:
     device: DeviceName = option("driver", "The GPU of this host, or its emulation on the processor.")
     gpu: str = option("h200", "The described GPU that kernels are cut and schedules are priced for.")
     edges: Edges = option("stages", "What orders kernels: stages and groups of the schedule, or data alone.")
+    cubins: bool = option(False, "Keep assembled kernels in artifacts, too (needs the extra cuda-check).")
 
     name: ClassVar[str] = "cuda"
     is_measurable: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = False
     runs_steps: ClassVar[bool] = False
-    code_store: ClassVar[None] = None
+
+    @property
+    def code_store(self) -> CudaStore | None:
+        """PTX is kept for a driver; the emulation runs no PTX."""
+        return CudaStore(self, self.cubins) if self.device == "driver" else None
 
     @property
     def machine(self) -> Machine:
@@ -89,17 +96,20 @@ class CudaTarget:
                     return Support.on_host(f"runs on the host: {reason}")
         return Support.yes()
 
+    def code_of(self, program: Program) -> CudaCode:
+        """The kernels of a program and their graph."""
+        return self.backend(program.graph, program.options).generate(program)
+
     def backend(self, graph: Graph, options: Options) -> CudaBackend:
         """What plans and compiles a graph.
 
         Raises:
-            UsageError: the hint needs energies, which are unknown, or an instruction set is asked for.
+            UsageError: the hint needs energies, which are unknown, or code for what is no GPU is asked for.
         """
-        if options.isa is not None:
-            raise UsageError(
-                f"target cuda: kernels are made for the GPU that a model is loaded on; "
-                f"leave out --isa {options.isa}."
-            )
+        for name in options.isas:
+            gpu_isa(name)
+        if options.isas and self.device == "emulated":
+            raise UsageError(f"target cuda: the emulated GPU runs no PTX; leave out --isa {options.isa}.")
         if options.hint in ("energy", "edp"):
             raise UsageError(
                 f"hint {options.hint}: energy is unavailable on the cuda target; give --hint latency."

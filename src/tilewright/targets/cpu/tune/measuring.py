@@ -13,6 +13,7 @@ from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
+from tilewright.program import Program
 from tilewright.records import dataclass
 from tilewright.targets.cpu.image.packed_code import packed_image
 from tilewright.targets.cpu.image.stored import CpuStore
@@ -75,7 +76,7 @@ class _Parts:
     made_for: Mapping[str, str]
     facts: Any
     data: Mapping[str, bytes]
-    program: Mapping[str, Any]
+    stated: Mapping[str, Any]
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -94,12 +95,15 @@ class _Parts:
     def graph(self) -> Graph:
         return parse_graph(self.data[_GRAPH].decode(), constants=self.constants())
 
+    def program(self) -> Program:
+        raise AssertionError("code that is measured comes without its plan")
+
     def constants(self) -> Mapping[str, Array | bytes]:
         tensors = {
             name: np.frombuffer(self.data[_TENSOR + name], DType[dtype.upper()].numpy).reshape(shape)
-            for name, (dtype, shape) in self.program["tensors"].items()
+            for name, (dtype, shape) in self.stated["tensors"].items()
         }
-        return resolved_constants(tensors, self.program["constants"])
+        return resolved_constants(tensors, self.stated["constants"])
 
     def size_bytes(self, name: str) -> int:
         return len(self.data[name])
