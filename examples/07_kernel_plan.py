@@ -12,9 +12,8 @@ import numpy as np
 
 from tilewright.targets.cpu.isa import host_isa
 from tilewright.targets.cpu.kernel import Layout
-from tilewright.targets.cpu.product.generate import plan_kernels
+from tilewright.targets.cpu.plans import parse_plan, plan_kernels
 from tilewright.targets.cpu.product.integer.dot import dot_of
-from tilewright.targets.cpu.product.plan import parse_plan
 from tilewright.testing.kernel_runner import KernelRunner
 
 isa = host_isa()

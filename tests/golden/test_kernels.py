@@ -19,8 +19,8 @@ from tilewright.targets.cpu.isa import isa_of
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch
-from tilewright.targets.cpu.product.generate import generate_plan
-from tilewright.targets.cpu.product.plan import KernelPlan, parse_plan
+from tilewright.targets.cpu.plans import parse_plan, plan_kernels
+from tilewright.targets.cpu.product.plan import KernelPlan
 from tilewright.testing.processors import machine_with, on_machine
 
 FOLDER = Path(__file__).parent / "kernels"
@@ -95,6 +95,21 @@ GRAPHS = {
   %p: float32[1, 128, 30, 30] = Conv(%x, %v) "p"
   %y: float32[1, 128, 28, 28] = Conv(%p, %w) {group = 2} "y"
 """,
+    "attention": """
+  input %q: float32[2, 4, 40, 32]
+  input %k: float32[2, 4, 50, 32]
+  input %v: float32[2, 4, 50, 48]
+  input %m: float32[2, 1, 1, 50]
+  %y: float32[2, 4, 40, 48] = Attention(%q, %k, %v, %m) {is_causal = 1} "y"
+""",
+    "attention_of_few_queries": """
+  input %q: float32[1, 2, 1, 64]
+  input %k: float32[1, 2, 1, 64]
+  input %v: float32[1, 2, 1, 64]
+  input %pk: float32[1, 2, 2000, 64]
+  input %pv: float32[1, 2, 2000, 64]
+  %y: float32[1, 2, 1, 64] = Attention(%q, %k, %v, _, %pk, %pv) "y"
+""",
     "doubles": """
   input %x: float64[20, 30]
   const %w: float64[30, 40] = sha256:w
@@ -128,6 +143,8 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "groups": {"v": (32, 16, 1, 1), "w": (32, 4, 3, 3)},
     "residual": {"w": (32, 64, 1, 1)},
     "in_place": {},
+    "attention": {},
+    "attention_of_few_queries": {},
     "in_panels": {},
     "few_rows": {"w": (512, 256)},
     "window": {"w": (48, 64, 3, 3)},
@@ -160,7 +177,10 @@ def dtype_of(name: str, key: str) -> type:
 def planned(name: str, instruction_set: str) -> Kernel:
     """The last kernel of a graph that has a plan."""
     constants = {key: np.ones(shape, dtype_of(name, key)) for key, shape in SHAPES[name].items()}
-    graph = parse_graph(f'graph "{name}" opset 17 {{{GRAPHS[name]}  return %y\n}}\n', constants=constants)
+    opset = 23 if name.startswith("attention") else 17
+    graph = parse_graph(
+        f'graph "{name}" opset {opset} {{{GRAPHS[name]}  return %y\n}}\n', constants=constants
+    )
     accuracy = ACCURACIES.get(name, "default")
     machine = machine_with(instruction_set)
     with on_machine(machine):
@@ -190,7 +210,7 @@ def test_a_plan_reads_as_before_and_generates_its_kernel(name: str, instruction_
     assert text == path(name, instruction_set).read_text(), "python -m tests.golden.rewrite"
     read = parse_plan(text)
     assert str(read) == text
-    again = generate_plan(read, isa_of(machine_with(instruction_set)))
+    again = plan_kernels(read, isa_of(machine_with(instruction_set)))[0]
     assert (again.symbol, again.text) == (kernel.symbol, kernel.text)
     assert (again.num_chunks, again.scratch_bytes, again.macs) == (
         kernel.num_chunks,
@@ -212,7 +232,7 @@ def test_another_tile_and_cut_give_another_kernel_of_the_same_product() -> None:
     assert isinstance(plan, KernelPlan)
     assert plan.max_rows == 5
     isa = isa_of(machine_with("avx512"))
-    assert generate_plan(plan, isa).symbol != generate_plan(parse_plan(TEXT), isa).symbol
+    assert plan_kernels(plan, isa)[-1].symbol != plan_kernels(parse_plan(TEXT), isa)[-1].symbol
 
 
 @pytest.mark.parametrize(
@@ -223,7 +243,7 @@ def test_another_tile_and_cut_give_another_kernel_of_the_same_product() -> None:
         ("float32 by fma", "float32 by vnni", "sums of bytes by vnni are int32"),
         ("float32 by fma", "int32 by vnni", "0 lines begin with 'zeros', one is needed"),
         ("  row m", "  zeros 1 and 0\n  row m", "a plan of these lines says"),
-        (" in constant panels", "", "b ends with how it is read: in place, in panels, in constant panels"),
+        (" in constant panels", "", "b ends with how it is read: in place, in panels, in panels by head"),
         ("a = input0", "a = table0", "table0 is none of input, output, local"),
         ("sum k 64:", "sum k sixty:", "kernel plan, at 'k sixty: a 1, b 128'"),
         ("finish max(add(acc, r0), 0", "finish max(add(acc, r7), 0", "'r7' is neither acc"),
@@ -235,6 +255,11 @@ def test_another_tile_and_cut_give_another_kernel_of_the_same_product() -> None:
         ("sum k 64:", f"sum k {'9' * 5000}:", "a number has more than 18 digits"),
         ("tile 14 rows", "tile 0 rows", "kernel plan, at '0 rows by 2 vectors of 16'"),
         ("  finish", "  twice the product\n  finish", "at 'twice the product': a plan of these lines says"),
+        (
+            "product float32 by",
+            "attention\n  product float32 by",
+            "1 lines begin with 'product', 2 are needed",
+        ),
         ("sum k 64: a 1", "sum k 64: a 1, z 1", "a plan of these lines says 'sum k 64: a 1, b 128' here"),
     ],
 )

@@ -20,6 +20,7 @@ from tilewright.program import Program
 from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
+from tilewright.targets.cpu.plans import parse_plan, plan_kernels
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.llvm.codegen import emit_assembly
@@ -76,6 +77,8 @@ def check(graph: Graph, isa: Isa | None = None, **orders: tuple[int, ...]) -> Ke
     isa = isa or host_isa()
     group, layouts, kernels = lowered(graph, isa, orders)
     assert not isinstance(kernels, Declined), kernels
+    again = plan_kernels(parse_plan(str(kernels[0].plan)), isa, len(group.locals))
+    assert [k.symbol for k in again] == [k.symbol for k in kernels], kernels[0].plan
     rng = np.random.default_rng(0)
     feed: dict[str, Any] = {}
     for value in graph.inputs:

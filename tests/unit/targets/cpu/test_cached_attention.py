@@ -21,6 +21,7 @@ from tilewright.options import Options
 from tilewright.targets.cpu.attention import attention_run, lower_attention
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
+from tilewright.targets.cpu.plans import parse_plan, plan_kernels
 from tilewright.targets.cpu.template import Context, Kernels
 from tilewright.testing.kernel_runner import KernelRunner
 
@@ -85,6 +86,8 @@ def check(graph: Graph, isa: Isa, *, exceeds_caches: bool = False, shift_bytes: 
     """The kernel of the graph, the first of two; the results are those of the operator, copies are exact."""
     group, layouts, kernels = lowered(graph, isa, exceeds_caches=exceeds_caches)
     assert not isinstance(kernels, Declined), kernels
+    again = plan_kernels(parse_plan(str(kernels[0].plan)), isa, len(group.locals))
+    assert [k.symbol for k in again] == [k.symbol for k in kernels], kernels[0].plan
     rng = np.random.default_rng(0)
     feed: dict[str, Any] = {}
     for value in graph.inputs:

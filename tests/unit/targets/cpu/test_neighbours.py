@@ -18,7 +18,7 @@ from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch, LoweredPartition
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.contraction.decisions import choice_of, neighbours, plan_contraction
-from tilewright.targets.cpu.product.plan import KernelPlan, parse_plan
+from tilewright.targets.cpu.product.plan import KernelPlan, parse_product
 from tilewright.targets.cpu.product.select import neighbours_of, product_neighbours
 from tilewright.targets.cpu.products import Product
 from tilewright.targets.cpu.target import CpuTarget
@@ -91,7 +91,7 @@ def test_neighbours_are_kernels_of_their_own_that_print_and_are_chosen_again(isa
         others = neighbours(usual, context)
         made: list[str] = []
         for other in (usual, *others):
-            assert str(parse_plan(str(other))) == str(other)
+            assert str(parse_product(str(other))) == str(other)
             choice = choice_of(other, context)
             decided |= {name for name, _ in choice.parameters}
             again = plan_contraction(problem, choice, context)

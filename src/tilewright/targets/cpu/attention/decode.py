@@ -20,8 +20,7 @@ from functools import partial
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 from tilewright.targets.cpu.attention.generate import Heads
-from tilewright.targets.cpu.attention.match import CHANNEL, Walked, mask_name, part_name
-from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES
+from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, mask_name, part_name
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
 from tilewright.targets.cpu.product.lanes import load_lanes, store_lanes
 from tilewright.targets.llvm.values import I64, Bool, Int, Val, vec
@@ -58,7 +57,6 @@ class Piece:
     """
 
     source: str
-    walked: Walked
     start: Int
     first: Int
     column: Int
@@ -87,13 +85,13 @@ class DecodeAttention(Heads):
     def _is_aligned(self) -> Bool:
         """Whether all vectors of what is put together may bypass the caches, and shall."""
         e, elements = self.e, _BYPASS_BYTES // ELEMENT_BYTES
-        parts = {"k": self.problem.key_parts, "v": self.problem.value_parts}
-        kept = [name for name in parts if parts[name] and name in self.walked]
+        parts = {"k": self.plan.key_parts, "v": self.plan.value_parts}
+        kept = [name for name in parts if parts[name] and name in self.operands]
         if not kept or not self.plan.bypasses:
             return False
-        for walked in (self.walked[name] for name in kept):
-            apart = [step for step in (walked.start, *walked.steps.values()) if step != 1]
-            if any(step % elements for step in apart):
+        for name in kept:
+            apart = (self.operands[name].offset, *self.steps[name].values())
+            if any(step % elements for step in apart if step != 1):
                 return False
         addresses = [e.op(f"ptrtoint ptr {self.pointers[name]} to i64", I64) for name in kept]
         rests: list[Int] = [e.urem(address, _BYPASS_BYTES) for address in addresses]
@@ -126,7 +124,7 @@ class DecodeAttention(Heads):
         def block(rows: _Rows, piece: Piece, start: Int, active: Int) -> None:
             assert isinstance(active, int), "what is left of a piece comes in blocks of known sizes"
             column = e.add(piece.column, start)
-            here = {**places, self.problem.column: e.add(piece.first, start)}
+            here = {**places, self.plan.column: e.add(piece.first, start)}
 
             def row_scores(row: Int, source: _Rows) -> None:
                 self._row_scores(row, column, active, source, at, here)
@@ -151,8 +149,8 @@ class DecodeAttention(Heads):
         places: Mapping[str, Int],
     ) -> None:
         """The scores of one query and a vector of keys, of which `active` exist."""
-        e, type, problem, depth = self.e, self.key_type, self.problem, self.plan.depth
-        query = self._vectors(_Rows(self.along("q", at["q"], problem.row, row), 0, None), 0, depth)
+        e, type, plan, depth = self.e, self.key_type, self.plan, self.plan.depth
+        query = self._vectors(_Rows(self.along("q", at["q"], plan.row, row), 0, None), 0, depth)
         totals: list[Val] = []
         for key in range(active):
             vectors = self._vectors(keys, key, depth)
@@ -161,10 +159,10 @@ class DecodeAttention(Heads):
                 total = e.fma(a, b, total)
             totals.append(total)
         totals += [totals[-1]] * (type.lanes - active)
-        names = [mask_name(read) for read in problem.masks]
-        masks = {name: self.along(name, at[name], problem.row, row) for name in names}
-        here = {**places, problem.row: e.add(places[problem.row], row)}
-        finish = self.finish(problem.column, {**at, **masks}, here)
+        names = [mask_name(read) for read in range(plan.num_masks)]
+        masks = {name: self.along(name, at[name], plan.row, row) for name in names}
+        here = {**places, plan.row: e.add(places[plan.row], row)}
+        finish = self.finish(plan.column, {**at, **masks}, here)
         score = finish.score(combine_lanes(e, totals, e.fadd), 0, 0, active)
         if active < type.lanes:
             score = e.select(e.lane_mask(type.lanes, active), score, -math.inf)
@@ -174,8 +172,8 @@ class DecodeAttention(Heads):
 
     def emit_sums(self, num_rows: int, at: Mapping[str, Val]) -> None:
         """Weighted sums by blocks of keys, and in a block by panels of channels."""
-        e, plan, problem = self.e, self.plan, self.problem
-        row_bytes = problem.extents[CHANNEL] * ELEMENT_BYTES
+        e, plan = self.e, self.plan
+        row_bytes = plan.num_channels * ELEMENT_BYTES
         size = min(max(_BLOCK_BYTES // row_bytes, _MIN_BLOCK_KEYS), _MAX_BLOCK_KEYS)
         zero = e.zero(vec("float", plan.channels.lanes))
         num_vectors = num_rows * plan.channels.padded_extent // plan.channels.lanes
@@ -254,16 +252,15 @@ class DecodeAttention(Heads):
 
     def pieces(self, name: str) -> list[Piece]:
         """The keys ("k") or values ("v") of a unit."""
-        parts = {"k": self.problem.key_parts, "v": self.problem.value_parts}[name]
+        parts = {"k": self.plan.key_parts, "v": self.plan.value_parts}[name]
         if not parts:
-            count = self.problem.extents[self.problem.column]
-            return [Piece(name, self.walked[name], 0, 0, 0, count)]
+            return [Piece(name, 0, 0, 0, self.plan.num_columns)]
         fewer = 0 if self.past is None else self.e.sub(parts[0].count, self.past)
         pieces = []
         for number, part in enumerate(parts):
             first = self.e.sub(part.first, fewer) if number else 0
             held = self.past if part.is_open and self.past is not None else part.count
-            pieces.append(Piece(part_name(name, number), part.walked, 0, first, first, held))
+            pieces.append(Piece(part_name(name, number), 0, first, first, held))
         return pieces
 
     def _blocks(
@@ -279,15 +276,15 @@ class DecodeAttention(Heads):
 
         `rests` cuts what is left of a piece whose count the run gives, from a start on.
         """
-        e, column = self.e, self.problem.column
+        e, column = self.e, self.plan.column
 
         def rows(piece: Piece, start: Int, count: Int) -> None:
-            step = piece.walked.step(column)
+            step = self.step(piece.source, column)
             first = self.along(piece.source, at[piece.source], column, e.add(piece.start, start))
             keys = _Rows(first, step * ELEMENT_BYTES, None)
             if name in at and name != piece.source:
                 kept = self.along(name, at[name], column, e.add(piece.first, start))
-                keys = replace(keys, kept=kept, kept_bytes=self.walked[name].step(column) * ELEMENT_BYTES)
+                keys = replace(keys, kept=kept, kept_bytes=self.step(name, column) * ELEMENT_BYTES)
             block(keys, piece, start, count)
 
         def all_rows(piece: Piece) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from tilewright.records import dataclass
-from tilewright.targets.cpu.attention.match import AttentionProblem
+from tilewright.targets.cpu.attention.plan import AttentionPlan
 from tilewright.targets.cpu.product.lanes import load_lanes
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.exprgen import STORAGE_ELEMENTS, emit_expr
@@ -22,7 +22,7 @@ class Finish:
     """
 
     emitter: Emitter
-    problem: AttentionProblem
+    plan: AttentionPlan
     lanes: int
     along: str
     masks: Mapping[int, Val]
@@ -31,11 +31,11 @@ class Finish:
 
     def score(self, value: Val, row: int, column: int, active: int) -> Val:
         """The scores of sums so many rows and keys further on; only the first `active` lanes exist."""
-        if self.problem.finish is None:
+        if self.plan.scores.finish is None:
             return value
         return emit_expr(
             self.emitter,
-            self.problem.finish,
+            self.plan.scores.finish,
             lambda read: self._mask(read, row, column, active),
             value,
             lambda name: self._index(name, row, column),
@@ -43,20 +43,19 @@ class Finish:
         )
 
     def _mask(self, read: int, row: int, column: int, active: int) -> Val:
-        e, mask = self.emitter, self.problem.masks[read]
-        down, right = mask.step(self.problem.row), mask.step(self.problem.column)
+        e, scores = self.emitter, self.plan.scores
+        down, right = scores.row.extras[read], scores.vector.extras[read]
         key = (read, row if down else 0, column if right else 0)
         if key not in self._loaded:
-            elements = e.add(e.mul(e.add(self.places[self.problem.column], key[2]), right), key[1] * down)
-            pointer = e.gep(self.masks[read], elements, STORAGE_ELEMENTS[mask.operand.dtype])
-            self._loaded[key] = load_lanes(
-                e, mask.operand.dtype, pointer, self.lanes, stride=mask.step(self.along), active=active
-            )
+            dtype = scores.extras[read].operand.dtype
+            elements = e.add(e.mul(e.add(self.places[self.plan.column], key[2]), right), key[1] * down)
+            pointer = e.gep(self.masks[read], elements, STORAGE_ELEMENTS[dtype])
+            stride = right if self.along == self.plan.column else down
+            self._loaded[key] = load_lanes(e, dtype, pointer, self.lanes, stride=stride, active=active)
         return self._loaded[key]
 
-    def _index(self, name: str, row: int, column: int) -> Val:
-        """The index of a loop of the scores' nest in every lane."""
-        e, loop = self.emitter, self.problem.names[name]
-        further = {self.problem.row: row, self.problem.column: column}
+    def _index(self, loop: str, row: int, column: int) -> Val:
+        """The index of a loop in every lane."""
+        e, further = self.emitter, {self.plan.row: row, self.plan.column: column}
         place = e.splat(e.index(e.add(self.places.get(loop, 0), further.get(loop, 0))), self.lanes)
         return e.iadd(place, vector_literal("i64", range(self.lanes))) if loop == self.along else place

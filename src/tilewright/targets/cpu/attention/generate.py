@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.attention.finish import Finish
-from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem, mask_name, part_name
 from tilewright.targets.cpu.attention.pack import Packer
-from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
+from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan, mask_name, part_name
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Kernel
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
 from tilewright.targets.cpu.product.lanes import store_lanes
+from tilewright.targets.cpu.product.loops import digits
 from tilewright.targets.cpu.product.tiling import Panels
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.exprgen import STORAGE_ELEMENTS, emit_expr
@@ -38,28 +38,27 @@ _UNROLLED_SUMS = 16
 _BLOCK_KEYS = 256
 
 
-def generate_attention(
-    problem: AttentionProblem, plan: AttentionPlan, isa: Isa, heads: type[Heads]
-) -> Kernel:
+def generate_attention(plan: AttentionPlan, isa: Isa, heads: type[Heads]) -> Kernel:
     """The kernel of a plan; `heads` emits what it does with a head."""
-    walked = problem.operands
+    named = plan.operands
     e = Emitter(attributes=isa.function_attributes)
-    is_open = problem.row_loop is not None or problem.most_past is not None
-    with kernel_function(e, [w.operand for w in walked.values()], has_rows=is_open) as function:
-        pointers = dict(zip(walked, function.pointers, strict=True))
-        heads(e, problem, plan, pointers, function.scratch, function.num_rows()).chunk(function.chunk)
+    is_open = plan.row_loop is not None or plan.most_past is not None
+    with kernel_function(e, [given.operand for given in named.values()], has_rows=is_open) as function:
+        pointers = dict(zip(named, function.pointers, strict=True))
+        heads(e, plan, pointers, function.scratch, function.num_rows()).chunk(function.chunk)
     keys, channels = plan.keys, plan.channels
     return function.kernel(
         TEMPLATE,
         num_chunks=plan.num_chunks,
         scratch_bytes=plan.scratch_bytes,
         template=TEMPLATE,
-        macs=problem.num_macs,
+        macs=plan.num_macs,
         notes=(
             f"tile {plan.most_rows}x{keys.num_vectors * keys.lanes} keys",
             f"x{channels.num_vectors * channels.lanes} channels",
             f"{plan.num_heads} heads in {plan.num_chunks} chunks",
         ),
+        plan=plan,
     )
 
 
@@ -72,16 +71,16 @@ class Heads:
     def __init__(
         self,
         e: Emitter,
-        problem: AttentionProblem,
         plan: AttentionPlan,
         pointers: Mapping[str, Val],
         scratch: Val,
         num_rows: Val | None,
     ) -> None:
-        self.e, self.problem, self.plan, self.num_rows = e, problem, plan, num_rows
-        self.walked, self.pointers = problem.operands, pointers
-        self.past: Int | None = None if problem.most_past is None else num_rows
-        self.packer = Packer(e, problem, plan, scratch)
+        self.e, self.plan, self.num_rows = e, plan, num_rows
+        self.operands, self.pointers = plan.operands, pointers
+        self.steps = {name: plan.steps(name) for name in self.operands}
+        self.past: Int | None = None if plan.most_past is None else num_rows
+        self.packer = Packer(e, plan, scratch)
         self.scores = e.gep(scratch, plan.scores_offset)
         self.shifts = e.gep(scratch, plan.rows_offset)
         self.inverses = e.gep(scratch, plan.rows_offset + plan.padded_rows * ELEMENT_BYTES)
@@ -95,9 +94,9 @@ class Heads:
         """All heads, or parts of heads, of a chunk, of as many rows as a run has."""
         e, plan, num_rows = self.e, self.plan, self.num_rows
         units: Int = plan.num_heads * plan.num_parts
-        row_loop = self.problem.row_loop
+        row_loop = plan.row_loop
         if row_loop is not None and num_rows is not None:
-            inside = plan.num_heads * plan.num_parts // self.problem.extents[self.problem.outer[0]]
+            inside = plan.num_heads * plan.num_parts // plan.outer[0].extent
             units = e.mul(e.iterations(row_loop, num_rows), inside)
         low, high = e.piece(0 if plan.num_chunks == 1 else chunk, plan.num_chunks, units)
         e.loop(low, high, 1, lambda number, _: self.unit(number), nonempty=num_rows is None)
@@ -113,37 +112,41 @@ class Heads:
 
     def head(self, number: Int) -> tuple[dict[str, Val], dict[str, Int]]:
         """Where the operands of a head begin, and its place in the outer loops."""
-        indices = head_indices(self.e, self.problem, number)
-        at = {name: self._moved(name, self.pointers[name], w.start) for name, w in self.walked.items()}
+        plan, indices = self.plan, head_indices(self.e, self.plan, number)
+        at = {name: self._moved(name, self.pointers[name], s.offset) for name, s in self.operands.items()}
         for loop, index in indices.items():
             at = {name: self.along(name, at[name], loop, index) for name in at}
-        if self.past is not None and self.problem.most_past is not None:
+        if self.past is not None and plan.most_past is not None:
             # Of masks, which are made for the longest past, the last places are those of the run.
-            skipped = self.e.sub(self.problem.most_past, self.past)
-            for name in map(mask_name, self.problem.masks):
-                at[name] = self.along(name, at[name], self.problem.column, skipped)
+            skipped = self.e.sub(plan.most_past, self.past)
+            for name in map(mask_name, range(plan.num_masks)):
+                at[name] = self.along(name, at[name], plan.column, skipped)
         return at, indices
 
     def _moved(self, name: str, pointer: Val, elements: Int) -> Val:
-        element = STORAGE_ELEMENTS[self.walked[name].operand.dtype]
+        element = STORAGE_ELEMENTS[self.operands[name].operand.dtype]
         return self.e.gep(pointer, elements, element)
+
+    def step(self, name: str, loop: str) -> int:
+        """Elements that a step of a loop moves in an operand, 0 where it has none of it."""
+        return self.steps[name].get(loop, 0)
 
     def along(self, name: str, pointer: Val, loop: str, index: Int) -> Val:
         """An operand's address moved along a loop."""
-        step, places = self.walked[name].step(loop), self._num_places(name)
+        step, places = self.step(name, loop), self._num_places(name)
         if step == 0 or places is None:
             return self._moved(name, pointer, self.e.mul(index, step))
         most, count = places
         # Of an axis outside of the places, which follow each other without gaps.
-        is_outside = step % (most * self.walked[name].step(self.problem.column)) == 0
+        is_outside = step % (most * self.step(name, self.plan.column)) == 0
         elements = self.e.mul(count, step // most) if is_outside else step
         return self._moved(name, pointer, self.e.mul(index, elements))
 
     def _num_places(self, name: str) -> tuple[int, Int] | None:
         """Of a cache that grows: the most keys or values that it may hold, and those of the run."""
-        if self.past is None or self.problem.most_past is None:
+        if self.past is None or self.plan.most_past is None:
             return None
-        most, columns = self.problem.most_past, self.problem.extents[self.problem.column]
+        most, columns = self.plan.most_past, self.plan.num_columns
         if name in (part_name("k", 0), part_name("v", 0)):
             return most, self.past
         return (columns, self.e.add(self.past, columns - most)) if name in ("k", "v") else None
@@ -152,13 +155,13 @@ class Heads:
 
     def tile(self, number: Int, head: Mapping[str, Val], indices: Mapping[str, Int]) -> None:
         """One tile of a head: scores, softmax, sums."""
-        e, larger, smaller = self.e, self.plan.tiles[0], self.plan.tiles[-1]
+        e, larger, smaller = self.e, self.plan.scores.row_tiles[0], self.plan.scores.row_tiles[-1]
         is_larger = larger is smaller or e.compare("slt", number, larger.count)
         later = e.add(e.mul(e.sub(number, larger.count), smaller.rows), smaller.start)
         row = e.select_index(is_larger, e.add(e.mul(number, larger.rows), larger.start), later)
         num_rows = e.select_index(is_larger, larger.rows, smaller.rows)
-        at = {name: self.along(name, pointer, self.problem.row, row) for name, pointer in head.items()}
-        places = {**indices, self.problem.row: row}
+        at = {name: self.along(name, pointer, self.plan.row, row) for name, pointer in head.items()}
+        places = {**indices, self.plan.row: row}
 
         def scores(tile_rows: int) -> None:
             self.emit_scores(tile_rows, at, places)
@@ -208,9 +211,9 @@ class Heads:
         active: int,
     ) -> None:
         """The scores of a panel of keys, finished, in their rows."""
-        e, panels, query, type = self.e, self.plan.keys, self.problem.query, self.key_type
+        e, plan, panels, type = self.e, self.plan, self.plan.keys, self.key_type
         keys = e.gep(self.packer.keys, e.mul(index, panels.width * self.plan.depth * ELEMENT_BYTES))
-        pitch, deeper = query.step(self.problem.row), query.step(DEPTH)
+        pitch, deeper = plan.scores.row.a, plan.scores.summed[0].a
 
         def factors(depth: Int) -> tuple[Val, Val]:
             vectors = e.gep(keys, e.mul(depth, num_vectors * type.size_bytes))
@@ -220,7 +223,7 @@ class Heads:
             type, num_rows, num_vectors, (0, self.plan.depth), pitch * ELEMENT_BYTES, factors
         )
         column = e.mul(index, panels.width)
-        finish = self.finish(self.problem.column, at, {**places, self.problem.column: column})
+        finish = self.finish(plan.column, at, {**places, plan.column: column})
         target = e.gep(self.scores, e.mul(column, ELEMENT_BYTES))
         for number, value in enumerate(sums):
             r, v = divmod(number, num_vectors)
@@ -234,13 +237,13 @@ class Heads:
         self, num_rows: int, at: Mapping[str, Val], places: Mapping[str, Int], single: int
     ) -> None:
         """The scores of a key that stands alone, a lane for each row: products are summed across lanes."""
-        e, problem, type = self.e, self.problem, self.key_type
-        column = self.plan.keys.extent + single
-        pitch = problem.query.step(problem.row)
-        key = e.gep(at["k"], column * problem.key.step(problem.column) * ELEMENT_BYTES)
+        e, plan, type = self.e, self.plan, self.key_type
+        column = plan.keys.extent + single
+        pitch = plan.scores.row.a
+        key = e.gep(at["k"], column * plan.scores.vector.b * ELEMENT_BYTES)
         steps = range(0, self.plan.depth, type.lanes)
         vectors = [e.load(type, e.gep(key, step * ELEMENT_BYTES)) for step in steps]
-        finish = self.finish(problem.row, at, {**places, problem.column: column})
+        finish = self.finish(plan.row, at, {**places, plan.column: column})
         for first in range(0, num_rows, type.lanes):
             count = min(type.lanes, num_rows - first)
             rows: list[Val] = []
@@ -256,8 +259,8 @@ class Heads:
 
     def finish(self, along: str, at: Mapping[str, Val], places: Mapping[str, Int]) -> Finish:
         """What makes scores of sums at these addresses and places."""
-        masks = {read: at[mask_name(read)] for read in self.problem.masks}
-        return Finish(self.e, self.problem, self.plan.keys.lanes, along, masks, places)
+        masks = {read: at[mask_name(read)] for read in range(self.plan.num_masks)}
+        return Finish(self.e, self.plan, self.plan.keys.lanes, along, masks, places)
 
     def _single(self, single: int, row: int) -> Val:
         """Where the score, later the power, of a key that stands alone lies for a row."""
@@ -294,15 +297,15 @@ class Heads:
         e, panels = self.e, self.plan.channels
         type = vec("float", panels.lanes)
         first = e.gep(result, e.mul(index, panels.width * ELEMENT_BYTES))
-        pitch = self.problem.result.step(self.problem.row)
+        pitch, finish = self.plan.sums.row.c, self.plan.sums.finish
         for r in range(num_rows):
             inverse = e.broadcast_load(type, e.gep(self.inverses, r * ELEMENT_BYTES))
             for v in range(num_vectors):
                 exist = active if v == num_vectors - 1 else panels.lanes
                 pointer = e.gep(first, r * pitch * ELEMENT_BYTES + v * type.size_bytes)
                 value = e.fmul(sums[r * num_vectors + v], inverse)
-                if self.problem.result_finish is not None:
-                    value = emit_expr(e, self.problem.result_finish, no_read, value, lanes=panels.lanes)
+                if finish is not None:
+                    value = emit_expr(e, finish, no_read, value, lanes=panels.lanes)
                 store_lanes(e, DType.FLOAT32, value, pointer, active=exist)
 
     def _in_blocks(
@@ -386,11 +389,11 @@ class Heads:
 
     def shift_of(self, top: Val) -> Val:
         """What is taken off the scores of rows, of the largest of each."""
-        return emit_expr(self.e, self.problem.shift, lambda _: top, lanes=top.lanes)
+        return emit_expr(self.e, self.plan.shift, lambda _: top, lanes=top.lanes)
 
     def scale_of(self, total: Val) -> Val:
         """What the weighted sums of rows are multiplied with, of the sum of each one's weights."""
-        return self.e.fdiv(1.0, emit_expr(self.e, self.problem.divisor, lambda _: total, lanes=total.lanes))
+        return self.e.fdiv(1.0, emit_expr(self.e, self.plan.divisor, lambda _: total, lanes=total.lanes))
 
     def _take_maximum(self, row: Int) -> None:
         """The largest score of a row, lane by lane. One that is no number makes its own power none, too."""
@@ -459,8 +462,8 @@ class Heads:
     ) -> Sequence[Val]:
         """Each vector of a row that has as many keys as the run."""
         e, lanes = self.e, self.plan.keys.lanes
-        assert self.problem.most_past is not None
-        num_new = self.problem.extents[self.problem.column] - self.problem.most_past
+        assert self.plan.most_past is not None
+        num_new = self.plan.num_columns - self.plan.most_past
         count = e.udiv(e.add(past, num_new + lanes - 1), lanes)
         most = e.mul(e.udiv(count, _VECTORS_AT_ONCE), _VECTORS_AT_ONCE)
 
@@ -474,10 +477,9 @@ class Heads:
         return e.loop(most, count, 1, body, list(zip(types, carried, strict=True)))
 
 
-def head_indices(e: Emitter, problem: AttentionProblem, number: Int) -> dict[str, Int]:
+def head_indices(e: Emitter, plan: AttentionPlan, number: Int) -> dict[str, Int]:
     """The place in the outer loops of the head of this number."""
-    extents = [problem.extents[loop] for loop in problem.outer]
-    return dict(zip(reversed(problem.outer), e.digits(number, extents), strict=True))
+    return {loop.name: index for loop, index in digits(e, number, plan.outer)}
 
 
 def larger(e: Emitter, a: Val, b: Val) -> Val:

@@ -1,7 +1,8 @@
 """Recognise six nests as attention: scores, the four of a softmax over keys, the weighted sums of values.
 
 Loops are named after what they walk, whatever the nests call them: an axis of the scores is `a0`, `a1`, ...,
-the summed loop of the scores `d`, the channels of the result `e`.
+the summed loop of the scores `d`, the channels of the result `e`. Both products are plans whose tiles are
+open.
 """
 
 from __future__ import annotations
@@ -11,125 +12,22 @@ from dataclasses import replace
 
 from tilewright.ir.contraction import ContractionForm, contraction_of
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Call, Expr, Iter, Read, reads_of, structure
+from tilewright.ir.expr import Call, Expr, Iter, Read, reads_of, structure, substitute
 from tilewright.ir.nest import Access, Affine, Nest, Operand, RowsOf
 from tilewright.ir.ops.reduction import softmax_nests
-from tilewright.records import dataclass
 from tilewright.targets.cpu.addresses import Walk, access_walk
+from tilewright.targets.cpu.attention.plan import CHANNEL, DEPTH, AttentionPlan, Part
 from tilewright.targets.cpu.kernel import Declined, Layouts
+from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.plan import KernelPlan, Strided
+from tilewright.targets.cpu.product.tiling import UNCUT, Panels
 from tilewright.targets.llvm.exprgen import STORAGE_ELEMENTS, unsupported_function
 
 NUM_NESTS = 6
 """Nests of an attention."""
 
-DEPTH, CHANNEL = "d", "e"
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Walked:
-    """An operand, the elements that it moves per step of each loop, and the element of iteration zero."""
-
-    operand: Operand
-    steps: Mapping[str, int]
-    start: int
-
-    def step(self, loop: str) -> int:
-        """Elements per step of a loop, 0 if it does not move."""
-        return self.steps.get(loop, 0)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """Where the keys or values from number `first` on lie, `count` of them, before they are put together."""
-
-    walked: Walked
-    first: int
-    count: int
-    is_open: bool = False
-    """Whether a run may have fewer, those of one head behind those of another without a gap."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AttentionProblem:
-    """An attention as the kernel sees it; `extents` are those of all loops.
-
-    Keys and values may come in parts, a cache and what is new, which the kernel puts together in `key` and
-    `value`; there they are of no use but to others.
-
-    `finish` makes a score of a sum and of `masks`, which are given by the number of the read;
-    `result_finish` an element of the result of a weighted sum. `shift` is what is taken off the scores of a
-    row, of its maximum as read 1; `divisor` what powers are divided by, of their sum as read 1. `names` maps
-    loops of the scores' nest to loops here.
-    """
-
-    query: Walked
-    key: Walked
-    value: Walked
-    result: Walked
-    masks: Mapping[int, Walked]
-    finish: Expr | None
-    result_finish: Expr | None
-    shift: Expr
-    divisor: Expr
-    outer: tuple[str, ...]
-    row: str
-    column: str
-    extents: Mapping[str, int]
-    names: Mapping[str, str]
-    key_parts: tuple[Part, ...] = ()
-    value_parts: tuple[Part, ...] = ()
-    row_loop: RowsOf | None = None
-    """Of the outermost loop, where a run may have fewer of its rows."""
-
-    @property
-    def grows(self) -> bool:
-        """Whether keys or values come in parts."""
-        return bool(self.key_parts or self.value_parts)
-
-    @property
-    def most_past(self) -> int | None:
-        """Keys that the first part has at most, where a run may have fewer; None where none has."""
-        return self.key_parts[0].count if self.key_parts and self.key_parts[0].is_open else None
-
-    @property
-    def operands(self) -> Mapping[str, Walked]:
-        """All that is read and written, by the names that the kernel has for it.
-
-        Temporaries that parts make are left out: nothing else reads them.
-        """
-        named = {"q": self.query, "k": self.key, "v": self.value, "y": self.result}
-        for name, parts in (("k", self.key_parts), ("v", self.value_parts)):
-            if parts and named[name].operand.kind == "local":
-                del named[name]
-            named |= {part_name(name, number): part.walked for number, part in enumerate(parts)}
-        return named | {mask_name(read): mask for read, mask in self.masks.items()}
-
-    @property
-    def num_heads(self) -> int:
-        """Attentions that share nothing: combinations of the outer loops."""
-        product = 1
-        for loop in self.outer:
-            product *= self.extents[loop]
-        return product
-
-    @property
-    def num_macs(self) -> int:
-        """Multiply-accumulates of both products."""
-        rows, columns = self.extents[self.row], self.extents[self.column]
-        return self.num_heads * rows * columns * (self.extents[DEPTH] + self.extents[CHANNEL])
-
-
-def part_name(whole: str, number: int) -> str:
-    """What the kernel calls a part of keys or values."""
-    return f"{whole} {number}"
-
-
-def mask_name(read: int) -> str:
-    """What the kernel calls the mask that is a read of this number."""
-    return f"mask {read}"
-
-
-def match_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionProblem | Declined:
+def match_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionPlan | Declined:
     """The nests as one attention under the given memory layouts, or why they are none."""
     if len(nests) < NUM_NESTS:
         return Declined(f"{len(nests)} nests: attention has {NUM_NESTS}")
@@ -158,12 +56,13 @@ def match_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionProblem
 
 
 def _grown(
-    problem: AttentionProblem, nests: Sequence[Nest], copies: Sequence[Nest], layouts: Layouts
-) -> AttentionProblem | Declined:
+    problem: AttentionPlan, nests: Sequence[Nest], copies: Sequence[Nest], layouts: Layouts
+) -> AttentionPlan | Declined:
     """The problem with the parts of which copies before it make its keys and values."""
     found: list[tuple[Part, ...]] = []
-    for nest, walked, other in ((nests[0], problem.key, DEPTH), (nests[-1], problem.value, CHANNEL)):
-        access = next(a for a in nest.reads if a.operand.key == walked.operand.key)
+    products: list[KernelPlan] = []
+    for nest, product, other in ((nests[0], problem.scores, DEPTH), (nests[-1], problem.sums, CHANNEL)):
+        access = next(a for a in nest.reads if a.operand.key == product.b.operand.key)
         score = nest.write if other is DEPTH else next(a for a in nest.reads if a is not access)
         table, axes = _named(nest, score, other), _axes_of(nest, access)
         if table is None or axes is None:
@@ -172,39 +71,47 @@ def _grown(
         parts: list[Part] = []
         for copy in copies:
             if _same(copy.write, access):
-                part = _part(problem, copy, loops, layouts)
+                part = _part(problem, product, copy, loops, layouts)
                 if isinstance(part, Declined):
                     return part
-                parts.append(part)
+                product = part[0]
+                parts.append(part[1])
         parts.sort(key=lambda part: part.first)
         ends = [0, *(part.first + part.count for part in parts)]
-        if parts and [*(part.first for part in parts), problem.extents[problem.column]] != ends:
+        if parts and [*(part.first for part in parts), problem.num_columns] != ends:
             return Declined("copies do not put all keys together")
         found.append(tuple(parts))
+        products.append(product)
     if sum(map(len, found)) != len(copies):
         return Declined("a copy before the products makes something else")
-    if any(part.is_open for parts in found for part in parts) and not _is_open(problem, *found):
+    grown = replace(problem, scores=products[0], sums=products[1], key_parts=found[0], value_parts=found[1])
+    if any(part.is_open for parts in found for part in parts) and not _is_open(grown):
         return Declined("a cache that grows is not all that comes first, or its places have a meaning")
-    return replace(problem, key_parts=found[0], value_parts=found[1])
+    return grown
 
 
-def _is_open(problem: AttentionProblem, *sides: Sequence[Part]) -> bool:
+def _is_open(problem: AttentionPlan) -> bool:
     """Whether a run may have fewer keys and values in the first part of each, and no more differs then."""
-    firsts = [parts[0] for parts in sides if parts]
-    wholes = [problem.key, problem.value, *(part.walked for part in firsts)]
+    scores, sums = problem.scores, problem.sums
+    sides = ((scores, problem.key_parts), (sums, problem.value_parts))
+    firsts = [(product, parts[0]) for product, parts in sides if parts]
+    wholes = [scores.b, sums.b, *(product.extras[part.extra] for product, part in firsts)]
     return (
         len(firsts) == len(sides)
-        and all([part.is_open for part in parts] == [True] + [False] * (len(parts) - 1) for parts in sides)
-        and len({part.count for part in firsts}) == 1
-        and not any(walked.start for walked in wholes)
-        and not any(isinstance(x, Iter) for x in (problem.finish.walk() if problem.finish else ()))
+        and all([part.is_open for part in parts] == [True] + [False] * (len(parts) - 1) for _, parts in sides)
+        and len({part.count for _, part in firsts}) == 1
+        and not any(strided.offset for strided in wholes)
+        and not any(isinstance(x, Iter) for x in (scores.finish.walk() if scores.finish else ()))
     )
 
 
 def _part(
-    problem: AttentionProblem, copy: Nest, loops: Sequence[str | None], layouts: Layouts
-) -> Part | Declined:
-    """Where a copy takes its keys or values from; `loops` are those along the axes of what it writes."""
+    problem: AttentionPlan, product: KernelPlan, copy: Nest, loops: Sequence[str | None], layouts: Layouts
+) -> tuple[KernelPlan, Part] | Declined:
+    """The product with one more operand: where a copy takes its keys or values from.
+
+    `loops` are those along the axes of what the copy writes.
+    """
     access = copy.reads[0]
     if access.fill is not None or access.operand.dtype is not DType.FLOAT32:
         return Declined("a part of the keys is padded or of another type")
@@ -228,7 +135,24 @@ def _part(
     found = access_walk(access, layouts)
     if isinstance(found, Declined):
         return found
-    return Part(_renamed(access.operand, found, table, problem.extents), first, count, is_open)
+    steps = _renamed(found, table)
+    return _with_extra(product, access.operand, steps), Part(len(product.extras), first, count, is_open)
+
+
+def _with_extra(product: KernelPlan, operand: Operand, walk: Walk) -> KernelPlan:
+    """The product with one more operand, which its loops walk along so."""
+
+    def along(loop: StridedLoop) -> StridedLoop:
+        return replace(loop, extras=(*loop.extras, walk[0].get(loop.name, 0) if loop.extent > 1 else 0))
+
+    return replace(
+        product,
+        extras=(*product.extras, Strided(operand, walk[1])),
+        vector=along(product.vector),
+        row=along(product.row),
+        outer=tuple(map(along, product.outer)),
+        summed=tuple(map(along, product.summed)),
+    )
 
 
 def _same(a: Access, b: Access) -> bool:
@@ -310,7 +234,7 @@ def _computes_as(nest: Nest, model: Nest) -> bool:
 
 def _classify(
     nests: Sequence[Nest], first: ContractionForm, second: ContractionForm, weights: int, layouts: Layouts
-) -> AttentionProblem | Declined:
+) -> AttentionPlan | Declined:
     scores, values = nests[0], nests[-1]
     names = _named(scores, scores.write, DEPTH)
     later = _named(values, values.reads[weights], CHANNEL)
@@ -329,59 +253,123 @@ def _classify(
         (values.reads[value_read], later),
         (values.write, later),
     ]
-    walks: list[Walked] = []
+    walks: list[tuple[Operand, Walk]] = []
     for access, table in wanted:
         if access.fill is not None or access.operand.dtype not in STORAGE_ELEMENTS:
             return Declined("an operand is padded or has no machine form")
         found = access_walk(access, layouts)
         if isinstance(found, Declined):
             return found
-        walks.append(_renamed(access.operand, found, table, extents))
-    left, right, *others = walks
-    masks, (value, result) = dict(zip(extra, others[:-2], strict=True)), others[-2:]
-    query, key = (right, left) if left.step(column) else (left, right)
-    if query.step(column) or not key.step(column) or set(extra) & set(first.reads):
+        steps, start = _renamed(found, table)
+        walks.append((access.operand, ({n: s for n, s in steps.items() if extents[n] > 1}, start)))
+    left, right, *masks, value, result = walks
+    query, key = (right, left) if _step(left, column) else (left, right)
+    if _step(query, column) or not _step(key, column) or set(extra) & set(first.reads):
         return Declined("keys do not move along the last axis of the scores, or queries do")
     finishes = [x for x in (scores.finish, values.finish) if x is not None]
     if any(unsupported_function(x) is not None for x in finishes):
         return Declined("no instructions for what is made of a sum")
     axes = [f"a{n}" for n in range(len(scores.write.shape) - 1)]
     looping = [a for a in axes if extents.get(a, 1) > 1]
-    rows = [a for a in looping if query.step(a) and not key.step(a) and not value.step(a)]
+    rows = [a for a in looping if _step(query, a) and not _step(key, a) and not _step(value, a)]
     if not rows and extents.get(axes[-1], 1) > 1:
         return Declined("no loop over queries of the same keys")
     if extents.get(DEPTH, 1) < 2 or extents.get(CHANNEL, 1) < 2:
         return Declined("heads of one element")
-    if value.step(CHANNEL) != 1 or result.step(CHANNEL) != 1:
+    if _step(value, CHANNEL) != 1 or _step(result, CHANNEL) != 1:
         return Declined("channels of the values are not contiguous")
-    if key.step(DEPTH) == 0 or query.step(DEPTH) == 0 or value.step(column) == 0:
+    if _step(key, DEPTH) == 0 or _step(query, DEPTH) == 0 or _step(value, column) == 0:
         return Declined("a summed loop selects no element of a factor")
-    if result.step(column) or not all(result.step(a) for a in looping):
+    if _step(result, column) or not all(_step(result, a) for a in looping):
         return Declined("the weighted sums are not over keys alone")
     shift, divisor = _of_call(nests[2].body, "exp_nonpositive", "sub"), _of_call(nests[4].body, "div")
     if shift is None or divisor is None:
         return Declined("no softmax between the products")
     row = rows[-1] if rows else axes[-1]
-    extents.setdefault(row, 1)
     outer = tuple(a for a in looping if a != row)
     rows_of = {names[d.name]: d.rows for d in scores.dims if d.name in names}
-    return AttentionProblem(
-        query,
-        key,
-        value,
-        result,
-        masks,
+    numbers = {read: number for number, read in enumerate(extra)}
+    finish = scores.finish and substitute(
         scores.finish,
-        values.finish,
-        shift,
-        divisor,
-        outer,
-        row,
-        column,
-        extents,
-        names,
-        row_loop=rows_of.get(outer[0]) if outer else None,
+        lambda read: replace(read, index=numbers[read.index]),
+        iters=lambda index: Iter(names[index.dim]),
     )
+    loops = [(a, extents[a], rows_of.get(a) if a == outer[0] else None) for a in outer]
+    row_extent, columns = extents.get(row, 1), extents[column]
+    # Scores and weights lie in the scratch area, row by row.
+    in_rows: Walk = ({row: columns, column: 1}, 0)
+    local = scores.write.operand
+    first_product = _product(
+        (query, key, (local, in_rows)),
+        masks,
+        column=(column, columns, None),
+        row=(row, row_extent, None),
+        outer=loops,
+        summed=(DEPTH, extents[DEPTH], None),
+        finish=finish,
+    )
+    second_product = _product(
+        ((local, in_rows), value, result),
+        (),
+        column=(CHANNEL, extents[CHANNEL], None),
+        row=(row, row_extent, None),
+        outer=loops,
+        summed=(column, columns, None),
+        finish=values.finish,
+    )
+    return AttentionPlan(first_product, second_product, shift, divisor)
+
+
+_Loop = tuple[str, int, RowsOf | None]
+
+
+def _product(
+    factors: Sequence[tuple[Operand, Walk]],
+    extras: Sequence[tuple[Operand, Walk]],
+    *,
+    column: _Loop,
+    row: _Loop,
+    outer: Sequence[_Loop],
+    summed: _Loop,
+    finish: Expr | None,
+) -> KernelPlan:
+    """A product of two walked factors, which are followed by its result, the tile left open."""
+
+    def loop(named: _Loop) -> StridedLoop:
+        name, extent, rows = named
+        a, b, c = (_step(factor, name) for factor in factors)
+        return StridedLoop(extent, a, b, c, tuple(_step(extra, name) for extra in extras), name, rows)
+
+    a, b, c, *others = (Strided(operand, start) for operand, (_, start) in (*factors, *extras))
+    return KernelPlan(
+        dtype=DType.FLOAT32,
+        dot="fma",
+        a=a,
+        b=b,
+        c=c,
+        extras=tuple(others),
+        staging="in place",
+        packing="in panels by head",
+        zeros=None,
+        vector=loop(column),
+        row=loop(row),
+        outer=tuple(map(loop, outer)),
+        summed=(loop(summed),),
+        windows=(),
+        spread=None,
+        max_rows=1,
+        panels=Panels(1, 1, column[1]),
+        cut=UNCUT,
+        units="heads",
+        block_parts=None,
+        fetches_ahead=False,
+        init=None,
+        finish=finish,
+    )
+
+
+def _step(walked: tuple[Operand, Walk], loop: str) -> int:
+    return walked[1][0].get(loop, 0)
 
 
 def _named(nest: Nest, access: Access, other: str) -> dict[str, str] | None:
@@ -395,10 +383,9 @@ def _named(nest: Nest, access: Access, other: str) -> dict[str, str] | None:
     return {**table, left[0]: other}
 
 
-def _renamed(operand: Operand, found: Walk, table: Mapping[str, str], extents: Mapping[str, int]) -> Walked:
+def _renamed(found: Walk, table: Mapping[str, str]) -> Walk:
     steps, start = found
-    kept = {table[n]: s for n, s in steps.items() if n in table and extents[table[n]] > 1}
-    return Walked(operand, kept, start)
+    return {table[n]: s for n, s in steps.items() if n in table}, start
 
 
 def _of_call(expr: Expr, *functions: str) -> Expr | None:

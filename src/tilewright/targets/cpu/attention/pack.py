@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.dtype import DType
-from tilewright.targets.cpu.attention.match import DEPTH, AttentionProblem
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
 from tilewright.targets.cpu.loopnest.transpose import transpose
 from tilewright.targets.cpu.product.lanes import load_lanes
@@ -25,28 +24,27 @@ _MIN_TURNED = 4
 class Packer:
     """Emits the packing of a head; `keys` and `values` are where they go."""
 
-    def __init__(self, e: Emitter, problem: AttentionProblem, plan: AttentionPlan, scratch: Val) -> None:
+    def __init__(self, e: Emitter, plan: AttentionPlan, scratch: Val) -> None:
         self._e = e
-        self._problem = problem
         self._plan = plan
+        self._along, self._across = plan.scores.vector.b, plan.scores.summed[0].b
         self.keys = scratch
         self.values = e.gep(scratch, plan.values_offset)
 
     def pack_values(self, value: Val) -> None:
         """The values of the head whose first element `value` points to."""
-        step = self._problem.value.step(self._problem.column)
+        step = self._plan.sums.summed[0].b
         self._copy_rows(value, step, self._plan.num_keys, self._plan.channels, self.values)
 
     def pack_keys(self, key: Val) -> None:
         """The keys of the head whose first element `key` points to."""
-        plan, walked = self._plan, self._problem.key
-        along = walked.step(self._problem.column)
-        if along == 1:
-            self._copy_rows(key, walked.step(DEPTH), plan.depth, plan.keys, self.keys)
+        plan = self._plan
+        if self._along == 1:
+            self._copy_rows(key, self._across, plan.depth, plan.keys, self.keys)
             return
         lanes = plan.keys.lanes
         num_whole, rest = divmod(plan.keys.extent, lanes)
-        is_turned = walked.step(DEPTH) == 1
+        is_turned = self._across == 1
         move = self._turn if is_turned else self._move
 
         def whole(block: Int, _: Sequence[Val]) -> None:
@@ -96,7 +94,7 @@ class Packer:
     def _turn(self, key: Val, block: Int, num_keys: int) -> None:
         """A vector of keys whose depths lie side by side, a square of lanes at a time."""
         e, lanes, depth = self._e, self._plan.keys.lanes, self._plan.depth
-        step = self._problem.key.step(self._problem.column)
+        step = self._along
         to, pitch = self._place(block)
         first = e.gep(key, e.mul(block, lanes * step * ELEMENT_BYTES))
         num_depths = min(lanes, depth)
@@ -124,8 +122,7 @@ class Packer:
 
     def _move(self, key: Val, block: Int, num_keys: int) -> None:
         """A vector of keys element by element, wherever they lie."""
-        e, lanes, walked = self._e, self._plan.keys.lanes, self._problem.key
-        along, across = walked.step(self._problem.column), walked.step(DEPTH)
+        e, lanes, along, across = self._e, self._plan.keys.lanes, self._along, self._across
         to, pitch = self._place(block)
         first = e.gep(key, e.mul(block, lanes * along * ELEMENT_BYTES))
 

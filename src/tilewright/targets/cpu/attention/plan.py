@@ -1,25 +1,45 @@
-"""Sizes of an attention's register tile, what a kernel keeps in its scratch, how it is cut into chunks.
+"""The plan of an attention's kernel: two products with a softmax between them, as text and in numbers.
 
-One tile of queries runs through everything: its scores by panels of keys, their softmax, the weighted sums by
-panels of channels. Its rows are those with which both products take the fewest cycles.
+    attention
+      product float32 by fma
+        a = input0 float32[12, 64, 32]
+        ...
+      product float32 by fma
+        ...
+      shift r1
+      divide by r1
+      heads in 1 parts
+
+The first product makes scores of queries and keys, the second sums values by the weights that the softmax
+makes of them: `shift` of the largest score of a row, here r1, is taken off all, and the sums are divided by
+what `divide by` makes of the sum of the powers. One tile of queries runs through everything: its scores by
+panels of keys, their softmax, the weighted sums by panels of channels. Its rows are those with which both
+products take the fewest cycles.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import prod
 
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, format_expr
+from tilewright.ir.nest import RowsOf
 from tilewright.memory.base import aligned
-from tilewright.targets.cpu.attention.match import CHANNEL, DEPTH, AttentionProblem
+from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, MIN_CHUNK_OPERATIONS, TARGET_CHUNKS, Declined
+from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.plan import KernelPlan, PlanText, Strided, parse_product
 from tilewright.targets.cpu.product.tiling import (
     MAX_TILE_SIZE,
     MAX_TILE_VECTORS,
+    Cut,
     Panels,
     Rows,
-    RowTile,
     Tile,
     choose_lanes,
     fits_registers,
@@ -27,6 +47,7 @@ from tilewright.targets.cpu.product.tiling import (
     tile_cycles,
 )
 
+DEPTH, CHANNEL = "d", "e"
 ELEMENT_BYTES = 4
 _ALIGNMENT_BYTES = 64
 # Keys and values of a head stay in the second cache beside what comes and goes.
@@ -53,48 +74,221 @@ _COMBINE_CYCLES = 2.0
 _MIN_SPAN_BYTES = 128 << 10
 
 
+_Place = tuple[bool, str | int]
+"""Whether the second product has an operand, and as what: `a`, `b`, `c`, or another by its number."""
+_PLACES: Mapping[str, _Place] = {"q": (False, "a"), "k": (False, "b"), "v": (True, "b"), "y": (True, "c")}
+
+
+def part_name(whole: str, number: int) -> str:
+    """What the kernel calls a part of keys or values."""
+    return f"{whole} {number}"
+
+
+def mask_name(read: int) -> str:
+    """What the kernel calls the mask that is a read of this number."""
+    return f"mask {read}"
+
+
 @dataclass(frozen=True, slots=True)
-class AttentionPlan:
-    """How an attention is computed: panels of keys and of channels, tiles of queries, parts of each head.
+class Part:
+    """Where the keys or values from number `first` on lie, `count` of them, before they are put together.
 
-    Parts are some of the tiles, or of few queries spans of `keys`, the last of which may have less.
-
-    The last few keys may stand alone, behind the panels: their scores lie row by row in vectors.
-    Keys and values of few queries are read where they lie, once, unless it `packs`; what is put together of
-    them `bypasses` the caches or not. Offsets are bytes in the scratch area; rows of scores are one vector
-    longer than they need be, so that those of a tile never share a set of the first cache.
+    They are the operand of this number beside the factors of their product.
     """
 
-    keys: Panels
-    num_singles: int
-    channels: Panels
-    tiles: tuple[RowTile, ...]
-    num_parts: int
-    num_chunks: int
-    depth: int
-    num_heads: int
-    packs: bool = True
+    extra: int
+    first: int
+    count: int
+    is_open: bool = False
+    """Whether a run may have fewer, those of one head behind those of another without a gap."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionPlan:
+    """How an attention is computed: two products, the softmax between them, parts of each head.
+
+    Keys and values may come in parts, a cache and what is new, which the kernel puts together where `b` of
+    the products says; there they are of no use but to others.
+
+    `shift` is what is taken off the scores of a row, of its maximum as read 1; `divisor` what powers are
+    divided by, of their sum as read 1.
+
+    A head is cut into `num_parts`: some of the tiles, or of few queries spans of keys, as many as the panels
+    hold, the last of which may have less. The last few keys may stand alone, behind the panels: their scores
+    lie row by row in vectors. Keys and values of few queries are read where they lie, once, unless they are
+    packed; what is put together of them `bypasses` the caches or not. Offsets are bytes in the scratch area;
+    rows of scores are one vector longer than they need be, so that those of a tile never share a set of the
+    first cache.
+    """
+
+    scores: KernelPlan
+    sums: KernelPlan
+    shift: Expr
+    divisor: Expr
+    key_parts: tuple[Part, ...] = ()
+    value_parts: tuple[Part, ...] = ()
+    num_parts: int = 1
     bypasses: bool = False
+
+    def __str__(self) -> str:
+        return "\n  ".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        yield "attention"
+        for product in (self.scores, self.sums):
+            yield from str(product).splitlines()
+        for name, parts in (("keys", self.key_parts), ("values", self.value_parts)):
+            for part in parts:
+                most = "at most " if part.is_open else ""
+                yield f"{name} from {part.first}: {most}{part.count} of r{part.extra}"
+        yield f"shift {format_expr(self.shift)}"
+        yield f"divide by {format_expr(self.divisor)}"
+        yield f"heads in {self.num_parts} parts"
+        if self.bypasses:
+            yield "store past the caches"
+
+    # What is computed.
+
+    @property
+    def keys(self) -> Panels:
+        """Panels of keys."""
+        return self.scores.panels
+
+    @property
+    def channels(self) -> Panels:
+        """Panels of channels."""
+        return self.sums.panels
+
+    @property
+    def row(self) -> str:
+        """The loop over queries."""
+        return self.scores.row.name
+
+    @property
+    def column(self) -> str:
+        """The loop over keys."""
+        return self.scores.vector.name
+
+    @property
+    def num_rows(self) -> int:
+        """Queries of a head."""
+        return self.scores.row.extent
+
+    @property
+    def num_columns(self) -> int:
+        """Keys of a head."""
+        return self.scores.vector.extent
+
+    @property
+    def depth(self) -> int:
+        """Elements of a query."""
+        return self.scores.summed[0].extent
+
+    @property
+    def num_channels(self) -> int:
+        """Elements of a value."""
+        return self.sums.vector.extent
+
+    @property
+    def outer(self) -> tuple[StridedLoop, ...]:
+        """Loops over heads."""
+        return self.scores.outer
+
+    @property
+    def num_heads(self) -> int:
+        """Attentions that share nothing: combinations of the outer loops."""
+        return prod(x.extent for x in self.outer)
+
+    @property
+    def num_macs(self) -> int:
+        """Multiply-accumulates of both products."""
+        return self.scores.num_macs + self.sums.num_macs
+
+    @property
+    def row_loop(self) -> RowsOf | None:
+        """Of the outermost loop, where a run may have fewer of its rows."""
+        return self.outer[0].rows if self.outer else None
+
+    @property
+    def num_masks(self) -> int:
+        """Operands that scores are finished with."""
+        return len(self.scores.extras) - len(self.key_parts)
+
+    @property
+    def grows(self) -> bool:
+        """Whether keys or values come in parts."""
+        return bool(self.key_parts or self.value_parts)
+
+    @property
+    def most_past(self) -> int | None:
+        """Keys that the first part has at most, where a run may have fewer; None where none has."""
+        return self.key_parts[0].count if self.key_parts and self.key_parts[0].is_open else None
+
+    @property
+    def operands(self) -> Mapping[str, Strided]:
+        """All that is read and written, by the names that the kernel has for it.
+
+        Temporaries that parts make are left out: nothing else reads them.
+        """
+        return {name: self.strided(name) for name in self._places()}
+
+    def strided(self, name: str) -> Strided:
+        """An operand by its name."""
+        is_sum, place = self._places()[name]
+        product = self.sums if is_sum else self.scores
+        return product.extras[place] if isinstance(place, int) else getattr(product, place)
+
+    def steps(self, name: str) -> dict[str, int]:
+        """Elements that a step of each loop moves in an operand."""
+        is_sum, place = self._places()[name]
+        product = self.sums if is_sum else self.scores
+        return {loop.name: loop.moves(place) for loop in product.loops}
+
+    def _places(self) -> dict[str, _Place]:
+        named = dict(_PLACES)
+        sides = ((False, "k", self.key_parts), (True, "v", self.value_parts))
+        for is_sum, name, parts in sides:
+            if parts and (self.sums if is_sum else self.scores).b.operand.kind == "local":
+                del named[name]
+            named |= {part_name(name, number): (is_sum, part.extra) for number, part in enumerate(parts)}
+        return named | {mask_name(read): (False, read) for read in range(self.num_masks)}
+
+    # How it is cut.
+
+    @property
+    def packs(self) -> bool:
+        """Whether keys and values are packed head by head."""
+        return self.scores.packing != "in place"
+
+    @property
+    def num_singles(self) -> int:
+        """Keys that stand alone behind the panels."""
+        return self.num_columns - self.keys.extent if self.packs else 0
+
+    @property
+    def num_chunks(self) -> int:
+        """Chunks of heads, or of parts of heads."""
+        return self.scores.cut.num_row_parts
 
     @property
     def most_rows(self) -> int:
         """Rows of the largest tile."""
-        return max(t.rows for t in self.tiles)
+        return max(t.rows for t in self.scores.row_tiles)
 
     @property
     def num_tiles(self) -> int:
         """Tiles of a head."""
-        return sum(t.count for t in self.tiles)
+        return sum(t.count for t in self.scores.row_tiles)
 
     @property
     def num_keys(self) -> int:
-        """All keys of a head."""
+        """Keys of a head, or of a span."""
         return self.keys.extent + self.num_singles
 
     @property
     def score_stride(self) -> int:
         """Elements from a row of scores to the next."""
-        return self.keys.padded_extent + self.keys.lanes
+        return self.scores.row.c
 
     @property
     def values_offset(self) -> int:
@@ -142,10 +336,48 @@ def _bytes(num_elements: int) -> int:
     return aligned(num_elements * ELEMENT_BYTES, _ALIGNMENT_BYTES)
 
 
-def plan_attention(problem: AttentionProblem, isa: Isa, *, divides: bool) -> AttentionPlan | Declined:
-    """The plan with the fewest estimated cycles, or why there is none."""
-    rows, columns = problem.extents[problem.row], problem.extents[problem.column]
-    depth, channels = problem.extents[DEPTH], problem.extents[CHANNEL]
+_PARTS = re.compile(r"in ([1-9]\d*) parts", re.ASCII)
+_PART = re.compile(r"from (\d+): (at most )?([1-9]\d*) of r(\d+)", re.ASCII)
+
+
+def parse_attention(text: str) -> AttentionPlan:
+    """The plan that prints as this text.
+
+    Raises:
+        UsageError: the text is not that of a plan; names the line.
+    """
+    reader = PlanText(text)
+    scores, sums = (parse_product(block) for block in reader.blocks("product", 2))
+    types = [DType.FLOAT32] * 2
+
+    def parts(word: str) -> tuple[Part, ...]:
+        found = (reader.matched(_PART, line) for line in reader.lines.get(word, ()))
+        return tuple(
+            Part(int(extra), int(first), int(count), bool(most)) for first, most, count, extra in found
+        )
+
+    (num_parts,) = reader.matched(_PARTS, reader.one("heads"))
+    shift, divisor = reader.expression("shift", types), reader.expression("divide", types, "by ")
+    if shift is None or divisor is None:
+        raise reader.error("a softmax has a line that begins with shift, and one with divide by")
+    plan = AttentionPlan(
+        scores,
+        sums,
+        shift,
+        divisor,
+        parts("keys"),
+        parts("values"),
+        int(num_parts),
+        "store" in reader.lines,
+    )
+    reader.check(plan)
+    return plan
+
+
+def plan_attention(problem: AttentionPlan, isa: Isa, *, divides: bool) -> AttentionPlan | Declined:
+    """The plan with the fewest estimated cycles of a problem, whose tile is open; or why there is none."""
+    rows, columns = problem.num_rows, problem.num_columns
+    depth, channels = problem.depth, problem.num_channels
     if reads_in_place(problem, isa):
         return _plan_in_place(problem, isa, divides=divides)
     if rows < _MIN_ROWS:
@@ -155,58 +387,73 @@ def plan_attention(problem: AttentionProblem, isa: Isa, *, divides: bool) -> Att
     packed_bytes = _head_bytes(problem)
     if packed_bytes > _PACKED_SHARE * isa.caches.l2_bytes:
         return Declined(f"keys and values of a head take {packed_bytes} bytes: they leave the second cache")
-    stride_bytes = abs(problem.query.step(problem.row)) * ELEMENT_BYTES
+    stride_bytes = abs(problem.scores.row.a) * ELEMENT_BYTES
     singles = _num_singles(problem, isa)
     tile, key_panels, channel_panels, _ = _best_tile(
         isa, Rows(rows, stride_bytes), columns - singles, depth, channels
     )
-    tiles = split_rows(rows, tile)
-    parts = _num_parts(problem, sum(t.count for t in tiles)) if divides else 1
-    units = problem.num_heads * parts
-    chunks = _num_chunks(problem, units) if divides else 1
-    return AttentionPlan(key_panels, singles, channel_panels, tiles, parts, chunks, depth, problem.num_heads)
+    parts = _num_parts(problem, sum(t.count for t in split_rows(rows, tile))) if divides else 1
+    return _tiled(problem, tile, key_panels, channel_panels, parts, divides=divides)
 
 
-def _num_chunks(problem: AttentionProblem, units: int) -> int:
+def _tiled(
+    problem: AttentionPlan, num_rows: int, keys: Panels, channels: Panels, num_parts: int, *, divides: bool
+) -> AttentionPlan:
+    """The problem with tiles of so many rows and such panels, in chunks of heads or their parts."""
+    chunks = _num_chunks(problem, num_parts * problem.num_heads) if divides else 1
+    scores, sums = (
+        replace(product, max_rows=num_rows, panels=panels, cut=Cut(chunks, 1))
+        for product, panels in ((problem.scores, keys), (problem.sums, channels))
+    )
+    pitch = score_stride(keys)
+    scores = replace(scores, row=replace(scores.row, c=pitch))
+    sums = replace(sums, row=replace(sums.row, a=pitch))
+    return replace(problem, scores=scores, sums=sums, num_parts=num_parts)
+
+
+def score_stride(keys: Panels) -> int:
+    """Elements from a row of scores to the next."""
+    return keys.padded_extent + keys.lanes
+
+
+def _num_chunks(problem: AttentionPlan, units: int) -> int:
     """Chunks of so many heads or parts of heads, each worth a thread's while."""
     most = max(1, problem.num_macs // MIN_CHUNK_OPERATIONS)
     return min(most, units if units <= _MAX_CHUNKS else TARGET_CHUNKS)
 
 
-def _head_bytes(problem: AttentionProblem) -> int:
+def _head_bytes(problem: AttentionPlan) -> int:
     """Keys and values of a head."""
-    num_keys = problem.extents[problem.column]
-    return num_keys * (problem.extents[DEPTH] + problem.extents[CHANNEL]) * ELEMENT_BYTES
+    return problem.num_columns * (problem.depth + problem.num_channels) * ELEMENT_BYTES
 
 
-def reads_in_place(problem: AttentionProblem, isa: Isa) -> bool:
+def reads_in_place(problem: AttentionPlan, isa: Isa) -> bool:
     """Whether keys and values are read where they lie: few queries, and packing them would not pay."""
-    rows, depth = problem.extents[problem.row], problem.extents[DEPTH]
+    rows, depth = problem.num_rows, problem.depth
     is_far = _head_bytes(problem) > _PACKED_SHARE * isa.caches.l2_bytes
     most = _MAX_ROWS_IN_PLACE if is_far or problem.grows else _MIN_ROWS - 1
-    keys = [problem.key, *(part.walked for part in problem.key_parts)]
-    is_along = all(walked.step(DEPTH) == 1 for walked in (problem.query, *keys))
-    is_along &= all(part.walked.step(CHANNEL) == 1 for part in problem.value_parts)
+    deeper, wider = problem.scores.summed[0], problem.sums.vector
+    is_along = deeper.a == 1 and deeper.b == 1
+    is_along &= all(deeper.extras[part.extra] == 1 for part in problem.key_parts)
+    is_along &= all(wider.extras[part.extra] == 1 for part in problem.value_parts)
     return rows <= most and is_along and depth <= _MAX_DEPTH_IN_PLACE
 
 
-def _plan_in_place(problem: AttentionProblem, isa: Isa, *, divides: bool) -> AttentionPlan:
+def _plan_in_place(problem: AttentionPlan, isa: Isa, *, divides: bool) -> AttentionPlan:
     """One tile of all queries for each head."""
-    extents = problem.extents
-    rows, columns = extents[problem.row], extents[problem.column]
-    found = _best_panels(isa, rows, Rows(rows), extents[CHANNEL], columns)
+    rows, columns = problem.num_rows, problem.num_columns
+    found = _best_panels(isa, rows, Rows(rows), problem.num_channels, columns)
     assert found is not None, "tiles of one vector fit the registers"
     lanes = choose_lanes(columns, "float", isa)
     spans, extent = _spans(problem, lanes) if divides else (1, columns)
-    chunks = _num_chunks(problem, spans * problem.num_heads) if divides else 1
-    tiles, heads = (RowTile(0, 1, rows),), problem.num_heads
-    keys = Panels(lanes, 1, extent)
-    return AttentionPlan(keys, 0, found[1], tiles, spans, chunks, extents[DEPTH], heads, packs=False)
+    scores, sums = (replace(product, packing="in place") for product in (problem.scores, problem.sums))
+    in_place = replace(problem, scores=scores, sums=sums)
+    return _tiled(in_place, rows, Panels(lanes, 1, extent), found[1], spans, divides=divides)
 
 
-def _spans(problem: AttentionProblem, lanes: int) -> tuple[int, int]:
+def _spans(problem: AttentionPlan, lanes: int) -> tuple[int, int]:
     """Spans of keys of each head, where heads are few, and the keys of all of them but the last."""
-    columns = problem.extents[problem.column]
+    columns = problem.num_columns
     most = min(-(-_ENOUGH_UNITS // problem.num_heads), _head_bytes(problem) // _MIN_SPAN_BYTES)
     if most < 2 or problem.row_loop is not None or problem.most_past is not None:
         return 1, columns
@@ -217,21 +464,22 @@ def _spans(problem: AttentionProblem, lanes: int) -> tuple[int, int]:
     return (spans, extent) if (spans - 1) * extent <= min(firsts, default=columns) else (1, columns)
 
 
-def _num_singles(problem: AttentionProblem, isa: Isa) -> int:
+def _num_singles(problem: AttentionPlan, isa: Isa) -> int:
     """Keys behind the last whole vector that stand alone: few of them would fill little of another.
 
     Their products are summed along the depth, so queries and keys must lie so.
     """
-    columns, depth = problem.extents[problem.column], problem.extents[DEPTH]
+    columns, depth = problem.num_columns, problem.depth
     lanes = choose_lanes(columns, "float", isa)
     rest = columns % lanes
-    is_along = problem.query.step(DEPTH) == 1 and problem.key.step(DEPTH) == 1
+    (deeper,) = problem.scores.summed
+    is_along = deeper.a == 1 and deeper.b == 1
     return rest if columns > lanes and rest <= _MAX_SINGLES and is_along and depth % lanes == 0 else 0
 
 
-def _num_parts(problem: AttentionProblem, num_tiles: int) -> int:
+def _num_parts(problem: AttentionPlan, num_tiles: int) -> int:
     """Parts into which each head is cut, so that a few threads find enough to do."""
-    most = min(num_tiles, max(1, problem.extents[problem.row] // _MIN_PART_ROWS))
+    most = min(num_tiles, max(1, problem.num_rows // _MIN_PART_ROWS))
     return min(most, -(-_ENOUGH_UNITS // problem.num_heads))
 
 
@@ -261,11 +509,11 @@ def _best_panels(
     return min(priced, key=lambda made: made[0], default=None)
 
 
-def attention_cycles(problem: AttentionProblem, isa: Isa) -> float:
+def attention_cycles(problem: AttentionPlan, isa: Isa) -> float:
     """Estimated cycles of one core for all heads."""
-    rows, columns = problem.extents[problem.row], problem.extents[problem.column]
-    depth, channels = problem.extents[DEPTH], problem.extents[CHANNEL]
-    stride_bytes = abs(problem.query.step(problem.row)) * ELEMENT_BYTES
+    rows, columns = problem.num_rows, problem.num_columns
+    depth, channels = problem.depth, problem.num_channels
+    stride_bytes = abs(problem.scores.row.a) * ELEMENT_BYTES
     lanes = choose_lanes(columns, "float", isa)
     if reads_in_place(problem, isa):
         vectors = columns * (-(-depth // lanes) + -(-channels // lanes))
@@ -280,7 +528,7 @@ def attention_cycles(problem: AttentionProblem, isa: Isa) -> float:
     return problem.num_heads * (products + softmax + packing)
 
 
-def operand_sizes(problem: AttentionProblem) -> list[int]:
+def operand_sizes(problem: AttentionPlan) -> list[int]:
     """Bytes of what is read and written."""
-    operands = (walked.operand for walked in problem.operands.values())
+    operands = (strided.operand for strided in problem.operands.values())
     return [prod(operand.shape) * operand.dtype.size_bytes for operand in operands]

@@ -22,12 +22,13 @@ from tilewright.targets.cpu.attention.generate import (
     larger,
     no_read,
 )
-from tilewright.targets.cpu.attention.match import CHANNEL, AttentionProblem, Walked
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product.lanes import store_lanes
+from tilewright.targets.cpu.product.loops import StridedLoop
+from tilewright.targets.cpu.product.plan import Strided
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.exprgen import emit_expr
 from tilewright.targets.llvm.values import FLOAT, Int, Val, vec
@@ -38,20 +39,21 @@ from tilewright.targets.llvm.vecmath32 import exp_nonpositive
 _HEAD_ELEMENTS = 16
 
 
-def generate_split_kv(
-    problem: AttentionProblem, plan: AttentionPlan, isa: Isa, next_local: int
-) -> tuple[Kernel, ...]:
+def generate_split_kv(plan: AttentionPlan, isa: Isa, next_local: int) -> tuple[Kernel, ...]:
     """The kernel of all spans, and the one that merges them; between them lies temporary `next_local`."""
-    num_rows = problem.extents[problem.row]
-    shape = (plan.num_heads, plan.num_parts, num_rows, _HEAD_ELEMENTS + plan.channels.padded_extent)
+    sums = plan.sums
+    shape = (plan.num_heads, plan.num_parts, plan.num_rows, _HEAD_ELEMENTS + plan.channels.padded_extent)
     partial = Operand("local", next_local, DType.FLOAT32, shape)
-    steps = {problem.row: shape[3]}
     pitch = shape[1] * shape[2] * shape[3]
-    for loop in reversed(problem.outer):
-        steps[loop] = pitch
-        pitch *= problem.extents[loop]
-    spans = replace(problem, result=Walked(partial, steps, 0), result_finish=None)
-    return generate_attention(spans, plan, isa, SplitKvAttention), _merge(problem, plan, partial, isa)
+    outer: list[StridedLoop] = []
+    for loop in reversed(sums.outer):
+        outer.insert(0, replace(loop, c=pitch))
+        pitch *= loop.extent
+    row = replace(sums.row, c=shape[3])
+    of_spans = replace(sums, c=Strided(partial), row=row, outer=tuple(outer), finish=None)
+    spans = replace(plan, sums=of_spans)
+    kernel = replace(generate_attention(spans, isa, SplitKvAttention), plan=plan)
+    return kernel, _merge(plan, partial, isa)
 
 
 class SplitKvAttention(DecodeAttention):
@@ -65,7 +67,7 @@ class SplitKvAttention(DecodeAttention):
         e, plan = self.e, self.plan
         span = e.urem(number, plan.num_parts)
         at, indices = self.head(e.udiv(number, plan.num_parts))
-        span_elements = self.problem.extents[self.problem.row] * self.problem.result.step(self.problem.row)
+        span_elements = plan.num_rows * plan.sums.row.c
         at["y"] = e.gep(at["y"], e.mul(span, span_elements * ELEMENT_BYTES))
 
         def emit(which: Int | None) -> None:
@@ -97,7 +99,7 @@ class SplitKvAttention(DecodeAttention):
     def emit_sums(self, num_rows: int, at: Mapping[str, Val]) -> None:
         """The weighted sums, and what each query's weights are relative to and add up to."""
         super().emit_sums(num_rows, at)
-        e, pitch = self.e, self.problem.result.step(self.problem.row)
+        e, pitch = self.e, self.plan.sums.row.c
         for row in range(num_rows):
             shift = e.load(FLOAT, e.gep(self.shifts, row * ELEMENT_BYTES))
             total = e.load(FLOAT, e.gep(self.inverses, row * ELEMENT_BYTES))
@@ -110,7 +112,7 @@ class SplitKvAttention(DecodeAttention):
     ) -> None:
         """Weighted sums as they are, in whole vectors."""
         e, channels = self.e, self.plan.channels
-        pitch = self.problem.result.step(self.problem.row)
+        pitch = self.plan.sums.row.c
         first = e.gep(result, e.mul(index, channels.width * ELEMENT_BYTES))
         for number, value in enumerate(sums):
             row, vector = divmod(number, num_vectors)
@@ -118,19 +120,19 @@ class SplitKvAttention(DecodeAttention):
             e.store(value, e.gep(first, elements * ELEMENT_BYTES))
 
 
-def _merge(problem: AttentionProblem, plan: AttentionPlan, partial: Operand, isa: Isa) -> Kernel:
+def _merge(plan: AttentionPlan, partial: Operand, isa: Isa) -> Kernel:
     """The kernel that makes results of the spans of each head."""
     e = Emitter(attributes=isa.function_attributes)
-    with kernel_function(e, (partial, problem.result.operand)) as function:
+    with kernel_function(e, (partial, plan.sums.c.operand)) as function:
         spans, result = function.pointers
-        num_rows = problem.extents[problem.row]
+        num_rows, steps = plan.num_rows, plan.steps("y")
 
         def query(head: Int, row: Int) -> None:
-            target = e.gep(result, problem.result.start, "float")
-            for loop, index in {**head_indices(e, problem, head), problem.row: row}.items():
-                target = e.gep(target, e.mul(index, problem.result.step(loop)), "float")
+            target = e.gep(result, plan.sums.c.offset, "float")
+            for loop, index in {**head_indices(e, plan, head), plan.row: row}.items():
+                target = e.gep(target, e.mul(index, steps[loop]), "float")
             elements = e.mul(e.add(e.mul(head, plan.num_parts * num_rows), row), partial.shape[3])
-            _merge_query(e, problem, plan, e.gep(spans, elements, "float"), target)
+            _merge_query(e, plan, e.gep(spans, elements, "float"), target)
 
         def rows(head: Int, _: Sequence[Val]) -> None:
             e.loop(0, num_rows, 1, lambda row, _: query(head, row))
@@ -140,11 +142,11 @@ def _merge(problem: AttentionProblem, plan: AttentionPlan, partial: Operand, isa
     return function.kernel(f"{TEMPLATE}_merge", num_chunks=1, template=TEMPLATE, notes=notes)
 
 
-def _merge_query(e: Emitter, problem: AttentionProblem, plan: AttentionPlan, spans: Val, target: Val) -> None:
+def _merge_query(e: Emitter, plan: AttentionPlan, spans: Val, target: Val) -> None:
     """One query's result; `spans` is where its first span lies."""
     channels = plan.channels
     type = vec("float", channels.lanes)
-    num_rows, num_vectors = problem.extents[problem.row], -(-problem.extents[CHANNEL] // channels.lanes)
+    num_rows, num_vectors = plan.num_rows, -(-plan.num_channels // channels.lanes)
     span_bytes = num_rows * (_HEAD_ELEMENTS + channels.padded_extent) * ELEMENT_BYTES
 
     def span(number: Int) -> Val:
@@ -155,7 +157,7 @@ def _merge_query(e: Emitter, problem: AttentionProblem, plan: AttentionPlan, spa
 
     lowest = (type, e.constant(type, -math.inf))
     (top,) = e.loop(0, plan.num_parts, 1, take_larger, [lowest], nonempty=True)
-    shift = emit_expr(e, problem.shift, lambda _: top, lanes=type.lanes)
+    shift = emit_expr(e, plan.shift, lambda _: top, lanes=type.lanes)
 
     def add(number: Int, sums: Sequence[Val]) -> list[Val]:
         at = span(number)
@@ -167,10 +169,10 @@ def _merge_query(e: Emitter, problem: AttentionProblem, plan: AttentionPlan, spa
 
     zeros = [(type, e.zero(type))] * (1 + num_vectors)
     total, *sums = e.loop(0, plan.num_parts, 1, add, zeros, nonempty=True)
-    inverse = e.fdiv(1.0, emit_expr(e, problem.divisor, lambda _: total, lanes=type.lanes))
+    inverse = e.fdiv(1.0, emit_expr(e, plan.divisor, lambda _: total, lanes=type.lanes))
     for number, value in enumerate(sums):
         made = e.fmul(value, inverse)
-        if problem.result_finish is not None:
-            made = emit_expr(e, problem.result_finish, no_read, made, lanes=type.lanes)
-        active = min(type.lanes, problem.extents[CHANNEL] - number * type.lanes)
+        if plan.sums.finish is not None:
+            made = emit_expr(e, plan.sums.finish, no_read, made, lanes=type.lanes)
+        active = min(type.lanes, plan.num_channels - number * type.lanes)
         store_lanes(e, DType.FLOAT32, made, e.gep(target, number * type.size_bytes), active=active)

@@ -11,8 +11,9 @@ from tilewright.ir.nest import Nest, operands_of
 from tilewright.records import dataclass
 from tilewright.targets.cpu.attention.decode import DecodeAttention
 from tilewright.targets.cpu.attention.generate import Heads, generate_attention
-from tilewright.targets.cpu.attention.match import NUM_NESTS, AttentionProblem, match_attention
+from tilewright.targets.cpu.attention.match import NUM_NESTS, match_attention
 from tilewright.targets.cpu.attention.plan import (
+    AttentionPlan,
     attention_cycles,
     operand_sizes,
     plan_attention,
@@ -53,7 +54,7 @@ class AttentionTemplate:
 
     name: ClassVar[str] = "attention"
 
-    def match(self, work: Sequence[Nest], context: Context) -> AttentionProblem | Declined:
+    def match(self, work: Sequence[Nest], context: Context) -> AttentionPlan | Declined:
         """The nests as one attention."""
         problem = match_attention(work, context.layouts)
         if isinstance(problem, Declined):
@@ -61,7 +62,7 @@ class AttentionTemplate:
         if problem.grows:
             if not reads_in_place(problem, context.isa):
                 return Declined("keys and values of many queries are put together before")
-            if not all(problem.key.step(a) and problem.value.step(a) for a in problem.outer):
+            if not all(x.b for product in (problem.scores, problem.sums) for x in product.outer):
                 return Declined("heads share keys that are still to be put together")
         # Products of few queries wait for memory: no unit is faster at that.
         products = () if reads_in_place(problem, context.isa) else (work[0], work[-1])
@@ -72,28 +73,32 @@ class AttentionTemplate:
         plan = plan_attention(problem, context.isa, divides=context.divides)
         return plan if isinstance(plan, Declined) else problem
 
-    def algorithms(self, problem: AttentionProblem, context: Context) -> tuple[Choice, ...]:
+    def algorithms(self, problem: AttentionPlan, context: Context) -> tuple[Choice, ...]:
         """One."""
         return (Choice(self.name),)
 
-    def estimate(self, problem: AttentionProblem, choice: Choice, context: Context) -> Estimate:
+    def estimate(self, problem: AttentionPlan, choice: Choice, context: Context) -> Estimate:
         """Issue slots of the register tiles, vectors of powers, the bytes of all operands."""
         compute = attention_cycles(problem, context.isa)
         return Estimate(overlapped(compute, transfer_cycles(operand_sizes(problem), context.isa)))
 
-    def lower(self, problem: AttentionProblem, choice: Choice, context: Context) -> Kernels | Declined:
+    def lower(self, problem: AttentionPlan, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
         plan = plan_attention(problem, context.isa, divides=context.divides)
         if isinstance(plan, Declined):
             return plan
-        if plan.packs:
-            return (generate_attention(problem, plan, context.isa, Heads),)
         # A plain store reads the line first, which only pays where the next run finds it in a cache.
-        bypasses = context.exceeds_caches and context.isa.triple.startswith("x86_64")
-        plan = replace(plan, bypasses=bypasses)
-        if plan.num_parts > 1:
-            return generate_split_kv(problem, plan, context.isa, context.next_local)
-        return (generate_attention(problem, plan, context.isa, DecodeAttention),)
+        bypasses = not plan.packs and context.exceeds_caches and context.isa.triple.startswith("x86_64")
+        return attention_kernels(replace(plan, bypasses=bypasses), context.isa, context.next_local)
+
+
+def attention_kernels(plan: AttentionPlan, isa: Isa, next_local: int) -> Kernels:
+    """The kernels of a plan: those of spans leave their parts in a local of that number."""
+    if plan.packs:
+        return (generate_attention(plan, isa, Heads),)
+    if plan.num_parts > 1:
+        return generate_split_kv(plan, isa, next_local)
+    return (generate_attention(plan, isa, DecodeAttention),)
 
 
 ATTENTION = AttentionTemplate()

@@ -24,6 +24,12 @@ class StridedLoop:
     name: str = ""
     rows: RowsOf | None = None
 
+    def moves(self, operand: str | int) -> int:
+        """Elements that a step moves in `a`, `b` or `c`, or in an operand of the epilogue by its number."""
+        if isinstance(operand, int):
+            return self.extras[operand]
+        return {"a": self.a, "b": self.b, "c": self.c}[operand]
+
     def collapses_into(self, outer: StridedLoop, *, ignore_b: bool = False) -> bool:
         """Whether `outer` and this loop walk like one loop in every operand."""
         n = self.extent

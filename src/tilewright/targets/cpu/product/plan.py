@@ -33,8 +33,11 @@ from tilewright.records import dataclass
 from tilewright.targets.cpu.product.loops import Spread, StridedLoop, Window
 from tilewright.targets.cpu.product.tiling import Cut, Panels, RowTile, split_rows
 
-Packing = Literal["in place", "in panels", "in constant panels", "in constant panels of 24 bits"]
-"""How the kernel finds B: as it lies, packed by a kernel before it, packed when the model is compiled."""
+Packing = Literal[
+    "in place", "in panels", "in panels by head", "in constant panels", "in constant panels of 24 bits"
+]
+"""How the kernel finds B: as it lies, packed by a kernel before it, by itself for each combination of the
+outer loops, packed when the model is compiled."""
 
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 
@@ -72,6 +75,7 @@ Units = Literal[
     "blocks",
     "lines",
     "image tiles",
+    "heads",
 ]
 """Pieces that rows are cut into, which chunks share."""
 
@@ -142,6 +146,11 @@ class KernelPlan:
     finish: Expr | None
 
     @property
+    def loops(self) -> tuple[StridedLoop, ...]:
+        """All of them."""
+        return (self.vector, self.row, *self.outer, *self.summed)
+
+    @property
     def cuts_tiles(self) -> bool:
         """Whether chunks may begin within a row of tiles."""
         return self.units == "row tiles"
@@ -174,7 +183,7 @@ class KernelPlan:
     @property
     def num_macs(self) -> int:
         """Multiply-accumulates, padding taps included."""
-        return prod(x.extent for x in (self.vector, self.row, *self.outer, *self.summed))
+        return prod(x.extent for x in self.loops)
 
     def window_of(self, position: str) -> Window | None:
         """The padded axis whose output position is this loop."""
@@ -205,7 +214,8 @@ class KernelPlan:
         if self.spread is not None:
             yield f"groups of {self.spread.size} along {self.spread.loop.name}"
         panels = self.panels
-        yield f"tile {self.max_rows} rows by {panels.num_vectors} vectors of {panels.lanes}"
+        columns = f" of {panels.extent} columns" if panels.extent != self.vector.extent else ""
+        yield f"tile {self.max_rows} rows by {panels.num_vectors} vectors of {panels.lanes}{columns}"
         yield f"chunks {self.cut.num_row_parts} by {self.cut.num_panel_parts}, of {self.units}"
         if self.block_parts is not None:
             yield f"blocks of {self.block_parts} parts"
@@ -229,7 +239,9 @@ _STRIDED = re.compile(r"([a-z]+)(\d+) (\w+)\[((?:\d+(?:, \d+)*)?)\](?: ([+-]\d+)
 _LOOP = re.compile(r"(\S+) ([1-9]\d*)(?: rows (\d+) (\d+) (\d+))?:(.*)", re.ASCII)
 _STEP = re.compile(r"(\w+) (-?\d+)", re.ASCII)
 _WINDOW = re.compile(r"(\d+) (\S+) (\d+) (\S+) ([+-]\d+) of (\d+)", re.ASCII)
-_TILE = re.compile(r"([1-9]\d*) rows by ([1-9]\d*) vectors of ([1-9]\d*)", re.ASCII)
+_TILE = re.compile(
+    r"([1-9]\d*) rows by ([1-9]\d*) vectors of ([1-9]\d*)(?: of ([1-9]\d*) columns)?", re.ASCII
+)
 _CHUNKS = re.compile(r"([1-9]\d*) by ([1-9]\d*), of ({})".format("|".join(UNITS)), re.ASCII)
 _GROUPS = re.compile(r"of ([1-9]\d*) along (\S+)", re.ASCII)
 _ZEROS = re.compile(r"(-?\d+) and (-?\d+)", re.ASCII)
@@ -237,32 +249,97 @@ _BLOCKS = re.compile(r"of ([1-9]\d*) parts", re.ASCII)
 _LONG = re.compile(r"\d{19}")
 
 
-def parse_plan(text: str) -> KernelPlan:
+def parse_product(text: str) -> KernelPlan:
     """The plan that prints as this text.
 
     Raises:
         UsageError: the text is not that of a plan; names the line.
     """
-    reader = _PlanText(text)
+    reader = _ProductText(text)
     plan = reader.plan()
-    as_given, as_read = (t.strip("\n").split("\n") for t in (text, str(plan)))
-    for given, read in zip_longest(map(str.strip, as_given), map(str.strip, as_read), fillvalue=""):
-        if given != read:
-            reader.line = given
-            raise reader.error(
-                f"a plan of these lines says {read!r} here" if read else "no plan has this line"
-            )
+    reader.check(plan)
     return plan
 
 
 TextT = TypeVar("TextT", bound=str)
 
 
-class _PlanText:
+class PlanText:
+    """The lines of a plan below its first, by their first words.
+
+    Lines that are indented further belong to the last one that is not: they are its block.
+    """
+
     def __init__(self, text: str) -> None:
-        head, *lines = text.strip("\n").split("\n")
-        self.line = head
-        dtype, dot = self.matched(re.compile(r"product (\w+) by (.+)"), head)
+        self.text = text
+        self.head, *below = text.strip("\n").split("\n")
+        self.line = self.head
+        self.lines: dict[str, list[str]] = {}
+        self._blocks: list[list[str]] = []
+        depth = len(below[0]) - len(below[0].lstrip()) if below else 0
+        for line in below:
+            if line[: depth + 1].isspace() and self._blocks:
+                self._blocks[-1].append(line[depth:])
+                continue
+            word, _, rest = line.strip().partition(" ")
+            self.lines.setdefault(word, []).append(rest)
+            self._blocks.append([line.strip()])
+
+    def blocks(self, word: str, count: int) -> list[str]:
+        """The lines that begin with a word, each with what belongs to it."""
+        found = ["\n".join(block) for block in self._blocks if block[0].partition(" ")[0] == word]
+        if len(found) != count:
+            raise self.error(f"{len(found)} lines begin with {word!r}, {count} are needed")
+        return found
+
+    def check(self, plan: object) -> None:
+        """Complain about the first line that the plan of this text prints otherwise."""
+        as_given, as_read = (t.strip("\n").split("\n") for t in (self.text, str(plan)))
+        for given, read in zip_longest(map(str.strip, as_given), map(str.strip, as_read), fillvalue=""):
+            if given != read:
+                self.line = given
+                raise self.error(
+                    f"a plan of these lines says {read!r} here" if read else "no plan has this line"
+                )
+
+    def one(self, word: str) -> str:
+        """What follows the word in the one line that begins with it."""
+        found = self.lines.get(word, [])
+        if len(found) != 1:
+            raise self.error(f"{len(found)} lines begin with {word!r}, one is needed")
+        (self.line,) = found
+        return found[0]
+
+    def expression(
+        self, word: str, types: Sequence[DType], after: str = "", total: DType = DType.FLOAT32
+    ) -> Expr | None:
+        """What a line says over reads of these types, and a sum; None without such a line."""
+        if word not in self.lines:
+            return None
+        try:
+            return parse_expr(self.one(word).removeprefix(after), types, total)
+        except ValueError as error:
+            raise self.error(str(error)) from None
+
+    def matched(self, pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+        """The groups of a pattern that a line must match."""
+        self.line = text
+        found = pattern.fullmatch(text.strip())
+        if found is None:
+            raise self.error(f"expected {pattern.pattern}")
+        if _LONG.search(text):
+            raise self.error("a number has more than 18 digits")
+        return found.groups()
+
+    def error(self, what: str) -> UsageError:
+        """What is wrong with the line that was looked at last."""
+        return UsageError(f"kernel plan, at {self.line.strip()!r}: {what}.")
+
+
+class _ProductText(PlanText):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        dtype, dot = self.matched(re.compile(r"product (\w+) by (.+)"), self.head)
         self.dtype = self.dtype_of(dtype)
         self.dot = next((known for known in DOTS if known == dot), None)
         if self.dot is None:
@@ -270,10 +347,6 @@ class _PlanText:
         self.is_of_bytes = self.dot != "fma" and "bfloat16" not in self.dot
         if self.is_of_bytes and self.dtype is not DType.INT32:
             raise self.error(f"sums of bytes by {self.dot} are int32")
-        self.lines: dict[str, list[str]] = {}
-        for line in lines:
-            word, _, rest = line.strip().partition(" ")
-            self.lines.setdefault(word, []).append(rest)
 
     def plan(self) -> KernelPlan:
         b, packing = self.ending("b", PACKINGS)
@@ -287,10 +360,10 @@ class _PlanText:
         num_extras = len(extras)
         vector, row = (self.loop(self.one(role), num_extras) for role in ("column", "row"))
         summed = self.loops("sum", num_extras)
-        rows, vectors, lanes = map(int, self.matched(_TILE, self.one("tile")))
+        rows, vectors, lanes, columns = self.matched(_TILE, self.one("tile"))
         row_parts, panel_parts, of = self.matched(_CHUNKS, self.one("chunks"))
         types = [extra.operand.dtype.compute for extra in extras]
-        init, finish = (self.expression(word, types) for word in ("begin", "finish"))
+        init, finish = (self.expression(word, types, total=self.dtype) for word in ("begin", "finish"))
         assert self.dot is not None
         return KernelPlan(
             dtype=self.dtype,
@@ -308,8 +381,8 @@ class _PlanText:
             summed=summed,
             windows=tuple(map(self.window, self.lines.get("window", ()))),
             spread=self.spread(summed),
-            max_rows=rows,
-            panels=Panels(lanes, vectors, vector.extent),
+            max_rows=int(rows),
+            panels=Panels(int(lanes), int(vectors), int(columns or vector.extent)),
             cut=Cut(int(row_parts), int(panel_parts)),
             units=of,  # type: ignore[arg-type]  # matched
             block_parts=int(self.matched(_BLOCKS, self.one("blocks"))[0]) if "blocks" in self.lines else None,
@@ -317,13 +390,6 @@ class _PlanText:
             init=init,
             finish=finish,
         )
-
-    def one(self, word: str) -> str:
-        found = self.lines.get(word, [])
-        if len(found) != 1:
-            raise self.error(f"{len(found)} lines begin with {word!r}, one is needed")
-        (self.line,) = found
-        return found[0]
 
     def ending(self, word: str, endings: Sequence[TextT]) -> tuple[str, TextT | None]:
         """The line of a word without which of the endings it has."""
@@ -337,14 +403,6 @@ class _PlanText:
         a, b = map(int, self.matched(_ZEROS, self.one("zeros")))
         others = (self.strided(word).operand if word in self.lines else None for word in ("za", "sums"))
         return ZeroPoints(a, b, *others)
-
-    def expression(self, word: str, types: Sequence[DType]) -> Expr | None:
-        if word not in self.lines:
-            return None
-        try:
-            return parse_expr(self.one(word), types, self.dtype)
-        except ValueError as error:
-            raise self.error(str(error)) from None
 
     def strided(self, word: str) -> Strided:
         return self.strided_of(self.one(word))
@@ -388,15 +446,3 @@ class _PlanText:
         if name.upper() not in DType.__members__:
             raise self.error(f"{name!r} is no element type")
         return DType[name.upper()]
-
-    def matched(self, pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
-        self.line = text
-        found = pattern.fullmatch(text.strip())
-        if found is None:
-            raise self.error(f"expected {pattern.pattern}")
-        if _LONG.search(text):
-            raise self.error("a number has more than 18 digits")
-        return found.groups()
-
-    def error(self, what: str) -> UsageError:
-        return UsageError(f"kernel plan, at {self.line.strip()!r}: {what}.")
