@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
-import io
+import json
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,35 +37,113 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tw.compile(small_net(), hint="throughput").save(folder / "model.tw")
 
 
-class TestFastApi:
+class Doubled:
+    """A model of open batch that counts its runs and refuses negative numbers."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.may_run = threading.Event()
+
+    def get_inputs(self) -> list[Any]:
+        return [types.SimpleNamespace(name="x", shape=["n", 2], type="tensor(float)")]
+
+    get_outputs = get_inputs
+
+    def run(self, output_names: None, feed: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        assert self.may_run.wait(30)
+        self.rows.append(len(feed["x"]))
+        if (feed["x"] < 0).any():
+            raise ValueError("negative")
+        return [2 * feed["x"]]
+
+
+class TestBatching:
+    @pytest.fixture
+    def batching(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.syspath_prepend(str(FOLDER))
+        return import_module("batching")
+
+    def answers(self, batching: Any, model: Doubled, rows: list[int], wrong: int = -1) -> list[Any]:
+        """What each request is given: the first holds the only run until all others wait."""
+
+        async def ask() -> list[Any]:
+            batches = batching.Batches(model, 1)
+            feeds = [np.full((n, 2), -1 if i == wrong else i, np.float32) for i, n in enumerate(rows)]
+            tasks = [asyncio.ensure_future(batches.answer({"x": feed})) for feed in feeds]
+            await asyncio.sleep(0)
+            model.may_run.set()
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+        return asyncio.run(ask())
+
+    def test_what_waits_runs_together_and_each_gets_its_own(self, batching: Any) -> None:
+        model = Doubled()
+        found = self.answers(batching, model, [1, 1, 2, 3, 1, 4, 1])
+        for number, (rows, (output,)) in enumerate(zip([1, 1, 2, 3, 1, 4, 1], found, strict=True)):
+            np.testing.assert_array_equal(output, np.full((rows, 2), 2 * number))
+        # Of eight rows at the most: the four rows of the sixth do not fit beside those before it.
+        assert sum(model.rows) == 13
+        assert max(model.rows) <= batching.MAX_ROWS
+        assert len(model.rows) <= 3
+
+    def test_a_wrong_request_costs_no_other_one(self, batching: Any) -> None:
+        found = self.answers(batching, Doubled(), [1, 1, 1, 1], wrong=2)
+        assert [type(one) for one in found] == [list, list, ValueError, list]
+
+    def test_more_than_may_wait_are_refused(self, batching: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(batching, "MAX_WAITING", 3)
+        found = self.answers(batching, Doubled(), [1] * 8)
+        refused = [isinstance(one, batching.TooManyWaiting) for one in found]
+        assert 3 <= sum(refused) <= 5
+        assert not any(refused[:3])
+
+
+class TestOpenInference:
     @pytest.fixture
     def client(self, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         pytest.importorskip("fastapi", reason="fastapi is not installed")
         pytest.importorskip("httpx", reason="httpx, which the client of the test needs, is not installed")
         client_of = import_module("fastapi.testclient").TestClient
         monkeypatch.setenv("MODEL", str(artifact))
-        with client_of(module_of(FOLDER / "fastapi_app.py").app) as client:
+        monkeypatch.syspath_prepend(str(FOLDER))
+        with client_of(import_module("open_inference").from_environment()) as client:
             yield client
 
-    def test_a_request_is_answered_with_the_outputs(self, client: Any) -> None:
+    def test_requests_in_json_and_in_bytes_are_answered_alike(self, client: Any) -> None:
         feed = feed_for(small_net())
-        assert client.get("/").json()["threads_of_a_run"] == 1
-        body = io.BytesIO()
-        np.savez(body, **cast(Any, feed))
-        answer = client.post("/run", content=body.getvalue())
-        assert answer.status_code == 200
-        found = np.load(io.BytesIO(answer.content))
-        (logits, r1) = tw.compile(small_net(), hint="throughput").run(None, feed)
-        np.testing.assert_array_equal(found["logits"], logits)
-        np.testing.assert_array_equal(found["r1"], r1)
+        (image,) = feed.values()
+        expected = tw.compile(small_net(), hint="throughput").run(None, feed)
+        assert client.get("/v2/health/ready").status_code == 200
+        assert client.get("/v2/models/model").json()["inputs"] == [
+            {"name": "image", "datatype": "FP32", "shape": [1, 3, 12, 12]}
+        ]
+        tensor = {"name": "image", "datatype": "FP32", "shape": image.shape}
+        asked = {"id": "7", "inputs": [{**tensor, "data": image.ravel().tolist()}]}
+        told = client.post("/v2/models/model/infer", json=asked).json()
+        assert told["id"] == "7"
+        for output, array in zip(told["outputs"], expected, strict=True):
+            np.testing.assert_array_equal(
+                np.array(output["data"], array.dtype).reshape(output["shape"]), array
+            )
+        head = {
+            "inputs": [{**tensor, "parameters": {"binary_data_size": image.nbytes}}],
+            "outputs": [{"name": "r1", "parameters": {"binary_data": True}}],
+        }
+        text = json.dumps(head).encode()
+        length = {"Inference-Header-Content-Length": str(len(text))}
+        answer = client.post("/v2/models/model/infer", content=text + image.tobytes(), headers=length)
+        end = int(answer.headers["Inference-Header-Content-Length"])
+        assert json.loads(answer.content[:end])["outputs"][0]["shape"] == [1, 24, 12, 12]
+        assert answer.content[end:] == expected[1].tobytes()
 
     def test_wrong_requests_are_told_what_is_wrong(self, client: Any) -> None:
-        body = io.BytesIO()
-        np.savez(body, other=np.zeros(3))
-        answer = client.post("/run", content=body.getvalue())
+        asked = {"inputs": [{"name": "other", "datatype": "FP32", "shape": [3], "data": [1, 2, 3]}]}
+        answer = client.post("/v2/models/model/infer", json=asked)
         assert answer.status_code == 422
         assert "input 'image' is missing" in answer.text
-        assert client.post("/run", content=b"no archive").status_code == 400
+        asked["inputs"][0]["datatype"] = "FP7"
+        for body in (b"no request", b"[]", b"{}", json.dumps(asked).encode()):
+            assert client.post("/v2/models/model/infer", content=body).status_code == 400
 
 
 class FakeTensor:

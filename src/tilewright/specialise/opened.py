@@ -109,6 +109,11 @@ class SavedShapes(CompiledModel):
         results = dict(zip(self._output_names, serving.run(self._output_names, arrays), strict=True))
         return placed(results, arrays, into)
 
+    @property
+    def num_threads(self) -> int:
+        """Threads that share the work of a run: as many in all sets, whose code is loaded for the first."""
+        return self._at(self.sets[0]).num_threads
+
     def prepare(self) -> None:
         """Load the code for all sets, or generate it where the file's may not run, so that no run has to."""
         for shapes in self.sets:

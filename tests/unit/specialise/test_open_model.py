@@ -255,6 +255,13 @@ def test_a_model_closed_while_a_shape_is_compiled_stays_closed(monkeypatch: pyte
             compiled.run(None, {"x": rows(num_rows)})
 
 
+def test_threads_of_an_opened_model_are_those_of_its_code(tmp_path: Path) -> None:
+    compiled = dense()
+    for num_rows in (1, 2):
+        compiled.run(None, {"x": rows(num_rows)})
+    assert tw.open(compiled.save(tmp_path / "m.tw")).num_threads == 1
+
+
 def test_a_model_closed_while_its_code_is_opened_stays_closed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
