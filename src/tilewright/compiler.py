@@ -156,7 +156,7 @@ def plan_optimised(
         only_better = asked == LEFT_OPEN and options.plan == "portfolio"
         planner = Planner(graph, target, backend, options, clock, only_better=only_better)
         best = planner.best(asked, portfolio)
-        backend = planner.backend
+        backend = planner.planner_of(best.plan.recipe).backend
         if is_joint and backend.launched_parts is not None:
             from tilewright.joint_plan import joint_plan
 

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import inf
 
-from tilewright.ir.graph import Graph
 from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.decisions import decisions_of
 from tilewright.joint.launched.frozen import Frozen
 from tilewright.joint.launched.merging import merges_within_kernels
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import Proof
+from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.joint.launched.search import LaunchedSearch
-from tilewright.joint.launched.splitting import with_split_sums
-from tilewright.joint_prices import PriceSettings, machine_of, price_ahead
+from tilewright.joint_prices import PriceSettings, price_ahead
 from tilewright.options import AUTO, Options
 from tilewright.partition import check_partition
-from tilewright.planner import LEFT_OPEN, Planner, brief, cost_of
-from tilewright.planning import Bound, Meter, Provenance, Quality, Rule, Space, Status
+from tilewright.planner import LEFT_OPEN, Planner, brief, cheapest, cost_of, machine_of, with_sums_split
+from tilewright.planning import Bound, Meter, Provenance, Quality, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
@@ -32,7 +30,7 @@ from tilewright.records import dataclass
 from tilewright.schedule import check_schedule
 from tilewright.schedule.base import Schedule, build_schedule
 from tilewright.schedule.merge import merge_remarks
-from tilewright.schedule.space import SAME_MERGES, SAME_SUMS, WHOLE_SUMS, WITHOUT_MERGES
+from tilewright.schedule.space import SAME_MERGES, SAME_SUMS
 from tilewright.targets.base import Backend
 
 JOINT = Recipe("joint", "joint", AUTO)
@@ -60,27 +58,24 @@ def joint_plan(
         return _best_of_graphs(planner, best, meter, prices)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Rewritten:
-    """What a graph became by merging siblings or splitting sums: lines say what changed, rules of which
-    schedules bounds are then."""
-
-    graph: Graph
-    remarks: tuple[str, ...]
-    rules: tuple[Rule, ...]
-
-
 @dataclass(slots=True, eq=False)
 class _Found:
     """The best plan so far of one graph: as it is, or `rewritten`."""
 
     planner: Planner
     best: Best[Program]
-    rewritten: _Rewritten | None = None
+    rewritten: Rewritten | None = None
 
     @property
     def cost(self) -> float:
         return cost_of(self.best.plan)
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """What was tried, as on the graph before."""
+        attempts = self.best.attempts
+        is_split = self.rewritten is not None and SAME_SUMS in self.rewritten.rules
+        return tuple(map(with_sums_split, attempts)) if is_split else attempts
 
 
 def _best_of_graphs(
@@ -91,12 +86,12 @@ def _best_of_graphs(
     plain = _Found(planner, best)
     found = [plain]
     with meter.ending_early(), meter.share(_SHARE_OF_SUMS):
-        rewritten = _with_sums_in_parts(planner, meter)
+        rewritten = _sums_in_parts(planner)
         if rewritten is not None:
-            found += _planned(planner, rewritten, _cheapest(best)[:_NUM_FIRST], meter)
+            found += _planned(planner, rewritten, cheapest(best)[:_NUM_FIRST], meter)
     with meter.ending_early(), meter.share(_SHARE_OF_GRAPH):
         plain.best = planner.compared(plain.best, meter)
-    recipes = _cheapest(plain.best)[:_NUM_AGAIN]
+    recipes = cheapest(plain.best)[:_NUM_AGAIN]
     with meter.ending_early(), meter.share(_SHARE_OF_GRAPH):
         for one in found[1:]:
             left = [recipe for recipe in recipes if recipe not in {a.recipe for a in one.best.attempts}]
@@ -112,29 +107,21 @@ def _best_of_graphs(
         with meter.ending_early(), meter.share(1.0 if is_last else _SHARE_OF_GRAPH):
             one.best = _best_of_blocks(one.planner, one.best, meter, prices)
     chosen = min(found, key=lambda one: one.cost)
-    others = [a for one in found if one is not plain for a in one.best.attempts]
+    others = [a for one in found if one is not plain for a in one.attempts]
     answer = replace(
         chosen.best, attempts=(*plain.best.attempts, *others), num_untried=plain.best.num_untried
     )
     if chosen.rewritten is not None:
-        answer = replace(answer, plan=_of_rewritten(answer.plan, chosen.rewritten, best.plan))
+        answer = replace(answer, plan=chosen.rewritten.stated(answer.plan, best.plan.schedule.quality))
         planner.decisions = chosen.planner.decisions
     return answer, chosen.planner.backend
 
 
-def _cheapest(best: Best[Program]) -> list[Recipe]:
-    """The recipes that were tried, by what their plans cost."""
-    priced = [a for a in best.attempts if a.cost is not None]
-    return list(dict.fromkeys(a.recipe for a in sorted(priced, key=_cost_of_attempt) if a.recipe is not None))
-
-
 def _planned(
-    planner: Planner, rewritten: _Rewritten, recipes: Sequence[Recipe], meter: Meter
+    planner: Planner, rewritten: Rewritten, recipes: Sequence[Recipe], meter: Meter
 ) -> Iterator[_Found]:
     """What recipes make of a rewritten graph; nothing if time ends before the first plan."""
-    backend = planner.target.backend(rewritten.graph, planner.options)
-    other = Planner(rewritten.graph, planner.target, backend, planner.options, planner.clock)
-    other.portfolio = meter
+    other = planner.of_graph(rewritten.graph)
     with meter.ending_early():
         yield _Found(other, _best_of_recipes(other, recipes, meter), rewritten)
 
@@ -242,37 +229,14 @@ def _with_bounds(best: Best[Program], proof: Proof, pricer: LaunchedPricer, reci
     return replace(program, schedule=replace(schedule, quality=quality))
 
 
-def _of_rewritten(program: Program, rewritten: _Rewritten, plain: Program) -> Program:
-    """A program of a rewritten graph: what is proven of it is of plans that rewrite it so. A bound of all
-    schedules is one of those of the graph as it is, too, of which `plain` is one."""
-    quality = program.schedule.quality
-    of_all = min((b.value for b in plain.schedule.quality.bounds if not b.space.rules), default=0.0)
-    bounds = [
-        replace(b, space=Space(b.space.of, (*_kept_rules(b, rewritten), *rewritten.rules)))
-        if b.space.rules
-        else replace(b, value=min(b.value, of_all))
-        for b in quality.bounds
-    ]
-    stated = replace(quality, bounds=tuple(bounds))
-    remarks = (*program.remarks, *rewritten.remarks)
-    return replace(program, schedule=replace(program.schedule, quality=stated), remarks=remarks)
+def _sums_in_parts(planner: Planner) -> Rewritten | None:
+    """The graph with sums in parts, where that is cheaper and open."""
+    options = planner.options
+    is_open = options.split_sums is not False and (not options.only or "sums" in options.only)
+    return planner.sums_in_parts if is_open else None
 
 
-def _kept_rules(bound: Bound, rewritten: _Rewritten) -> Iterator[Rule]:
-    gone = [{SAME_MERGES: WITHOUT_MERGES, SAME_SUMS: WHOLE_SUMS}[rule] for rule in rewritten.rules]
-    return (rule for rule in bound.space.rules if rule not in gone)
-
-
-def _with_sums_in_parts(planner: Planner, meter: Meter) -> _Rewritten | None:
-    """The graph with sums in parts where that is cheaper for their layers; None: nowhere."""
-    if planner.options.only and "sums" not in planner.options.only:
-        return None
-    layers = planner.partition(PLAIN_RECIPE.partition)
-    graph, remarks = with_split_sums(layers, machine_of(planner.backend, planner.options), meter)
-    return _Rewritten(graph, remarks, (SAME_SUMS,)) if remarks else None
-
-
-def _merged(planner: Planner, meter: Meter) -> Iterator[_Rewritten]:
+def _merged(planner: Planner, meter: Meter) -> Iterator[Rewritten]:
     """Graphs with siblings merged in each of the ways that were chosen, and with sums in parts there."""
     options = planner.options
     if meter.is_over or (options.only and "merges" not in options.only):
@@ -281,14 +245,13 @@ def _merged(planner: Planner, meter: Meter) -> Iterator[_Rewritten]:
         if not meter.spend():
             return
         graph = planner.merged(schedule, planner.backend.default_recipe).partition.graph
-        backend = planner.target.backend(graph, options)
-        other = Planner(graph, planner.target, backend, options, planner.clock)
+        other = planner.of_graph(graph)
         remarks, rules = merge_remarks(schedule), (SAME_MERGES,)
-        sums = _with_sums_in_parts(other, meter)
+        sums = _sums_in_parts(other)
         if sums is None:
-            yield _Rewritten(graph, remarks, rules)
+            yield Rewritten(graph, remarks, rules)
         else:
-            yield _Rewritten(sums.graph, (*remarks, *sums.remarks), (*rules, *sums.rules))
+            yield Rewritten(sums.graph, (*remarks, *sums.remarks), (*rules, *sums.rules))
 
 
 def _merging(planner: Planner, meter: Meter) -> list[Schedule]:
@@ -304,7 +267,3 @@ def _merging(planner: Planner, meter: Meter) -> list[Schedule]:
         if names and schedule.partition.graph is planner.graph:
             found.setdefault(names, schedule)
     return list(found.values())[:_NUM_MERGED]
-
-
-def _cost_of_attempt(attempt: Attempt) -> float:
-    return inf if attempt.cost is None else attempt.cost

@@ -26,18 +26,17 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.pricer import LaunchedPricer
-from tilewright.joint.launched.pricer import Machine as PricedMachine
 from tilewright.mapping.sweep.crews import crew_of
 from tilewright.mapping.sweep.journal import Journal
 from tilewright.mapping.sweep.workers import answers
 from tilewright.options import Options
 from tilewright.partition.split import split_of
+from tilewright.planner import machine_of
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 from tilewright.schedule.base import Stage
 from tilewright.system.worker_process import serve_texts
 from tilewright.targets import find_target
-from tilewright.targets.base import Backend
 from tilewright.version import __version__
 
 _LIMIT_S = 3600.0
@@ -56,25 +55,6 @@ class PriceSettings:
 
     workers: str | None = None
     journal: Path | None = None
-
-
-def machine_of(backend: Backend, options: Options) -> PricedMachine:
-    """What blocks of a graph are priced by."""
-    parts = backend.launched_parts
-    assert parts is not None, "plans cost the sum of their blocks"
-    return PricedMachine(
-        cost=backend.costs,
-        price=parts.price,
-        objective=options.objective,
-        limits=backend.limits,
-        allows_lanes=backend.runs_lanes,
-        pads_kernels=options.accuracy != "strict",
-        launch_ns=parts.launch_ns,
-        join_ns=parts.join_ns,
-        floors_ns=parts.floors_ns(),
-        layer_times=parts.layer_times,
-        cores_worth=parts.cores_worth,
-    )
 
 
 def price_ahead(

@@ -274,6 +274,17 @@ class Options:
             is_expert=True,
         ),
     )
+    split_sums: bool | None = field(
+        default=None,
+        metadata=asked(
+            "On machines that launch kernels one by one: cut sums of products into parts side by side where "
+            "their layers get cheaper, before anything is planned, or never; default: portfolio, grid and "
+            "joint plans try both, named planners leave sums whole.",
+            "--split-sums/--no-split-sums",
+            panel=PLANS,
+            is_expert=True,
+        ),
+    )
     passes: tuple[str, ...] = field(
         default=(),
         metadata=asked(
@@ -411,6 +422,12 @@ class Options:
         _check_choice("effort", self.effort, tuple(EFFORT_EVALUATIONS))
         if self.only and self.plan != "joint":
             raise UsageError("only is for plan joint; ask for that, or leave only out.")
+        if self.split_sums and self.plan == "joint":
+            raise UsageError("split-sums: plan joint decides about sums itself; leave split-sums out.")
+        if self.split_sums and self.accuracy == "strict":
+            raise UsageError(
+                "split-sums: accuracy strict adds products in the model's order; leave split-sums out."
+            )
         if self.isa:
             from tilewright.hardware.instruction_sets import ALIASES
 

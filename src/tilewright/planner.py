@@ -15,6 +15,9 @@ from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
+from tilewright.joint.launched.pricer import Machine as PricedParts
+from tilewright.joint.launched.rewritten import Rewritten
+from tilewright.joint.launched.splitting import with_split_sums
 from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
@@ -67,6 +70,7 @@ class Planner:
         self.portfolio: Meter | None = None
         self.decisions: tuple[Decision, ...] = ()  # of a joint plan
         self.seeds: list[Schedule] = []  # of a plan that is improved: every schedule that was made
+        self._first: Quality | None = None  # of the schedule that was made first
         self.given: Schedule | None = None  # of a joint plan: what decisions that are frozen stay as
 
     def best(self, asked: Recipe, portfolio: Budget | Meter = WHOLE_PORTFOLIO) -> Best[Program]:
@@ -82,10 +86,17 @@ class Planner:
             InternalError: a planner's answer failed its independent check.
         """
         self.meter = None if self.options.budget is None else self.options.budget.start(self.search_time)
-        is_frozen = bool(self.options.only)
+        is_frozen, splits_sums = bool(self.options.only), bool(self.options.split_sums)
+        if splits_sums and self.backend.launched_parts is None:
+            raise UsageError(
+                f"split-sums: target {self.target.name!r} does not launch kernels one by one, or "
+                f"{self.options.objective} is no sum over them; take a target that does (v100, a310, "
+                "jetson-nano) and latency, or leave split-sums out."
+            )
         if asked != LEFT_OPEN and not is_frozen:
-            recipe = _completed(asked, self.backend.default_recipe)
-            return Best(self.program(recipe), recipe)
+            recipe = replace(_completed(asked, self.backend.default_recipe), splits_sums=splits_sums)
+            program = self.program(recipe)
+            return Best(program, program.recipe)
         self.portfolio = meter = portfolio if isinstance(portfolio, Meter) else portfolio.start()
         if is_frozen:
             return self.plan_with_frozen(asked)
@@ -128,14 +139,18 @@ class Planner:
         left_s = min((s for s in (left_s, own_s) if s is not None), default=None)
         if left_s is not None:
             budget = replace(budget, deadline_s=max(left_s, _LEAST_S))
+        planner, given = self.planner_of(best.recipe), best.plan
+        if planner is not self:
+            given = replace(given, recipe=replace(given.recipe, splits_sums=False))
         with self.clock.phase("improve"), self.search_time.running():
-            make = functools.partial(self.ordered, share=_SHARE_BESIDE)
-            improved = Improved(best.plan)
+            make = functools.partial(planner.ordered, share=_SHARE_BESIDE)
+            improved = Improved(given)
             with meter.ending_early():
-                improved = self.backend.improve(
-                    best.plan, make, budget, seeds=self.seeds, progress=self.clock.report
+                improved = planner.backend.improve(
+                    given, make, budget, seeds=planner.seeds, progress=self.clock.report
                 )
-        return replace(best, plan=improved.program, attempts=(*best.attempts, *improved.attempts))
+        plan = best.plan if improved.program is given else self._stated(improved.program, planner)
+        return replace(best, plan=plan, attempts=(*best.attempts, *improved.attempts))
 
     def _of_papers(self, meter: Meter) -> Best[Program]:
         """The best of layers one by one and of what papers propose."""
@@ -145,7 +160,46 @@ class Planner:
             return self._tried(first, None, meter)
 
     def compared(self, best: Best[Program] | None, meter: Meter) -> Best[Program]:
-        """The better of a plan and portfolio or grid, or of both, as the options say."""
+        """The better of a plan and portfolio or grid, or of both, as the options say: on the graph as it is,
+        and with sums in parts. A joint plan decides about sums itself."""
+        splits_sums = self.options.split_sums
+        if self.backend.launched_parts is None or splits_sums is False or self.options.plan == "joint":
+            return self._compared(best, meter)
+        if splits_sums and (found := self._with_sums_in_parts(None, meter)) is not None:
+            return found
+        with meter.share(_SHARE_AS_IS):
+            best = self._compared(best, meter)
+        found = None
+        if not meter.is_over and meter.num_evaluations < meter.budget.max_evaluations:
+            with meter.ending_early():
+                found = self._with_sums_in_parts(best, meter)
+        if best.num_untried and not meter.is_over:  # time that was left for sums and not needed
+            best = self._compared(replace(best, num_untried=0), meter)
+        if found is None:
+            return best
+        better = found if cost_of(found.plan) < cost_of(best.plan) else best
+        num_untried = best.num_untried + found.num_untried
+        return replace(better, attempts=(*best.attempts, *found.attempts), num_untried=num_untried)
+
+    def _with_sums_in_parts(self, best: Best[Program] | None, meter: Meter) -> Best[Program] | None:
+        """The best with sums in parts: of all recipes of a grid, or where there is no plan before, of the
+        portfolio; else of those that took least on the graph as it is. None: no sums are cut."""
+        other = self._in_parts
+        if other is None:
+            return None
+        if best is None or self.options.plan == "grid":
+            found = other._compared(None, meter)
+        else:
+            found = other._varied(other._tried(cheapest(best)[:_NUM_AGAIN], None, meter), meter)
+        recipe = replace(found.recipe, splits_sums=True)
+        return Best(
+            self._stated(found.plan, other),
+            recipe,
+            tuple(map(with_sums_split, found.attempts)),
+            found.num_untried,
+        )
+
+    def _compared(self, best: Best[Program] | None, meter: Meter) -> Best[Program]:
         is_joint, memory = self.options.plan == "joint", self.backend.default_recipe.memory
         if best is not None:
             best = self._tried(of_pairs(memory), best, meter)
@@ -189,9 +243,48 @@ class Planner:
             self.backend.placements,
         )
 
+    def of_graph(self, graph: Graph) -> Planner:
+        """A planner of what this graph was rewritten to, within the same time."""
+        backend = self.target.backend(graph, self.options)
+        only_better = self.only_better
+        other = Planner(graph, self.target, backend, self.options, self.clock, only_better=only_better)
+        other.meter, other.portfolio, other.search_time = self.meter, self.portfolio, self.search_time
+        return other
+
+    @functools.cached_property
+    def sums_in_parts(self) -> Rewritten | None:
+        """The graph with sums of products in parts, where that makes their layers cheaper; None: nowhere."""
+        meter = self.portfolio or WHOLE_PORTFOLIO.start()
+        layers = self.partition(PLAIN_RECIPE.partition)
+        found = with_split_sums(layers, machine_of(self.backend, self.options), meter)
+        if found is not None:
+            require_valid(found.graph, after="splitting sums")
+            require_bounded_graph(found.graph, "splitting sums")
+        return found
+
+    @functools.cached_property
+    def _in_parts(self) -> Planner | None:
+        return None if self.sums_in_parts is None else self.of_graph(self.sums_in_parts.graph)
+
+    def planner_of(self, recipe: Recipe) -> Planner:
+        """What plans the graph that a recipe is of: itself, or that of the graph with sums in parts."""
+        return (self._in_parts if recipe.splits_sums else None) or self
+
+    def _stated(self, program: Program, planner: Planner) -> Program:
+        """A program of a planner of this one's, as one of this graph."""
+        if planner is self or self.sums_in_parts is None:
+            return program
+        if self._first is None:
+            self.program(replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory))
+        assert self._first is not None, "it is stated as soon as something is planned"
+        stated = self.sums_in_parts.stated(program, self._first)
+        return replace(stated, recipe=replace(program.recipe, splits_sums=True))
+
     def program(self, recipe: Recipe) -> Program:
-        """Every decision of a recipe."""
-        return self.ordered(self.partition(recipe.partition), recipe)
+        """Every decision of a recipe. Where no sums get cheaper in parts, they stay whole."""
+        planner = self.planner_of(recipe)
+        recipe = replace(recipe, splits_sums=False)
+        return self._stated(planner.ordered(planner.partition(recipe.partition), recipe), planner)
 
     def ordered(
         self,
@@ -208,6 +301,7 @@ class Planner:
                 schedule = self._given(partition, stages, recipe)
             else:
                 schedule = self.schedule(partition, recipe, share)
+        self._first = self._first or schedule.quality
         if self.options.plan == "joint" or self.options.budget is not None:
             self.seeds.append(schedule)
         return self.placed(schedule, recipe)
@@ -324,6 +418,39 @@ class Planner:
         return replace(self.options.search_budget, deadline_s=max(share * left_s, _LEAST_S))
 
 
+def cheapest(best: Best[Program]) -> list[Recipe]:
+    """The recipes that were tried, by what their plans cost."""
+    priced = [(a.cost, a.recipe) for a in best.attempts if a.cost is not None and a.recipe is not None]
+    return list(dict.fromkeys(recipe for _, recipe in sorted(priced, key=lambda pair: pair[0])))
+
+
+def with_sums_split(attempt: Attempt) -> Attempt:
+    """An attempt of a planner of the graph with sums in parts, as one of the graph as it is."""
+    if attempt.recipe is None:
+        return attempt
+    recipe = replace(attempt.recipe, splits_sums=True)
+    return replace(attempt, what=f"split-sums, {attempt.what}", recipe=recipe)
+
+
+def machine_of(backend: Backend, options: Options) -> PricedParts:
+    """What blocks of a graph are priced by."""
+    parts = backend.launched_parts
+    assert parts is not None, "plans cost the sum of their blocks"
+    return PricedParts(
+        cost=backend.costs,
+        price=parts.price,
+        objective=options.objective,
+        limits=backend.limits,
+        allows_lanes=backend.runs_lanes,
+        pads_kernels=options.accuracy != "strict",
+        launch_ns=parts.launch_ns,
+        join_ns=parts.join_ns,
+        floors_ns=parts.floors_ns(),
+        layer_times=parts.layer_times,
+        cores_worth=parts.cores_worth,
+    )
+
+
 def _completed(asked: Recipe, default: Recipe) -> Recipe:
     """A recipe with those of another in place of what it leaves open."""
     return Recipe(
@@ -340,6 +467,10 @@ _SHARE_OF_SEEDS = 0.6
 """Of the time of a joint plan, for the plans whose blocks it combines."""
 _SHARE_OF_PAPERS = 0.5
 """Of the time of a joint plan of kernels that are launched one by one, for what papers propose."""
+_SHARE_AS_IS = 0.6
+"""Of the time of a portfolio or a grid, for the graph as it is: the rest is for sums in parts."""
+_NUM_AGAIN = 8
+"""Recipes of a portfolio that are tried again with sums in parts: those that took least."""
 _LEAST_S = 0.001
 """Of a budget that is used up."""
 _MAX_ROUNDS = 3

@@ -78,6 +78,7 @@ def test_json_tells_apart_what_changes_the_artifact() -> None:
         {"seed": 1},
         {"isa": "avx2"},
         {"max_memory_bytes": 1},
+        {"split_sums": True},
     ]
     texts = {Options().to_json(), *(replace(Options(), **c).to_json() for c in changes)}  # type: ignore[arg-type]
     assert len(texts) == len(changes) + 1

@@ -112,16 +112,20 @@ class PlannedCombination:
     planner: str | None = field(default=None, metadata=about("What the schedule says made it."))
     num_evaluations: int | None = field(default=None, metadata=about("What the scheduler spent."))
     memory_levels: tuple[LevelPeak, ...] = ()
+    splits_sums: bool = field(
+        default=False, metadata=about("Whether sums of products were cut into parts before.")
+    )
 
     @property
     def planners(self) -> Mapping[str, str]:
         """The names of its planners by family."""
-        return {"partition": self.partition, "schedule": self.schedule, "memory": self.memory}
+        partition = f"split-sums, {self.partition}" if self.splits_sums else self.partition
+        return {"partition": partition, "schedule": self.schedule, "memory": self.memory}
 
     def told(self, unit: str) -> str:
         """The row as a line: what was planned, its cost or why there is none, and how long that took."""
         answer = f"no plan: {self.error}" if self.cost is None else f"{self.cost:,.0f} {unit}"
-        return f"{self.target}, {Recipe(*self.planners.values())}: {answer} ({self.planning_s:.1f} s)"
+        return f"{self.target}, {', '.join(self.planners.values())}: {answer} ({self.planning_s:.1f} s)"
 
     def figures(self, spaces: Mapping[str, str]) -> Iterator[object]:
         """The cells of its plan, in the order of the columns; `spaces` has a letter for each space."""
@@ -376,6 +380,7 @@ def _planned(target: TargetRef, program: Program, source: str, planning_s: float
         planner=schedule.provenance.planner,
         num_evaluations=schedule.provenance.num_evaluations,
         memory_levels=tuple(LevelPeak(use.level.name, use.peak_bytes) for use in uses),
+        splits_sums=recipe.splits_sums,
     )
 
 

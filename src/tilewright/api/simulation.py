@@ -160,7 +160,8 @@ class SimulationResult(SimulatedRecipe, Result):
         cheapest: dict[tuple[str, str], float | None] = {}
         for tried in self.tried:
             if tried.planners is not None:
-                key = tried.planners.schedule, tried.planners.partition
+                split = "split-sums, " if tried.planners.splits_sums else ""
+                key = f"{split}{tried.planners.schedule}", tried.planners.partition
                 costs = [c for c in (cheapest.get(key), tried.cost) if c is not None]
                 cheapest[key] = min(costs, default=None)
         partitions = tuple(dict.fromkeys(partition for _, partition in cheapest))

@@ -72,6 +72,15 @@ class SimulationRequest(MachineRequest):
             is_expert=True,
         ),
     )
+    split_sums: bool | None = field(
+        default=None,
+        metadata=asked(
+            Options.help("split_sums"),
+            "--split-sums/--no-split-sums",
+            panel=PLANS,
+            typed=bool | None,
+        ),
+    )
     partition: str | None = field(
         default=None,
         metadata=asked(
@@ -268,7 +277,7 @@ class SimulationRequest(MachineRequest):
         """
         recipe = self.recipe or BEST
         if recipe in named:
-            return named[recipe]
+            return replace(named[recipe], split_sums=self.split_sums)
         if recipe not in _MANY:
             raise UsageError(f"recipe {recipe!r}: expected {', '.join((*_MANY, *named))}.")
         # Of what follows the portfolio.
@@ -277,4 +286,5 @@ class SimulationRequest(MachineRequest):
         hint = self.objective
         plan = recipe if recipe in (GRID, JOINT) else "portfolio"
         only = self.only or ()
-        return Options(target=self.target, plan=plan, budget=budget, hint=hint, only=only, **names).resolved()  # type: ignore[arg-type]  # parsed before
+        options = Options(target=self.target, plan=plan, budget=budget, hint=hint, only=only, **names)  # type: ignore[arg-type]  # parsed before
+        return replace(options, split_sums=self.split_sums).resolved()

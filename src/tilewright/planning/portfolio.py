@@ -23,18 +23,23 @@ class Recipe:
     """A partitioner, a scheduler and a memory planner by name and options.
 
     `execution` is how the target runs the plan, as options of the target that differ from those it has.
+    `splits_sums`: sums of products are cut into parts first, where their layers get cheaper.
 
     >>> print(Recipe("graphturbo{alpha=1.25}", "depth-first", "longest-liveness"))
     graphturbo{alpha=1.25}, depth-first, longest-liveness
+    >>> print(Recipe("pcgc", "ios", "arena", splits_sums=True))
+    split-sums, pcgc, ios, arena
     """
 
     partition: str
     schedule: str
     memory: str
     execution: str = ""
+    splits_sums: bool = False
 
     def __str__(self) -> str:
-        return ", ".join(filter(None, (self.partition, self.schedule, self.memory, self.execution)))
+        first = "split-sums" if self.splits_sums else ""
+        return ", ".join(filter(None, (first, self.partition, self.schedule, self.memory, self.execution)))
 
 
 PLAIN_RECIPE = Recipe("layerwise", "sequential", "arena")

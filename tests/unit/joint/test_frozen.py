@@ -23,11 +23,10 @@ from tilewright.joint.launched.content import Numbered
 from tilewright.joint.launched.frozen import search_frozen
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint_plan import _frozen
-from tilewright.joint_prices import machine_of
 from tilewright.options import AUTO, Choice, Options
 from tilewright.partition.base import Partition
 from tilewright.partition.split import WHOLE, Split
-from tilewright.planner import Planner
+from tilewright.planner import Planner, machine_of
 from tilewright.planning import Budget, Status
 from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock

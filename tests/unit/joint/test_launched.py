@@ -12,7 +12,7 @@ from tests.support.graphs import GraphBuilder
 
 from tilewright import joint_plan
 from tilewright.compiler import plan_optimised
-from tilewright.errors import InfeasibleMapping
+from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.ir.graph import Graph
 from tilewright.joint.base import bits
 from tilewright.joint.launched.content import Content, Numbered, assembled
@@ -22,9 +22,8 @@ from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.search import LaunchedSearch
 from tilewright.joint.launched.splitting import parts_of_sums
-from tilewright.joint_prices import machine_of
 from tilewright.options import Options
-from tilewright.planner import LEFT_OPEN, Planner
+from tilewright.planner import LEFT_OPEN, Planner, machine_of
 from tilewright.planning import Budget, Provenance
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
@@ -324,6 +323,55 @@ def test_sums_in_parts_fill_idle_cores_and_keep_values() -> None:
     code = split.backend.generate(split.program)
     assert isinstance(code, SimulatedCode)
     assert first_difference(compare_values(code, Tolerance())) is None
+
+
+@pytest.mark.parametrize("planners", [("layerwise", "ios"), ("graphturbo", "greedy")])
+def test_named_planners_may_split_sums(planners: tuple[str, str]) -> None:
+    partition, schedule = planners
+    costs = {}
+    for splits in (True, None):
+        asked = Options(target="v100", partition=partition, schedule=schedule, split_sums=splits)
+        planned = plan_optimised(deep_and_small(), asked)
+        costs[splits] = planned.program.schedule.quality.cost
+        assert planned.program.recipe.splits_sums == bool(splits)
+        assert all(
+            splits is None or SAME_SUMS in b.space.rules
+            for b in planned.program.schedule.quality.bounds
+            if b.space.rules
+        )
+        code = planned.backend.generate(planned.program)
+        assert isinstance(code, SimulatedCode)
+        assert first_difference(compare_values(code, Tolerance())) is None
+        assert planned.program.schedule.quality.bound <= costs[splits]
+    assert costs[True] < 0.6 * costs[None]
+
+
+@pytest.mark.parametrize("plan", ["portfolio", "grid"])
+def test_the_best_of_many_recipes_splits_sums_unless_it_must_not(plan: Any) -> None:
+    found = plan_optimised(deep_and_small(), Options(target="v100", plan=plan))
+    whole = plan_optimised(deep_and_small(), Options(target="v100", plan=plan, split_sums=False))
+    split = [a for a in found.attempts if a.recipe is not None and a.recipe.splits_sums]
+    assert found.program.schedule.quality.cost == min(a.cost for a in split if a.cost is not None)
+    assert found.program.recipe.splits_sums
+    assert found.attempts[: len(whole.attempts)] == whole.attempts
+    assert not whole.program.recipe.splits_sums
+    code = found.backend.generate(found.program)
+    assert isinstance(code, SimulatedCode)
+    assert code.cost.time_s * 1e9 == pytest.approx(found.program.schedule.quality.cost)
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"target": "stcp920"}, "split-sums: target 'stcp920' does not launch kernels one by one"),
+        ({"target": "v100", "hint": "energy"}, "energy is no sum over them"),
+        ({"target": "v100", "plan": "joint"}, "plan joint decides about sums itself"),
+        ({"target": "v100", "accuracy": "strict"}, "accuracy strict adds products in the model's order"),
+    ],
+)
+def test_sums_are_split_only_where_that_means_something(asked: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        plan_optimised(deep_and_small(), Options(split_sums=True, **asked))
 
 
 def test_one_core_is_never_idle() -> None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph import Node
 from tilewright.ir.graph_regions import kernel_structure
 from tilewright.ir.split_sums import split_sums, summed_channels
 from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.merging import cost_as_kernel
 from tilewright.joint.launched.pricer import Machine
+from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.planning import Meter
 from tilewright.progress import checkpoint
+from tilewright.schedule.space import SAME_SUMS
 
 _MOST_PARTS = 32
 _AS_FULL = 0.9
@@ -66,11 +68,10 @@ def _parts(numbered: Numbered, subgraph: Subgraph, node: Node, machine: Machine)
     return best if cost_as_kernel(in_parts, part.quality, machine) < _CLEARLY * whole else 1
 
 
-def with_split_sums(partition: Partition, machine: Machine, meter: Meter) -> tuple[Graph, tuple[str, ...]]:
-    """The graph of a partition into layers with its sums in parts where that is cheaper, and a line for each
-    that is; the graph as it is where none is."""
+def with_split_sums(partition: Partition, machine: Machine, meter: Meter) -> Rewritten | None:
+    """The graph of a partition into layers with its sums in parts where that is cheaper; None: nowhere."""
     parts = parts_of_sums(partition, machine, meter)
     if not parts:
-        return partition.graph, ()
+        return None
     remarks = tuple(f"{node.name} sums in {count} parts side by side." for node, count in parts.items())
-    return split_sums(partition.graph, parts).graph, remarks
+    return Rewritten(split_sums(partition.graph, parts).graph, remarks, (SAME_SUMS,))
