@@ -74,6 +74,8 @@ def test_a_named_plan_keeps_the_machines_other_options() -> None:
         ({"recipe": "tvm", "memory": "largest-size"}, "says how to cut, order and spill"),
         ({"budget": "3trials", "recipe": "tvm"}, "with --recipe tvm there is one"),
         ({"max_latency_ms": 1.0}, "chooses among several batches"),
+        ({"effort": "much"}, "expected quick, normal, best"),
+        ({"effort": "best", "recipe": "tvm"}, "says how to plan; leave it out, or --recipe"),
         ({"batch": -1}, "batch -1: expected auto"),
         ({"compare": 1}, "compare: expected True or False"),
         ({"target": "cpu"}, "takes a machine"),
@@ -84,6 +86,18 @@ def test_a_mistake_is_one_line(settings: dict[str, object], said: str) -> None:
         tw.simulate(small_net(), **settings)  # type: ignore[arg-type]  # on purpose
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_quick_plan_is_the_papers_and_more_effort_never_costs_time() -> None:
+    paper = tw.simulate(small_net(), recipe="graphturbo")
+    quick = tw.simulate(small_net(), effort="quick")
+    assert quick.num_simulated == 1
+    assert quick.num_untried > 0
+    assert quick.time_s == paper.time_s
+    assert tw.simulate(small_net(), effort="normal").time_s <= quick.time_s
+    asked = SimulationRequest(model=small_net(), effort="best")
+    assert asked.recipe == "joint"
+    assert asked.budget is not None
 
 
 def test_every_flag_of_the_verb_is_a_field_of_the_request() -> None:

@@ -21,6 +21,12 @@ DEFAULT_MACHINE = "stcp920"
 BEST, SEARCH, GRID, JOINT = "best", "search", "grid", "joint"
 _MANY = (BEST, SEARCH, GRID, JOINT)
 """Recipes that compare plans, as long as a budget lasts."""
+EFFORTS: Mapping[str, tuple[str | None, Budget | None]] = {
+    "quick": (None, Budget(max_evaluations=1)),
+    "normal": (None, None),
+    "best": (JOINT, Budget.parse("60s")),
+}
+"""Recipe and budget of each effort."""
 DEFAULT_SEARCH = Budget(max_evaluations=170)
 """Plans that are simulated beyond the portfolio's: what the published gains were found with."""
 
@@ -56,6 +62,16 @@ class SimulationRequest(MachineRequest):
             "graphturbo, tvm, astitch, variant-1 to variant-4. All but graphturbo and variant-4 may end in "
             "-overlapped.",
             "--recipe",
+            panel=PLANS,
+            typed=str | None,
+        ),
+    )
+    effort: str | None = field(
+        default=None,
+        metadata=asked(
+            "In place of a recipe and a budget: quick (the paper's own recipe), normal (best of the "
+            "portfolio; the default), best (joint, within 60s).",
+            "--effort",
             panel=PLANS,
             typed=str | None,
         ),
@@ -226,6 +242,8 @@ class SimulationRequest(MachineRequest):
         object.__setattr__(self, "target", target)
         if isinstance(self.budget, str):
             object.__setattr__(self, "budget", Budget.parse(self.budget))
+        if self.effort is not None:
+            self._take_effort(self.effort)
         if self.only is not None:
             if self.recipe != JOINT:
                 raise UsageError("--only is for --recipe joint; give that, or leave --only out.")
@@ -251,6 +269,17 @@ class SimulationRequest(MachineRequest):
             raise UsageError(
                 "--journal is for prices that workers give; give --workers, or leave --journal out."
             )
+
+    def _take_effort(self, effort: str) -> None:
+        """Recipe and budget become those of an effort."""
+        if effort not in EFFORTS:
+            raise UsageError(f"--effort {effort!r}: expected {', '.join(EFFORTS)}.")
+        given = {"recipe": self.recipe, "budget": self.budget, **self.planners}
+        if names := [f"--{name}" for name, value in given.items() if value is not None]:
+            raise UsageError(f"--effort says how to plan; leave it out, or {' and '.join(names)}.")
+        recipe, budget = EFFORTS[effort]
+        object.__setattr__(self, "recipe", recipe)
+        object.__setattr__(self, "budget", budget)
 
     @property
     def planners(self) -> dict[str, str]:
