@@ -45,10 +45,12 @@ def test_quantized_networks_equal_the_integer_reference(name: str) -> None:
         templates = {k.template for k in compiled.kernels if k.macs}
         assert "host" not in {k.template for k in compiled.kernels}
         integers = sum(k.macs for k in compiled.kernels if k.template.startswith("integer-"))
-        assert integers > 0.99 * sum(k.macs for k in compiled.kernels), templates
+        # Attention multiplies activations alone, which stay float.
+        assert integers > 0.99 * sum(k.macs for k in compiled.kernels if k.template != "attention"), templates
     scale = np.abs(found).max()
-    # All bytes are equal; what follows the last of them is a few float operations.
-    np.testing.assert_allclose(found, output(model, feeds, "interpreter"), rtol=0, atol=1e-6 * scale)
+    # All bytes are equal where nothing between them is summed in float; what follows the last is float.
+    exact = 2e-2 if "attention" in templates else 1e-6
+    np.testing.assert_allclose(found, output(model, feeds, "interpreter"), rtol=0, atol=exact * scale)
     # ONNX Runtime may round a byte the other way, which the layers behind spread.
     np.testing.assert_allclose(found, runtime_output(model, feeds), rtol=0, atol=0.02 * scale)
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.support.cli import tilewright
 
 import tilewright as tw
-from tilewright.quantization.methods import packed_blocks
+from tilewright.quantization.methods import METHODS, Choices, packed_blocks, quantized
 from tilewright.quantization.ranges import Ranges
 
 Array = np.ndarray[Any, Any]
@@ -74,7 +74,7 @@ def error(got: Array, expected: Array) -> float:
     return float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
 
 
-METHODS = [
+CASES = [
     ("static", {}, 4, {"QuantizeLinear", "DequantizeLinear"}, 0.03),
     ("static", {"per_channel": False, "ranges": "percentile"}, 4, {"QuantizeLinear"}, 0.1),
     ("dynamic", {}, 2, {"DynamicQuantizeLinear", "MatMulInteger"}, 0.03),
@@ -83,7 +83,7 @@ METHODS = [
 ]
 
 
-@pytest.mark.parametrize(("method", "settings", "num", "operators", "limit"), METHODS)
+@pytest.mark.parametrize(("method", "settings", "num", "operators", "limit"), CASES)
 def test_every_method_errs_little_and_runs_elsewhere_alike(
     method: str, settings: dict[str, Any], num: int, operators: set[str], limit: float
 ) -> None:
@@ -237,6 +237,25 @@ def test_biases_keep_their_size_where_weights_are_tiny_or_one_bias_serves_all() 
     gemm = helper.make_node("Gemm", ["x", "w", "b"], ["y"])
     made = tw.quantize(model_of([gemm], [4, 8], ["y"], w=drawn(8, 6), b=drawn(1)))
     assert made.error < 0.02
+
+
+@pytest.mark.parametrize("method", ["static", "dynamic", "weights"])
+def test_a_weight_that_several_layers_read_is_stored_once(method: str) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Neg", ["x"], ["n"]),
+        helper.make_node("MatMul", ["n", "w"], ["b"]),
+        helper.make_node("Sub", ["a", "b"], ["y"]),
+    ]
+    proto = model_of(nodes, [4, 32], ["y"], w=drawn(32, 24))
+    numbers = {layer.number for layer in METHODS[method].layers(proto)}
+    made = quantized(proto, method, numbers, {"x": (-3, 3), "n": (-3, 3)}, Choices())
+    assert numbers == {0, 2}
+    assert [t.data_type for t in made.graph.initializer if np.prod(t.dims) >= 32 * 24] == [
+        TensorProto.UINT8 if method == "weights" else TensorProto.INT8
+    ]
+    feed = {"x": drawn(4, 32)}
+    assert error(run_elsewhere(made, feed), run_elsewhere(proto, feed)) < 0.02
 
 
 def test_normalisation_stays_where_a_body_reads_what_it_normalises() -> None:

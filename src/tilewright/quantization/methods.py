@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,7 @@ class _Writer:
         self._constants = constants_of(model)
         self._nodes: list[NodeProto] = []
         self._new: dict[str, Array] = {}
+        self._stored: dict[Hashable, str] = {}
         self._scales: dict[str, np.float32] = {}
         self._dequantized: dict[str, str] = {}
         self._taken = {name for node in model.graph.node for name in (*node.input, *node.output)}
@@ -260,9 +262,13 @@ class _Writer:
         return outputs[0]
 
     def _constant(self, stem: str, data: Array) -> str:
-        name = self._name(stem)
-        self._new[name] = data
-        return name
+        """The name of a constant; equal ones, as of a weight that several layers read, are stored once."""
+        digest = hashlib.sha256(data.tobytes()).digest()
+        key = (data.dtype.str, data.shape, digest)
+        if key not in self._stored:
+            self._stored[key] = self._name(stem)
+            self._new[self._stored[key]] = data
+        return self._stored[key]
 
     def _name(self, stem: str) -> str:
         """A name that nothing in the model has, the stem where it is free."""
