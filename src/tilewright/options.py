@@ -8,16 +8,16 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from tilewright.errors import UsageError
 from tilewright.extents import SCALAR, Axis, axes_text, canonical_axis, fixed_shape
 from tilewright.families import FAMILIES
 from tilewright.planning.budget import UNLIMITED, Budget
 from tilewright.records import dataclass
-from tilewright.requests import PLANS, asked
+from tilewright.requests import PLANS, asked, types_of
 from tilewright.target_ref import CPU, TargetRef
 
 if TYPE_CHECKING:
@@ -162,244 +162,217 @@ class Options:
     2
     """
 
-    target: TargetRef = field(
-        default=CPU,
-        metadata=asked(
-            "Where to run: see `tilewright targets`.",
-            "--target",
-            "-t",
-            parse=TargetRef.parse,
-            typed=str,
-            family="targets",
-        ),
+    target: TargetRef = asked(
+        CPU,
+        "Where to run: see `tilewright targets`.",
+        "--target",
+        "-t",
+        parse=TargetRef.parse,
+        family="targets",
     )
-    shapes: OpenShapes = field(
-        default_factory=dict,
-        metadata=asked(
-            "Sizes the model leaves open: x:1x3x224x224,mask:1x128. `run` and `compile` take several: "
-            "x:1..8x128|256.",
-            "--shapes",
-            parse=parse_open_shapes,
-        ),
+    shapes: OpenShapes = asked(
+        None,
+        "Sizes the model leaves open: x:1x3x224x224,mask:1x128. `run` and `compile` take several: "
+        "x:1..8x128|256.",
+        "--shapes",
+        parse=parse_open_shapes,
+        make=dict,
     )
-    threads: int | None = field(
-        default=None,
-        metadata=asked(
-            "Worker threads; default: the cores this process may use, or 1 with --hint throughput.",
-            "--threads",
-        ),
+    threads: int | None = asked(
+        None,
+        "Worker threads; default: the cores this process may use, or 1 with --hint throughput.",
+        "--threads",
     )
-    hint: Hint = field(
-        default="latency",
-        metadata=asked(
-            "What to optimise for (throughput: many runs at a time; edp: energy times delay).", "--hint"
-        ),
+    hint: Hint = asked(
+        "latency",
+        "What to optimise for (throughput: many runs at a time; edp: energy times delay).",
+        "--hint",
     )
-    accuracy: Accuracy = field(default="default", metadata=asked("How exactly to compute.", "--accuracy"))
-    isa: str | None = field(
-        default=None,
-        metadata=asked(
-            "Instruction set to generate code for, one that `tilewright targets cpu` lists; default: this "
-            "machine's. An artifact can hold code for several: avx512,avx2,aarch64; of a GPU sm_80,sm_90.",
-            "--isa",
-        ),
+    accuracy: Accuracy = asked(
+        "default",
+        "How exactly to compute.",
+        "--accuracy",
     )
-    effort: int = field(
-        default=2, metadata=asked("How hard planners search: 0 to 3.", "-O", "--effort", panel=PLANS)
+    isa: str | None = asked(
+        None,
+        "Instruction set to generate code for, one that `tilewright targets cpu` lists; default: this "
+        "machine's. An artifact can hold code for several: avx512,avx2,aarch64; of a GPU sm_80,sm_90.",
+        "--isa",
     )
-    budget: Budget | None = field(
-        default=None,
-        metadata=asked(
-            "Choose kernels by measuring them for this long: 30s, 500trials; default: by estimate, or "
-            "60s of `tune`.",
-            "--budget",
-            panel=PLANS,
-            parse=Budget.parse,
-        ),
+    effort: int = asked(
+        2,
+        "How hard planners search: 0 to 3.",
+        "-O",
+        "--effort",
+        panel=PLANS,
     )
-    partition: str = field(
-        default=AUTO,
-        metadata=asked(
-            "How to group operators into kernels.",
-            "--partition",
-            panel=PLANS,
-            family="partition",
-            also=(AUTO,),
-            has_options=True,
-        ),
+    budget: Budget | None = asked(
+        None,
+        "Choose kernels by measuring them for this long: 30s, 500trials; default: by estimate, or "
+        "60s of `tune`.",
+        "--budget",
+        panel=PLANS,
+        parse=Budget.parse,
     )
-    schedule: str = field(
-        default=AUTO,
-        metadata=asked(
-            "How to order the groups.",
-            "--schedule",
-            panel=PLANS,
-            family="schedule",
-            also=(AUTO,),
-            has_options=True,
-            is_expert=True,
-        ),
+    partition: str = asked(
+        AUTO,
+        "How to group operators into kernels.",
+        "--partition",
+        panel=PLANS,
+        family="partition",
+        also=(AUTO,),
+        has_options=True,
     )
-    memory: str = field(
-        default=AUTO,
-        metadata=asked(
-            "How to place values in memory.",
-            "--memory",
-            panel=PLANS,
-            family="memory",
-            also=(AUTO,),
-            has_options=True,
-            is_expert=True,
-        ),
+    schedule: str = asked(
+        AUTO,
+        "How to order the groups.",
+        "--schedule",
+        panel=PLANS,
+        family="schedule",
+        also=(AUTO,),
+        has_options=True,
+        is_expert=True,
     )
-    plan: Plan = field(
-        default="portfolio",
-        metadata=asked(
-            "Which plans to take the best of: portfolio, those that the target finds worth trying; grid, "
-            "every partitioner with every scheduler; joint, blocks of all these and on from there.",
-            "--plan",
-            panel=PLANS,
-            is_expert=True,
-        ),
+    memory: str = asked(
+        AUTO,
+        "How to place values in memory.",
+        "--memory",
+        panel=PLANS,
+        family="memory",
+        also=(AUTO,),
+        has_options=True,
+        is_expert=True,
     )
-    only: tuple[Choice, ...] = field(
-        default=(),
-        metadata=asked(
-            "With --plan joint, on machines that launch kernels one by one: search these decisions alone, "
-            "of kernels, slices, stages, lanes, merges and sums; all others stay as --partition and "
-            "--schedule say (default: layers one by one). Kernels of a named partition are cut again.",
-            "--only",
-            panel=PLANS,
-            parse=parse_choices,
-            is_expert=True,
-        ),
+    plan: Plan = asked(
+        "portfolio",
+        "Which plans to take the best of: portfolio, those that the target finds worth trying; grid, "
+        "every partitioner with every scheduler; joint, blocks of all these and on from there.",
+        "--plan",
+        panel=PLANS,
+        is_expert=True,
     )
-    split_sums: bool | None = field(
-        default=None,
-        metadata=asked(
-            "On machines that launch kernels one by one: cut sums of products into parts side by side where "
-            "their layers get cheaper, before anything is planned, or never; default: portfolio, grid and "
-            "joint plans try both, named planners leave sums whole.",
-            "--split-sums/--no-split-sums",
-            panel=PLANS,
-            is_expert=True,
-        ),
+    only: tuple[Choice, ...] = asked(
+        (),
+        "With --plan joint, on machines that launch kernels one by one: search these decisions alone, "
+        "of kernels, slices, stages, lanes, merges and sums; all others stay as --partition and "
+        "--schedule say (default: layers one by one). Kernels of a named partition are cut again.",
+        "--only",
+        panel=PLANS,
+        parse=parse_choices,
+        is_expert=True,
     )
-    passes: tuple[str, ...] = field(
-        default=(),
-        metadata=asked(
-            "Run this graph pass after the standard ones; repeatable. See `tilewright planners passes`.",
-            "--pass",
-            panel=PLANS,
-            family="passes",
-            has_options=True,
-            is_expert=True,
-        ),
+    split_sums: bool | None = asked(
+        None,
+        "On machines that launch kernels one by one: cut sums of products into parts side by side where "
+        "their layers get cheaper, before anything is planned, or never; default: portfolio, grid and "
+        "joint plans try both, named planners leave sums whole.",
+        "--split-sums/--no-split-sums",
+        panel=PLANS,
+        is_expert=True,
     )
-    disabled_passes: tuple[str, ...] = field(
-        default=(),
-        metadata=asked(
-            "Leave out a graph pass; repeatable.",
-            "--disable-pass",
-            panel=PLANS,
-            family="passes",
-            is_expert=True,
-        ),
+    passes: tuple[str, ...] = asked(
+        (),
+        "Run this graph pass after the standard ones; repeatable. See `tilewright planners passes`.",
+        "--pass",
+        panel=PLANS,
+        family="passes",
+        has_options=True,
+        is_expert=True,
     )
-    seed: int = field(
-        default=0, metadata=asked("Seed of searches and of random inputs.", "--seed", panel=PLANS)
+    disabled_passes: tuple[str, ...] = asked(
+        (),
+        "Leave out a graph pass; repeatable.",
+        "--disable-pass",
+        panel=PLANS,
+        family="passes",
+        is_expert=True,
     )
-    verify: bool = field(
-        default=False,
-        metadata=asked(
-            "Also check plans that are only compared; the answer itself is always checked.",
-            "--verify",
-            panel=PLANS,
-            key=False,
-        ),
+    seed: int = asked(
+        0,
+        "Seed of searches and of random inputs.",
+        "--seed",
+        panel=PLANS,
     )
-    max_memory_bytes: int | None = field(
-        default=None,
-        metadata=asked(
-            "Refuse a model whose activations need more memory than this: 512MiB.",
-            "--max-memory",
-            panel=_LIMITS,
-            parse=_parse_bytes,
-        ),
+    verify: bool = asked(
+        False,
+        "Also check plans that are only compared; the answer itself is always checked.",
+        "--verify",
+        panel=PLANS,
+        key=False,
     )
-    max_shapes: int = field(
-        default=64,
-        metadata=asked(
-            "For a model with open sizes: how many sets of shapes to keep code for.",
-            "--max-shapes",
-            panel=_LIMITS,
-            key=False,
-            is_expert=True,
-        ),
+    max_memory_bytes: int | None = asked(
+        None,
+        "Refuse a model whose activations need more memory than this: 512MiB.",
+        "--max-memory",
+        panel=_LIMITS,
+        parse=_parse_bytes,
     )
-    frozen_shapes: bool = field(
-        default=False,
-        metadata=asked(
-            "Make shapes that were not prepared an error, so that no run waits for a compilation.",
-            "--frozen-shapes",
-            panel=_LIMITS,
-            key=False,
-        ),
+    max_shapes: int = asked(
+        64,
+        "For a model with open sizes: how many sets of shapes to keep code for.",
+        "--max-shapes",
+        panel=_LIMITS,
+        key=False,
+        is_expert=True,
     )
-    first_answer: FirstAnswer = field(
-        default="compiled",
-        metadata=asked(
-            "What answers first; quick is the reference, which rounds otherwise, while code is compiled.",
-            "--first-answer",
-            panel=_LIMITS,
-            key=False,
-        ),
+    frozen_shapes: bool = asked(
+        False,
+        "Make shapes that were not prepared an error, so that no run waits for a compilation.",
+        "--frozen-shapes",
+        panel=_LIMITS,
+        key=False,
     )
-    timeout_s: float | None = field(
-        default=None,
-        metadata=asked("Stop compiling after this many seconds.", "--timeout", panel=_LIMITS, key=False),
+    first_answer: FirstAnswer = asked(
+        "compiled",
+        "What answers first; quick is the reference, which rounds otherwise, while code is compiled.",
+        "--first-answer",
+        panel=_LIMITS,
+        key=False,
     )
-    cache_dir: Path | None = field(
-        default=None,
-        metadata=asked(
-            "Folder of the kernel cache; default: the user's.", "--cache", panel=_LIMITS, key=False
-        ),
+    timeout_s: float | None = asked(
+        None,
+        "Stop compiling after this many seconds.",
+        "--timeout",
+        panel=_LIMITS,
+        key=False,
     )
-    no_cache: bool = field(
-        default=False,
-        metadata=asked(
-            "Compile all kernels anew, and keep nothing between runs.", "--no-cache", panel=_LIMITS, key=False
-        ),
+    cache_dir: Path | None = asked(
+        None,
+        "Folder of the kernel cache; default: the user's.",
+        "--cache",
+        panel=_LIMITS,
+        key=False,
     )
-    frozen: bool = field(
-        default=False,
-        metadata=asked(
-            "Make a kernel that is missing from the cache an error.",
-            "--frozen",
-            panel=_LIMITS,
-            key=False,
-            is_expert=True,
-        ),
+    no_cache: bool = asked(
+        False,
+        "Compile all kernels anew, and keep nothing between runs.",
+        "--no-cache",
+        panel=_LIMITS,
+        key=False,
     )
-    trust: bool = field(
-        default=False,
-        metadata=asked(
-            "Use the machine code of an artifact whatever key signed it; see `tilewright trust`.",
-            "--trust",
-            panel=_LIMITS,
-            key=False,
-        ),
+    frozen: bool = asked(
+        False,
+        "Make a kernel that is missing from the cache an error.",
+        "--frozen",
+        panel=_LIMITS,
+        key=False,
+        is_expert=True,
     )
-    dump_after: tuple[str, ...] = field(
-        default=(),
-        metadata=asked(
-            "Print the graph after this pass; repeatable.",
-            "--dump-after",
-            panel=PLANS,
-            key=False,
-            family="passes",
-            is_expert=True,
-        ),
+    trust: bool = asked(
+        False,
+        "Use the machine code of an artifact whatever key signed it; see `tilewright trust`.",
+        "--trust",
+        panel=_LIMITS,
+        key=False,
+    )
+    dump_after: tuple[str, ...] = asked(
+        (),
+        "Print the graph after this pass; repeatable.",
+        "--dump-after",
+        panel=PLANS,
+        key=False,
+        family="passes",
+        is_expert=True,
     )
 
     def __post_init__(self) -> None:
@@ -539,15 +512,9 @@ def options_of(settings: Mapping[str, Any]) -> Options:
 
 
 @functools.cache
-def option_types() -> dict[str, Any]:
-    """The type of each field of `Options`."""
-    return get_type_hints(Options)
-
-
-@functools.cache
 def _checked_types() -> dict[str, Any]:
     # What is one of a few texts is checked by its choices, in the words of its flag.
-    kinds = {name: str if get_origin(kind) is Literal else kind for name, kind in option_types().items()}
+    kinds = {name: str if get_origin(kind) is Literal else kind for name, kind in types_of(Options).items()}
     return {**kinds, "target": str | TargetRef}
 
 

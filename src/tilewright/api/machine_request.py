@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import ClassVar
 
 from tilewright.arguments import argument
 from tilewright.cost.base import Objective
 from tilewright.errors import UsageError
 from tilewright.options import Options, Shapes, parse_shapes
-from tilewright.requests import PLANS, asked, flag_of
-
-
-def machine_metadata(about: str) -> dict[str, Any]:
-    """Metadata of the field that names the machine."""
-    return asked(about, "--target", "-t", typed=str, family="targets")
+from tilewright.requests import PLANS, asked, flag_of, types_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,18 +23,11 @@ class MachineRequest:
 
     WITHOUT_EFFECT: ClassVar[Mapping[str, Sequence[str]]] = {}
 
-    objective: Objective = field(
-        default="latency",
-        metadata=asked("What to minimise.", "--objective", panel=PLANS, typed=str, also=get_args(Objective)),
-    )
-    shapes: Mapping[str, Sequence[int]] | str | None = field(
-        default=None, metadata=asked(Options.help("shapes"), "--shapes", typed=str | None)
-    )
+    objective: Objective = asked("latency", "What to minimise.", "--objective", panel=PLANS)
+    shapes: Mapping[str, Sequence[int]] | str | None = asked(None, Options.help("shapes"), "--shapes")
 
     def __post_init__(self) -> None:
-        record: Any = type(self)
-        kinds = _kinds(record)
-        for name, kind in kinds.items():
+        for name, kind in types_of(type(self)).items():
             object.__setattr__(self, name, argument(name.replace("_", "-"), getattr(self, name), kind))
         self.require_effect(f.name for f in fields(self) if getattr(self, f.name) != f.default)
 
@@ -80,10 +67,3 @@ class MachineRequest:
         if isinstance(self.shapes, str):
             return parse_shapes(self.shapes)
         return {name: tuple(shape) for name, shape in (self.shapes or {}).items()}
-
-
-@functools.cache
-def _kinds(request: type[Any]) -> Mapping[str, Any]:
-    """The annotations of a request's fields."""
-    hints = get_type_hints(request)
-    return {f.name: hints[f.name] for f in fields(request)}

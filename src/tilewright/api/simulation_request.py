@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tilewright.api.batches import latency_limit_s, wanted_batch
-from tilewright.api.machine_request import MachineRequest, machine_metadata
+from tilewright.api.machine_request import MachineRequest
 from tilewright.api.models import Model
 from tilewright.errors import UsageError
 from tilewright.frontend.onnx import Source
@@ -41,196 +41,150 @@ class SimulationRequest(MachineRequest):
     """
 
     model: Model | Source
-    target: TargetRef | str | Path = field(
-        default=DEFAULT_MACHINE,
-        metadata=machine_metadata("A machine: a name from `tilewright targets`, or a YAML file."),
+    target: TargetRef | str | Path = asked(
+        DEFAULT_MACHINE,
+        "A machine: a name from `tilewright targets`, or a YAML file.",
+        "--target",
+        "-t",
+        family="targets",
     )
-    dtype: str | None = field(
-        default=None,
-        metadata=asked(
-            "Type that floating-point numbers are converted to: float32, float16, bfloat16, int16, int8; "
-            "default: types that the machine multiplies stay, others become the widest that it multiplies.",
-            "--dtype",
-            typed=str | None,
-        ),
+    dtype: str | None = asked(
+        None,
+        "Type that floating-point numbers are converted to: float32, float16, bfloat16, int16, int8; "
+        "default: types that the machine multiplies stay, others become the widest that it multiplies.",
+        "--dtype",
     )
-    recipe: str | None = field(
-        default=None,
-        metadata=asked(
-            "How to plan: best (of a portfolio; the default), search (improves that plan), grid (every "
-            "partitioner with every scheduler), joint (blocks of all these plans, and on from there), "
-            "graphturbo, tvm, astitch, variant-1 to variant-4. All but graphturbo and variant-4 may end in "
-            "-overlapped.",
-            "--recipe",
-            panel=PLANS,
-            typed=str | None,
-        ),
+    recipe: str | None = asked(
+        None,
+        "How to plan: best (of a portfolio; the default), search (improves that plan), grid (every "
+        "partitioner with every scheduler), joint (blocks of all these plans, and on from there), "
+        "graphturbo, tvm, astitch, variant-1 to variant-4. All but graphturbo and variant-4 may end in "
+        "-overlapped.",
+        "--recipe",
+        panel=PLANS,
     )
-    effort: str | None = field(
-        default=None,
-        metadata=asked(
-            "In place of a recipe and a budget: quick (the paper's own recipe), normal (best of the "
-            "portfolio; the default), best (joint, within 60s).",
-            "--effort",
-            panel=PLANS,
-            typed=str | None,
-        ),
+    effort: str | None = asked(
+        None,
+        "In place of a recipe and a budget: quick (the paper's own recipe), normal (best of the "
+        "portfolio; the default), best (joint, within 60s).",
+        "--effort",
+        panel=PLANS,
     )
-    only: str | Sequence[str] | None = field(
-        default=None,
-        metadata=asked(
-            "With --recipe joint, on machines that launch kernels one by one: search these decisions alone, "
-            "of kernels, slices, stages, lanes, merges and sums; all others stay as --partition and "
-            "--schedule say (default: layers one by one). Kernels of a named partition are cut again.",
-            "--only",
-            panel=PLANS,
-            typed=str | None,
-            is_expert=True,
-        ),
+    only: str | Sequence[str] | None = asked(
+        None,
+        "With --recipe joint, on machines that launch kernels one by one: search these decisions alone, "
+        "of kernels, slices, stages, lanes, merges and sums; all others stay as --partition and "
+        "--schedule say (default: layers one by one). Kernels of a named partition are cut again.",
+        "--only",
+        panel=PLANS,
+        is_expert=True,
     )
-    split_sums: bool | None = field(
-        default=None,
-        metadata=asked(
-            Options.help("split_sums"),
-            "--split-sums/--no-split-sums",
-            panel=PLANS,
-            typed=bool | None,
-        ),
+    split_sums: bool | None = asked(
+        None,
+        Options.help("split_sums"),
+        "--split-sums/--no-split-sums",
+        panel=PLANS,
     )
-    partition: str | None = field(
-        default=None,
-        metadata=asked(
-            "Instead of a recipe: how to group operators.",
-            "--partition",
-            panel=PLANS,
-            typed=str | None,
-            family="partition",
-            has_options=True,
-            is_expert=True,
-        ),
+    partition: str | None = asked(
+        None,
+        "Instead of a recipe: how to group operators.",
+        "--partition",
+        panel=PLANS,
+        family="partition",
+        has_options=True,
+        is_expert=True,
     )
-    schedule: str | None = field(
-        default=None,
-        metadata=asked(
-            "Instead of a recipe: how to order the groups.",
-            "--schedule",
-            panel=PLANS,
-            typed=str | None,
-            family="schedule",
-            has_options=True,
-            is_expert=True,
-        ),
+    schedule: str | None = asked(
+        None,
+        "Instead of a recipe: how to order the groups.",
+        "--schedule",
+        panel=PLANS,
+        family="schedule",
+        has_options=True,
+        is_expert=True,
     )
-    memory: str | None = field(
-        default=None,
-        metadata=asked(
-            "Instead of a recipe: how to place values in memory.",
-            "--memory",
-            panel=PLANS,
-            typed=str | None,
-            family="memory",
-            has_options=True,
-            is_expert=True,
-        ),
+    memory: str | None = asked(
+        None,
+        "Instead of a recipe: how to place values in memory.",
+        "--memory",
+        panel=PLANS,
+        family="memory",
+        has_options=True,
+        is_expert=True,
     )
-    budget: Budget | str | None = field(
-        default=None,
-        metadata=asked(
-            "How many recipes of the portfolio to try, the paper's own first (20trials), or for how long, "
-            "layers one by one first (60s). With --recipe search: how many plans beyond the portfolio "
-            "(default: 170trials), or the time for both.",
-            "--budget",
-            panel=PLANS,
-            typed=str | None,
-        ),
+    budget: Budget | str | None = asked(
+        None,
+        "How many recipes of the portfolio to try, the paper's own first (20trials), or for how long, "
+        "layers one by one first (60s). With --recipe search: how many plans beyond the portfolio "
+        "(default: 170trials), or the time for both.",
+        "--budget",
+        panel=PLANS,
     )
-    batch: int | str | tuple[int, ...] | None = field(
-        default=None,
-        metadata=asked(
-            "Samples for each cluster, along the open first axis of inputs (0 in --shapes); auto: the "
-            "power of two with the most samples per second; several numbers (6,12,24): the fastest way to "
-            "run each of them. With auto or several numbers, the tables and --check, --trace, --html and "
-            "--compare show the best batch.",
-            "--batch",
-            panel=PLANS,
-            typed=str | None,
-        ),
+    batch: int | str | tuple[int, ...] | None = asked(
+        None,
+        "Samples for each cluster, along the open first axis of inputs (0 in --shapes); auto: the "
+        "power of two with the most samples per second; several numbers (6,12,24): the fastest way to "
+        "run each of them. With auto or several numbers, the tables and --check, --trace, --html and "
+        "--compare show the best batch.",
+        "--batch",
+        panel=PLANS,
     )
-    max_latency_ms: float | None = field(
-        default=None,
-        metadata=asked(
-            "With --batch auto or several numbers: leave out batches and runs that take longer than "
-            "this, in milliseconds.",
-            "--max-latency",
-            panel=PLANS,
-            typed=float | None,
-        ),
+    max_latency_ms: float | None = asked(
+        None,
+        "With --batch auto or several numbers: leave out batches and runs that take longer than "
+        "this, in milliseconds.",
+        "--max-latency",
+        panel=PLANS,
     )
-    mapper: str | None = field(
-        default=None,
-        metadata=asked(
-            "Mapper that tiles layers whose operands do not fit the cores' buffers and are read repeatedly: "
-            "exact (the default), cosa, paper.",
-            "--mapper",
-            panel=PLANS,
-            typed=str | None,
-            is_expert=True,
-        ),
+    mapper: str | None = asked(
+        None,
+        "Mapper that tiles layers whose operands do not fit the cores' buffers and are read repeatedly: "
+        "exact (the default), cosa, paper.",
+        "--mapper",
+        panel=PLANS,
+        is_expert=True,
     )
-    workers: str | None = field(
-        default=None,
-        metadata=asked(
-            "With --recipe joint: price blocks of plans in so many processes, or on a Ray cluster: ray, or "
-            "ray://HOST:10001. The answer is the same.",
-            "--workers",
-            panel=PLANS,
-            typed=str | None,
-            metavar="N|ray",
-        ),
+    workers: str | None = asked(
+        None,
+        "With --recipe joint: price blocks of plans in so many processes, or on a Ray cluster: ray, or "
+        "ray://HOST:10001. The answer is the same.",
+        "--workers",
+        panel=PLANS,
+        metavar="N|ray",
     )
-    journal: Path | None = field(
-        default=None,
-        metadata=asked(
-            "With --workers: append prices of blocks to a file of JSON lines; those that it holds are not "
-            "asked for again.",
-            "--journal",
-            panel=FILES,
-            typed=Path | None,
-            metavar="FILE",
-        ),
+    journal: Path | None = asked(
+        None,
+        "With --workers: append prices of blocks to a file of JSON lines; those that it holds are not "
+        "asked for again.",
+        "--journal",
+        panel=FILES,
+        metavar="FILE",
     )
-    compare: bool = field(
-        default=False,
-        metadata=asked("Simulate the paper's baselines as well.", "--compare", panel=None, typed=bool),
+    compare: bool = asked(
+        False,
+        "Simulate the paper's baselines as well.",
+        "--compare",
+        panel=None,
     )
-    check: bool = field(
-        default=False,
-        metadata=asked(
-            "Compute the values of the plan buffer by buffer, and compare them with the network's.",
-            "--check",
-            panel=None,
-            typed=bool,
-        ),
+    check: bool = asked(
+        False,
+        "Compute the values of the plan buffer by buffer, and compare them with the network's.",
+        "--check",
+        panel=None,
     )
-    joint_tilings: bool = field(
-        default=False,
-        metadata=asked(
-            "Say of each subgraph what the best joint tiling of its operators would move past main memory.",
-            "--joint-tilings",
-            panel=PLANS,
-            typed=bool,
-            is_expert=True,
-        ),
+    joint_tilings: bool = asked(
+        False,
+        "Say of each subgraph what the best joint tiling of its operators would move past main memory.",
+        "--joint-tilings",
+        panel=PLANS,
+        is_expert=True,
     )
-    mappings: bool = field(
-        default=False,
-        metadata=asked(
-            "Hold the plan's sums of products against their mappings alone, level by level.",
-            "--mappings",
-            panel=PLANS,
-            typed=bool,
-            is_expert=True,
-        ),
+    mappings: bool = asked(
+        False,
+        "Hold the plan's sums of products against their mappings alone, level by level.",
+        "--mappings",
+        panel=PLANS,
+        is_expert=True,
     )
 
     def __post_init__(self) -> None:

@@ -21,8 +21,9 @@ from tilewright.compiled_facts import (
 from tilewright.edges import NO_EDGES, Edges
 from tilewright.errors import UsageError
 from tilewright.fields import FieldError, field_of, inside, sha256_text
-from tilewright.options import Options, option_types
+from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Budget
+from tilewright.requests import types_of
 from tilewright.steps import MemoryInfo, NodeOrigin, StepInfo
 from tilewright.target_ref import TargetRef
 
@@ -114,7 +115,7 @@ def decode_options(document: Mapping[str, Any]) -> Options:
     So are those that cannot change an artifact: where a cache lies, or how long to wait, is said where the
     file is opened.
     """
-    hints = option_types()
+    hints = types_of(Options)
     settings: dict[str, Any] = {}
     for name in (f.name for f in fields(Options) if f.metadata["key"] and f.name in document):
         if name == "budget" and document[name] is not None:

@@ -21,7 +21,8 @@ import typer
 from tilewright.cli.output import MANNER, Manner, listen_to_warnings
 from tilewright.errors import UsageError
 from tilewright.families import FAMILIES
-from tilewright.options import Options, option_types, parse_shapes
+from tilewright.options import Options, parse_shapes
+from tilewright.requests import typed_as, types_of
 from tilewright.target_ref import TargetRef
 
 R = TypeVar("R")
@@ -29,6 +30,7 @@ R = TypeVar("R")
 # Set by the shell's script while it asks for completions. Otherwise no flag needs them.
 _IS_COMPLETING = "_TILEWRIGHT_COMPLETE" in os.environ
 _FIELDS: Mapping[str, Field[Any]] = {f.name: f for f in fields(Options)}
+_TYPES = types_of(Options)
 _AS_THE_FIELD = object()
 
 
@@ -38,20 +40,25 @@ def flag(name: str, *, default: Any = _AS_THE_FIELD, about: str = "", is_expert:
     A verb for which it means somewhat else says what it is `about`; its names and what completes it are the
     same everywhere.
     """
-    return _option(_FIELDS[name], default=default, about=about, is_expert=is_expert)
+    return _option(_FIELDS[name], _TYPES[name], default=default, about=about, is_expert=is_expert)
 
 
 def _option(
-    field: Field[Any], *, default: Any = _AS_THE_FIELD, about: str = "", is_expert: bool | None = None
+    field: Field[Any],
+    kind: Any,
+    *,
+    default: Any = _AS_THE_FIELD,
+    about: str = "",
+    is_expert: bool | None = None,
 ) -> Any:
     facts = field.metadata
     return typer.Option(
         _default(field) if default is _AS_THE_FIELD else default,
         *facts["flags"],
-        help=about or _help(field),
+        help=about or _help(field, kind),
         metavar=facts["metavar"],
         rich_help_panel=facts["panel"],
-        autocompletion=_completion(field) if _IS_COMPLETING else None,
+        autocompletion=_completion(field, kind) if _IS_COMPLETING else None,
         hidden=facts["is_expert"] if is_expert is None else is_expert,
     )
 
@@ -66,43 +73,35 @@ def _default(field: Field[Any]) -> Any:
     return list(default) if isinstance(default, tuple) else default
 
 
-def _type(field: Field[Any]) -> Any:
+def _type(field: Field[Any], kind: Any) -> Any:
     """What the parser reads; texts with a parser of their own are read by the record."""
-    facts = field.metadata
-    if facts["typed"] is not None:
-        return facts["typed"]
-    if facts["parse"] is not None:
-        return str | None
-    kind = option_types()[field.name]
-    origin = typing.get_origin(kind)
-    return str if origin is Literal else list[str] if origin is tuple else kind
+    return typed_as(kind) if field.metadata["parse"] is None else str | None
 
 
-def _help(field: Field[Any]) -> str:
+def _help(field: Field[Any], kind: Any) -> str:
     """The field's help, with the names that it may hold where they are few."""
-    facts, choices = field.metadata, _choices(field)
-    if not choices or facts["family"] == "targets" or (facts["typed"] is None and _type(field) is not str):
+    facts, choices = field.metadata, _choices(field, kind)
+    if not choices or facts["family"] == "targets" or _type(field, kind) not in (str, str | None):
         return str(facts["help"])
     more = "; see `tilewright planners`" if facts["has_options"] else ""
     return f"{facts['help'].rstrip('.')}: {', '.join(choices)}{more}."
 
 
-def _choices(field: Field[Any]) -> tuple[str, ...]:
+def _choices(field: Field[Any], kind: Any) -> tuple[str, ...]:
     """Names that a field may hold, without those of plugins."""
     facts = field.metadata
-    kind = option_types()[field.name] if facts["typed"] is None else None
     if typing.get_origin(kind) is Literal:
         return typing.get_args(kind)
     family = FAMILIES.get(facts["family"])
     return (*facts["also"], *(family.built_in_names() if family is not None else ()))
 
 
-def _completion(field: Field[Any]) -> Callable[[str], list[str]]:
+def _completion(field: Field[Any], kind: Any) -> Callable[[str], list[str]]:
     """Names that begin as typed, those of plugins too; no member is loaded for it."""
 
     def complete(incomplete: str) -> list[str]:
         family = FAMILIES.get(field.metadata["family"])
-        names = dict.fromkeys((*_choices(field), *(family.names() if family is not None else ())))
+        names = dict.fromkeys((*_choices(field, kind), *(family.names() if family is not None else ())))
         if field.metadata["family"] == "targets":
             names.update(dict.fromkeys((*_machines(), *_machine_files(incomplete))))
         if field.name == "isa":
@@ -150,7 +149,9 @@ def _flags_of(record: type[Any]) -> dict[str, tuple[Any, Any]]:
     requests share."""
     own = record.__annotations__
     ordered = sorted(fields(record), key=lambda f: f.name not in own)
-    return {f.name: (_type(f), _option(f)) for f in ordered if f.metadata.get("flags")}
+    kinds = _TYPES if record is Options else types_of(record)
+    shown = [(f, kinds[f.name]) for f in ordered if f.metadata.get("flags")]
+    return {f.name: (_type(f, kind), _option(f, kind)) for f, kind in shown}
 
 
 COMPILE_FLAGS = {name: flags for name, flags in _flags_of(Options).items() if name != "dump_after"}

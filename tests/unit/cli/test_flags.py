@@ -209,10 +209,10 @@ def test_targets_complete_to_machines_and_their_files(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").touch()
     (tmp_path / "folder").mkdir()
-    complete = flags._completion(flags._FIELDS["target"])
+    complete = flags._completion(flags._FIELDS["target"], TargetRef)
     assert {"cpu", "host", "eyeriss", "mine.yaml", "folder/"} <= set(complete(""))
     assert complete("st") == ["stcp920", "stcp920-paper"]
-    assert "aarch64" in flags._completion(flags._FIELDS["isa"])("aa")
+    assert "aarch64" in flags._completion(flags._FIELDS["isa"], str)("aa")
 
 
 @pytest.mark.parametrize("flags_given", [("--target", "v100"), ("--check",), ("--shapes", "x=1")])
