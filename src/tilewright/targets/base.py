@@ -261,64 +261,69 @@ class Placement:
     plan: MemoryPlan
 
 
-class Backend(Protocol):
+class Backend:
     """One graph on its way through one target, under some options.
 
-    What several plans of the graph share is done once; the graph must not change meanwhile.
+    What several plans of the graph share is done once; the graph must not change meanwhile. A machine that
+    runs kernel after kernel needs to say no more than how to `generate`: values between kernels get an arena.
+    A subclass replaces what its machine does in another way.
     """
 
-    @property
-    def costs(self) -> CostModel:
-        """What work costs there."""
-        ...
+    costs: CostModel = NOMINAL
+    """What work costs there."""
+    limits = Limits(num_groups=4)
+    """What a schedule may not exceed."""
+    runs_lanes: bool = False
+    """Whether layers of a kernel may run at the same time, on groups of its cores."""
+    default_recipe = PLAIN_RECIPE
+    """What an option that names no planner stands for."""
+    types: ElementTypes | None = None
 
-    @property
-    def limits(self) -> Limits:
-        """What a schedule may not exceed."""
-        ...
+    def __init__(self, target: Target, graph: Graph, options: Options) -> None:
+        self.target, self.graph, self.options = target, graph, options
+        self.analysis = Analysis(graph)
 
     def price(self, recipe: Recipe, *, only_better: bool = False) -> PriceSchedule | None:
         """What whole schedules cost that are placed as a recipe says; None where stages add up.
 
         With `only_better`, one that is worse than another before may be refused as `Outclassed` instead.
         """
-        ...
+        return None
 
-    @property
+    @cached_property
     def partition_problem(self) -> PartitionProblem:
-        """What partitioners are asked."""
-        ...
-
-    @property
-    def runs_lanes(self) -> bool:
-        """Whether layers of a kernel may run at the same time, on groups of its cores."""
-        ...
-
-    @property
-    def default_recipe(self) -> Recipe:
-        """What an option that names no planner stands for."""
-        ...
+        """What partitioners are asked: the graph, for the target's machine at its costs."""
+        return PartitionProblem(
+            self.graph,
+            self.target.machine,
+            self.costs,
+            self.options.objective,
+            self.limits,
+            self.options.seed,
+            self.analysis,
+            self.types,
+        )
 
     def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
         """What is worth trying, the default first; `partition` is what a partitioner makes of the graph.
 
         Layerwise and sequential is among it, so that nothing is slower than that.
         """
-        ...
+        return (PLAIN_RECIPE,)
 
     def variants(self, best: Recipe) -> Iterable[Recipe]:
         """What else is worth trying once the best of those is known."""
-        ...
+        return ()
 
     @property
     def launched_parts(self) -> LaunchedParts | None:
         """What parts of the network cost alone; None where plans do not cost the sum of their parts."""
-        ...
+        return None
 
     def placements(self, recipe: Recipe) -> Iterable[Recipe]:
         """The same partition and order under other memory planners and mappers, where they decide anything
-        in the plan that was made of a recipe."""
-        ...
+        in the plan that was made of a recipe; what one arena holds costs no time."""
+        return ()
 
     def improve(
         self,
@@ -330,44 +335,52 @@ class Backend(Protocol):
         progress: Progress | None = None,
     ) -> Improved:
         """A plan that is no worse, searched from the best one on within a budget; `seeds` are others."""
-        ...
+        return Improved(best)
 
     def refine(
         self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
     ) -> Partition:
         """The partition with what the target decides about it: which subgraphs one kernel computes."""
-        ...
+        return partition
 
     def rewritten(
         self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
     ) -> Partition:
         """A partition of another graph that computes the same, as merging makes it, with its cost stated
         anew; from now on its work is priced as that of refined partitions is."""
-        ...
+        return replace(partition, quality=problem.quality_of(partition.subgraphs))
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement | None:
-        """Place a program's values in memory; None where there is nothing to place.
+        """Where a program's values lie; None where there is nothing to place.
 
         Raises:
             UnsupportedOp: a node is not supported; names it and says why.
             InfeasibleMapping: they do not fit; says what is too small.
             BudgetExceeded: more memory than `options.max_memory_bytes`.
         """
-        ...
+        problem = memory_problem(program.schedule, capacity_bytes=self.options.max_memory_bytes)
+        with MEMORY_PLANNERS.using(program.recipe.memory) as planner:
+            plan = planner.solve(problem, self.options.search_budget)
+        if isinstance(plan, Infeasible):
+            raise BudgetExceeded(str(plan))
+        plan = MEMORY_PLANNERS.verified(
+            program.recipe.memory, plan, MemoryPlan, lambda plan: check_memory(problem, plan)
+        )
+        return Placement(problem, plan)
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> Code:
-        """Generate everything.
+        """The program's code.
 
         Raises:
             UnsupportedOp: a node is not supported; names it and says why.
             BudgetExceeded: the program needs more memory than its options allow.
         """
-        ...
+        raise NotImplementedError
 
     def stage_bench(self, partition: Partition, make: MakeOfStages) -> StageBench | None:
         """What measures the stages of schedules of a partition, of programs as `make` gives them; None where
         nothing is measured."""
-        ...
+        return None
 
     def tune(
         self,
@@ -377,11 +390,12 @@ class Backend(Protocol):
         progress: Progress | None = None,
         meter: Meter | None = None,
     ) -> TuningInfo | None:
-        """How to make the kernels of a program for which `generate` made `code`; None without a budget.
+        """How to make the kernels of a program for which `generate` made `code`; None without a budget, or
+        where there is nothing to choose.
 
         `meter` is what is left of the budget; without one it is started here.
         """
-        ...
+        return None
 
 
 @runtime_checkable
@@ -453,113 +467,6 @@ class SimulatingTarget(Target, Protocol):
             InfeasibleMapping: the network cannot be planned.
         """
         ...
-
-
-class PlainBackend:
-    """What a target has that runs kernel after kernel, of which it needs to say no more than how to generate.
-
-    Values between kernels get an arena. A subclass replaces what its machine does in another way.
-    """
-
-    costs: CostModel = NOMINAL
-    runs_lanes: bool = False
-    default_recipe = PLAIN_RECIPE
-    limits = Limits(num_groups=4)
-    types: ElementTypes | None = None
-
-    def __init__(self, target: Target, graph: Graph, options: Options) -> None:
-        self.target, self.graph, self.options = target, graph, options
-        self.analysis = Analysis(graph)
-
-    def price(self, recipe: Recipe, *, only_better: bool = False) -> PriceSchedule | None:
-        """Stages add up."""
-        return None
-
-    @cached_property
-    def partition_problem(self) -> PartitionProblem:
-        """The graph, for the target's machine at its costs."""
-        return PartitionProblem(
-            self.graph,
-            self.target.machine,
-            self.costs,
-            self.options.objective,
-            self.limits,
-            self.options.seed,
-            self.analysis,
-            self.types,
-        )
-
-    def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
-        """The one that any graph has."""
-        return (PLAIN_RECIPE,)
-
-    def variants(self, best: Recipe) -> Iterable[Recipe]:
-        """None."""
-        return ()
-
-    @property
-    def launched_parts(self) -> LaunchedParts | None:
-        """None: their costs are estimates that do not add up."""
-        return None
-
-    def placements(self, recipe: Recipe) -> Iterable[Recipe]:
-        """None: what one arena holds costs no time."""
-        return ()
-
-    def improve(
-        self,
-        best: Program,
-        make: MakeProgram,
-        budget: Budget,
-        *,
-        seeds: Sequence[Schedule] = (),
-        progress: Progress | None = None,
-    ) -> Improved:
-        """As it is."""
-        return Improved(best)
-
-    def refine(
-        self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
-    ) -> Partition:
-        """As it is."""
-        return partition
-
-    def rewritten(
-        self, problem: PartitionProblem, partition: Partition, *, progress: Progress | None = None
-    ) -> Partition:
-        """As it is, with its cost."""
-        return replace(partition, quality=problem.quality_of(partition.subgraphs))
-
-    def place(self, program: Program, *, progress: Progress | None = None) -> Placement | None:
-        """One arena for the values that pass between subgraphs.
-
-        Raises:
-            BudgetExceeded: it would be larger than `options.max_memory_bytes`.
-        """
-        problem = memory_problem(program.schedule, capacity_bytes=self.options.max_memory_bytes)
-        with MEMORY_PLANNERS.using(program.recipe.memory) as planner:
-            plan = planner.solve(problem, self.options.search_budget)
-        if isinstance(plan, Infeasible):
-            raise BudgetExceeded(str(plan))
-        plan = MEMORY_PLANNERS.verified(
-            program.recipe.memory, plan, MemoryPlan, lambda plan: check_memory(problem, plan)
-        )
-        return Placement(problem, plan)
-
-    def stage_bench(self, partition: Partition, make: MakeOfStages) -> StageBench | None:
-        """Nothing is measured."""
-        return None
-
-    def tune(
-        self,
-        code: Any,
-        settings: TuningSettings = STORED_TUNING,
-        *,
-        progress: Progress | None = None,
-        meter: Meter | None = None,
-    ) -> TuningInfo | None:
-        """There is nothing to choose."""
-        return None
 
 
 def require_supported(target: Target, node: Node) -> None:

@@ -43,7 +43,7 @@ from tilewright.schedule.base import Schedule, ScheduleProblem, StageBench
 from tilewright.steps import STORED_TUNING, TuningInfo, TuningSettings
 from tilewright.target_ref import TargetRef
 from tilewright.targets import base
-from tilewright.targets.base import Improved, MakeProgram, PlainBackend, Support, require_supported
+from tilewright.targets.base import Backend, Improved, MakeProgram, Support, require_supported
 from tilewright.targets.cpu.costs.energies import CpuEnergyCosts
 from tilewright.targets.cpu.costs.model import CpuCosts
 from tilewright.targets.cpu.forms import choose_forms
@@ -321,7 +321,7 @@ def _object_cache(options: Options) -> ObjectCache | None:
     return None if options.no_cache else ObjectCache(options.cache_dir or default_cache_directory())
 
 
-class CpuBackend(PlainBackend):
+class CpuBackend(Backend):
     """Kernels are lowered before values are placed: only then is known what memory they need."""
 
     def __init__(self, target: CpuTarget, graph: Graph, options: Options) -> None:
@@ -336,8 +336,8 @@ class CpuBackend(PlainBackend):
     def limits(self) -> Limits:  # type: ignore[override]
         """The threads of a run are the cores that groups share: on a single one there is one group."""
         num_cores = resolve_threads(self.options.num_threads)
-        most_groups = PlainBackend.limits.num_groups if num_cores > 1 else 1
-        return replace(PlainBackend.limits, num_cores=num_cores, num_groups=most_groups)
+        most_groups = Backend.limits.num_groups if num_cores > 1 else 1
+        return replace(Backend.limits, num_cores=num_cores, num_groups=most_groups)
 
     @cached_property
     def costs(self) -> CpuCosts:  # type: ignore[override]

@@ -26,7 +26,7 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.schedule.base import Schedule
-from tilewright.targets.base import Placement, PlainBackend, Support, require_supported
+from tilewright.targets.base import Backend, Placement, Support, require_supported
 from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.costs import GpuCosts
 from tilewright.targets.cuda.devices import DeviceName
@@ -117,7 +117,7 @@ class CudaTarget:
         return CudaBackend(self, graph, options)
 
 
-class CudaBackend(PlainBackend):
+class CudaBackend(Backend):
     """Kernels are lowered before values are placed: only then is known what memory they need."""
 
     def __init__(self, target: CudaTarget, graph: Graph, options: Options) -> None:

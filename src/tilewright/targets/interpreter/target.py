@@ -16,7 +16,7 @@ from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.steps import StepInfo, planned_steps
-from tilewright.targets.base import Array, PlainBackend, Support
+from tilewright.targets.base import Array, Backend, Support
 from tilewright.targets.runs import written_into
 from tilewright.targets.validate import require_valid_program
 
@@ -48,7 +48,7 @@ class InterpreterTarget:
         return InterpreterBackend(self, graph, options)
 
 
-class InterpreterBackend(PlainBackend):
+class InterpreterBackend(Backend):
     """Plans are made and checked, and change nothing but the order of work."""
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> InterpreterCode:

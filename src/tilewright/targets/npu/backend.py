@@ -38,7 +38,7 @@ from tilewright.schedule.instances import InstanceGraph, Kind
 from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.system.gc_tuning import collected_rarely
-from tilewright.targets.base import Improved, LaunchedParts, MakeProgram, Placement, PlainBackend, Target
+from tilewright.targets.base import Backend, Improved, LaunchedParts, MakeProgram, Placement, Target
 from tilewright.targets.npu.box_bound import box_bound, is_in_space
 from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
@@ -65,7 +65,7 @@ from tilewright.targets.validate import require_valid_program
 _T = TypeVar("_T")
 
 
-class NpuBackend(PlainBackend):
+class NpuBackend(Backend):
     """A plan is simulated once, under whatever names it is asked for."""
 
     default_recipe = GRAPHTURBO

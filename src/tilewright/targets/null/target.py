@@ -16,7 +16,7 @@ from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.steps import StepInfo, planned_steps
-from tilewright.targets.base import Array, PlainBackend, Support
+from tilewright.targets.base import Array, Backend, Support
 from tilewright.targets.validate import require_valid_program
 
 
@@ -58,7 +58,7 @@ class NullTarget:
         return NullBackend(self, graph, options)
 
 
-class NullBackend(PlainBackend):
+class NullBackend(Backend):
     """Plans are made and checked, and that is all."""
 
     def generate(self, program: Program, *, progress: Progress | None = None) -> NullCode:
