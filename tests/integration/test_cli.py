@@ -298,6 +298,17 @@ def test_explain_prints_what_a_kernel_was_generated_from_and_nothing_else() -> N
     assert not Path("x.html").exists()
 
 
+def test_explain_times_another_plan_of_a_kernel_beside_its_own() -> None:
+    planned = next(k["id"] for k in report("explain small.tw")["kernels"] if k["plan"])
+    Path("plan.txt").write_text(done(f"explain small.tw --kernel {planned}").out)
+    lines = done(f"explain small.tw --kernel {planned} --against plan.txt").out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [planned, "plan.txt"]
+    assert " as fast" in lines[1]
+    result = tilewright("explain", "small.tw", "--against", "plan.txt")
+    assert result.code == 2
+    assert "--against has no effect without --kernel" in result.err
+
+
 @pytest.mark.parametrize("suffix", ["html", "json"])
 def test_explain_writes_a_report(suffix: str) -> None:
     done(f"explain small.tw --report report.{suffix}")

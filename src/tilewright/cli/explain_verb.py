@@ -31,6 +31,11 @@ def explain(
     kernel: str | None = typer.Option(
         None, "--kernel", help="Print what this kernel was generated from, and nothing else."
     ),
+    against: Path | None = typer.Option(
+        None,
+        "--against",
+        help="A file with another plan of --kernel: run both, check their values, and time them in turns.",
+    ),
     report: Path | None = typer.Option(None, "--report", help="Also write all of it as .html or .json."),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -50,12 +55,21 @@ def explain(
     ):
         if kernel is not None and is_given:
             raise UsageError(f"{other} has no effect beside --kernel; leave one of them out.")
+    if against is not None and kernel is None:
+        raise UsageError("--against has no effect without --kernel: name the kernel that the plan is of.")
     if report is not None and report.suffix not in (".html", ".json"):
         raise UsageError(f"{report}: give a name that ends in .html or .json.")
     with progress(f"loading {model.name}") as update:
         compiled = open_or_compile(model, options, update, flags.asked)
     if kernel is not None:
-        say(kernel_plan(compiled.kernels, kernel))
+        plan = kernel_plan(compiled.kernels, kernel)
+        if against is None:
+            say(plan)
+            return
+        from tilewright.benchmark.kernel_plans import compare_with_file
+
+        for timing in compare_with_file(kernel, plan, against):
+            say(str(timing))
         return
     accuracy = compiled.options.accuracy
     explanation = compiled.explain(name)

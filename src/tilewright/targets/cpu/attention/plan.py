@@ -371,6 +371,18 @@ def parse_attention(text: str) -> AttentionPlan:
         "store" in reader.lines,
     )
     reader.check(plan)
+    for is_same, what in (
+        (scores.max_rows == sums.max_rows, "rows of their tiles"),
+        (scores.row.c == sums.row.a, "distance of rows of scores"),
+        (scores.cut == sums.cut, "chunks"),
+        (scores.row.extent == sums.row.extent, "queries"),
+        (scores.vector.extent == sums.summed[0].extent, "keys"),
+        ([x.extent for x in scores.outer] == [x.extent for x in sums.outer], "heads"),
+    ):
+        if not is_same:
+            raise reader.error(f"the two products differ in the {what}")
+    if scores.row.c < scores.panels.padded_extent:
+        raise reader.error(f"rows of scores are at least {scores.panels.padded_extent} elements apart")
     return plan
 
 

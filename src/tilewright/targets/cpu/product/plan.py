@@ -359,6 +359,8 @@ class _ProductText(PlanText):
             extras.append(self.strided(f"r{len(extras)}"))
         num_extras = len(extras)
         vector, row = (self.loop(self.one(role), num_extras) for role in ("column", "row"))
+        if vector.c != 1:
+            raise self.error("the columns of c lie side by side: c 1")
         summed = self.loops("sum", num_extras)
         rows, vectors, lanes, columns = self.matched(_TILE, self.one("tile"))
         row_parts, panel_parts, of = self.matched(_CHUNKS, self.one("chunks"))

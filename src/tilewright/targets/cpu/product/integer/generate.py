@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.product.integer.depthwise import generate_by_column
@@ -23,4 +25,4 @@ def byte_kernels(plan: KernelPlan, isa: Isa, next_local: int) -> tuple[Kernel, .
     if plan.packing != "in panels" or (plan.zeros is not None and plan.zeros.b_sums is not None):
         return (generate_integer(plan, isa),)
     packing, packed = pack_panels(plan, next_local, isa)
-    return packing, generate_integer(packed, isa)
+    return packing, replace(generate_integer(packed, isa), plan=plan)
