@@ -19,7 +19,7 @@ from tilewright.text.formatting import format_bytes
 from tilewright.version import __version__
 
 if TYPE_CHECKING:
-    from tilewright.hardware.instruction_sets import Executes, InstructionSet
+    from tilewright.hardware.instruction_sets import InstructionSet
 
 NEEDED = (
     "numpy",
@@ -136,7 +136,7 @@ def _processor() -> list[Check]:
     return [
         Check("processor", True, f"{facts.cpu_name} ({facts.architecture})"),
         Check("caches", True, caches or "not listed by the system"),
-        Check("instruction set", True, _described(widest, host_instructions()))
+        Check("instruction set", True, _described(widest))
         if widest is not None
         else Check(
             "instruction set",
@@ -147,14 +147,14 @@ def _processor() -> list[Check]:
     ]
 
 
-def _described(instruction_set: InstructionSet, host: Executes) -> str:
+def _described(instruction_set: InstructionSet) -> str:
     """An instruction set's name, its vectors, and what tiles are multiplied."""
     from tilewright.hardware.instruction_sets import AMX_NEEDS
 
     vectors = f"{instruction_set.name}, {8 * instruction_set.vector_bytes[0]}-bit vectors"
     if not set(AMX_NEEDS) <= set(instruction_set.needs):
         return vectors
-    return f"{vectors}, tiles of bfloat16{' and int8' if 'amx-int8' in host.features else ''}"
+    return f"{vectors}, tiles of bfloat16 and int8"
 
 
 def _cores() -> list[Check]:

@@ -83,14 +83,15 @@ class MachineLimits:
         """Of the unit that a template's products run on, in operations of the plain product.
 
         Winograd's F(n, 3) makes (n + 2)² products of 9n²; the matrix unit makes as many as the name says, and
-        bytes run at twice its rate for bfloat16. Vectors of bytes hold four times as many as floats.
+        bytes, slices of float32 too, run at twice its rate for bfloat16. Vectors of bytes hold four times as
+        many as floats.
         """
         name, _, number = template.partition("-")
         if name == "winograd":
             size = int(number)
             return self.fma_flop_per_s * 9 * size**2 / (size + 2) ** 2
-        if name == "matrix" and self.tile_flop_per_s is not None:
-            return self.tile_flop_per_s / int(number)
+        if name in ("matrix", "slices") and self.tile_flop_per_s is not None:
+            return self.tile_flop_per_s * (2 if name == "slices" else 1) / int(number)
         if template == "integer-tiles" and self.tile_flop_per_s is not None:
             return 2 * self.tile_flop_per_s
         return self.fma_flop_per_s * (4 if template == "integer-vnni" else 1)

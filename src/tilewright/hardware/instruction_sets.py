@@ -62,8 +62,8 @@ class InstructionSet:
 _ARCHITECTURES = {"arm64": "aarch64"}
 _AVX2_NEEDS = ("avx2", "fma", "f16c", "bmi", "bmi2")
 _AVX512_NEEDS = (*_AVX2_NEEDS, "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512cd")
-AMX_NEEDS = ("amx-tile", "amx-bf16", "avx512bf16")
-"""Features of a unit that multiplies tiles of bfloat16."""
+AMX_NEEDS = ("amx-tile", "amx-bf16", "amx-int8", "avx512bf16")
+"""Features of a unit that multiplies tiles of bfloat16 and of bytes."""
 _X86_TRIPLE = "x86_64-unknown-linux-gnu"
 _ARM_TRIPLE = "aarch64-unknown-linux-gnu"
 INSTRUCTION_SETS = (

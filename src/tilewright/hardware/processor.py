@@ -72,14 +72,12 @@ def _matrix_units(instructions: Instructions, num_per_instance: int) -> tuple[Un
     """The unit that multiplies tiles, where a processor has one."""
     if not set(AMX_NEEDS) <= set(instructions.features):
         return ()
-    types = ("bfloat16", "int8", "uint8") if "amx-int8" in instructions.features else ("bfloat16",)
-    rates = {dtype: _AMX_MACS_PER_CYCLE[dtype] for dtype in types}
     return (
         Unit(
             name="matrix",
             kind="matrix",
             num_per_instance=num_per_instance,
-            macs_per_cycle=rates,
+            macs_per_cycle=dict(_AMX_MACS_PER_CYCLE),
             tile=_AMX_TILE,
         ),
     )

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 
 from tilewright.records import dataclass
 
+# Parameters that say what is computed, not how it is cut.
+_ALGORITHMS = ("tile", "products", "slices")
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -28,9 +31,10 @@ class Choice:
         return next((value for key, value in self.parameters if key == name), None)
 
     @property
-    def algorithm(self) -> tuple[str, int | None]:
-        """What it computes, whatever the sizes of its pieces: the template, and the tile of Winograd's."""
-        return self.template, self.get("tile")
+    def algorithm(self) -> tuple[str, tuple[tuple[str, int], ...]]:
+        """What it computes, whatever the sizes of its pieces: the template, and the tile of Winograd's or
+        what the matrix unit multiplies."""
+        return self.template, tuple(pair for pair in self.parameters if pair[0] in _ALGORITHMS)
 
     def to_json(self) -> dict[str, str | int]:
         """Plain values."""

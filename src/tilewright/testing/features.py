@@ -9,7 +9,7 @@ from tilewright.hardware.instruction_sets import AMX_NEEDS
 PROCESSORS = {"avx2": ("amx", "avx512", "avx10"), "avx512": ("amx",), "amx": ()}
 """By name, how the features begin that such a processor lacks."""
 
-MATRIX_FEATURES = (*AMX_NEEDS, "amx-int8")
+MATRIX_FEATURES = AMX_NEEDS
 """Features of the matrix unit that is emulated, as LLVM calls them."""
 
 

@@ -7,15 +7,21 @@ kernels of whatever instruction sets read of it. Nothing here knows of graphs, o
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
 from math import prod
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
-from tilewright.fields import FieldError, Signed, decoded, field_of, inside
+from tilewright.fields import FieldError, Signed
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
+from tilewright.targets.cpu.pieces import (
+    LARGEST_FIXED,
+    NUM_DIGITS,
+    power_of_two,
+    split_bfloat16,
+    split_digits,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -23,7 +29,7 @@ Array = np.ndarray[Any, Any]
 COMPACT_BYTES = 3
 COMPACT_BEHIND_BYTES = 16
 # Of a tile of the matrix unit: float32 sums in a row, bfloat16 elements in a row, 16 rows of 64 bytes.
-TILE_COLUMNS, TILE_DEPTH, TILE_BYTES = 16, 32, 16 * 64
+TILE_COLUMNS, TILE_DEPTH, TILE_ROW_BYTES, TILE_BYTES = 16, 32, 64, 16 * 64
 STEPS_PER_WORD = 4
 NUM_TAPS = 3
 
@@ -33,8 +39,6 @@ _CHANNELS = 128
 # Elements of a window, where a constant is small: loops that do not move read an element several times.
 _MIN_LIMIT = 1 << 24
 _WIDEST_PANEL = 1 << 16
-# Values below round to finite bfloat16.
-_LARGEST_PIECE = 3e38
 
 
 class Arrangement(Protocol):
@@ -381,33 +385,58 @@ class MatrixTiles:
         return packed
 
 
-def split_bfloat16(values: Array, count: int) -> Array:
-    """`count` bfloat16 pieces whose sum is each value, largest first, as their bits; shape [count, ...].
+@dataclass(frozen=True, slots=True)
+class SliceTiles:
+    """Digits of fixed-point numbers, tile after tile as in `MatrixTiles`, with what scales them.
 
-    Rounds to nearest even, as the processor does; what is left of an infinity counts as zero.
-
-    >>> [hex(int(x)) for x in split_bfloat16(np.array([1.00390625], np.float32), 2)[:, 0]]
-    ['0x3f80', '0x3b80']
+    First comes what A is multiplied by at each place of the depth, float32: the power of two below the
+    largest weight there, by which the weights are divided. Behind the tiles of each panel, a row of which
+    holds four elements of each of 16 columns, a quarter of the tile's depth apart, come the scales of its
+    columns. A column with a weight that is not finite is NaN.
     """
-    pieces = np.empty((count, *values.shape), np.uint16)
-    rest = values.astype(np.float32)
-    is_plain = bool(np.abs(rest).max(initial=0.0) < _LARGEST_PIECE)  # not so for a NaN
-    for number in range(count):
-        bits = rest.view(np.uint32)
-        rounded = bits >> 16
-        rounded &= 1
-        rounded += 0x7FFF
-        rounded += bits
-        rounded &= 0xFFFF0000
-        if not is_plain:
-            rounded[np.isnan(rest)] = 0x7FC00000
-        pieces[number] = rounded >> 16
-        if number + 1 < count:
-            with np.errstate(invalid="ignore"):
-                rest = rest - rounded.view(np.float32)
-            if not is_plain:
-                rest[~np.isfinite(rest)] = 0
-    return pieces
+
+    kind: ClassVar[str] = "slices"
+    window: Window
+    panel_tiles: int
+
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
+        """Factors, tiles and scales."""
+        if not 0 < self.panel_tiles <= _WIDEST_PANEL:
+            raise FieldError(f"panels of {self.panel_tiles} tiles", ".panel_tiles")
+        view = self.window.of(np.ascontiguousarray(array, dtype=np.float32))
+        *taps, depth, num_columns = view.shape
+        steps, num_tiles = -(-depth // TILE_ROW_BYTES), -(-num_columns // TILE_COLUMNS)
+        finite = np.isfinite(view)
+        sizes = np.abs(np.where(finite, view, 0))
+        factors = np.zeros(steps * TILE_ROW_BYTES, np.float32)
+        factors[:depth] = power_of_two(sizes.max(axis=(*range(len(taps)), -1), initial=0))
+        divisors = np.where(factors > 0, factors, 1)[:depth, None].astype(np.float64)
+        peaks = np.zeros(num_tiles * TILE_COLUMNS, np.float32)
+        peaks[:num_columns] = (sizes / divisors).max(axis=tuple(range(len(taps) + 1)), initial=0)
+        scales = np.where(peaks > 0, peaks, 1).astype(np.float64) / LARGEST_FIXED
+        of_sums = (scales * 2**23).astype(np.float32)
+        of_sums[:num_columns][~finite.all(axis=tuple(range(len(taps) + 1)))] = np.nan
+        parts = [factors.view(np.uint8)]
+        # Panel by panel: what one needs stays in the caches.
+        for first in range(0, num_tiles, self.panel_tiles):
+            count = min(self.panel_tiles, num_tiles - first)
+            here = slice(TILE_COLUMNS * first, TILE_COLUMNS * (first + count))
+            columns = np.where(finite[..., here], view[..., here], 0) / divisors
+            padded = np.zeros((*taps, steps * TILE_ROW_BYTES, count * TILE_COLUMNS))
+            padded[:, :, :depth, : columns.shape[-1]] = columns
+            split = split_digits(padded, scales[here]).reshape(
+                NUM_DIGITS,
+                *taps,
+                steps,
+                STEPS_PER_WORD,
+                TILE_ROW_BYTES // STEPS_PER_WORD,
+                count,
+                TILE_COLUMNS,
+            )
+            # line tap, step, row tap, digit, tile, row of the tile, column, byte
+            tiles = split.transpose(1, 3, 2, 0, 6, 5, 7, 4)
+            parts += [tiles.reshape(-1).view(np.uint8), of_sums[here].view(np.uint8)]
+        return np.concatenate(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -535,65 +564,3 @@ class Stacked:
                 raise FieldError(f"a part of {made.nbytes} bytes", ".stride")
             row[: made.nbytes] = made.reshape(-1).view(np.uint8)
         return result
-
-
-_KINDS: dict[str, Any] = {
-    arrangement.kind: arrangement
-    for arrangement in (
-        Order,
-        PanelOrder,
-        WinogradPanels,
-        MatrixTiles,
-        IntegerWords,
-        WidenedWords,
-        ColumnSums,
-        StepOnes,
-    )
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _StackedFields:
-    parts: tuple[tuple[tuple[int, int], ...], ...]
-    stride: int
-
-
-def encode_arrangement(arrangement: Arrangement | None) -> dict[str, Any] | None:
-    """Plain values; None for a constant as it is."""
-    match arrangement:
-        case None:
-            return None
-        case Stacked(inner, parts, stride):
-            stated = {"inner": encode_arrangement(inner), "parts": parts, "stride": stride}
-        case _:
-            stated = {f.name: _plain(getattr(arrangement, f.name)) for f in fields(arrangement)}  # type: ignore[arg-type]  # records all
-    return {"kind": arrangement.kind, **stated}
-
-
-def decode_arrangement(document: Any) -> Arrangement | None:
-    """What `encode_arrangement` described.
-
-    Raises:
-        FieldError: naming what is missing, of another type, or not known.
-    """
-    if document is None:
-        return None
-    kind = field_of(document, "kind", str)
-    if kind == Stacked.kind:
-        stated = decoded(_StackedFields, document)
-        with inside("inner"):
-            inner = decode_arrangement(document.get("inner"))
-        return Stacked(inner, stated.parts, stated.stride)
-    if kind not in _KINDS:
-        raise FieldError(f"unknown arrangement {kind[:40]!r}", ".kind")
-    arrangement: Arrangement = decoded(_KINDS[kind], document)
-    return arrangement
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case Window() | SignedBytes():
-            return asdict(value)
-        case DType():
-            return str(value)
-    return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from dataclasses import replace
+from typing import Literal
 
 from tilewright.errors import UsageError
 from tilewright.hardware.host import host_instructions, host_machine
@@ -48,6 +49,30 @@ class CacheSizes:
         return 1.0 if self.l1_bytes > 32 * 1024 else 2.0
 
 
+UnitState = Literal["better", "worse", "mean"]
+"""Which of the unit's states is meant; the mean is that of both."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRates:
+    """Cycles of the matrix unit, as one core sees it.
+
+    The defaults are those of an Emerald Rapids server that others share (docs/benchmarks_amx.md): among
+    products a tile load takes what is exposed of it, in one of two states for seconds at a time.
+    """
+
+    product_cycles: float = 16.0
+    latency_cycles: float = 52.0
+    exposed_load_cycles: float = 4.6
+    slow_exposed_load_cycles: float = 77.0
+    l2_load_cycles: float = 24.0
+
+    def load_cycles(self, state: UnitState) -> float:
+        """What a tile load adds to products, in a state of the unit."""
+        of_states = {"better": self.exposed_load_cycles, "worse": self.slow_exposed_load_cycles}
+        return sum(of_states.values()) / 2 if state == "mean" else of_states[state]
+
+
 @dataclass(frozen=True, slots=True)
 class Isa:
     """One instruction set as kernels see it; `triple`, `cpu` and `features` are LLVM's words."""
@@ -63,6 +88,7 @@ class Isa:
     caches: CacheSizes
     runs_on_host: bool
     fmas_per_cycle: float = 2.0  # of the widest vectors; cores whose pipes are narrower take one
+    matrix_rates: MatrixRates = MatrixRates()
 
     @property
     def arch(self) -> str:
@@ -80,7 +106,7 @@ class Isa:
 
     @property
     def has_matrix_unit(self) -> bool:
-        """Whether tiles of bfloat16 can be multiplied: the processor's AMX, allowed to this process."""
+        """Whether tiles of bfloat16 and of bytes can be multiplied: AMX, allowed to this process."""
         return all(f"+{need}" in self.features.split(",") for need in AMX_NEEDS)
 
     @property

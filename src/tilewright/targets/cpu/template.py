@@ -89,13 +89,12 @@ class Estimate:
     `gain` is the time of the plain kernel over that of this one in its best cut, both by the reckoning of the
     template: what it leaves out on both sides cancels, so gains of different templates can be compared.
     `lead` is that gain over the one of the same template's most exact way, where it has a more exact one.
-    With less than `min_gain` the plain kernel is taken.
+    With less than `MIN_GAIN` the plain kernel is taken.
     """
 
     cycles: float
     gain: float = 1.0
     lead: float = inf
-    min_gain: float = MIN_GAIN
 
 
 class Template(Protocol[WorkT, ProblemT]):

@@ -20,14 +20,14 @@ from tilewright.targets.cpu.arrangements import (
     PanelOrder,
     Reversible,
     SignedBytes,
+    SliceTiles,
     Stacked,
     StepOnes,
     WidenedWords,
     WinogradPanels,
-    decode_arrangement,
-    encode_arrangement,
     window,
 )
+from tilewright.targets.cpu.image.arrangement_document import decode_arrangement, encode_arrangement
 from tilewright.targets.cpu.product.winograd.transform import winograd_transform
 from tilewright.targets.cpu.runtime import pool_ir
 
@@ -46,6 +46,7 @@ ARRANGEMENTS: list[tuple[Any, np.ndarray[Any, Any]]] = [
     (PanelOrder(TAPS, 3, 4, 8, DType.FLOAT32, is_compact=True), FILTER),
     (WinogradPanels(TAPS, 4, 8, tuple(map(tuple, G.tolist()))), FILTER),
     (MatrixTiles(window((3, 3, 5, 10), (3, 1, 9, 45), 0), 3, 2), FILTER),
+    (SliceTiles(TAPS, 2), FILTER),
     (IntegerWords(SIGNED, STEPS, 4, 4), BYTES),
     (WidenedWords(SignedBytes(window((6, 7), (1, 6), 0), 1, 6, 1, False), Signed(-3), 4, 4), BYTES),
     (ColumnSums(SIGNED, 4, Signed(-2), Signed(5)), BYTES),

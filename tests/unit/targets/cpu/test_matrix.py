@@ -17,15 +17,17 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.rows import with_row_loops
-from tilewright.targets.cpu.arrangements import split_bfloat16
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
+from tilewright.targets.cpu.pieces import power_of_two, split_bfloat16
 from tilewright.targets.cpu.product.amx import NUM_TILES
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.matrix import MATRIX, match_matrix
+from tilewright.targets.cpu.product.matrix.choose import choose_plan, chosen_plan
 from tilewright.targets.cpu.product.matrix.generate import generate_matrix
-from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, choose_plan, chosen_plan, plan_matrix
-from tilewright.targets.cpu.product.matrix.tiles import PRODUCTS, Block, multiply, num_pieces, split
+from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, plan_matrix
+from tilewright.targets.cpu.product.matrix.tiles import TERMS, Block, multiply, split
+from tilewright.targets.cpu.product.plan import Dot
 from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.llvm.codegen import JitLibrary, compile_object
 from tilewright.targets.llvm.emitter import Emitter, Param
@@ -36,6 +38,7 @@ from tilewright.testing.matrix_unit import can_emulate, emulated_matrix_unit, is
 from tilewright.tuning import Choice
 
 F32 = DType.FLOAT32
+ACCURATE: tuple[Dot, ...] = ("6 bfloat16 products", "8 int8 products")
 UNITS = [
     pytest.param(
         "unit",
@@ -113,7 +116,7 @@ def layouts_of(group: NestGroup) -> dict[tuple[str, int], Layout]:
     return {**layouts, ("output", 0): layout(group.outputs[0].shape)}
 
 
-def lower(graph: Graph, isa: Isa, num_products: int) -> tuple[Any, NestGroup, dict[tuple[str, int], Layout]]:
+def lower(graph: Graph, isa: Isa, dot: Dot) -> tuple[Any, NestGroup, dict[tuple[str, int], Layout]]:
     group = fuse_nodes(graph.nodes, graph.outputs)
     assert isinstance(group, NestGroup)
     (nest,) = group.nests
@@ -122,15 +125,13 @@ def lower(graph: Graph, isa: Isa, num_products: int) -> tuple[Any, NestGroup, di
     problem = MATRIX.match(nest, Context(isa, layouts, constants=constants))
     if isinstance(problem, Declined):
         return problem, group, layouts
-    kernel = generate_matrix(plan_matrix(problem, choose_plan(problem, num_products, isa)), isa)
+    kernel = generate_matrix(plan_matrix(problem, choose_plan(problem, TERMS[dot], isa)), isa)
     return (kernel,), group, layouts
 
 
-def run(
-    graph: Graph, isa: Isa, num_products: int, *, whole: bool, scale: float = 1.0
-) -> tuple[Any, Any, Kernel]:
+def run(graph: Graph, isa: Isa, dot: Dot, *, whole: bool, scale: float = 1.0) -> tuple[Any, Any, Kernel]:
     """(The kernel's output, the output in float64, the kernel); `whole` numbers as inputs, or any."""
-    kernels, group, layouts = lower(graph, isa, num_products)
+    kernels, group, layouts = lower(graph, isa, dot)
     assert not isinstance(kernels, Declined), kernels
     rng = np.random.default_rng(1)
     feed = {
@@ -178,11 +179,19 @@ EDGES = {
 
 
 @pytest.mark.sampled(14)
-@pytest.mark.parametrize("num_products", sorted(PRODUCTS))
+@pytest.mark.parametrize("dot", TERMS)
 @pytest.mark.parametrize("name", EDGES)
-def test_whole_numbers_give_exact_sums(matrix_isa: Isa, name: str, num_products: int) -> None:
-    got, expected, _ = run(EDGES[name](), matrix_isa, num_products, whole=True)
-    np.testing.assert_array_equal(got, expected.astype(np.float32))
+def test_whole_numbers_give_their_sums(matrix_isa: Isa, name: str, dot: Dot) -> None:
+    got, expected, _ = run(EDGES[name](), matrix_isa, dot, whole=True)
+    assert_sums(got, expected, dot)
+
+
+def assert_sums(got: Any, expected: Any, dot: Dot) -> None:
+    """Sums of whole numbers: exact of bfloat16 pieces, and of digits with scales within a millionth."""
+    if TERMS[dot].is_bytes:
+        assert np.abs(got - expected).max() <= 2e-6 * np.abs(expected).max()
+    else:
+        np.testing.assert_array_equal(got, expected.astype(np.float32))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -195,8 +204,9 @@ def test_whole_numbers_give_exact_sums(matrix_isa: Isa, name: str, num_products:
     strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     dilations=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     batch=st.integers(1, 2),
+    dot=st.sampled_from(ACCURATE),
 )
-def test_any_convolution_that_is_matched_is_exact_on_whole_numbers(
+def test_any_convolution_that_is_matched_sums_whole_numbers(
     matrix_isa: Isa,
     c: int,
     k: int,
@@ -206,16 +216,17 @@ def test_any_convolution_that_is_matched_is_exact_on_whole_numbers(
     strides: Any,
     dilations: Any,
     batch: int,
+    dot: Dot,
 ) -> None:
     for i in (0, 1):
         if size[i] + pads[i] + pads[i + 2] < dilations[i] * (kernel[i] - 1) + 1:
             return
     graph = conv(c, k, size, kernel, pads=pads, strides=strides, dilations=dilations, batch=batch)
-    kernels, _, _ = lower(graph, matrix_isa, 6)
+    kernels, _, _ = lower(graph, matrix_isa, dot)
     if isinstance(kernels, Declined):
         return
-    got, expected, _ = run(graph, matrix_isa, 6, whole=True)
-    np.testing.assert_array_equal(got, expected.astype(np.float32))
+    got, expected, _ = run(graph, matrix_isa, dot, whole=True)
+    assert_sums(got, expected, dot)
 
 
 ROWS = {
@@ -229,11 +240,12 @@ ROWS = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dot", ACCURATE)
 @pytest.mark.parametrize("unit_parts", [None, 3])
 @pytest.mark.parametrize("name", ROWS)
 def test_a_run_of_fewer_rows_gives_their_bits_and_leaves_the_others(
-    matrix_isa: Isa, name: str, unit_parts: int | None
+    matrix_isa: Isa, name: str, unit_parts: int | None, dot: Dot
 ) -> None:
     graph = ROWS[name]()
     group = fuse_nodes(graph.nodes, graph.outputs)
@@ -243,11 +255,12 @@ def test_a_run_of_fewer_rows_gives_their_bits_and_leaves_the_others(
     context = Context(matrix_isa, layouts_of(group), constants=constants)
     problem = MATRIX.match(group.nests[0], context)
     assert not isinstance(problem, Declined)
-    plan = choose_plan(problem, 6, matrix_isa)
+    terms = TERMS[dot]
+    plan = choose_plan(problem, terms, matrix_isa)
     if unit_parts is not None:
         block = {"block_rows": plan.block.rows, "block_columns": plan.block.columns}
-        choice = Choice.of("matrix", products=6, **block, unit_parts=unit_parts, panel_parts=1)
-        found = chosen_plan(problem, 6, choice, matrix_isa)
+        choice = Choice.of("matrix", **block, unit_parts=unit_parts, panel_parts=1)
+        found = chosen_plan(problem, terms, choice, matrix_isa)
         if isinstance(found, Declined):
             pytest.skip(found.reason)
         plan = found
@@ -275,14 +288,14 @@ def test_a_run_of_fewer_rows_gives_their_bits_and_leaves_the_others(
         assert np.all(found[num_rows:] == 7)
 
 
-@pytest.mark.parametrize("num_products", sorted(PRODUCTS))
-def test_errors_stay_within_what_the_pieces_leave_out(matrix_isa: Isa, num_products: int) -> None:
+@pytest.mark.parametrize("dot", [dot for dot in TERMS if not TERMS[dot].is_bytes])
+def test_errors_stay_within_what_the_pieces_leave_out(matrix_isa: Isa, dot: Dot) -> None:
     graph = product(48, 64, 512)
-    got, expected, _ = run(graph, matrix_isa, num_products, whole=False, scale=1.0)
+    got, expected, _ = run(graph, matrix_isa, dot, whole=False, scale=1.0)
     weights = next(v.data for v in graph.nodes[0].inputs if v is not None and v.data is not None)
     # Weights are whole and have one piece: what the inputs' pieces leave out counts, and rounding of sums.
     rounding = 512 * 2.0**-24
-    left_out = 2.0 ** (1 - 9 * num_pieces(num_products)) + rounding
+    left_out = 2.0 ** (1 - 9 * TERMS[dot].num_pieces) + rounding
     rng = np.random.default_rng(1)
     inputs = rng.standard_normal((48, 512)).astype(np.float32)
     bound = left_out * (np.abs(inputs).astype(np.float64) @ np.abs(weights).astype(np.float64))
@@ -290,13 +303,16 @@ def test_errors_stay_within_what_the_pieces_leave_out(matrix_isa: Isa, num_produ
 
 
 @pytest.mark.parametrize("depth", [64, 768, 3072, 9216])
-def test_six_products_err_as_plain_kernels_do_however_long_the_sums(matrix_isa: Isa, depth: int) -> None:
+@pytest.mark.parametrize("dot", ACCURATE)
+def test_accurate_products_err_as_plain_kernels_do_however_long_the_sums(
+    matrix_isa: Isa, dot: Dot, depth: int
+) -> None:
     graph = product(48, 64, depth)
     (weights,) = [v for v in graph.values() if v.data is not None]
     rng = np.random.default_rng(2)
     weights.data = rng.standard_normal((depth, 64)).astype(np.float32)
-    got, expected, _ = run(graph, matrix_isa, 6, whole=False)
-    _, group, layouts = lower(graph, matrix_isa, 6)
+    got, expected, _ = run(graph, matrix_isa, dot, whole=False)
+    _, group, layouts = lower(graph, matrix_isa, dot)
     context = Context(matrix_isa, layouts, constants=frozenset({("input", 1)}))
     plain = lower_with(CONTRACTION, group.nests[0], context)
     assert not isinstance(plain, Declined)
@@ -312,12 +328,12 @@ def test_six_products_err_as_plain_kernels_do_however_long_the_sums(matrix_isa: 
     not (host_isa().has_matrix_unit and can_emulate()),
     reason="this processor, or its system, offers no AMX tiles",
 )
-@pytest.mark.parametrize("num_products", sorted(PRODUCTS))
-def test_the_emulation_gives_the_bits_of_the_unit(num_products: int) -> None:
+@pytest.mark.parametrize("dot", TERMS)
+def test_the_emulation_gives_the_bits_of_the_unit(dot: Dot) -> None:
     graph = conv(72, 40, (9, 8), residual=True)
-    by_unit, _, _ = run(graph, host_isa(), num_products, whole=False)
+    by_unit, _, _ = run(graph, host_isa(), dot, whole=False)
     with emulated_matrix_unit():
-        emulated, _, _ = run(graph, host_isa(), num_products, whole=False)
+        emulated, _, _ = run(graph, host_isa(), dot, whole=False)
     np.testing.assert_array_equal(by_unit.view(np.uint32), emulated.view(np.uint32))
 
 
@@ -346,10 +362,10 @@ def test_the_emulation_rounds_as_the_instruction_does() -> None:
     np.testing.assert_array_equal(*results)
 
 
-@pytest.mark.parametrize("num_products", [3, 6])
-def test_values_that_round_to_infinity_stay_where_they_are(matrix_isa: Isa, num_products: int) -> None:
+@pytest.mark.parametrize("dot", [dot for dot in TERMS if dot[0] != "1"])
+def test_values_that_round_to_infinity_stay_where_they_are(matrix_isa: Isa, dot: Dot) -> None:
     graph = product(16, 32, 32)
-    kernels, group, layouts = lower(graph, matrix_isa, num_products)
+    kernels, group, layouts = lower(graph, matrix_isa, dot)
     x = np.ones((16, 32), np.float32)
     x[3, 5] = np.inf
     operands = {("input", 0): x, ("input", 1): group.inputs[1].data, ("output", 0): np.zeros((16, 32), "f4")}
@@ -360,8 +376,104 @@ def test_values_that_round_to_infinity_stay_where_they_are(matrix_isa: Isa, num_
     assert not np.isfinite(got[3]).any()
 
 
+def factors(kind: str, depth: int) -> tuple[Any, Any]:
+    """A and B whose products are hard for fixed point, by what makes them so."""
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((37, depth)), rng.standard_normal((depth, 24))
+    outliers = np.where(np.arange(depth) % 97 == 5, 1000.0, 1.0)
+    match kind:
+        case "inputs":
+            a *= outliers
+        case "weights":
+            b *= outliers[:, None]
+        case "inputs made up for by weights":
+            a, b = a * outliers, b / outliers[:, None]
+        case "one sign":
+            a, b = np.full_like(a, -1.0), np.full_like(b, 0.999)
+        case "all sizes":
+            a *= 10.0 ** rng.uniform(-20, 15, (37, 1))
+            b *= 10.0 ** rng.uniform(-15, 15, (1, 24))
+    return a.astype(np.float32), b.astype(np.float32)
+
+
+def multiplied(isa: Isa, dot: Dot, a: Any, b: Any) -> Any:
+    """The product by the kernel of a dot."""
+    graph = product(len(a), b.shape[1], len(b))
+    (weights,) = [v for v in graph.values() if v.data is not None]
+    weights.data = b
+    kernels, _, layouts = lower(graph, isa, dot)
+    operands = {("input", 0): a, ("input", 1): b, ("output", 0): np.full((len(a), b.shape[1]), 7, np.float32)}
+    runner = KernelRunner(kernels, operands, layouts, isa)
+    runner()
+    return runner.result(("output", 0))
+
+
+@pytest.mark.parametrize("dot", [dot for dot in TERMS if TERMS[dot].is_bytes])
+@pytest.mark.parametrize(
+    ("kind", "depth"),
+    [
+        ("usual", 200),
+        ("inputs", 384),
+        ("weights", 384),
+        ("inputs made up for by weights", 384),
+        ("one sign", 45_000),  # sums of one order outgrow 32 bits unless they are cut
+        ("all sizes", 100),
+    ],
+)
+def test_errors_of_digits_stay_within_their_bound(matrix_isa: Isa, dot: Dot, kind: str, depth: int) -> None:
+    a, b = factors(kind, depth)
+    got = multiplied(matrix_isa, dot, a, b)
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    # docs/accuracy.md: the largest product of a row and a column, as rows of B are scaled; roundings.
+    of_depth = power_of_two(np.abs(b).max(axis=1))
+    largest = np.outer(np.abs(a * of_depth).max(axis=1), np.abs(b / of_depth[:, None]).max(axis=0))
+    left_out = 2.0**-22.4 if dot[0] == "8" else 2.0**-21.6
+    num_passes = -(-depth // 512)
+    roundings = (8 + num_passes) * 2.0**-24 * (np.abs(wide_a) @ np.abs(wide_b))
+    assert (np.abs(got - wide_a @ wide_b) <= depth * left_out * largest + roundings).all()
+
+
+@pytest.mark.parametrize("kind", ["usual", "inputs", "weights", "inputs made up for by weights"])
+def test_eight_products_of_digits_err_as_plain_kernels_do(matrix_isa: Isa, kind: str) -> None:
+    a, b = factors(kind, 768)
+    expected = a.astype(np.float64) @ b.astype(np.float64)
+    as_plain = np.float32(0)
+    for k in range(0, 768, 256):  # as plain kernels add: blocks, then their totals
+        as_plain = as_plain + np.add.accumulate(a[:, k : k + 256, None] * b[None, k : k + 256], axis=1)[:, -1]
+    error = np.abs(multiplied(matrix_isa, "8 int8 products", a, b) - expected).max()
+    assert error <= 2.5 * np.abs(as_plain - expected).max()
+
+
+def test_what_is_not_finite_in_digits_stays_in_its_row_and_column(matrix_isa: Isa) -> None:
+    a, b = factors("usual", 70)
+    a[3, 69], a[5, 0], b[7, 2], b[8, 4] = np.inf, np.nan, -np.inf, np.nan
+    a[6], a[7], b[:, 5] = 0, 1e-40, 0
+    got = multiplied(matrix_isa, "8 int8 products", a, b)
+    assert np.isnan(got[[3, 5]]).all()
+    assert np.isnan(got[:, [2, 4]]).all()
+    others = np.delete(np.delete(got, [3, 5], axis=0), [2, 4], axis=1)
+    assert np.isfinite(others).all()
+    assert (np.delete(got[6], [2, 4]) == 0).all()
+    assert (np.delete(got[:, 5], [3, 5]) == 0).all()
+
+
+def test_a_line_that_is_not_finite_gives_nan_where_it_is_read(matrix_isa: Isa) -> None:
+    graph = conv(16, 16, (6, 5))
+    kernels, group, layouts = lower(graph, matrix_isa, "8 int8 products")
+    x = np.ones((1, 16, 6, 5), np.float32)
+    x[0, 3, 4, 1] = np.inf
+    data = {("input", i): x if v.data is None else v.data for i, v in enumerate(group.inputs)}
+    runner = KernelRunner(
+        kernels, {**data, ("output", 0): np.zeros((1, 16, 6, 5), "f4")}, layouts, matrix_isa
+    )
+    runner()
+    got = runner.result(("output", 0))
+    assert np.isfinite(got[:, :, :3]).all()
+    assert np.isnan(got[:, :, 3:]).all()
+
+
 def test_without_the_unit_it_declines() -> None:
-    kernels, _, _ = lower(conv(32, 32, (6, 6)), isa_by_name("avx512"), 3)
+    kernels, _, _ = lower(conv(32, 32, (6, 6)), isa_by_name("avx512"), "3 bfloat16 products")
     assert isinstance(kernels, Declined)
     assert "no matrix unit" in kernels.reason
 
@@ -392,7 +504,7 @@ def plans() -> list[MatrixPlan]:
         assert isinstance(group, NestGroup)
         problem = match_matrix(group.nests[0], layouts_of(group))
         assert not isinstance(problem, Declined)
-        found += [choose_plan(problem, num, isa_by_name("avx512")) for num in PRODUCTS]
+        found += [choose_plan(problem, terms, isa_by_name("avx512")) for terms in TERMS.values()]
     return found
 
 
@@ -413,11 +525,12 @@ def test_the_zeros_between_lines_serve_both() -> None:
     assert plan.grid.pitch == plan.grid.width - 1
 
 
-@pytest.mark.parametrize("num_products", sorted(PRODUCTS))
+@pytest.mark.parametrize("dot", TERMS)
 @pytest.mark.parametrize("block", [Block(2, 2), Block(4, 1), Block(1, 4), Block(2, 1), Block(1, 1)])
-def test_every_product_of_pieces_is_added_once_from_tiles_that_hold_them(
-    block: Block, num_products: int
-) -> None:
+def test_every_product_of_pieces_is_added_once_from_tiles_that_hold_them(block: Block, dot: Dot) -> None:
+    terms = TERMS[dot]
+    if terms.is_bytes and block != Block(1, 1):
+        pytest.skip("of digits a block has one tile")
     e = Emitter()
     names: dict[str, tuple[str, int, int]] = {}
 
@@ -428,24 +541,23 @@ def test_every_product_of_pieces_is_added_once_from_tiles_that_hold_them(
 
     lines: list[str] = []
     e.line = lines.append  # type: ignore[method-assign]
-    multiply(e, block, num_products, lambda p, i: tile("a", p, i), lambda q, j: tile("b", q, j))
+    multiply(e, block, terms, lambda p, i: tile("a", p, i), lambda q, j: tile("b", q, j))
     registers: dict[int, tuple[str, int, int]] = {}
     added: list[tuple[int, int, int, int]] = []
     for line in lines:
         operands = [part.split()[-1] for part in line[line.index("(") + 1 : line.rindex(")")].split(",")]
         if "tileloadd64" in line:
-            assert block.rows * block.columns <= int(operands[0]) < NUM_TILES
+            assert block.rows * block.columns * terms.num_sums <= int(operands[0]) < NUM_TILES
             registers[int(operands[0])] = names[operands[1]]
         else:
             sums, a, b = map(int, operands)
             (side_a, p, i), (side_b, q, j) = registers[a], registers[b]
-            assert (side_a, side_b, i * block.columns + j) == ("a", "b", sums)
+            tile, sum_of_tile = divmod(sums, terms.num_sums)
+            assert (side_a, side_b, i * block.columns + j) == ("a", "b", tile)
+            assert not terms.is_bytes or terms.orders[sum_of_tile] == p + q
             added.append((p, q, i, j))
     wanted = [
-        (p, q, i, j)
-        for p, q in PRODUCTS[num_products]
-        for i in range(block.rows)
-        for j in range(block.columns)
+        (p, q, i, j) for p, q in terms.products for i in range(block.rows) for j in range(block.columns)
     ]
     assert sorted(added) == sorted(wanted)
 

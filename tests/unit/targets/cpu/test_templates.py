@@ -18,7 +18,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.nest import Nest
 from tilewright.options import Accuracy, Options
 from tilewright.targets.cpu.fused import FUSED
-from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
+from tilewright.targets.cpu.isa import CacheSizes, Isa, MatrixRates, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.loopnest import LOOP_NEST
 from tilewright.targets.cpu.lower.lower import lower_partition
@@ -26,7 +26,6 @@ from tilewright.targets.cpu.lower.lowered import KernelLaunch
 from tilewright.targets.cpu.product import select
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.matrix import MATRIX
-from tilewright.targets.cpu.product.matrix import plan as matrix_plan
 from tilewright.targets.cpu.product.select import MIN_LEAD, PRODUCTS, lower_product, nest_cycles
 from tilewright.targets.cpu.product.winograd import WINOGRAD
 from tilewright.targets.cpu.template import MIN_GAIN, Context, Estimate, lower_with
@@ -165,32 +164,35 @@ def test_winograd_is_taken_where_it_was_measured_to_be_faster(
     ("accuracy", "template"),
     [("strict", "contraction"), ("default", "contraction"), ("relaxed", "matrix-3"), ("fast", "matrix-1")],
 )
-def test_six_products_leave_the_matrix_unit_to_accuracies_of_fewer(accuracy: Accuracy, template: str) -> None:
+def test_a_unit_that_may_be_slow_is_left_to_accuracies_of_fewer_products(
+    accuracy: Accuracy, template: str
+) -> None:
     nest, context = nest_and_context(conv_graph(256, 1024, (14, 14), (1, 1)))
     kernels = lower_product(nest, replace(context, isa=AMX, accuracy=accuracy))
     assert not isinstance(kernels, Declined)
     assert kernels[-1].template == template
 
 
-def test_six_products_are_taken_where_they_gain_enough_for_the_times_when_the_unit_is_slow(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_matrix_unit_is_taken_at_float32s_accuracy_where_it_gains_in_its_worse_state() -> None:
     nest, context = nest_and_context(conv_graph(256, 1024, (14, 14), (1, 1)))
-    context = replace(context, isa=AMX)
-    problem = MATRIX.match(nest, context)
-    assert not isinstance(problem, Declined)
-    (way,) = MATRIX.algorithms(problem, context)
-    taken: list[tuple[float, bool]] = []
-    for cycles in range(4, 44, 4):
-        monkeypatch.setitem(matrix_plan._PRODUCT_CYCLES, 6, float(cycles))
-        kernels = lower_product(nest, context)
+    taken: list[tuple[float, str]] = []
+    for cycles in range(4, 84, 8):
+        here = replace(context, isa=replace(AMX, matrix_rates=MatrixRates(slow_exposed_load_cycles=cycles)))
+        problem = MATRIX.match(nest, here)
+        assert not isinstance(problem, Declined)
+        kernels = lower_product(nest, here)
         assert not isinstance(kernels, Declined)
-        gain = MATRIX.estimate(problem, way, context).gain
-        taken.append((gain, kernels[-1].template == "matrix-6"))
-    gains, choices = zip(*taken, strict=True)
-    assert gains[0] > 1.6 > MIN_GAIN > gains[-1]
-    assert any(MIN_GAIN < gain < 1.6 for gain in gains)
-    assert choices == tuple(gain >= 1.6 for gain in gains)
+        gains = {
+            "slices" if way.get("slices") else "matrix": MATRIX.estimate(problem, way, here).gain
+            for way in MATRIX.algorithms(problem, here)
+        }
+        best = max(gains, key=lambda way: gains[way])
+        template, _, number = kernels[-1].template.partition("-")
+        assert template == (best if gains[best] >= MIN_GAIN else "contraction")
+        assert number == {"slices": "8", "matrix": "6", "contraction": ""}[template]
+        taken.append((gains[best], template))
+    assert taken == sorted(taken, key=lambda each: -each[0])
+    assert (taken[0][1], taken[-1][1]) == ("slices", "contraction")
 
 
 def test_weights_that_stay_in_the_last_cache_come_faster() -> None:

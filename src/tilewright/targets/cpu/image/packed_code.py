@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.files import Bytes
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.text import constant_digest
-from tilewright.targets.cpu.arrangements import encode_arrangement
+from tilewright.targets.cpu.image.arrangement_document import encode_arrangement
 from tilewright.targets.cpu.image.image import CpuImage
 from tilewright.targets.cpu.image.origin import CONSTANTS, OPERATORS_OWN, MadeFor
 from tilewright.targets.cpu.lower.lowered import PackedTensor, Storage, Table

@@ -13,7 +13,8 @@ from tilewright.fields import FieldError, decoded, inside
 from tilewright.ir.dtype import DType
 from tilewright.parallel import map_on_cores
 from tilewright.records import dataclass
-from tilewright.targets.cpu.arrangements import Arrangement, arrange_into, decode_arrangement
+from tilewright.targets.cpu.arrangements import Arrangement, arrange_into
+from tilewright.targets.cpu.image.arrangement_document import decode_arrangement
 from tilewright.targets.cpu.image.image import CpuImage
 from tilewright.targets.cpu.image.origin import CONSTANTS, OPERATORS_OWN, MadeFor
 from tilewright.targets.cpu.runtime.executable import HostStep, TensorSpec

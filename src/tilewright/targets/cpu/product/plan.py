@@ -42,9 +42,15 @@ outer loops, packed when the model is compiled."""
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 
 Staging = Literal[
-    "in place", "copied", "in bfloat16 planes", "in Winograd tiles of 2", "in Winograd tiles of 4"
+    "in place",
+    "copied",
+    "in bfloat16 planes",
+    "in int8 planes",
+    "in Winograd tiles of 2",
+    "in Winograd tiles of 4",
 ]
-"""How the kernel finds A: as it lies, copied by a kernel before it with its padding, split by itself, or
+"""How the kernel finds A: as it lies, copied by a kernel before it with its padding, split by itself into
+bfloat16 pieces or into digits with a scale for each row, or
 transformed by itself tile by tile; products of such tiles are transformed back."""
 
 STAGINGS: tuple[Staging, ...] = get_args(Staging)
@@ -61,11 +67,16 @@ Dot = Literal[
     "1 bfloat16 product",
     "3 bfloat16 products",
     "6 bfloat16 products",
+    "6 int8 products",
+    "8 int8 products",
 ]
 """What multiplies: multiply-adds of floats; words of four bytes by an instruction, by 16-bit pairs, by 32-bit
-numbers; one byte of each column's own; tiles of bytes; tiles of so many products of bfloat16 pieces."""
+numbers; one byte of each column's own; tiles of bytes; tiles of so many products of bfloat16 pieces, or of
+digits of fixed-point numbers."""
 
 DOTS: tuple[Dot, ...] = get_args(Dot)
+FLOAT_TILE_DOTS: tuple[Dot, ...] = tuple(dot for dot in DOTS if "product" in dot)
+"""Those by which the matrix unit multiplies factors of float32."""
 
 Units = Literal[
     "row tiles",
@@ -344,7 +355,7 @@ class _ProductText(PlanText):
         self.dot = next((known for known in DOTS if known == dot), None)
         if self.dot is None:
             raise self.error(f"products are by {', '.join(DOTS)}")
-        self.is_of_bytes = self.dot != "fma" and "bfloat16" not in self.dot
+        self.is_of_bytes = self.dot != "fma" and self.dot not in FLOAT_TILE_DOTS
         if self.is_of_bytes and self.dtype is not DType.INT32:
             raise self.error(f"sums of bytes by {self.dot} are int32")
 

@@ -18,7 +18,15 @@ from tilewright.targets.cpu.product.integer import INTEGER
 from tilewright.targets.cpu.product.matrix import MATRIX
 from tilewright.targets.cpu.product.winograd import WINOGRAD
 from tilewright.targets.cpu.products import product_signature
-from tilewright.targets.cpu.template import Context, Estimate, Kernels, Template, lower_problem, lower_with
+from tilewright.targets.cpu.template import (
+    MIN_GAIN,
+    Context,
+    Estimate,
+    Kernels,
+    Template,
+    lower_problem,
+    lower_with,
+)
 from tilewright.tuning import NO_CHOICES, Choice, Choices
 
 ProblemT = TypeVar("ProblemT")
@@ -54,7 +62,7 @@ class _Offer:
     def counts(self) -> bool:
         """Whether it is the plain kernel, or estimated well ahead of it and of a more exact algorithm."""
         estimate = self.estimate
-        return estimate.gain == 1.0 or (estimate.gain >= estimate.min_gain and estimate.lead >= MIN_LEAD)
+        return estimate.gain == 1.0 or (estimate.gain >= MIN_GAIN and estimate.lead >= MIN_LEAD)
 
 
 def lower_product(nest: Nest, context: Context, choices: Choices = NO_CHOICES) -> Kernels | Declined:

@@ -17,7 +17,14 @@ from tilewright.hardware.probe import resolve_threads
 from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import Isa, host_isa
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW, TILE_ROWS, configure, release
-from tilewright.targets.cpu.product.matrix.tiles import TILE_COLUMNS, TILE_DEPTH, Block, clear_sums, multiply
+from tilewright.targets.cpu.product.matrix.tiles import (
+    TERMS,
+    TILE_COLUMNS,
+    TILE_DEPTH,
+    Block,
+    clear_sums,
+    multiply,
+)
 from tilewright.targets.cpu.runtime.executor import Executor
 from tilewright.targets.cpu.runtime.main_code import ArgRef, Launch, build_main, link_main
 from tilewright.targets.cpu.runtime.pool import AlignedBuffer
@@ -248,8 +255,11 @@ def _tile_ir(isa: Isa, iterations: int) -> str:
         zeros = e.alloca(vec("i32", 16), TILE_ROWS)
         for row in range(TILE_ROWS):
             e.store(e.zero(vec("i32", 16)), e.gep(zeros, TILE_BYTES_PER_ROW * row))
-        clear_sums(e, block)
-        e.loop(0, iterations, 1, lambda i, _: multiply(e, block, 1, lambda p, i: zeros, lambda p, j: zeros))
+        terms = TERMS["1 bfloat16 product"]
+        clear_sums(e, block, terms)
+        e.loop(
+            0, iterations, 1, lambda i, _: multiply(e, block, terms, lambda p, i: zeros, lambda p, j: zeros)
+        )
         release(e)
     return e.text()
 

@@ -49,8 +49,7 @@ _ROWS_TOGETHER = 4
 
 def tiles_suit(problem: IntegerProblem, isa: Isa) -> bool:
     """Whether the matrix unit computes this product, and faster than vectors do."""
-    features = isa.features.split(",")
-    if "+amx-int8" not in features or "+amx-tile" not in features or isa.lanes("i32") != TILE_COLUMNS:
+    if not isa.has_matrix_unit or isa.lanes("i32") != TILE_COLUMNS:
         return False
     contraction = problem.contraction
     if (

@@ -51,6 +51,7 @@ class MatrixFrame(Frame):
         areas = {
             "sums": scratch,
             "partial": e.gep(scratch, sizes.sums_bytes),
+            "scales": e.gep(scratch, sizes.scales_offset),
             "planes": e.gep(scratch, sizes.planes_offset),
         }
         return cls(

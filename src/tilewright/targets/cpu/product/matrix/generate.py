@@ -1,10 +1,9 @@
-"""The matrix-unit kernel: split the inputs of a chunk into bfloat16 pieces, multiply tiles, finish and store.
+"""The matrix-unit kernel: split the inputs of a chunk into pieces, multiply tiles, finish and store.
 
 Condition of use: a processor with the matrix unit, float32, constant weights, summed elements side by side.
-With three products of two pieces each (`num_products` 3) the error of a factor is 2^-17 of it, with six that
-of float32, and long sums are cut into passes that are added up; one product is plain bfloat16. It beats the
-direct kernel by the unit's rate: 16 times that of fused multiply-adds, divided by the number of products,
-less what splitting and finishing cost.
+With three products of bfloat16 the error of a factor is 2^-17 of it, with six that of float32, and long sums
+are cut into passes that are added up; one product is plain bfloat16. Products of digits are summed exactly,
+and each pass becomes float32 with the scales of its inputs (`slices.py`).
 
 Padding is zeros around the split image: no tap is tested for being inside. Every output is the same sequence
 of operations whichever chunk computes it. An infinite factor may give NaN where one product would not.
@@ -15,7 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from tilewright.targets.cpu.arrangements import TILE_BYTES, TILE_COLUMNS, MatrixTiles, window
+from tilewright.targets.cpu.arrangements import (
+    TILE_BYTES,
+    TILE_COLUMNS,
+    Arrangement,
+    MatrixTiles,
+    SliceTiles,
+    window,
+)
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, Packed
 from tilewright.targets.cpu.product import amx
@@ -26,11 +32,12 @@ from tilewright.targets.cpu.product.matrix.finish import Finish
 from tilewright.targets.cpu.product.matrix.frame import Chunk, Columns, MatrixFrame
 from tilewright.targets.cpu.product.matrix.plan import phases, plan_loops, shift, sizes_of
 from tilewright.targets.cpu.product.matrix.planes import Planes
+from tilewright.targets.cpu.product.matrix.slices import Slices
 from tilewright.targets.cpu.product.matrix.tiles import Block
 from tilewright.targets.cpu.product.plan import KernelPlan
 from tilewright.targets.cpu.product.walk import Range, TileWalk
 from tilewright.targets.llvm.emitter import Emitter
-from tilewright.targets.llvm.values import Int, Val, vec
+from tilewright.targets.llvm.values import Bool, Int, Val, vec
 
 _Taps = list[tuple[int, int]]  # phase and positions ahead of each
 
@@ -38,18 +45,19 @@ _Taps = list[tuple[int, int]]  # phase and positions ahead of each
 def generate_matrix(plan: KernelPlan, isa: Isa) -> Kernel:
     """The kernel of a plan whose factors are multiplied in bfloat16 pieces."""
     sizes, loops, weights = sizes_of(plan), plan_loops(plan), pack_weights(plan)
+    terms, name = sizes.terms, "slices" if sizes.terms.is_bytes else "matrix"
     e, has_rows = Emitter(attributes=isa.function_attributes), loops.row_loop is not None
     with product_function(e, plan, vec("float", TILE_COLUMNS), weights, {}, has_rows=has_rows) as frame:
         num_rows = frame.function.num_rows()
         _MatrixWalk(MatrixFrame.of(frame), weights).chunk(frame.function.chunk, num_rows)
     return frame.function.kernel(
-        f"matrix{sizes.num_products}",
+        f"{name}{terms.num_products}",
         num_chunks=sizes.num_chunks,
         scratch_bytes=sizes.scratch_bytes,
-        template=f"matrix-{sizes.num_products}",
+        template=f"{name}-{terms.num_products}",
         macs=plan.num_macs,
         notes=(
-            f"{sizes.num_products} bfloat16 products",
+            plan.dot,
             f"tile {sizes.block.num_positions}x{sizes.panel_width}",
             f"{sizes.batch_parts * sizes.unit_parts}x{sizes.panel_parts} chunks",
         ),
@@ -64,10 +72,7 @@ class _MatrixWalk(TileWalk):
 
     def __init__(self, frame: MatrixFrame, weights: Packed) -> None:
         sizes = frame.sizes
-        panel_bytes = (
-            frame.loops.num_taps * sizes.num_steps * sizes.num_pieces * sizes.block.columns * TILE_BYTES
-        )
-        super().__init__(frame, Factor(weights, {}, panel_bytes))
+        super().__init__(frame, Factor(weights, {}, sizes.panel_bytes, sizes.factors_bytes))
         self.frame, self.sizes, self.loops = frame, sizes, frame.loops
         self.planes = Planes(frame)
         self.results = Finish(frame)
@@ -155,9 +160,9 @@ class _MatrixWalk(TileWalk):
         if plan.num_passes == 1:
 
             def whole(number: Int, _: Sequence[Val]) -> None:
-                tiles.clear_sums(e, block)
+                tiles.clear_sums(e, block, plan.terms)
                 self._steps(number, 0, plan.num_steps, block, b, line_taps[0])
-                tiles.store_sums(e, block, self.frame.pointers["sums"])
+                self._keep_sums(number, block, b, 0, is_first=True)
                 finish(number)
 
             e.loop(0, num_blocks, 1, whole, nonempty=True)
@@ -169,43 +174,53 @@ class _MatrixWalk(TileWalk):
                 0,
                 plan.num_steps,
                 plan.steps_together,
-                partial(self._pass, block, num_blocks, at_b, taps, line_number),
+                partial(self._pass, block, num_blocks, b, at_b, taps, line_number),
             )
         e.loop(0, num_blocks, 1, lambda number, _: finish(number), nonempty=True)
 
     def _pass(
-        self, block: Block, num_blocks: Int, b: Val, taps: _Taps, line_tap: int, first: Int, _: Sequence[Val]
+        self,
+        block: Block,
+        num_blocks: Int,
+        panel: Val,
+        b: Val,
+        taps: _Taps,
+        line_tap: int,
+        first: Int,
+        _: Sequence[Val],
     ) -> None:
         """Steps of the depth from `first` on, as many as are taken together, for every block."""
         e, plan = self.emitter, self.sizes
         last = e.min(e.add(first, plan.steps_together), plan.num_steps)
 
         def one(number: Int, _: Sequence[Val]) -> None:
-            sums = self.frame.block_sums(number)
             is_first = e.compare("eq", first, 0) if line_tap == 0 else False
             if plan.adds_passes:
-                partial_sums = self.frame.pointers["partial"]
-                tiles.clear_sums(e, block)
-                self._steps(number, first, last, block, b, taps)
+                tiles.clear_sums(e, block, plan.terms)
+            else:
                 e.if_(
                     is_first,
-                    lambda: tiles.store_sums(e, block, sums),
-                    lambda: self._add_sums(block, partial_sums, sums),
+                    lambda: tiles.clear_sums(e, block, plan.terms),
+                    lambda: tiles.load_sums(e, block, self.frame.block_sums(number)),
                 )
-                return
-            e.if_(
-                is_first,
-                lambda: tiles.clear_sums(e, block),
-                lambda: tiles.load_sums(e, block, sums),
-            )
             self._steps(number, first, last, block, b, taps)
-            tiles.store_sums(e, block, sums)
+            self._keep_sums(number, block, panel, line_tap, is_first=is_first or not plan.adds_passes)
 
         e.loop(0, num_blocks, 1, one, nonempty=True)
 
-    def _add_sums(self, block: Block, partial_sums: Val, sums: Val) -> None:
+    def _keep_sums(self, number: Int, block: Block, panel: Val, line_tap: int, *, is_first: Bool) -> None:
+        """The sums in the tiles in memory, as float32, added to those there unless they are the first."""
+        e, plan, sums = self.emitter, self.sizes, self.frame.block_sums(number)
+        if plan.terms.is_bytes:
+            columns = e.gep(panel, plan.tiles_bytes(block.columns, self.loops.num_taps))
+            position = e.mul(number, block.num_positions)
+            Slices(self.frame).add_sums(position, line_tap, columns, sums, is_first)
+            return
+        e.if_(is_first, lambda: tiles.store_sums(e, block, sums), lambda: self._add_sums(block, sums))
+
+    def _add_sums(self, block: Block, sums: Val) -> None:
         """Add the sums in the tiles to those in memory."""
-        e, row = self.emitter, self.frame.type
+        e, row, partial_sums = self.emitter, self.frame.type, self.frame.pointers["partial"]
         tiles.store_sums(e, block, partial_sums)
 
         def one(at: Int, _: Sequence[Val]) -> None:
@@ -243,7 +258,7 @@ class _MatrixWalk(TileWalk):
                 tiles.multiply(
                     e,
                     block,
-                    plan.num_products,
+                    plan.terms,
                     lambda piece, i, at=at_a: e.gep(at, piece * plan.plane_bytes + i * TILE_BYTES),  # type: ignore[misc]  # bound at once
                     lambda piece, j, at=at_b: e.gep(at, (piece * block.columns + j) * TILE_BYTES),  # type: ignore[misc]
                 )
@@ -258,7 +273,12 @@ def pack_weights(plan: KernelPlan) -> Packed:
     columns = plan.vector
     shape = (line.num_taps, row.num_taps, loops.depth.extent, columns.extent)
     strides = (line.tap_b, row.tap_b, loops.depth.b, columns.b)
-    pieces, num_tiles = sizes.num_pieces, sizes.num_columns_tiles
-    size_bytes = pieces * loops.num_taps * sizes.num_steps * num_tiles * TILE_BYTES
-    arrangement = MatrixTiles(window(shape, strides, plan.b.offset), pieces, sizes.block.columns)
-    return Packed(plan.b.operand, arrangement, size_bytes)
+    reads, panel_tiles = window(shape, strides, plan.b.offset), sizes.block.columns
+    arrangement: Arrangement
+    if sizes.terms.is_bytes:
+        arrangement = SliceTiles(reads, panel_tiles)
+    else:
+        arrangement = MatrixTiles(reads, sizes.num_pieces, panel_tiles)
+    num_tiles = sizes.num_columns_tiles
+    size_bytes = sizes.tiles_bytes(num_tiles, loops.num_taps) + sizes.scale_bytes(num_tiles)
+    return Packed(plan.b.operand, arrangement, sizes.factors_bytes + size_bytes)

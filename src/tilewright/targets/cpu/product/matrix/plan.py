@@ -1,40 +1,25 @@
 """How a product is cut for the matrix unit: blocks, panels, chunks, the scratch area, and what it costs.
 
 A chunk takes some positions and some panels of columns. It first splits the inputs of its positions into
-bfloat16 pieces in its scratch area (from L2 they feed the unit at full rate), then multiplies panel by panel.
-Costs are estimated cycles of one core: they rank plans, and the matrix unit against the other templates.
+pieces in its scratch area (from L2 they feed the unit at full rate), then multiplies panel by panel. Plans
+are ranked by what `cycles.py` estimates.
 """
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined
+from tilewright.errors import UsageError
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW, TILE_ROWS
-from tilewright.targets.cpu.product.contraction import CONTRACTION
-from tilewright.targets.cpu.product.contraction.choose import contraction_cycles, plan_of
+from tilewright.targets.cpu.product.contraction.choose import plan_of
 from tilewright.targets.cpu.product.loops import WindowLoop
 from tilewright.targets.cpu.product.matrix.match import MatrixLoops, MatrixProblem, matrix_loops
-from tilewright.targets.cpu.product.matrix.tiles import (
-    PRODUCTS,
-    TILE_BYTES,
-    TILE_COLUMNS,
-    TILE_DEPTH,
-    Block,
-    num_pieces,
-)
-from tilewright.targets.cpu.product.plan import Dot, KernelPlan
+from tilewright.targets.cpu.product.matrix.tiles import TERMS, TILE_BYTES, TILE_COLUMNS, Block, Terms
+from tilewright.targets.cpu.product.plan import KernelPlan
 from tilewright.targets.cpu.product.tiling import Cut, Panels, Tile
-from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE, Context, chunks_waited
-from tilewright.tuning import Choice
 
-TEMPLATE = "matrix"
-DOTS: dict[int, Dot] = {1: "1 bfloat16 product", 3: "3 bfloat16 products", 6: "6 bfloat16 products"}
 _BLOCKS = (Block(2, 2), Block(1, 4), Block(4, 1), Block(1, 3), Block(3, 1))
-_MAX_NEIGHBOURS = 8
 # Weights that stay in the L1 cache while blocks of inputs pass.
 _L1_WEIGHT_BYTES = 24 * 1024
 _ENOUGH_BLOCKS = 4
@@ -43,29 +28,10 @@ _ENOUGH_BLOCKS = 4
 # 9,216 four to eight times; as passes, less than twice.
 _MAX_CHAIN_STEPS = 32
 _FLOAT32_PRODUCTS = 6
-# Share of the L2 cache for the split inputs: a panel of weights and the result need the rest.
-_SCRATCH_SHARE = 0.6
-# A product of tiles with the loads of its factors, by the number of products. The unit takes 16 cycles; on an
-# Emerald Rapids server that others share, a core takes 19 or 66 for seconds at a time, whatever the loads.
-# Six count as the mean, which explains the speed of networks there (docs/benchmarks_amx.md): the default must
-# not lose by them. Fewer count as in the fast state, since the choices that come of that gained there.
-_PRODUCT_CYCLES = {1: 20.0, 3: 20.0, 6: 42.0}
-# Bringing a tile of weights to the L1 cache, for all blocks that use it there.
-_TILE_LOAD_CYCLES = 24.0
-# Splitting 32 elements and storing the pieces.
-_SPLIT_CYCLES = {1: 5.0, 2: 11.0, 3: 18.0}
-# Adding a vector of a pass to its total.
-_ADD_CYCLES = 1.5
-# Finishing and storing a vector of the result; fixed cost of a block, of a chunk.
-_VECTOR_CYCLES = 4.5
-_BLOCK_CYCLES = 60.0
-_CHUNK_CYCLES = 700.0
-# Weights from a private cache.
-_AGAIN_BYTES_PER_CYCLE = 30.0
-_MAX_PARTS = 32
-_USUAL_THREADS = (1, 2, 4)
-# On a busy machine a thread is late with a chunk: small ones make that cheap.
-_LATE_SHARE = 0.2
+# Bytes are added in int32: three products of the same order, of digits from -128 to 127, in each step of the
+# depth. Behind so many tiles the sum might not hold them.
+_MAX_EXACT_STEPS = (2**31 - 1) // (3 * 2**14 * TILE_BYTES_PER_ROW)
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +108,7 @@ def shift(axis: WindowLoop, tap: int) -> int:
 class MatrixPlan:
     """One way to cut a problem. A unit is a line of positions, or a block where there is no window."""
 
-    num_products: int
+    terms: Terms
     block: Block
     grid: Grid
     num_units: int
@@ -157,7 +123,7 @@ class MatrixPlan:
     @property
     def num_pieces(self) -> int:
         """Pieces of each factor."""
-        return num_pieces(self.num_products)
+        return self.terms.num_pieces
 
     @property
     def panel_width(self) -> int:
@@ -206,15 +172,19 @@ class MatrixPlan:
         if self.num_blocks >= _ENOUGH_BLOCKS:
             step_bytes = row_taps * self.num_pieces * self.block.columns * TILE_BYTES
             most = max(1, _L1_WEIGHT_BYTES // step_bytes)
-        if self.adds_passes:
+        if self.terms.is_bytes:
+            most = max(1, min(most, _MAX_EXACT_STEPS // row_taps))
+        elif self.adds_passes:
             most = max(1, min(most, _MAX_CHAIN_STEPS // row_taps))
         return -(-self.num_steps // -(-self.num_steps // most))
 
     @property
     def adds_passes(self) -> bool:
-        """Whether each pass starts from zero and is added to the total, so that no chain of sums is long."""
+        """Whether each pass starts from zero and is added to the total: sums of bytes become float32 then,
+        with the scales of their inputs, and of bfloat16 no chain of sums is long."""
         num_taps = self.grid.line.num_taps * self.grid.row.num_taps
-        return self.num_products == _FLOAT32_PRODUCTS and num_taps * self.num_steps > _MAX_CHAIN_STEPS
+        is_long = num_taps * self.num_steps > _MAX_CHAIN_STEPS
+        return self.terms.is_bytes or (self.terms.num_products == _FLOAT32_PRODUCTS and is_long)
 
     @property
     def num_passes(self) -> int:
@@ -249,53 +219,128 @@ class MatrixPlan:
 
     @property
     def scratch_bytes(self) -> int:
-        """Sums, those of the pass that is added to them, and planes."""
+        """Sums, those of the pass that is added to them, scales, and planes."""
         return self.planes_offset + self.planes_bytes * (1 if self.grid.has_window else self.num_blocks)
 
     @property
+    def scales_offset(self) -> int:
+        """From the start of the scratch area to the scales of positions: the sums lie before them."""
+        partial = self.block_sums_bytes * self.terms.num_sums if self.adds_passes else 0
+        return self.sums_bytes + partial
+
+    @property
+    def scales_per_phase(self) -> int:
+        """Scales of positions, as many for each phase along lines; whole cache lines of them."""
+        if not self.terms.is_bytes:
+            return 0
+        positions = self.plane_positions * (1 if self.grid.has_window else self.num_blocks)
+        return -(-positions // TILE_COLUMNS) * TILE_COLUMNS
+
+    @property
     def planes_offset(self) -> int:
-        """From the start of the scratch area to the planes: the sums lie before them."""
-        return self.sums_bytes + (self.block_sums_bytes if self.adds_passes else 0)
+        """From the start of the scratch area to the planes."""
+        scales = self.scales_per_phase * (len(self.grid.line_phases) if self.grid.has_window else 1)
+        return self.scales_offset + scales * _FLOAT_BYTES
+
+    @property
+    def panel_bytes(self) -> int:
+        """Of the weights of a full panel: its tiles, and of bytes the scales of its columns."""
+        num_taps = self.grid.line.num_taps * self.grid.row.num_taps
+        return self.tiles_bytes(self.block.columns, num_taps) + self.scale_bytes(self.block.columns)
+
+    def tiles_bytes(self, column_tiles: int, num_taps: int) -> int:
+        """Of the weights of so many tiles of columns."""
+        return num_taps * self.num_steps * self.num_pieces * column_tiles * TILE_BYTES
+
+    def scale_bytes(self, column_tiles: int) -> int:
+        """Of the scales of so many tiles of columns."""
+        return column_tiles * TILE_COLUMNS * _FLOAT_BYTES if self.terms.is_bytes else 0
+
+    @property
+    def factors_bytes(self) -> int:
+        """Of the numbers that the depth of A is multiplied by before it is split, before the panels."""
+        return self.num_steps * self.terms.tile_depth * _FLOAT_BYTES if self.terms.is_bytes else 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class Shape:
     """The numbers that decide a plan."""
 
-    num_products: int
+    terms: Terms
     grid: Grid
     depth: int
     columns: int
     taps: int
 
+    @classmethod
+    def of(cls, problem: MatrixProblem, terms: Terms) -> Shape:
+        """That of a problem."""
+        return cls.of_loops(problem.loops, problem.work.vector.extent, terms)
+
+    @classmethod
+    def of_loops(cls, loops: MatrixLoops, columns: int, terms: Terms) -> Shape:
+        """That of these loops."""
+        return cls(terms, Grid.of(loops), loops.depth.extent, columns, loops.num_taps)
+
     @property
     def num_steps(self) -> int:
-        return -(-self.depth // TILE_DEPTH)
+        """Tiles along the depth."""
+        return -(-self.depth // self.terms.tile_depth)
 
     @property
     def weight_bytes(self) -> int:
+        """Of the packed weights."""
         tiles = -(-self.columns // TILE_COLUMNS)
-        return num_pieces(self.num_products) * self.taps * self.num_steps * tiles * TILE_BYTES
+        return self.terms.num_pieces * self.taps * self.num_steps * tiles * TILE_BYTES
 
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """Those that a plan may have, the usual one first: four accumulating tiles, as near a square as the
+        product's own shape lets them be used."""
+        if self.terms.is_bytes:
+            return (Block(1, 1),)
+        positions = self.grid.line.extent * self.grid.row.extent
+        usual = Block(2, 2)
+        if self.columns <= TILE_COLUMNS:
+            usual = Block(4, 1)
+        elif positions <= TILE_ROWS and self.columns > 2 * TILE_COLUMNS:
+            usual = Block(1, 4)
+        useful = (x for x in _BLOCKS if (x.columns - 1) * TILE_COLUMNS < self.columns)
+        return (usual, *(x for x in useful if x != usual))
 
-def choose_plan(problem: MatrixProblem, num_products: int, isa: Isa) -> MatrixPlan:
-    """The cut with the least estimated time over a few usual numbers of threads; the work alone decides."""
-    shape = _shape(problem, num_products)
-    return _ranked(shape, _block(shape), isa.caches.l2_bytes)[0]
+    def num_units(self, block: Block) -> int:
+        """Lines of positions, or blocks of them."""
+        if self.grid.has_window:
+            return self.grid.line.extent
+        return -(-self.grid.row.extent // block.num_positions)
 
-
-def matrix_gain(problem: MatrixProblem, num_products: int, context: Context) -> float:
-    """Estimated time of the direct kernel over that of the matrix unit, both reading their weights cold."""
-    direct = contraction_cycles(problem.contraction, Choice(CONTRACTION.name), context)
-    return direct / matrix_cycles(problem, choose_plan(problem, num_products, context.isa), context)
-
-
-def _shape(problem: MatrixProblem, num_products: int) -> _Shape:
-    return _shape_of(problem.loops, problem.work.vector.extent, num_products)
-
-
-def _shape_of(loops: MatrixLoops, columns: int, num_products: int) -> _Shape:
-    return _Shape(num_products, Grid.of(loops), loops.depth.extent, columns, loops.num_taps)
+    def plan(self, block: Block, unit_parts: int, panel_parts: int) -> MatrixPlan:
+        """The plan with a block, cut into these parts."""
+        grid, num_units = self.grid, self.num_units(block)
+        units = -(-num_units // unit_parts)
+        planes_per_step = self.terms.num_pieces
+        if grid.has_window:
+            planes_per_step *= len(grid.line_phases) * len(grid.row_phases)
+            written = grid.num_lines_read(units) * grid.pitch + grid.width - grid.pitch
+            blocks = -(-_num_computed(grid, units) // block.num_positions)
+            computed = blocks * block.num_positions
+            furthest = grid.width - grid.row.extent + (grid.num_lines_read(1) - 1) * grid.pitch
+            positions = max(written, computed + furthest) | 1  # an odd number of cache lines visits every set
+        else:
+            blocks, positions = units, block.num_positions
+        return MatrixPlan(
+            terms=self.terms,
+            block=block,
+            grid=grid,
+            num_units=num_units,
+            num_steps=self.num_steps,
+            num_columns=self.columns,
+            unit_parts=unit_parts,
+            panel_parts=panel_parts,
+            num_blocks=blocks,
+            plane_positions=positions,
+            planes_per_step=planes_per_step,
+        )
 
 
 def plan_matrix(problem: MatrixProblem, sizes: MatrixPlan) -> KernelPlan:
@@ -304,8 +349,8 @@ def plan_matrix(problem: MatrixProblem, sizes: MatrixPlan) -> KernelPlan:
     return plan_of(
         problem.work,
         Tile(Panels(TILE_COLUMNS, block.columns, sizes.num_columns), block.num_positions),
-        dot=DOTS[sizes.num_products],
-        staging="in bfloat16 planes",
+        dot=next(dot for dot, terms in TERMS.items() if terms == sizes.terms),
+        staging="in int8 planes" if sizes.terms.is_bytes else "in bfloat16 planes",
         units="lines" if sizes.grid.has_window else "blocks",
         cut=Cut(sizes.unit_parts, sizes.panel_parts),
     )
@@ -313,11 +358,15 @@ def plan_matrix(problem: MatrixProblem, sizes: MatrixPlan) -> KernelPlan:
 
 def sizes_of(plan: KernelPlan) -> MatrixPlan:
     """The sizes that a kernel's plan gives."""
-    num_products = next(number for number, dot in DOTS.items() if dot == plan.dot)
-    shape = _shape_of(plan_loops(plan), plan.vector.extent, num_products)
+    shape = Shape.of_loops(plan_loops(plan), plan.vector.extent, TERMS[plan.dot])
     block = Block(plan.max_rows // TILE_ROWS, plan.panels.num_vectors)
-    cut = plan.cut
-    return _plan(shape, block, _num_units(shape, block), cut.num_row_parts, cut.num_panel_parts)
+    if block not in shape.blocks:
+        known = ", ".join(f"{x.num_positions} rows by {x.columns}" for x in shape.blocks)
+        raise UsageError(
+            f"kernel plan, at 'tile {plan.max_rows} rows by {plan.panels.num_vectors} vectors': "
+            f"by {plan.dot} a tile has {known} vectors."
+        )
+    return shape.plan(block, plan.cut.num_row_parts, plan.cut.num_panel_parts)
 
 
 def plan_loops(plan: KernelPlan) -> MatrixLoops:
@@ -325,153 +374,6 @@ def plan_loops(plan: KernelPlan) -> MatrixLoops:
     return matrix_loops((*plan.outer, plan.row), plan.summed, plan.windows, plan.a.offset)
 
 
-def matrix_neighbours(problem: MatrixProblem, num_products: int, isa: Isa) -> tuple[Choice, ...]:
-    """Ways to cut a problem, the estimate's first: other numbers of chunks, then other blocks."""
-    shape, l2_bytes = _shape(problem, num_products), isa.caches.l2_bytes
-    usual = _block(shape)
-    plans: dict[tuple[Block, int], MatrixPlan] = {}
-    for block in (usual, *(x for x in _BLOCKS if x != usual and _is_useful(x, shape))):
-        for plan in _ranked(shape, block, l2_bytes):
-            # Of plans that differ by less than twice the chunks the best; one of each unusual block.
-            plans.setdefault((block, plan.num_chunks.bit_length() if block == usual else 0), plan)
-    return tuple(_choice(plan) for plan in list(plans.values())[:_MAX_NEIGHBOURS])
-
-
-def matrix_cycles(problem: MatrixProblem, plan: MatrixPlan, context: Context) -> float:
-    """Estimated cycles of a plan on one thread, weights cold."""
-    shape = _shape(problem, plan.num_products)
-    return _chunk_cycles(shape, plan, context.cold_bytes_per_cycle) * plan.num_chunks
-
-
-def undivided_plan(problem: MatrixProblem, num_products: int, isa: Isa) -> MatrixPlan | None:
-    """All work in one chunk, for a caller that cuts it up itself; None where it outgrows the cache."""
-    shape = _shape(problem, num_products)
-    block = _block(shape)
-    plan = _plan(shape, block, _num_units(shape, block), 1, 1)
-    return plan if plan.scratch_bytes <= _SCRATCH_SHARE * isa.caches.l2_bytes else None
-
-
-def chosen_plan(problem: MatrixProblem, num_products: int, choice: Choice, isa: Isa) -> MatrixPlan | Declined:
-    """The plan of a choice; what it leaves open the estimate decides."""
-    shape = _shape(problem, num_products)
-    names = ("block_rows", "block_columns", "unit_parts", "panel_parts")
-    rows, columns, unit_parts, panel_parts = (choice.get(name) for name in names)
-    if rows is None or columns is None or unit_parts is None or panel_parts is None:
-        return choose_plan(problem, num_products, isa)
-    block = Block(rows, columns)
-    if block not in _BLOCKS or not _is_useful(block, shape):
-        return Declined(f"a block of {rows}x{columns} tiles is of no use here")
-    num_units = _num_units(shape, block)
-    if not 1 <= unit_parts <= min(num_units, _MAX_PARTS):
-        return Declined(f"{unit_parts} parts of {num_units} units")
-    plan = _plan(shape, block, num_units, unit_parts, panel_parts)
-    if not 1 <= panel_parts <= plan.num_panels:
-        return Declined(f"{panel_parts} parts of {plan.num_panels} panels")
-    return plan
-
-
-def _choice(plan: MatrixPlan) -> Choice:
-    return Choice.of(
-        TEMPLATE,
-        products=plan.num_products,
-        block_rows=plan.block.rows,
-        block_columns=plan.block.columns,
-        unit_parts=plan.unit_parts,
-        panel_parts=plan.panel_parts,
-    )
-
-
-@functools.lru_cache(maxsize=1024)
-def _ranked(shape: _Shape, block: Block, l2_bytes: int) -> tuple[MatrixPlan, ...]:
-    """Plans with a block, the least estimated time over the usual numbers of threads first."""
-    num_units = _num_units(shape, block)
-    found: list[tuple[float, int, int, MatrixPlan]] = []
-    for unit_parts in range(1, min(num_units, _MAX_PARTS) + 1):
-        first = _plan(shape, block, num_units, unit_parts, 1)
-        if first.scratch_bytes > _SCRATCH_SHARE * l2_bytes and unit_parts < num_units:
-            continue
-        for panel_parts in range(1, min(first.num_panels, _MAX_PARTS // unit_parts) + 1):
-            plan = _plan(shape, block, num_units, unit_parts, panel_parts)
-            waits = chunks_waited(plan.num_chunks, _USUAL_THREADS)
-            cycles = _chunk_cycles(shape, plan) * (waits + _LATE_SHARE)
-            found.append((cycles, unit_parts, panel_parts, plan))
-    if not found:  # more units than parts, each too large: as small as the limit allows
-        return (_plan(shape, block, num_units, min(num_units, _MAX_PARTS), 1),)
-    return tuple(plan for *_, plan in sorted(found, key=lambda x: x[:3]))
-
-
-def _num_units(shape: _Shape, block: Block) -> int:
-    if shape.grid.has_window:
-        return shape.grid.line.extent
-    return -(-shape.grid.row.extent // block.num_positions)
-
-
-def _block(shape: _Shape) -> Block:
-    """Four accumulating tiles, as near a square as the product's own shape lets them be used."""
-    if shape.columns <= TILE_COLUMNS:
-        return Block(4, 1)
-    positions = shape.grid.line.extent * shape.grid.row.extent
-    return Block(1, 4) if positions <= TILE_ROWS and shape.columns > 2 * TILE_COLUMNS else Block(2, 2)
-
-
-def _is_useful(block: Block, shape: _Shape) -> bool:
-    """Whether the product has as many column tiles as the block."""
-    return (block.columns - 1) * TILE_COLUMNS < shape.columns
-
-
-def _plan(shape: _Shape, block: Block, num_units: int, unit_parts: int, panel_parts: int) -> MatrixPlan:
-    grid = shape.grid
-    units = -(-num_units // unit_parts)
-    planes_per_step = num_pieces(shape.num_products)
-    if grid.has_window:
-        planes_per_step *= len(grid.line_phases) * len(grid.row_phases)
-        written = grid.num_lines_read(units) * grid.pitch + grid.width - grid.pitch
-        blocks = -(-_num_computed(grid, units) // block.num_positions)
-        computed = blocks * block.num_positions
-        furthest = grid.width - grid.row.extent + (grid.num_lines_read(1) - 1) * grid.pitch
-        positions = max(written, computed + furthest) | 1  # an odd number of cache lines visits every set
-    else:
-        blocks, positions = units, block.num_positions
-    return MatrixPlan(
-        num_products=shape.num_products,
-        block=block,
-        grid=grid,
-        num_units=num_units,
-        num_steps=shape.num_steps,
-        num_columns=shape.columns,
-        unit_parts=unit_parts,
-        panel_parts=panel_parts,
-        num_blocks=blocks,
-        plane_positions=positions,
-        planes_per_step=planes_per_step,
-    )
-
-
 def _num_computed(grid: Grid, num_lines: int) -> int:
     """Positions from the first of the first line to the last of the last."""
     return (num_lines - 1) * grid.pitch + grid.row.extent
-
-
-def _chunk_cycles(shape: _Shape, plan: MatrixPlan, cold_rate: float = COLD_BYTES_PER_CYCLE) -> float:
-    """The largest chunk's time; `cold_rate` is that of weights, in bytes per cycle."""
-    grid, block = plan.grid, plan.block
-    units = -(-plan.num_units // plan.unit_parts)
-    panels = -(-plan.num_panels // plan.panel_parts)
-    blocks = plan.num_blocks
-    if grid.has_window:
-        read = grid.num_lines_read(units) * grid.width * len(grid.line_phases) * len(grid.row_phases)
-    else:
-        read = min(units * block.num_positions, grid.row.extent)
-    split = read * plan.num_steps * _SPLIT_CYCLES[plan.num_pieces]
-    tiles = block.rows * min(panels * block.columns, plan.num_columns_tiles)
-    products = len(PRODUCTS[plan.num_products]) * _PRODUCT_CYCLES[plan.num_products]
-    compute = blocks * tiles * shape.taps * plan.num_steps * products
-    compute += tiles / block.rows * shape.taps * plan.num_steps * plan.num_pieces * _TILE_LOAD_CYCLES
-    share = min(1.0, panels / plan.num_panels)
-    parts = plan.unit_parts * plan.batch_parts
-    cold = shape.weight_bytes * share / (cold_rate * parts)
-    again = shape.weight_bytes * share * (1 - 1 / parts) / _AGAIN_BYTES_PER_CYCLE
-    finish = blocks * (tiles * TILE_ROWS * _VECTOR_CYCLES + _BLOCK_CYCLES * panels)
-    if plan.adds_passes:
-        finish += blocks * tiles * TILE_ROWS * _ADD_CYCLES * (plan.num_passes - 1)
-    return split + max(compute, cold + again) + 0.3 * min(compute, cold + again) + finish + _CHUNK_CYCLES
