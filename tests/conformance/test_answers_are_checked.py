@@ -1,5 +1,7 @@
 """Every answer passes its checker: a member of a family that answers wrongly is refused, in one line."""
 
+# mypy: disable-error-code="arg-type, attr-defined, union-attr"
+
 from __future__ import annotations
 
 import ast
@@ -33,6 +35,7 @@ from tilewright.planning import Budget
 from tilewright.registry import Registry
 from tilewright.schedule import Schedule
 from tilewright.schedule.binding import Scope
+from tilewright.target_ref import TargetRef
 from tilewright.targets.npu import backend as npu_backend
 from tilewright.targets.npu.plan import SimulatedPlan
 
@@ -241,7 +244,7 @@ def test_a_mapping_of_a_step_is_checked(monkeypatch: pytest.MonkeyPatch) -> None
     solve = Exact.solve
     monkeypatch.setattr(Exact, "solve", lambda *arguments: cheaper_mapping(solve(*arguments)))
     with pytest.raises(InternalError, match=r"the mapping of .* by 'exact' is wrong: cost"):
-        compile_graph(chained(64, 16), Options(target="stcp920", partition="layerwise"))
+        compile_graph(chained(64, 16), Options(target=TargetRef.parse("stcp920"), partition="layerwise"))
     (run,) = runs_of(chained())
     with pytest.raises(InternalError, match=r"the mapping of .* by 'exact' is wrong: cost"):
         chains.ChainSolver(load_preset("eyeriss"), "energy").solve(run)
@@ -322,7 +325,7 @@ def test_plans_that_are_only_compared_are_checked_where_that_is_asked(
 
     monkeypatch.setattr(npu_backend, "simulated_order", damaged)
     graph = random_graph(2, 9)
-    compile_graph(graph, Options(target="stcp920", effort=0))
+    compile_graph(graph, Options(target=TargetRef.parse("stcp920"), effort=0))
     assert num_made > 1
     num_made = 0
     refusal(graph, target="stcp920", effort=0, verify=True)

@@ -26,6 +26,7 @@ from tilewright.ir.graph import Node
 from tilewright.ir.nest import Indirect, Opaque
 from tilewright.ir.ops import describe
 from tilewright.options import Options
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.npu.execute import execute
 
@@ -306,7 +307,7 @@ def test_runs_side_by_side_report_each_its_own() -> None:
 
 def test_a_profiled_run_checks_too() -> None:
     case = CASES[0][0]
-    program = compile_graph(load_onnx(case.model()), Options(target="cpu")).program
+    program = compile_graph(load_onnx(case.model()), Options(target=TargetRef.parse("cpu"))).program
     executable = CpuTarget().generate(program, profile=True).load(1)
     assert executable.run_profiled(case.feed())
     bad = case.inputs[1].copy()

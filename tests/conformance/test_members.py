@@ -1,5 +1,7 @@
 """Every member can be listed: it is a frozen dataclass that says what it and its options do."""
 
+# mypy: disable-error-code="union-attr"
+
 import dataclasses
 from typing import Any
 

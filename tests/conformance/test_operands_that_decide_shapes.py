@@ -1,5 +1,7 @@
 """Operands that decide a result's shape, fed at run time to a model that declares the shape."""
 
+# mypy: disable-error-code="union-attr"
+
 from __future__ import annotations
 
 from collections.abc import Sequence

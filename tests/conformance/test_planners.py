@@ -17,6 +17,7 @@ from tilewright.options import Options
 from tilewright.partition import PARTITIONERS, Partition, PartitionProblem, check_partition
 from tilewright.planning import Budget, Limits
 from tilewright.schedule import SCHEDULERS, Schedule, ScheduleProblem, check_schedule
+from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.validate import program_violations
 
@@ -136,7 +137,16 @@ def some_memories(partition: str, schedule: str) -> list[str]:
 @pytest.mark.parametrize("partition", PARTITIONERS.names())
 def test_any_planners_go_together_on_any_target(partition: str, schedule: str, target: str) -> None:
     for memory, case in zip(some_memories(partition, schedule), known(), strict=True):
-        agrees(case, Options(target=target, partition=partition, schedule=schedule, memory=memory, effort=1))
+        agrees(
+            case,
+            Options(
+                target=TargetRef.parse(target),
+                partition=partition,
+                schedule=schedule,
+                memory=memory,
+                effort=1,
+            ),
+        )
 
 
 @pytest.mark.sampled(8)
@@ -155,6 +165,8 @@ def test_any_planners_go_together_in_generated_code(partition: str, schedule: st
 @pytest.mark.parametrize("partition", PARTITIONERS.names())
 def test_all_planners_go_together(partition: str, schedule: str, target: str) -> None:
     for memory in MEMORY_PLANNERS.names():
-        options = Options(target=target, partition=partition, schedule=schedule, memory=memory, effort=1)
+        options = Options(
+            target=TargetRef.parse(target), partition=partition, schedule=schedule, memory=memory, effort=1
+        )
         for case in known():
             agrees(case, options)

@@ -4,6 +4,8 @@ Besides the ordinary run there is a hostile one: every buffer lies between pages
 the arena starts as garbage, and after each step whatever is dead by the memory plan becomes garbage again.
 """
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import random

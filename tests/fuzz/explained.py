@@ -4,6 +4,8 @@
 operator, attributes, types and values. Whatever no rule explains is a finding.
 """
 
+# mypy: disable-error-code="union-attr"
+
 from __future__ import annotations
 
 from dataclasses import dataclass

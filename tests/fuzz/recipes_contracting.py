@@ -1,5 +1,7 @@
 """Recipes of products, windows, samples and quantised operators."""
 
+# mypy: disable-error-code="assignment"
+
 from __future__ import annotations
 
 import numpy as np

@@ -4,6 +4,8 @@ Each is what the kernel of a small graph is generated from, and is read back: th
 generates the same kernel. `python -m tests.golden.rewrite` writes them anew.
 """
 
+# mypy: disable-error-code="var-annotated"
+
 from __future__ import annotations
 
 from dataclasses import replace

@@ -18,6 +18,7 @@ from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.program import Program
 from tilewright.schedule.base import Schedule
+from tilewright.target_ref import TargetRef
 
 SHAPES = {"w1": (32, 16, 3, 3), "w2": (32, 32, 1, 1), "w3": (32, 32, 3, 3), "w4": (64, 10)}
 FOLDER = Path(__file__).parent / "plans"
@@ -55,7 +56,7 @@ PLANS = {
 
 def rendered(name: str) -> str:
     target, partition, schedule = PLANS[name]
-    options = Options(target=target, partition=partition, schedule=schedule, threads=2)
+    options = Options(target=TargetRef.parse(target), partition=partition, schedule=schedule, threads=2)
     constants = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
     program = plan(parse_graph(GRAPH, constants=constants), options).program
     return (

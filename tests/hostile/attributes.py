@@ -4,6 +4,8 @@
 accepted, in a process with limits. Every crash, hang and untyped error is printed. A seed is a model.
 """
 
+# mypy: disable-error-code="var-annotated"
+
 from __future__ import annotations
 
 import argparse

@@ -6,6 +6,8 @@ a result that is wrong, code loaded or a record used that was not written here, 
 nobody is told of, or anything changed outside the cache.
 """
 
+# mypy: disable-error-code="assignment, return-value, var-annotated"
+
 from __future__ import annotations
 
 import contextlib
@@ -26,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from llvmlite import binding as llvm
@@ -441,7 +444,7 @@ class _OutOfTime(BaseException):
 
 @contextlib.contextmanager
 def _alarm() -> Iterator[None]:
-    def ring(*_: object) -> None:
+    def ring(*_: Any) -> None:
         raise _OutOfTime
 
     before = signal.signal(signal.SIGALRM, ring)

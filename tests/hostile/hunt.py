@@ -8,6 +8,8 @@ crash, a hang, an untyped error or a wrong answer is a finding. With `--keep FOL
 are saved there.
 """
 
+# mypy: disable-error-code="assignment"
+
 from __future__ import annotations
 
 import argparse

@@ -7,6 +7,8 @@ Each life is a process of its own, so that a crash or a hang is an answer and no
 every run must give the right values or `ModelClosed`; every forked child must compile and run.
 """
 
+# mypy: disable-error-code="assignment"
+
 from __future__ import annotations
 
 import argparse
@@ -22,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 LIFE_S = 0.6
 HANG_S = 20.0
@@ -91,20 +94,20 @@ class Life:
         self.wanted = [None if self.early else self.compiled(i).run(None, self.feeds[i]) for i in range(3)]
         self.models = [None if self.early else self.compiled(i) for i in range(_NUM_MODELS)]
 
-    def compiled(self, number: int):
+    def compiled(self, number: int) -> Any:
         """A model, compiled anew half of the time."""
         threads = self.random.choice((1, 2, 3))
         if self.random.random() < 0.5:
             return self.tw.compile(self.sources[number], threads=threads, cache_dir=None, no_cache=True)
         return self.tw.compile(self.sources[number], threads=threads)
 
-    def model(self, number: int):
+    def model(self, number: int) -> Any:
         """The model of that number at this moment."""
         if self.models[number] is None:
             self.models[number] = self.compiled(number)
         return self.models[number]
 
-    def check(self, number: int, got) -> None:
+    def check(self, number: int, got: Any) -> None:
         """Note other values than a run alone gives."""
         want = self.wanted[number]
         if want is not None and not all(self.np.array_equal(a, b) for a, b in zip(got, want, strict=True)):
@@ -158,7 +161,7 @@ class Life:
         else:
             self.failures.append(f"a child ended with {code}")
 
-    def child(self, number: int, inherited) -> int:
+    def child(self, number: int, inherited: Any) -> int:
         """The life of a forked child; its exit code."""
         try:
             for model in (inherited, self.compiled(number)):
@@ -172,7 +175,7 @@ class Life:
             return 1
         return 1 if self.failures else 0
 
-    def on_signal(self, *_: object) -> None:
+    def on_signal(self, *_: Any) -> None:
         """Closes a model in the midst of whatever the main thread does, which may be its run."""
         model = self.models[self.random.randrange(_NUM_MODELS)]
         if model is None or self.is_in_handler:

@@ -1,5 +1,7 @@
 """Artifacts of whole models: what comes back, what damage and forgeries are refused, what is stored once."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import json
@@ -9,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +44,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 @pytest.mark.parametrize("make", [small_net, host_net, mixed_outputs])
-def test_an_artifact_computes_and_explains_as_the_model_it_is_of(make, target: str, tmp_path: Path) -> None:
+def test_an_artifact_computes_and_explains_as_the_model_it_is_of(
+    make: Any, target: str, tmp_path: Path
+) -> None:
     compiled = tw.compile(make(), target)
     opened = tw.open(compiled.save(tmp_path / "m.tw"))
     assert opened.remarks == ()
@@ -131,15 +136,15 @@ def test_a_newer_format_is_refused_and_an_older_one_read(path: Path, monkeypatch
     assert tw.open(newer).run(None, feed_for(small_net()))
 
 
-def _without(name: str):
+def _without(name: str) -> Any:
     return lambda manifest, members: members.pop(name)
 
 
-def _facts(**changes: object):
+def _facts(**changes: Any) -> Any:
     return lambda manifest, members: manifest.update(changes)
 
 
-def _plan(change):
+def _plan(change: Any) -> Any:
     def edit(manifest: dict, members: dict) -> None:
         document = json.loads(members["plan.json"])
         change(document)
@@ -148,7 +153,7 @@ def _plan(change):
     return edit
 
 
-def _graph(old: str, new: str):
+def _graph(old: str, new: str) -> Any:
     def edit(manifest: dict, members: dict) -> None:
         text = members["graph.txt"].decode()
         assert old in text
@@ -374,7 +379,7 @@ def test_a_graph_of_types_that_its_operators_do_not_have_is_refused(
 
 @pytest.mark.parametrize("trust", [False, True])
 def test_native_parts_belong_to_targets_that_make_code(path: Path, tmp_path: Path, trust: bool) -> None:
-    def to(**facts: object):
+    def to(**facts: Any) -> Any:
         return rewritten(path, tmp_path / "other.tw", lambda manifest, members: manifest.update(facts))
 
     assert "has native parts, which target interpreter makes none" in refusal(
@@ -405,7 +410,7 @@ def test_an_artifact_says_nothing_about_cache_and_time(path: Path, tmp_path: Pat
 
 
 def test_tables_are_checked_even_if_trusted(path: Path, tmp_path: Path) -> None:
-    def edit(**changes: object):
+    def edit(**changes: Any) -> Any:
         def change(manifest: dict, members: dict) -> None:
             tables = json.loads(members["code/0/facts.json"])
             for name, value in changes.items():

@@ -1,5 +1,7 @@
 """Every verb does its work: results on standard output, notes beside them, JSON in its published shape."""
 
+# mypy: disable-error-code="arg-type, assignment, attr-defined"
+
 from __future__ import annotations
 
 import json

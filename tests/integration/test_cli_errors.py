@@ -1,11 +1,14 @@
 """Bad input gets one line that names it and says what to do next, and the exit code of its kind."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import os
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -340,7 +343,7 @@ def test_a_traceback_comes_only_with_debug() -> None:
 
 
 def test_a_bug_of_ours_is_one_line_that_asks_for_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*arguments: object, **named: object) -> None:
+    def broken(*arguments: Any, **named: Any) -> None:
         raise KeyError("some invariant")
 
     monkeypatch.setattr("tilewright.zoo.names", broken)
@@ -363,7 +366,7 @@ def test_a_bug_of_ours_is_one_line_that_asks_for_a_report(monkeypatch: pytest.Mo
 def test_trouble_of_the_machine_is_one_line(
     monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, words: str
 ) -> None:
-    def fail(*arguments: object, **named: object) -> None:
+    def fail(*arguments: Any, **named: Any) -> None:
         raise error
 
     monkeypatch.setattr("tilewright.zoo.names", fail)

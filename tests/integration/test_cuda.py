@@ -17,6 +17,7 @@ from tilewright.errors import InputError, ModelClosed, TilewrightError, UsageErr
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
 from tilewright.private_files import default_cache_directory
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.emulated.device import EmulatedDevice
 from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
@@ -154,7 +155,11 @@ PLANS = [
 def test_every_order_that_edges_leave_open_gives_the_same(partition: str, schedule: str, edges: str) -> None:
     proto = branches()
     feed = {"x": RNG.standard_normal((1, 3, 6, 6)).astype(np.float32)}
-    options = Options(target=f"cuda{{device=emulated,edges={edges}}}", partition=partition, schedule=schedule)
+    options = Options(
+        target=TargetRef.parse(f"cuda{{device=emulated,edges={edges}}}"),
+        partition=partition,
+        schedule=schedule,
+    )
     code = compile_graph(load_onnx(proto), options).code
     assert isinstance(code, CudaCode)
     (expected,) = tw.compile(proto, target="interpreter").run(None, feed)
@@ -170,7 +175,7 @@ def test_every_order_that_edges_leave_open_gives_the_same(partition: str, schedu
 
 
 def test_groups_of_a_stage_have_no_edges_between_them() -> None:
-    options = Options(target=EMULATED, partition="layerwise", schedule="greedy")
+    options = Options(target=TargetRef.parse(EMULATED), partition="layerwise", schedule="greedy")
     code = compile_graph(load_onnx(branches()), options).code
     assert isinstance(code, CudaCode)
     nodes = code.placed.planned.nodes
@@ -181,7 +186,9 @@ def test_groups_of_a_stage_have_no_edges_between_them() -> None:
 
 
 def test_a_kernel_is_assembled_for_each_gpu() -> None:
-    code = compile_graph(load_onnx(branches()), Options(target=EMULATED, accuracy="relaxed")).code
+    code = compile_graph(
+        load_onnx(branches()), Options(target=TargetRef.parse(EMULATED), accuracy="relaxed")
+    ).code
     assert isinstance(code, CudaCode)
     texts = sorted({launch.kernel.text for launch in code.placed.launches})
     for isa in ("sm_80", "sm_90"):
@@ -192,7 +199,9 @@ def test_a_kernel_is_assembled_for_each_gpu() -> None:
 
 
 def test_branches_of_a_concatenation_are_made_in_place() -> None:
-    code = compile_graph(load_onnx(branches()), Options(target=EMULATED, partition="layerwise")).code
+    code = compile_graph(
+        load_onnx(branches()), Options(target=TargetRef.parse(EMULATED), partition="layerwise")
+    ).code
     assert isinstance(code, CudaCode)
     named = [node.name for launch in code.placed.launches for node in launch.nodes]
     assert "join" not in named
@@ -240,7 +249,9 @@ def test_an_output_is_no_part_of_another_tensor(order: list[str]) -> None:
     last = helper.make_node("Abs", ["joined"], ["y"], "abs")
     outputs = [infos["flat"], helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 4])]
     proto = model([relu, *(nodes[name] for name in order), last], [infos["x"]], outputs, [shape])
-    code = compile_graph(load_onnx(proto), Options(target=EMULATED, partition="layerwise")).code
+    code = compile_graph(
+        load_onnx(proto), Options(target=TargetRef.parse(EMULATED), partition="layerwise")
+    ).code
     assert isinstance(code, CudaCode)
     for value in code.program.graph.outputs:
         root, offset = code.placed.lowered.place(value)

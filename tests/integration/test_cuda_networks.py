@@ -15,6 +15,7 @@ from tilewright.compiler import compile_graph
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
 from tilewright.private_files import default_cache_directory
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.emulated.device import EmulatedDevice
 from tilewright.targets.llvm.cache import ObjectCache
@@ -45,7 +46,7 @@ def expected(name: str) -> tuple[Any, Any, Any]:
 def test_a_network_is_right_under_every_plan_in_every_order(name: str, plan: str) -> None:
     proto, feed, wanted = expected(name)
     partition, schedule = PLANS[plan]
-    options = Options(target=EMULATED, partition=partition, schedule=schedule)
+    options = Options(target=TargetRef.parse(EMULATED), partition=partition, schedule=schedule)
     code = compile_graph(load_onnx(proto), options).code
     assert isinstance(code, CudaCode)
     assert not code.placed.host_operators

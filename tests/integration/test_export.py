@@ -1,5 +1,7 @@
 """Models as C programs: for this machine and others, the object, its header, its weights and its mistakes."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import errno

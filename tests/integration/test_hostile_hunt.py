@@ -1,10 +1,13 @@
 """The long hostile run in small: its parts run, and it tells what dies, hangs or answers wrongly."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +92,7 @@ def test_children_that_die_or_hang_are_findings(monkeypatch: pytest.MonkeyPatch,
     )
     popen = subprocess.Popen
 
-    def started(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+    def started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
         return popen([sys.executable, str(script), *command[-2:]], **options)  # type: ignore[call-overload, no-any-return]
 
     monkeypatch.setattr(hunt.subprocess, "Popen", started)

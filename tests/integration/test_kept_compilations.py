@@ -1,5 +1,7 @@
 """Compilations that are kept: the same request gives the same model at once, any other is compiled."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 import os
@@ -29,7 +31,7 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "models"
 
 
-def compiled(**settings: object) -> CompiledModel:
+def compiled(**settings: Any) -> CompiledModel:
     options = Options(**{"threads": 1, **settings})  # type: ignore[arg-type]
     return compile_or_reuse(tw.load(small_net()), options)
 
@@ -111,13 +113,13 @@ def test_whether_a_target_runs_steps_is_known_without_it(name: str) -> None:
     "settings",
     [{"threads": 2}, {"accuracy": "strict"}, {"effort": 0}, {"partition": "layerwise"}, {"no_cache": True}],
 )
-def test_another_request_is_compiled(settings: dict[str, object]) -> None:
+def test_another_request_is_compiled(settings: dict[str, Any]) -> None:
     compiled()
     assert not is_reused(compiled(**settings))
 
 
 @pytest.mark.parametrize("settings", [{"partition": "graphturbo{alpha=1.25}"}, {"target": "interpreter"}])
-def test_what_a_digest_cannot_tell_is_not_kept(settings: dict[str, object], surroundings: Path) -> None:
+def test_what_a_digest_cannot_tell_is_not_kept(settings: dict[str, Any], surroundings: Path) -> None:
     compiled(**settings)
     assert not surroundings.exists()
 

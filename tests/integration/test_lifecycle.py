@@ -9,6 +9,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.hostile.lifecycle import live
@@ -49,8 +50,8 @@ def slow_model() -> tuple[tw.CompiledModel, threading.Event, threading.Event]:
     executor = compiled.load()._executor  # type: ignore[attr-defined]
     begun, go_on = threading.Event(), threading.Event()
 
-    def paused(callback):
-        def call(bases):
+    def paused(callback: Any) -> Any:
+        def call(bases: Any) -> None:
             begun.set()
             assert go_on.wait(HANG_S)
             callback(bases)
@@ -92,8 +93,8 @@ def test_close_within_a_run_of_the_same_thread_is_refused_and_changes_nothing() 
     executor = compiled.load()._executor  # type: ignore[attr-defined]
     refusals: list[str] = []
 
-    def closing(callback):
-        def call(bases):
+    def closing(callback: Any) -> Any:
+        def call(bases: Any) -> None:
             with pytest.raises(tw.UsageError) as refused:
                 compiled.close()
             refusals.append(str(refused.value))

@@ -1,5 +1,7 @@
 """Every machine of the package runs networks, or says in one line what it is for."""
 
+# mypy: disable-error-code="operator"
+
 from __future__ import annotations
 
 import pytest

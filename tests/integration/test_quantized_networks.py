@@ -1,5 +1,7 @@
 """Networks of the zoo, quantised: exact against the integer reference, close to ONNX Runtime."""
 
+# mypy: disable-error-code="var-annotated"
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,7 @@
 """Taggers as PyTorch exports them: embedding, recurrent layers in both directions, a score per word."""
 
+# mypy: disable-error-code="name-defined"
+
 from __future__ import annotations
 
 from typing import Any

@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="m
 
 
 @pytest.mark.parametrize("make", [small_net, host_net])
-def test_callers_of_one_model_all_get_their_own_answer(make) -> None:
+def test_callers_of_one_model_all_get_their_own_answer(make: Any) -> None:
     compiled = tw.compile(make(), threads=2)
     feeds = [feed_for(make(), seed) for seed in range(4)]
     want = [compiled.run(None, feed) for feed in feeds]
@@ -61,7 +62,7 @@ def test_first_runs_at_once_load_the_code_once(monkeypatch: pytest.MonkeyPatch) 
     loads: list[int | None] = []
     load = compiled._body.load
 
-    def counted(num_threads: int | None):
+    def counted(num_threads: int | None) -> Any:
         loads.append(num_threads)
         return load(num_threads)
 

@@ -21,7 +21,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Options
-from tilewright.targets.cpu.product.matrix import plan as matrix_plan
+from tilewright.targets.cpu.product.matrix import cycles
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.testing.matrix_unit import can_emulate
 from tilewright.testing.other_processor import on_processor
@@ -104,9 +104,9 @@ def test_network_at_its_published_size(name: str, options: Options) -> None:
 
 
 @pytest.fixture
-def six_products(monkeypatch: pytest.MonkeyPatch) -> None:
+def fast_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit so fast that it is taken at every accuracy that allows it."""
-    monkeypatch.setitem(matrix_plan._PRODUCT_CYCLES, 6, 0.1)
+    monkeypatch.setattr(cycles, "step_cycles", lambda *_: (0.1, 0.0))
 
 
 needs_emulation = pytest.mark.skipif(
@@ -118,7 +118,7 @@ needs_emulation = pytest.mark.skipif(
 @pytest.mark.sampled(0)
 @needs_emulation
 @pytest.mark.parametrize("name", ["resnet18", "bert_tiny", "shufflenet_v2_x1_0"])
-def test_network_on_the_matrix_unit_at_its_smallest(name: str, options: Options, six_products: None) -> None:
+def test_network_on_the_matrix_unit_at_its_smallest(name: str, options: Options, fast_unit: None) -> None:
     with on_processor("amx"):
         check(name, smallest=True, options=options, relaxed=True)
 
@@ -127,7 +127,7 @@ def test_network_on_the_matrix_unit_at_its_smallest(name: str, options: Options,
 @needs_emulation
 @pytest.mark.parametrize("name", zoo.names())
 def test_network_on_the_matrix_unit_at_its_published_size(
-    name: str, options: Options, six_products: None
+    name: str, options: Options, fast_unit: None
 ) -> None:
     with on_processor("amx"):
         check(name, smallest=False, options=options, relaxed=True)

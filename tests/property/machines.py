@@ -1,6 +1,10 @@
 """Random accelerators: cores with buffers of all sizes, a shared buffer or none, DMA engines or none."""
 
+# mypy: disable-error-code="assignment"
+
 from __future__ import annotations
+
+from typing import Any
 
 from hypothesis import strategies as st
 from tests.property.strategies import Draw
@@ -66,7 +70,7 @@ def _engine(name: str, inner: str, outer: str, rate: float, level: str) -> Unit:
     return Unit(name=name, kind="mover", level=level, between=(inner, outer), bytes_per_s=rate)
 
 
-def _level(draw: Draw, name: str, capacity_bytes: int, rate: float, **counts: object) -> Level:
+def _level(draw: Draw, name: str, capacity_bytes: int, rate: float, **counts: Any) -> Level:
     shares = ()
     if draw(st.booleans()):
         part = draw(st.sampled_from((3, 5, 10)))

@@ -1,6 +1,8 @@
 """Random graphs in which layouts, aliases, fusion and shared results meet: image-shaped and flat values,
 several inputs and outputs, outputs that are also read, inputs and constants that are outputs."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """The rule of writing in place against walking elements, one iteration after another."""
 
+# mypy: disable-error-code="index"
+
 from collections.abc import Iterator
 from functools import cache
 from itertools import product

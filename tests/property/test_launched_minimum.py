@@ -1,6 +1,8 @@
 """The joint search on machines that launch kernels against all plans of a small space: kernels, their slices
 and lanes, stages of groups of kernels, and merges, of every graph of a generator."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import itertools
@@ -25,6 +27,7 @@ from tilewright.planner import Planner
 from tilewright.planning import UNLIMITED, Budget, Provenance
 from tilewright.schedule.base import build_schedule, single
 from tilewright.schedule.merge import merge_stage
+from tilewright.target_ref import TargetRef
 
 MACHINES = ("v100", "k80")
 
@@ -160,7 +163,7 @@ def minimum_and_joint(seed: int, most: int, machine: str) -> tuple[float, float]
     graph = network(seed, most)
     planner = planner_of(graph, machine)
     least = min(AllPlans(other).least() for other in (planner, *merged_graphs(planner)))
-    joint = plan_optimised(graph, Options(target=machine, plan="joint"))
+    joint = plan_optimised(graph, Options(target=TargetRef.parse(machine), plan="joint"))
     return least, joint.program.schedule.quality.cost
 
 

@@ -1,5 +1,7 @@
 """Merged siblings compute what they compute apart: random convolutions and products of one input."""
 
+# mypy: disable-error-code="arg-type, assignment, call-overload, var-annotated"
+
 from __future__ import annotations
 
 import itertools
@@ -31,6 +33,7 @@ from tilewright.schedule import ScheduleProblem, Stage, check_schedule
 from tilewright.schedule.base import build_schedule, single
 from tilewright.schedule.horizontal_fusion import HorizontalFusion
 from tilewright.schedule.merge import apply_merges, merge_sets, merge_stage
+from tilewright.target_ref import TargetRef
 from tilewright.targets.base import SimulatedCode
 
 ort = pytest.importorskip("onnxruntime")
@@ -194,7 +197,9 @@ def test_strict_models_are_merged_without_padding() -> None:
     ]
     graph = load_onnx(model.proto())
     for accuracy, num_kernels in (("default", 1), ("strict", 2)):
-        options = Options(schedule="horizontal-fusion{min_gain=-100}", accuracy=accuracy, target="null")
+        options = Options(
+            schedule="horizontal-fusion{min_gain=-100}", accuracy=accuracy, target=TargetRef.parse("null")
+        )
         nodes = compile_graph(graph, options).program.graph.nodes
         assert sum(node.op_type == "Conv" for node in nodes) == num_kernels
 
@@ -225,7 +230,10 @@ def test_described_machines_write_merged_results_where_they_belong(target: str) 
         model.outputs.append(model.op("Relu", model.op("Conv", value, model.constant(2, 2 * kernel, 1, 1))))
     graph, feed = load_onnx(model.proto()), model.feed()
     options = Options(
-        target=target, partition="layerwise", schedule="horizontal-fusion{min_gain=-100}", accuracy="strict"
+        target=TargetRef.parse(target),
+        partition="layerwise",
+        schedule="horizontal-fusion{min_gain=-100}",
+        accuracy="strict",
     )
     code = compile_graph(graph, options).code
     assert isinstance(code, SimulatedCode)

@@ -106,26 +106,29 @@ def relu(x: np.ndarray) -> Step:  # type: ignore[type-arg]
 @pytest.mark.parametrize("other", [RUNTIME, REFERENCE, CPU])
 def test_a_wrong_number_is_not_explained(other: str) -> None:
     """On ordinary numbers no rule excuses an elementwise operator."""
-    x = np.float32([1, 2, 3])
-    difference = compare(relu(x), other, [x], [np.float32([1, 2, 3.5])], [np.full(3, 1e-5)])
+    x = np.array([1, 2, 3], np.float32)
+    difference = compare(relu(x), other, [x], [np.array([1, 2, 3.5], np.float32)], [np.full(3, 1e-5)])
     assert difference is not None
     assert "1 of 3" in difference.text
     assert explanation(difference) is None
 
 
 def test_another_shape_or_type_is_a_difference() -> None:
-    x = np.float32([1, 2, 3])
+    x = np.array([1, 2, 3], np.float32)
     for theirs in (x[:2], x.astype(np.float64)):
         assert compare(relu(x), RUNTIME, [x], [theirs], [np.zeros(3)]) is not None
 
 
 def test_what_counts_as_equal() -> None:
     inf, nan = np.inf, np.nan
-    ours = np.float32([nan, inf, -inf, 0.0, 1.0, 1.0, inf])
-    theirs = np.float32([nan, inf, inf, -0.0, 1.0 + 1e-6, 1.1, nan])
+    ours = np.array([nan, inf, -inf, 0.0, 1.0, 1.0, inf], np.float32)
+    theirs = np.array([nan, inf, inf, -0.0, 1.0 + 1e-6, 1.1, nan], np.float32)
     wrong = wrong_elements(ours, theirs, np.full(7, 1e-5))
     assert wrong.tolist() == [False, False, True, False, False, True, True]
-    assert wrong_elements(np.int64([1, 2]), np.int64([1, 3]), np.zeros(2)).tolist() == [False, True]
+    assert wrong_elements(np.array([1, 2], np.int64), np.array([1, 3], np.int64), np.zeros(2)).tolist() == [
+        False,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)

@@ -22,6 +22,7 @@ from tilewright.ir.interpret import run_graph
 from tilewright.ir.text import print_graph
 from tilewright.options import Options
 from tilewright.passes import PIPELINE
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cpu.isa import ISA_NAMES, isa_by_name
 
 OPTIONS = Options(no_cache=True, threads=2)
@@ -89,7 +90,7 @@ def test_each_operator_alone(key: tuple[str, str], target: str) -> None:
     @settings(COMMON, max_examples=NUM_EXAMPLES[target])
     @given(one=generators()[key])
     def every(one: Case) -> None:
-        applied.append(agrees_alone(one, replace(OPTIONS, target=target)))
+        applied.append(agrees_alone(one, replace(OPTIONS, target=TargetRef.parse(target))))
 
     every()
     assert any(applied) == (key[1] not in DECLINED_ALWAYS)
@@ -112,7 +113,7 @@ def accelerator_options(draw: Draw) -> Options:
     """Machines of either sort, with a shared buffer and without, and planners that go together by chance."""
     partition, schedule, memory = draw(st.sampled_from(ACCELERATOR_PLANS))
     return Options(
-        target=draw(st.sampled_from(("stcp920", "ipu-mk1", "stcp920{overlap=none}"))),
+        target=TargetRef.parse(draw(st.sampled_from(("stcp920", "ipu-mk1", "stcp920{overlap=none}")))),
         partition=partition,
         schedule=schedule,
         memory=memory,

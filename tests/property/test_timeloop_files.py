@@ -1,5 +1,7 @@
 """What is written in Timeloop's format reads the same: the mapping, its machine, its problem, every count."""
 
+# mypy: disable-error-code="operator"
+
 from __future__ import annotations
 
 import re

@@ -1,5 +1,7 @@
 """Values at borders, at ends and in types where implementations tend to differ: as ONNX Runtime has them."""
 
+# mypy: disable-error-code="list-item"
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -57,7 +59,7 @@ def compiled(proto: ModelProto, x: Array) -> Array:
 def test_nearest_elements_are_those_of_onnxruntime(mode: str) -> None:
     for (extent, resized), rounding in product(EXTENTS, ROUNDINGS):
         x = np.arange(extent, dtype=np.float32)
-        inputs = [x, None, None, np.int64([resized])]
+        inputs = [x, None, None, np.array([resized], np.int64)]
         attributes = {"coordinate_transformation_mode": mode, "nearest_mode": rounding}
         proto = model("Resize", inputs, 19, mode="nearest", **attributes)
         np.testing.assert_array_equal(
@@ -75,10 +77,10 @@ def test_borders_of_crop_and_resize_are_those_of_onnxruntime(mode: str, roi: tup
             continue  # ONNX Runtime copies those whatever their region
         for rounding in ROUNDINGS if mode == "nearest" else ROUNDINGS[:1]:
             x = np.stack([np.arange(extent), np.arange(extent) ** 2]).astype(np.float32)
-            region = np.float32([0, roi[0], 1, roi[1]])
+            region = np.array([0, roi[0], 1, roi[1]], np.float32)
             proto = model(
                 "Resize",
-                [x, region, None, np.int64([2, resized])],
+                [x, region, None, np.array([2, resized], np.int64)],
                 13,
                 mode=mode,
                 nearest_mode=rounding,
@@ -97,17 +99,17 @@ def test_slices_backward_are_clamped_as_the_standard_says() -> None:
     for start, end, step in product(
         (-9, -6, -5, -1, 0, 4, 9), (-9, -6, -5, 0, 3, 9), (-1, -2, -(2**31), 1, 2)
     ):
-        proto = model("Slice", [x, *(np.int64([n]) for n in (start, end, 0, step))], 13)
+        proto = model("Slice", [x, *(np.array([n], np.int64) for n in (start, end, 0, step))], 13)
         want = theirs(proto, x)
         np.testing.assert_array_equal(interpreted(proto, x), want, f"{start} {end} {step}")
-    proto = model("Slice", [x, *(np.int64([n]) for n in (-9, -9, 0, -1))], 13)
+    proto = model("Slice", [x, *(np.array([n], np.int64) for n in (-9, -9, 0, -1))], 13)
     np.testing.assert_array_equal(compiled(proto, x), [0])
 
 
 @pytest.mark.parametrize("attributes", [{}, {"alpha": 0.1}])
 def test_attributes_and_their_defaults_are_float32(attributes: dict[str, float]) -> None:
     """In float64 the difference to the decimal number shows."""
-    x = np.float64([-3.0, -1e-3, 2.0])
+    x = np.array([-3.0, -1e-3, 2.0], np.float64)
     proto = model("LeakyRelu", [x], 16, **attributes)
     np.testing.assert_allclose(interpreted(proto, x), theirs(proto, x), rtol=1e-14)
     np.testing.assert_allclose(compiled(proto, x), theirs(proto, x), rtol=1e-14)
@@ -115,7 +117,12 @@ def test_attributes_and_their_defaults_are_float32(attributes: dict[str, float])
 
 def test_batch_normalisation_in_float64_uses_the_float32_epsilon() -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 4))
-    parameters = [np.float64([0.5, 1, 2]), np.float64([0, 1, 2]), np.zeros(3), np.float64([1e-5, 0, 1])]
+    parameters = [
+        np.array([0.5, 1, 2], np.float64),
+        np.array([0, 1, 2], np.float64),
+        np.zeros(3),
+        np.array([1e-5, 0, 1], np.float64),
+    ]
     proto = model("BatchNormalization", [x, *parameters], 15)
     np.testing.assert_allclose(compiled(proto, x), theirs(proto, x), rtol=1e-12)
 
@@ -124,7 +131,7 @@ def test_batch_normalisation_in_float64_uses_the_float32_epsilon() -> None:
 @pytest.mark.parametrize("opset", [21, 23])
 def test_quotients_of_half_types_are_rounded_from_opset_23_on(run: Any, opset: int) -> None:
     """`precision` says in which type QuantizeLinear divides; it is the scale's if it is not given."""
-    x, scale = np.float16([102.9, 63.28, 120, 48.25]), np.float16(0.003)
+    x, scale = np.array([102.9, 63.28, 120, 48.25], np.float16), np.float16(0.003)
     quotient = x / scale if opset >= 23 else x.astype(np.float32) / np.float32(scale)
     for zero in (np.uint16(0), np.uint16(6)):
         proto = model("QuantizeLinear", [x, np.asarray(scale), np.asarray(zero)], opset)
@@ -134,17 +141,20 @@ def test_quotients_of_half_types_are_rounded_from_opset_23_on(run: Any, opset: i
 
 @pytest.mark.parametrize("run", [interpreted, compiled])
 def test_large_odd_exponents_keep_the_sign(run: Any) -> None:
-    x, exponents = np.float32([-1, -1, -1, 1, -2]), np.int32([2**24 + 1, 2**24, -(2**24) - 1, 2**24 + 1, 3])
+    x, exponents = (
+        np.array([-1, -1, -1, 1, -2], np.float32),
+        np.array([2**24 + 1, 2**24, -(2**24) - 1, 2**24 + 1, 3], np.int32),
+    )
     np.testing.assert_array_equal(run(model("Pow", [x, exponents], 15), x), [-1, 1, -1, 1, -8])
 
 
 @pytest.mark.parametrize("run", [interpreted, compiled])
 def test_integers_between_elements_are_rounded_once(run: Any) -> None:
-    x = np.int32([[[[0, 10, 2**30 + 3, 7]]]])
-    grid = np.float32([[[[-0.25, 0], [0.25, 0], [0.0, 0.0]]]])
+    x = np.array([[[[0, 10, 2**30 + 3, 7]]]], np.int32)
+    grid = np.array([[[[-0.25, 0], [0.25, 0], [0.0, 0.0]]]], np.float32)
     proto = model("GridSample", [x, grid], 20, mode="linear", align_corners=1)
     assert run(proto, x).dtype == np.int32
-    places = (np.float64([-0.25, 0.25, 0.0]) + 1) / 2 * 3
+    places = (np.array([-0.25, 0.25, 0.0], np.float64) + 1) / 2 * 3
     want = np.rint(np.interp(places, range(4), x.reshape(-1)))
     np.testing.assert_array_equal(run(proto, x).reshape(-1), want.astype(np.int32))
 
@@ -153,7 +163,7 @@ def test_integers_between_elements_are_rounded_once(run: Any) -> None:
 def test_resized_integers_beyond_their_type_are_its_limits(run: Any) -> None:
     limits = np.iinfo(np.int64)
     x = np.array([[[[limits.max, limits.min, limits.max, 0]]]])
-    proto = model("Resize", [x, None, np.float32([1, 1, 1, 2])], 13, mode="linear")
+    proto = model("Resize", [x, None, np.array([1, 1, 1, 2], np.float32)], 13, mode="linear")
     found = run(proto, x).reshape(-1)
     assert found[0] == limits.max
     assert found.min() >= limits.min
@@ -168,7 +178,7 @@ def test_running_sums_of_nothing_are_nothing() -> None:
 
 
 def test_a_ceiling_mode_window_wider_than_its_input_is_one() -> None:
-    x = np.float32([[[3.0]]])
+    x = np.array([[[3.0]]], np.float32)
     proto = model("AveragePool", [x], 19, kernel_shape=[2], strides=[3], ceil_mode=1)
     np.testing.assert_array_equal(interpreted(proto, x), theirs(proto, x))
     np.testing.assert_array_equal(compiled(proto, x), theirs(proto, x))

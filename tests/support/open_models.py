@@ -2,6 +2,8 @@
 shapes that data decide. Tests and benchmarks share them.
 """
 
+# mypy: disable-error-code="assignment"
+
 from __future__ import annotations
 
 import zlib

@@ -1,6 +1,10 @@
 """A small GPT as ONNX: with or without a cache that grows, a mask and positions, in batches."""
 
+# mypy: disable-error-code="assignment"
+
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import onnx
@@ -26,7 +30,7 @@ def tiny_decoder(
         constants[name] = np.asarray(numbers, np.int64)
         return name
 
-    def make(op_type: str, inputs: list[str], name: str, **attributes: object) -> str:
+    def make(op_type: str, inputs: list[str], name: str, **attributes: Any) -> str:
         nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attributes))
         return name
 

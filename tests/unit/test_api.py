@@ -1,11 +1,14 @@
 """The public functions on small models."""
 
+# mypy: disable-error-code="arg-type, attr-defined, union-attr"
+
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,16 +29,16 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture(scope="module")
-def net():
+def net() -> Any:
     return small_net()
 
 
 @pytest.fixture(scope="module")
-def compiled(net, tmp_path_factory: pytest.TempPathFactory) -> tw.CompiledModel:
+def compiled(net: Any, tmp_path_factory: pytest.TempPathFactory) -> tw.CompiledModel:
     return tw.compile(net, threads=2, cache_dir=tmp_path_factory.getbasetemp() / "cache")
 
 
-def usage_error(call) -> str:
+def usage_error(call: Any) -> str:
     with pytest.raises(tw.UsageError) as caught:
         call()
     message = str(caught.value)
@@ -69,7 +72,7 @@ def test_every_public_name_is_there() -> None:
 # Loading and checking.
 
 
-def test_a_model_from_a_file_from_bytes_and_from_memory_is_the_same(net, tmp_path: Path) -> None:
+def test_a_model_from_a_file_from_bytes_and_from_memory_is_the_same(net: Any, tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(net.SerializeToString(deterministic=True))
     models = [tw.load(net), tw.load(path), tw.load(str(path)), tw.load(path.read_bytes())]
@@ -77,7 +80,7 @@ def test_a_model_from_a_file_from_bytes_and_from_memory_is_the_same(net, tmp_pat
     assert models[1].name == str(path)
 
 
-def test_the_summary_counts_the_model(net) -> None:
+def test_the_summary_counts_the_model(net: Any) -> None:
     summary = tw.load(net).summary()
     parameters = sum(int(np.prod(t.dims)) for t in net.graph.initializer)
     assert summary.num_parameters == parameters
@@ -91,7 +94,7 @@ def test_the_summary_counts_the_model(net) -> None:
     assert "<table>" in tw.load(net)._repr_html_()
 
 
-def test_markup_in_names_is_escaped(net) -> None:
+def test_markup_in_names_is_escaped(net: Any) -> None:
     evil = small_net()
     evil.graph.name = "<script>"
     assert "<script>" not in tw.load(evil)._repr_html_()
@@ -142,7 +145,7 @@ def test_a_torch_module_is_loaded_through_its_own_export() -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("make", [small_net, host_net, mixed_outputs])
-def test_outputs_are_those_of_the_reference(target: str, make) -> None:
+def test_outputs_are_those_of_the_reference(target: str, make: Any) -> None:
     proto = make()
     feed = feed_for(proto)
     want = run_graph(load_onnx(proto), feed, dtype=DType.FLOAT64)
@@ -191,7 +194,7 @@ def test_models_at_the_edge_run_are_saved_and_opened(edge: str, tmp_path: Path) 
     assert compiled.report().html()
 
 
-def test_run_takes_names_as_onnxruntime_does(compiled: tw.CompiledModel, net) -> None:
+def test_run_takes_names_as_onnxruntime_does(compiled: tw.CompiledModel, net: Any) -> None:
     feed = feed_for(net)
     logits, r1 = compiled.run(None, feed)
     again, first = compiled.run(["r1", "logits"], feed)
@@ -218,7 +221,9 @@ def test_inputs_and_outputs_are_described_in_onnx_words(compiled: tw.CompiledMod
         (None, {"image": "text"}, "compiled for float32[1, 3, 12, 12]"),
     ],
 )
-def test_a_wrong_request_is_one_line(compiled: tw.CompiledModel, net, names, change, words: str) -> None:
+def test_a_wrong_request_is_one_line(
+    compiled: tw.CompiledModel, net: Any, names: Any, change: Any, words: str
+) -> None:
     feed = {**feed_for(net), **change}
     feed = {name: value for name, value in feed.items() if value is not None}
     assert words in usage_error(lambda: compiled.run(names, feed))
@@ -228,14 +233,14 @@ def test_a_feed_that_is_no_dict_is_one_line(compiled: tw.CompiledModel) -> None:
     assert "give a dict" in usage_error(lambda: compiled.run(None, [np.zeros(1)]))  # type: ignore[arg-type]
 
 
-def test_strided_inputs_are_taken(compiled: tw.CompiledModel, net) -> None:
+def test_strided_inputs_are_taken(compiled: tw.CompiledModel, net: Any) -> None:
     image = feed_for(net)["image"]
     turned = np.ascontiguousarray(image.transpose(0, 1, 3, 2)).transpose(0, 1, 3, 2)
     assert not turned.flags.c_contiguous
     assert np.array_equal(compiled.run(None, {"image": turned})[0], compiled.run(None, {"image": image})[0])
 
 
-def test_outputs_are_new_arrays_each_time(net) -> None:
+def test_outputs_are_new_arrays_each_time(net: Any) -> None:
     compiled = tw.compile(mixed_outputs())
     feed = feed_for(mixed_outputs())
     first = compiled.run(None, feed)
@@ -245,13 +250,13 @@ def test_outputs_are_new_arrays_each_time(net) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(compiled.run(None, feed), kept, strict=True))
 
 
-def test_the_null_target_plans_and_refuses_to_run(net) -> None:
+def test_the_null_target_plans_and_refuses_to_run(net: Any) -> None:
     compiled = tw.compile(net, "null")
     assert len(compiled.steps) == len(compiled.schedule.stages)
     assert "runs nothing" in usage_error(lambda: compiled.run(None, feed_for(net)))
 
 
-def test_shapes_fix_open_sizes(net) -> None:
+def test_shapes_fix_open_sizes(net: Any) -> None:
     proto = small_net()
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
     for output in proto.graph.output:
@@ -266,14 +271,14 @@ def test_shapes_fix_open_sizes(net) -> None:
     assert "to `load`" in usage_error(lambda: tw.compile(loaded, shapes={"image": (1, 3, 12, 12)}))
 
 
-def test_unknown_settings_are_one_line(net) -> None:
+def test_unknown_settings_are_one_line(net: Any) -> None:
     assert "did you mean threads?" in usage_error(lambda: tw.compile(net, thread=2))
     assert "Did you mean interpreter?" in usage_error(lambda: tw.compile(net, "interpretr"))
     assert "in options" in usage_error(lambda: tw.compile(net, options=tw.Options(), threads=2))
     assert "budget 'soon'" in usage_error(lambda: tw.compile(net, budget="soon"))
 
 
-def test_limits_are_refused_with_their_own_error(net) -> None:
+def test_limits_are_refused_with_their_own_error(net: Any) -> None:
     with pytest.raises(tw.BudgetExceeded, match="--max-memory"):
         tw.compile(net, max_memory_bytes=1000)
     with pytest.raises(tw.BudgetExceeded, match=r"longer than 1e-06 s"):
@@ -303,7 +308,7 @@ def test_the_time_limit_reaches_into_code_generation() -> None:
     ]
 
 
-def test_a_closed_model_says_so(net) -> None:
+def test_a_closed_model_says_so(net: Any) -> None:
     compiled = tw.compile(net)
     compiled.run(None, feed_for(net))
     compiled.close()
@@ -318,7 +323,7 @@ def test_a_closed_model_says_so(net) -> None:
 
 
 @pytest.mark.parametrize("make", [small_net, host_net])
-def test_every_node_leads_to_kernels_and_back(make) -> None:
+def test_every_node_leads_to_kernels_and_back(make: Any) -> None:
     proto = make()
     compiled = tw.compile(proto)
     stories = {s.name: s for s in compiled.explain().nodes}
@@ -347,7 +352,7 @@ def test_names_of_values_and_symbols_are_explained_too(compiled: tw.CompiledMode
     assert "did you mean conv1" in usage_error(lambda: compiled.explain("conv_1"))
 
 
-def test_reports_are_the_same_for_the_same_compilation(net, tmp_path: Path) -> None:
+def test_reports_are_the_same_for_the_same_compilation(net: Any, tmp_path: Path) -> None:
     reports = [tw.compile(net).report() for _ in range(2)]
     assert reports[0].html() == reports[1].html()
     page = reports[0].save(tmp_path / "r.html").read_text()
@@ -369,7 +374,7 @@ def test_json_holds_what_was_asked_and_what_was_done(compiled: tw.CompiledModel)
 # The stand-in for onnxruntime.
 
 
-def test_inference_session_runs_models_and_artifacts(net, tmp_path: Path) -> None:
+def test_inference_session_runs_models_and_artifacts(net: Any, tmp_path: Path) -> None:
     class Settings:
         intra_op_num_threads = 1
 

@@ -1,9 +1,12 @@
 """`tw.map`: what may be asked, and what a result says."""
 
+# mypy: disable-error-code="arg-type, attr-defined"
+
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.cli import tilewright
@@ -81,7 +84,7 @@ def test_variants_and_given_mappings_are_results_of_their_kinds() -> None:
         ({"machine": "k80", "export_timeloop": "x"}, "export-timeloop: Timeloop's files cannot say"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_one_line(settings: dict[str, object], named: str) -> None:
+def test_a_setting_that_makes_no_sense_is_one_line(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(tw.UsageError) as caught:
         tw.map("3_56_64_64_1", **settings)
     assert named in str(caught.value)

@@ -1,5 +1,7 @@
 """What `tw.inspect`, `tw.compare`, `tw.profile` and `tw.check` return: figures, tables, JSON."""
 
+# mypy: disable-error-code="arg-type, attr-defined, call-arg"
+
 from __future__ import annotations
 
 import json
@@ -12,6 +14,7 @@ from tests.support.models import feed_for, small_net
 import tilewright as tw
 from tilewright.api import TuneRequest, TuneResult
 from tilewright.results import Result
+from tilewright.target_ref import TargetRef
 
 
 @pytest.fixture(scope="module")
@@ -83,4 +86,4 @@ def test_what_cannot_be_tuned_is_refused_before_anything_is_measured(folder: Pat
     with pytest.raises(tw.UsageError, match="its folder"):
         tw.tune(folder / "m.onnx", output=folder / "no" / "m.tw")
     with pytest.raises(tw.UsageError, match="nothing can be measured"):
-        TuneRequest(model=tw.load(small_net()), options=tw.Options(target="stcp920"))
+        TuneRequest(model=tw.load(small_net()), options=tw.Options(target=TargetRef.parse("stcp920")))

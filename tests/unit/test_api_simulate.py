@@ -1,10 +1,13 @@
 """`tw.simulate`: what may be asked, and what a result says."""
 
+# mypy: disable-error-code="attr-defined, operator"
+
 from __future__ import annotations
 
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -81,7 +84,7 @@ def test_a_named_plan_keeps_the_machines_other_options() -> None:
         ({"target": "cpu"}, "takes a machine"),
     ],
 )
-def test_a_mistake_is_one_line(settings: dict[str, object], said: str) -> None:
+def test_a_mistake_is_one_line(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(tw.UsageError) as caught:
         tw.simulate(small_net(), **settings)  # type: ignore[arg-type]  # on purpose
     assert said in str(caught.value)

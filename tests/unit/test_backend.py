@@ -11,7 +11,7 @@ from tilewright import backend
 from tilewright.errors import UnsupportedOp, UsageError
 
 MODEL = '<ir_version: 8, opset_import: ["": 17]> g (float[2] a, float[2] b) => (float[2] y) { y = Sub(a, b) }'
-A, B = np.float32([1, 2]), np.float32([10, 20])
+A, B = np.array([1, 2], np.float32), np.array([10, 20], np.float32)
 
 
 @pytest.mark.parametrize("device", ["CPU", "CPU:0", "INTERPRETER", "STCP920", "ipu-mk1"])

@@ -1,6 +1,8 @@
 """Searches for plans look at the clock often, wherever they are: time here is what Python calls, so that no
 load of the machine matters."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import sys
@@ -16,6 +18,7 @@ from tilewright.options import Options
 from tilewright.partition import check_partition
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.planning.portfolio import PLAIN_RECIPE
+from tilewright.target_ref import TargetRef
 
 CALL_S = 1e-6
 """Of the clock; a call of Python takes less, with all that is between it and the next one."""
@@ -67,9 +70,11 @@ def test_a_deadline_ends_a_search_that_has_a_plan(
     machine: str, plan: str, deadline_s: float, calls: Calls
 ) -> None:
     graph = branches(3)
-    options = Options(target=machine, plan=plan, budget=Budget(UNLIMITED, deadline_s))
+    options = Options(target=TargetRef.parse(machine), plan=plan, budget=Budget(UNLIMITED, deadline_s))
     portfolio = Budget(UNLIMITED, deadline_s)
-    first = plan_optimised(graph, Options(target=machine), portfolio=Budget(UNLIMITED, CALL_S))
+    first = plan_optimised(
+        graph, Options(target=TargetRef.parse(machine)), portfolio=Budget(UNLIMITED, CALL_S)
+    )
     first_s = calls()
     planned = plan_optimised(graph, options, portfolio=portfolio)
     took_s = calls() - first_s

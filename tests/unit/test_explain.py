@@ -1,5 +1,7 @@
 """What became of each node, derived from the graphs before and after passes of any kind."""
 
+# mypy: disable-error-code="arg-type, call-arg"
+
 from __future__ import annotations
 
 import numpy as np

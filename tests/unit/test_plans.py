@@ -1,9 +1,12 @@
 """`tw.plan` and `tilewright plan`: combinations of planners and targets, and what they cost."""
 
+# mypy: disable-error-code="return-value"
+
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -17,9 +20,10 @@ from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
 from tilewright.progress import NOTICE
 from tilewright.schedule import SCHEDULERS
+from tilewright.target_ref import TargetRef
 
 
-def plans(*names: str, **settings: object) -> PlanComparison:
+def plans(*names: str, **settings: Any) -> PlanComparison:
     return tw.plan(small_net(), *names, **settings)
 
 
@@ -36,7 +40,7 @@ def test_a_row_is_what_the_compiler_plans(target: str) -> None:
     )
     assert len(result.combinations) == 4
     for row in result.combinations:
-        options = Options(target=target, partition=row.partition, schedule=row.schedule)
+        options = Options(target=TargetRef.parse(target), partition=row.partition, schedule=row.schedule)
         program = compile_plan(load_onnx(small_net().SerializeToString()), options).program
         quality = program.schedule.quality
         assert (row.cost, row.bound, row.gap, result.unit) == (

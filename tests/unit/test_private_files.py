@@ -1,5 +1,7 @@
 """State on disk that only its user can have written: what is used, what is not, and what nothing touches."""
 
+# mypy: disable-error-code="arg-type, str-bytes-safe"
+
 from __future__ import annotations
 
 import contextlib

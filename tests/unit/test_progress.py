@@ -1,5 +1,7 @@
 """The clock of a compilation: it is asked inside every step, and ends each of them in one line."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 from collections import Counter

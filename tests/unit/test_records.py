@@ -1,5 +1,7 @@
 """Dataclasses that are made when they are used are what the standard library's are."""
 
+# mypy: disable-error-code="assignment, call-arg, misc"
+
 from __future__ import annotations
 
 import copy

@@ -1,5 +1,7 @@
 """`tw.compare_schedules`: estimates beside measurements, and why there is none."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 import dataclasses

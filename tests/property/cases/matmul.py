@@ -1,5 +1,7 @@
 """Cases of matrix products."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 import numpy as np

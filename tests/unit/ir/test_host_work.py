@@ -1,5 +1,7 @@
 """What an operator without loop nests may ask of the host, known while compiling or when its operands are."""
 
+# mypy: disable-error-code="arg-type, list-item"
+
 from __future__ import annotations
 
 import time
@@ -137,11 +139,11 @@ def test_sequences_are_looked_up_in_bounded_time(change: dict[str, Any], problem
 
 
 def test_boxes_are_compared_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = {"k": np.array([LARGE]), "u": np.float32([0.5]), "v": np.float32([0.5])}
+    limits = {"k": np.array([LARGE]), "u": np.array([0.5], np.float32), "v": np.array([0.5], np.float32)}
     model = one("NonMaxSuppression", (("b", F, (1, 9, 4)), ("s", F, (1, 1, 9))), limits)
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", I, (2, 3)))
     compiled = tw.compile(model, target="interpreter")
-    corners = np.arange(9, dtype=np.float32)[:, None] + np.float32([0, 0, 0.5, 0.5])
+    corners = np.arange(9, dtype=np.float32)[:, None] + np.array([0, 0, 0.5, 0.5], np.float32)
     scores = np.zeros((1, 1, 9), np.float32)
     scores[..., :2] = 1
     monkeypatch.setattr(work, "MAX_HOST_STEPS", 2)
@@ -154,7 +156,7 @@ def test_boxes_are_compared_in_bounded_time(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_constant_work_on_the_host_is_left_to_the_run() -> None:
     boxes = {"b": np.zeros((1, 9000, 4), np.float32), "s": np.ones((1, 1, 9000), np.float32)}
-    limits = {"k": np.array([LARGE]), "u": np.float32([0.5]), "v": np.float32([0.5])}
+    limits = {"k": np.array([LARGE]), "u": np.array([0.5], np.float32), "v": np.array([0.5], np.float32)}
     model = one("NonMaxSuppression", (), {**boxes, **limits})
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", I, (1, 3)))
     graph = load_onnx(model)

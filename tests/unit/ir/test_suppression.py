@@ -1,5 +1,7 @@
 """NonMaxSuppression keeps the boxes that onnx's own reference keeps, in its order."""
 
+# mypy: disable-error-code="arg-type, attr-defined"
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,8 +1,11 @@
 """Graphs read back from their text as they were."""
 
+# mypy: disable-error-code="assignment, attr-defined"
+
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -22,7 +25,7 @@ def sample() -> Graph:
     graph = Graph("two words")
     x = graph.add_input(Value("x", DType.FLOAT32, (1, 4)))
     w = graph.constant(np.arange(20, dtype=np.float32).reshape(4, 5), "layer/w")
-    b = graph.constant(np.float32([0.1, -0.0, np.inf, 1e-45, 3.0]), "b")
+    b = graph.constant(np.array([0.1, -0.0, np.inf, 1e-45, 3.0], np.float32), "b")
     h = graph.value("h", DType.FLOAT32, (1, 5))
     y = graph.value("y", DType.FLOAT32, (1, 5))
     graph.append(Node("Gemm", [x, w, b], [h], {"alpha": 1.0, "transB": 0}, opset=17))
@@ -155,7 +158,7 @@ def arrays(draw: st.DrawFn) -> np.ndarray:  # type: ignore[type-arg]  # any arra
 def test_any_graph_reads_back(
     value_names: list[str],
     data: np.ndarray,
-    attributes: dict[str, object],
+    attributes: dict[str, Any],
     node_name: str,  # type: ignore[type-arg]
 ) -> None:
     x_name, w_name, y_name, graph_name = value_names

@@ -1,5 +1,7 @@
 """Joint searches with frozen decisions: they reproduce the published searches, and change nothing else."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import functools
@@ -31,6 +33,7 @@ from tilewright.planning import Budget, Status
 from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock
 from tilewright.schedule.base import Stage, merges
+from tilewright.target_ref import TargetRef
 from tilewright.targets.npu.target import NpuTarget
 
 MACHINES = ("v100", "jetson-nano", "a310")
@@ -40,7 +43,9 @@ def planned(
     graph: Graph, machine: str, *only: Choice, partition: str = "auto", schedule: str = "auto"
 ) -> Planned:
     plan = "joint" if only else "portfolio"
-    options = Options(target=machine, plan=plan, only=only, partition=partition, schedule=schedule)
+    options = Options(
+        target=TargetRef.parse(machine), plan=plan, only=only, partition=partition, schedule=schedule
+    )
     return plan_optimised(graph, options)
 
 
@@ -168,7 +173,7 @@ def test_open_kernels_take_blocks_of_all_planners_that_leave_the_rest() -> None:
 
 
 def test_a_budget_that_ends_leaves_the_given_plan() -> None:
-    options = Options(target="v100", plan="joint", only=("stages",))
+    options = Options(target=TargetRef.parse("v100"), plan="joint", only=("stages",))
     found = plan_optimised(cells(), options, portfolio=Budget(0))
     assert found.program.schedule.quality.status is not Status.OPTIMAL
     given = planned(cells(), "v100", partition="layerwise", schedule="sequential").program
@@ -183,6 +188,8 @@ def test_what_cannot_be_frozen_is_said() -> None:
     with pytest.raises(UsageError, match="only: target 'stcp920' does not launch kernels one by one"):
         planned(fork(), "stcp920", "stages")
     with pytest.raises(UsageError, match="only: objective 'energy' is no sum over blocks; take latency"):
-        plan_optimised(fork(), Options(target="v100", plan="joint", only=("stages",), hint="energy"))
+        plan_optimised(
+            fork(), Options(target=TargetRef.parse("v100"), plan="joint", only=("stages",), hint="energy")
+        )
     with pytest.raises(UsageError, match="--only is for --recipe joint"):
         simulate(b"", "v100", only="stages")

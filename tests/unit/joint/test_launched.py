@@ -1,5 +1,7 @@
 """Joint plans of kernels that are launched one by one: blocks add up, combine, and are never worse."""
 
+# mypy: disable-error-code="arg-type, assignment, attr-defined"
+
 from __future__ import annotations
 
 import itertools
@@ -45,7 +47,7 @@ RECIPES = tuple(
 )
 
 
-def product(b: GraphBuilder, x: object, rows: int, columns: int, inner: int) -> object:
+def product(b: GraphBuilder, x: Any, rows: int, columns: int, inner: int) -> object:
     return b.op("MatMul", x, b.constant(inner, columns), shape=(rows, columns))
 
 
@@ -75,7 +77,7 @@ GRAPHS = {"chain": chain, "fork": fork, "diamond": diamond}
 
 
 def planner_of(graph: Graph, machine: str) -> Planner:
-    options = Options(target=machine)
+    options = Options(target=TargetRef.parse(machine))
     target = find_target(TargetRef.parse(machine))
     return Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
 
@@ -159,12 +161,12 @@ def _is_acyclic(pricer: LaunchedPricer, masks: list[int]) -> bool:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_joint_plan_is_never_worse_and_computes_the_same(name: str, machine: str) -> None:
     graph = GRAPHS[name]()
-    joint = plan_optimised(graph, Options(target=machine, plan="joint"))
+    joint = plan_optimised(graph, Options(target=TargetRef.parse(machine), plan="joint"))
     cost = joint.program.schedule.quality.cost
     for plan in ("portfolio", "grid"):
-        other = plan_optimised(graph, Options(target=machine, plan=plan))
+        other = plan_optimised(graph, Options(target=TargetRef.parse(machine), plan=plan))
         assert cost <= other.program.schedule.quality.cost
-    again = plan_optimised(graph, Options(target=machine, plan="joint"))
+    again = plan_optimised(graph, Options(target=TargetRef.parse(machine), plan="joint"))
     assert again.attempts == joint.attempts
     code = joint.backend.generate(joint.program)
     assert isinstance(code, SimulatedCode)
@@ -202,7 +204,9 @@ def test_siblings_merge_where_the_kernel_around_them_gets_cheaper() -> None:
     assert check_schedule(problem, schedule) == ()
     assert any(stage.strategy == "merge" for stage in stages)
     whole = planner.program(replace(recipe, partition="pcgc")).schedule.quality.cost
-    merged = plan_optimised(graph, Options(target="v100", plan="joint")).program.schedule.quality.cost
+    merged = plan_optimised(
+        graph, Options(target=TargetRef.parse("v100"), plan="joint")
+    ).program.schedule.quality.cost
     assert merged < whole
     unmerged = merges_within_kernels(partition, machine, Budget(0).start())
     assert all(stage.strategy == "parallel" for stage in unmerged)
@@ -241,7 +245,7 @@ def test_decisions_say_what_the_next_best_would_have_cost() -> None:
 def test_progress_says_cost_bound_and_gap() -> None:
     told: list[str] = []
     clock = PhaseClock(None, lambda what, done, total: told.append(what))
-    planned = plan_optimised(diamond(), Options(target="v100", plan="joint"), clock)
+    planned = plan_optimised(diamond(), Options(target=TargetRef.parse("v100"), plan="joint"), clock)
     of_blocks = [what for what in told if what.startswith("joint: ")]
     cost = planned.program.schedule.quality.cost
     assert any(what.startswith(f"joint: {cost:,.0f} ns, at least ") for what in of_blocks), of_blocks[-1]
@@ -252,7 +256,7 @@ def test_a_joint_search_whose_time_is_over_begins_nothing_more(monkeypatch: pyte
     monkeypatch.setattr(
         joint_plan, "_merging", lambda *_: pytest.fail("a partition of its own is made for it")
     )
-    options = Options(target="v100", plan="joint")
+    options = Options(target=TargetRef.parse("v100"), plan="joint")
     target = find_target(TargetRef.parse("v100"))
     graph = siblings()
     planner = Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
@@ -313,7 +317,9 @@ def deep_and_small() -> Graph:
 
 
 def test_sums_in_parts_fill_idle_cores_and_keep_values() -> None:
-    split = plan_optimised(deep_and_small(), Options(target="v100", plan="joint"), portfolio=Budget(8))
+    split = plan_optimised(
+        deep_and_small(), Options(target=TargetRef.parse("v100"), plan="joint"), portfolio=Budget(8)
+    )
     tried = [a.cost for a in split.attempts if a.cost is not None]
     quality = split.program.schedule.quality
     # Nine of ten multiprocessors are idle for whole sums, which are all that takes long.
@@ -330,7 +336,9 @@ def test_named_planners_may_split_sums(planners: tuple[str, str]) -> None:
     partition, schedule = planners
     costs = {}
     for splits in (True, None):
-        asked = Options(target="v100", partition=partition, schedule=schedule, split_sums=splits)
+        asked = Options(
+            target=TargetRef.parse("v100"), partition=partition, schedule=schedule, split_sums=splits
+        )
         planned = plan_optimised(deep_and_small(), asked)
         costs[splits] = planned.program.schedule.quality.cost
         assert planned.program.recipe.splits_sums == bool(splits)
@@ -348,8 +356,10 @@ def test_named_planners_may_split_sums(planners: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("plan", ["portfolio", "grid"])
 def test_the_best_of_many_recipes_splits_sums_unless_it_must_not(plan: Any) -> None:
-    found = plan_optimised(deep_and_small(), Options(target="v100", plan=plan))
-    whole = plan_optimised(deep_and_small(), Options(target="v100", plan=plan, split_sums=False))
+    found = plan_optimised(deep_and_small(), Options(target=TargetRef.parse("v100"), plan=plan))
+    whole = plan_optimised(
+        deep_and_small(), Options(target=TargetRef.parse("v100"), plan=plan, split_sums=False)
+    )
     split = [a for a in found.attempts if a.recipe is not None and a.recipe.splits_sums]
     assert found.program.schedule.quality.cost == min(a.cost for a in split if a.cost is not None)
     assert found.program.recipe.splits_sums
@@ -383,13 +393,15 @@ def test_one_core_is_never_idle() -> None:
 
 def test_strict_accuracy_leaves_sums_whole() -> None:
     planned = plan_optimised(
-        deep_and_small(), Options(target="v100", plan="joint", accuracy="strict"), portfolio=Budget(7)
+        deep_and_small(),
+        Options(target=TargetRef.parse("v100"), plan="joint", accuracy="strict"),
+        portfolio=Budget(7),
     )
     assert not any("sums in" in remark for remark in planned.program.remarks)
 
 
 def test_a_budget_in_trials_counts_plans_before_a_search_of_one_program() -> None:
     budget = Budget(6)
-    options = Options(target="stcp920", plan="joint", budget=budget)
+    options = Options(target=TargetRef.parse("stcp920"), plan="joint", budget=budget)
     planned = plan_optimised(chain(), options, portfolio=budget)
     assert len(planned.attempts) == 6

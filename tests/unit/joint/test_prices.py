@@ -22,6 +22,7 @@ from tilewright.mapping.sweep import crews as sweep_crews
 from tilewright.mapping.sweep.workers import Processes
 from tilewright.options import Options
 from tilewright.planning import Budget
+from tilewright.target_ref import TargetRef
 
 MACHINE = "v100"
 
@@ -41,7 +42,7 @@ def blocks(name: str) -> tuple[Numbered, list[Content]]:
 def test_a_task_gives_the_price_of_its_block(name: str) -> None:
     numbered, contents = blocks(name)
     pricer = pricer_of(planner_of(numbered.graph, MACHINE), numbered)
-    asked = joint_prices._asked(Options(target=MACHINE))
+    asked = joint_prices._asked(Options(target=TargetRef.parse(MACHINE)))
     for content in pricer.unknown(contents):
         text = joint_prices._task(numbered, content, asked)
         assert joint_prices._cost_of(joint_prices.answer(text)) == pricer.cost(content)
@@ -50,7 +51,7 @@ def test_a_task_gives_the_price_of_its_block(name: str) -> None:
 def test_a_machine_whose_file_changes_is_asked_anew(tmp_path: Path) -> None:
     path, text = tmp_path / "v100.yaml", preset_text(MACHINE)
     numbered, contents = blocks("chain")
-    options = Options(target=str(path))
+    options = Options(target=TargetRef.parse(str(path)))
     tasks = []
     for launch in ("5 us", "7 us"):
         path.write_text(text.replace("kernel_launch_ns: 5 us", f"kernel_launch_ns: {launch}"))
@@ -125,7 +126,7 @@ def test_the_answer_is_the_same_for_any_number_of_workers(
 @pytest.mark.slow
 def test_whole_plans_are_the_same_for_any_number_of_workers() -> None:
     def figures(prices: PriceSettings | None) -> tuple[object, ...]:
-        options = Options(target=MACHINE, plan="joint")
+        options = Options(target=TargetRef.parse(MACHINE), plan="joint")
         planned = plan_optimised(siblings(), options, portfolio=Budget(130), prices=prices)
         program = planned.program
         attempts = [(a.what, a.cost) for a in planned.attempts]

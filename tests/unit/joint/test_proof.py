@@ -1,5 +1,7 @@
 """Proofs of joint plans on machines that launch kernels: held against plain enumeration of small graphs."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import itertools
@@ -38,6 +40,7 @@ from tilewright.planning.portfolio import Best, Recipe
 from tilewright.progress import SearchEnded
 from tilewright.schedule.base import Group, Instance, Stage
 from tilewright.schedule.space import SCHEDULES
+from tilewright.target_ref import TargetRef
 
 MACHINES = ("v100", "jetson-nano", "a310")
 
@@ -218,7 +221,9 @@ def test_a_proof_whose_budget_ends_says_what_is_known() -> None:
 
 
 def test_a_joint_plan_says_of_which_space_it_is_the_best() -> None:
-    quality = plan_optimised(diamond(), Options(target="v100", plan="joint")).program.schedule.quality
+    quality = plan_optimised(
+        diamond(), Options(target=TargetRef.parse("v100"), plan="joint")
+    ).program.schedule.quality
     assert quality.status is Status.OPTIMAL
     assert quality.optimal_among is not None
     assert {DECLARED, *WHOLE_LAYERS.rules} & set(quality.optimal_among.rules)

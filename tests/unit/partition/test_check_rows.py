@@ -1,10 +1,13 @@
 """What instances of a chain make, read, keep and hold, row by row, on values of one column."""
 
+# mypy: disable-error-code="operator"
+
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from tests.support.graphs import GraphBuilder
@@ -23,9 +26,7 @@ class Columns(GraphBuilder):
     def column(self, rows: int) -> Value:
         return self.input(1, 1, rows)
 
-    def window(
-        self, x: Value, height: int = 3, before: int = 1, after: int = 1, **attributes: object
-    ) -> Value:
+    def window(self, x: Value, height: int = 3, before: int = 1, after: int = 1, **attributes: Any) -> Value:
         """A window over rows, by stride and dilation of 1 unless told."""
         stride, spread = (attributes.get(name, (1,))[0] for name in ("strides", "dilations"))  # type: ignore[index]
         rows = (x.shape[2] + before + after - (height - 1) * spread - 1) // stride + 1

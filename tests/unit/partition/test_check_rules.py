@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.graphs import GraphBuilder
@@ -47,7 +48,7 @@ def cut(*clusters: str) -> Partition:
     return replace(partition, decisions=decisions)
 
 
-def _reason(*edge: object) -> Reason:
+def _reason(*edge: Any) -> Reason:
     return Reason.CLUSTER
 
 
@@ -58,7 +59,7 @@ def rules(partition: Partition) -> list[str]:
     return sorted(violation.rule for violation in check_partition(PROBLEM, partition))
 
 
-def with_subgraph(place: int, **changes: object) -> Partition:
+def with_subgraph(place: int, **changes: Any) -> Partition:
     subgraphs = list(GOOD.subgraphs)
     subgraphs[place] = replace(subgraphs[place], **changes)
     return replace(GOOD, subgraphs=tuple(subgraphs))
@@ -232,7 +233,7 @@ def test_blocks_are_of_the_last_result_that_is_read_elsewhere() -> None:
     assert len(list(form_violations(graph, replace(subgraph, form=only_dead)))) == 1
 
 
-def record(verdict: Verdict = Verdict.STABLE, **changes: object) -> FusionRecord:
+def record(verdict: Verdict = Verdict.STABLE, **changes: Any) -> FusionRecord:
     return replace(FusionRecord(A, B, A.output, verdict), **changes)  # type: ignore[arg-type]
 
 

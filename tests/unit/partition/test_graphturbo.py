@@ -1,7 +1,10 @@
 """GraphTurbo: layers, independent axes, peaks, SplitInfo and the grouping, on graphs that fit on a page."""
 
+# mypy: disable-error-code="assignment, misc"
+
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +34,7 @@ def weighed(partition: Partition) -> WeighedSplits:
     return partition.weighed
 
 
-def partition_of(graph: Graph, capacity_bytes: int, **options: object) -> Partition:
+def partition_of(graph: Graph, capacity_bytes: int, **options: Any) -> Partition:
     problem = PartitionProblem(graph)
     planner = GraphTurbo(capacity_bytes=capacity_bytes, element_bytes=4, **options)  # type: ignore[arg-type]
     partition = planner.solve(problem, Budget())

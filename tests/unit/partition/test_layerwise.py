@@ -1,3 +1,4 @@
+# mypy: disable-error-code="arg-type, union-attr"
 from math import inf
 
 from tests.support.graphs import GraphBuilder

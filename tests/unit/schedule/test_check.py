@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from tests.support.graphs import GraphBuilder
@@ -51,7 +52,7 @@ def in_sequence(*instances: Instance) -> tuple[Stage, ...]:
 
 
 def found(
-    problem: ScheduleProblem, stages: Iterable[Stage], splits: tuple[Split, ...] = (), **changes: object
+    problem: ScheduleProblem, stages: Iterable[Stage], splits: tuple[Split, ...] = (), **changes: Any
 ) -> list[str]:
     """Rules that a schedule breaks, whose stated cost is right."""
     stages = tuple(stages)

@@ -1,10 +1,13 @@
 """The checker of instance graphs, orders and bindings: each fault alone, and its neighbour that is none."""
 
+# mypy: disable-error-code="arg-type, assignment, attr-defined"
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from tests.support.graphs import GraphBuilder
@@ -77,7 +80,7 @@ def halves() -> InstanceGraph:
     return of(b.finish(x), Split(2, 2, keeps_rows=True), sizes=(2,))
 
 
-def changed(graph: InstanceGraph, place: int, **changes: object) -> InstanceGraph:
+def changed(graph: InstanceGraph, place: int, **changes: Any) -> InstanceGraph:
     """An instance graph with one node that is another."""
     nodes = [replace(n, **changes) if n.id == place else n for n in graph.nodes]  # type: ignore[arg-type]
     return replace(graph, nodes=tuple(nodes))
@@ -318,7 +321,7 @@ def bound(
     scopes: Sequence[Scope] = (),
     wanted: dict[int, tuple[int, ...]] | None = None,
     num_cores: int = 8,
-    **more: object,
+    **more: Any,
 ) -> list[str]:
     """Rules that bindings break; `wanted` by the number of the edge."""
     last = len(graph.nodes) - 1

@@ -1,9 +1,12 @@
 """The checker of stages that merge: what differs between two siblings, and what may."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,7 +37,7 @@ class Siblings(GraphBuilder):
         self.given = self.graph.add_input(self.constant(6, 3))
 
     def typed(
-        self, op_type: str, *operands: Value | None, like: Value, dtype: DType = DType.FLOAT32, **node: object
+        self, op_type: str, *operands: Value | None, like: Value, dtype: DType = DType.FLOAT32, **node: Any
     ) -> Value:
         result = self.graph.value(op_type, dtype, like.shape)
         return self.graph.append(Node(op_type, operands, [result], **node)).output  # type: ignore[arg-type]
@@ -158,7 +161,7 @@ def cast(dtype: DType, to: int) -> Sibling:
     return make
 
 
-def relu(**node: object) -> Sibling:
+def relu(**node: Any) -> Sibling:
     def make(b: Siblings) -> Value:
         made = product(3)(b)
         return b.typed("Relu", made, like=made, **node)

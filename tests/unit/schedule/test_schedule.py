@@ -1,3 +1,4 @@
+# mypy: disable-error-code="arg-type"
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,5 +1,7 @@
 """If, Loop and Scan with compiled bodies, beside the interpreter and by hand."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -54,7 +56,7 @@ LOOP = """g (int64 n, float[3] x) => (float[3] y, float[?,3] s) {
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7, 5000])
 def test_a_loop_stacks_as_many_rows_as_its_trip_count_says(count: int) -> None:
-    x = np.float32([0.5, -1, 2])
+    x = np.array([0.5, -1, 2], np.float32)
     state, stacked = tw.compile(model_of(LOOP)).run(None, {"n": np.array(count), "x": x})
     steps = np.arange(1, count + 1, dtype=np.float32)[:, None]
     assert stacked.shape == (count, 3)
@@ -92,13 +94,13 @@ def test_states_that_change_places_and_constants_are_handed_on() -> None:
       }>
     }"""
     for count in (0, 1, 2, 3, 4):
-        feed = {"n": count, "x": np.float32([1, 2]), "z": np.float32([3, 4])}
+        feed = {"n": count, "x": np.array([1, 2], np.float32), "z": np.array([3, 4], np.float32)}
         *_, kept, _ = agreed(model_of(text), feed)
         np.testing.assert_array_equal(kept, [3, 4])
 
 
 def test_inputs_stay_as_they_were() -> None:
-    x = np.float32([1, 2, 3])
+    x = np.array([1, 2, 3], np.float32)
     tw.compile(model_of(LOOP)).run(None, {"n": np.array(9), "x": x})
     np.testing.assert_array_equal(x, [1, 2, 3])
 
@@ -158,9 +160,9 @@ def test_loops_inside_loops_and_branches_share_what_they_read() -> None:
         }>
       }>
     }"""
-    (y,) = agreed(model_of(text), {"n": 6, "k": 4, "x": np.float32([1, 2, 3, 4])})
+    (y,) = agreed(model_of(text), {"n": 6, "k": 4, "x": np.array([1, 2, 3, 4], np.float32)})
     total = 1 + sum(1 if j < i else -1 for i in range(6) for j in range(4))
-    np.testing.assert_array_equal(y, total * np.float32([1, 2, 3, 4]))
+    np.testing.assert_array_equal(y, total * np.array([1, 2, 3, 4], np.float32))
 
 
 BRANCHES = """g (bool c, float[2,3] x) => (float[?,?] y) {
@@ -177,7 +179,7 @@ def test_branches_of_other_shapes_flow_on(condition: bool) -> None:
         model_of("g (float[a,b] y) => (float[?] z) { z = ReduceSum<keepdims=0>(y, k) }").graph.node
     )
     model.graph.initializer.append(parse_axis("k", 1))
-    x = np.float32([[1, 2, 3], [4, 5, 6]])
+    x = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
     (z,) = agreed(model, {"c": condition, "x": x})
     np.testing.assert_allclose(z, (np.exp(x) if condition else x.T).sum(1), rtol=1e-5)
 
@@ -200,7 +202,7 @@ def test_only_the_branch_that_is_taken_is_compiled(monkeypatch: pytest.MonkeyPat
         return made(node, name)
 
     monkeypatch.setattr(control_flow, "body_model", counted)
-    compiled, x = tw.compile(model_of(text)), np.float32([0, 1, 2, 3])
+    compiled, x = tw.compile(model_of(text)), np.array([0, 1, 2, 3], np.float32)
     for _ in range(3):
         np.testing.assert_allclose(
             compiled.run(None, {"c": np.array(False), "x": x})[0], np.sin(x), rtol=1e-6
@@ -232,7 +234,7 @@ def test_states_that_grow_run_node_by_node() -> None:
         a1 = Concat<axis=0>(a, m)
       }>
     }"""
-    (y,) = agreed(model_of(text), {"n": 12, "x": np.float32([1])})
+    (y,) = agreed(model_of(text), {"n": 12, "x": np.array([1], np.float32)})
     np.testing.assert_array_equal(y, [1, *(2.0**k for k in range(12))])
 
 
@@ -252,7 +254,7 @@ def test_shapes_that_data_decide_inside_a_body() -> None:
         a1 = Add(a, r)
       }>
     }"""
-    x = np.float32([0.5, 1.5, 2.5, 3.5, -1, 9])
+    x = np.array([0.5, 1.5, 2.5, 3.5, -1, 9], np.float32)
     (counts,) = agreed(model_of(text), {"n": 5, "x": x})
     np.testing.assert_array_equal(counts, [(x > i).sum() for i in range(5)])
 
@@ -284,7 +286,7 @@ def test_an_index_outside_its_axis_in_a_loop_is_an_error() -> None:
         a1 = Identity(a)
       }>
     }"""
-    compiled, x = tw.compile(model_of(text)), np.float32([1, 2, 3, 4])
+    compiled, x = tw.compile(model_of(text)), np.array([1, 2, 3, 4], np.float32)
     np.testing.assert_array_equal(compiled.run(None, {"n": np.array(4), "x": x})[0], x)
     with pytest.raises(InputError, match="4"):
         compiled.run(None, {"n": np.array(5), "x": x})
@@ -306,8 +308,10 @@ def test_scans_of_one_name_go_their_own_ways(attribute: str) -> None:
     model = model_of(text)
     for node in model.graph.node[-2:]:
         node.name = "scan"
-    places = np.float32([1, 2, 4, 5])
-    _, forward, other = agreed(model, {"x": np.float32([0, 1, 1, 0, 1, 1]), "s": np.zeros(1, np.float32)})
+    places = np.array([1, 2, 4, 5], np.float32)
+    _, forward, other = agreed(
+        model, {"x": np.array([0, 1, 1, 0, 1, 1], np.float32), "s": np.zeros(1, np.float32)}
+    )
     wanted = {
         "scan_input_directions": np.cumsum(places[::-1])[:, None],
         "scan_output_directions": np.cumsum(places)[::-1, None],
@@ -363,7 +367,7 @@ def test_weights_of_a_body_are_constants_of_its_code() -> None:
 
 
 def test_equal_runs_give_equal_bits_with_any_number_of_threads() -> None:
-    feed = {"n": np.array(50), "x": np.float32([0.1, 0.2, 0.3])}
+    feed = {"n": np.array(50), "x": np.array([0.1, 0.2, 0.3], np.float32)}
     results = [tw.compile(model_of(LOOP), threads=n).run(None, feed) for n in (1, 2)]
     for a, b in zip(*results, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -382,7 +386,7 @@ def test_omitted_results_are_not_given() -> None:
     }"""
     model = model_of(text.replace("a, , , q", "a, u, v, q"))
     model.graph.node[0].output[1] = model.graph.node[0].output[2] = ""
-    agreed(model, {"n": 3, "x": np.float32([1, 2, 3])})
+    agreed(model, {"n": 3, "x": np.array([1, 2, 3], np.float32)})
 
 
 @pytest.mark.parametrize(
@@ -459,7 +463,7 @@ def test_what_steps_append_to_a_state_is_joined_at_the_end(count: int) -> None:
         t = Neg(a1)
       }>
     }"""
-    feed = {"n": count, "x": np.float32([1, 2]), "u": np.float32([[7], [8]])}
+    feed = {"n": count, "x": np.array([1, 2], np.float32), "u": np.array([[7], [8]], np.float32)}
     _, y, z, _ = agreed(model_of(text), feed)
     assert y.shape == (2 + 4 * count,)
     assert z.shape == (2, 1 + 2 * count)
@@ -476,7 +480,7 @@ def test_a_state_that_is_read_otherwise_is_no_accumulator() -> None:
         p1 = Concat<axis = 0>(p, u)
       }>
     }"""
-    agreed(model_of(text), {"n": 5, "x": np.float32([1, 2])})
+    agreed(model_of(text), {"n": 5, "x": np.array([1, 2], np.float32)})
 
 
 def test_results_that_no_kernel_writes_are_stacked() -> None:

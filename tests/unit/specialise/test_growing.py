@@ -1,5 +1,7 @@
 """Caches that grow: one code for every length, the same bits in any order of lengths."""
 
+# mypy: disable-error-code="arg-type, attr-defined, misc"
+
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """A graph at a larger extent, with masks, gives what the graph at the smaller one gives; or it is refused."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,7 @@
 """Batches on several machines: any arrival order, deaths and drifts give the results of a single machine."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import random

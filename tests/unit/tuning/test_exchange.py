@@ -1,5 +1,7 @@
 """Findings travel as they are, count as hints unless trusted, and a file made to do harm does none."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 import hashlib

@@ -161,7 +161,7 @@ def test_an_if_on_data_captures_what_its_branches_read(taken: bool) -> None:
     graph = load_onnx(model)
     (node,) = graph.nodes
     assert [v.name for v in node.captures] == ["x"]
-    assert_equals_onnx(model, graph, x=np.float32([-1, 2]), c=np.array(taken))
+    assert_equals_onnx(model, graph, x=np.array([-1, 2], np.float32), c=np.array(taken))
 
 
 def loop(trip_count: int, step: str = "Add") -> onnx.ModelProto:
@@ -218,12 +218,12 @@ def test_an_old_opset_is_converted() -> None:
     model = parsed("g (float[2,3] x) => (float[2,3] y) { y = Softmax<axis = 1>(x) }", opset=11)
     graph = load_onnx(model)
     assert all(node.opset >= 13 for node in graph.nodes)
-    assert_equals_onnx(model, graph, x=np.float32([[1, 2, 3], [0, 0, 9]]))
+    assert_equals_onnx(model, graph, x=np.array([[1, 2, 3], [0, 0, 9]], np.float32))
 
 
 def test_an_input_with_an_initializer_is_a_constant_unless_its_shape_is_given() -> None:
     model = parsed("g (float[2] x, float[2] w) => (float[2] y) { y = Add(x, w) }")
-    model.graph.initializer.append(numpy_helper.from_array(np.float32([1, 2]), "w"))
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 2], np.float32), "w"))
     assert [v.name for v in load_onnx(model).inputs] == ["x"]
     assert [v.name for v in load_onnx(model, shapes={"w": (2,)}).inputs] == ["x", "w"]
 
@@ -248,7 +248,7 @@ def test_every_element_type_is_read_from_raw_and_typed_fields(number: int) -> No
 
 
 def test_external_data_are_read_from_a_folder_below_the_model(tmp_path: Path) -> None:
-    weight = np.float32([3, 4])
+    weight = np.array([3, 4], np.float32)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "w.bin").write_bytes(bytes(4) + weight.tobytes() + bytes(4))
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)

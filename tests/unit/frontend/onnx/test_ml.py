@@ -1,5 +1,7 @@
 """Operators of ai.onnx.ml give what onnxruntime computes."""
 
+# mypy: disable-error-code="arg-type, dict-item"
+
 from __future__ import annotations
 
 from typing import Any

@@ -31,7 +31,7 @@ CARRIED = """g (int64 n, float[3] x) => (float[?] z) {
 
 @pytest.mark.parametrize("target", ["cpu", "interpreter"])
 def test_a_loop_hands_a_sequence_on(target: str) -> None:
-    x = np.float32([0, 1, 2])
+    x = np.array([0, 1, 2], np.float32)
     compiled = tw.compile(model_of(CARRIED), target=target)
     for count in (1, 4):
         (z,) = compiled.run(None, {"n": np.array(count), "x": x})

@@ -1,5 +1,7 @@
 """A model read in two parts is the model that a parser reads, byte by byte and value by value."""
 
+# mypy: disable-error-code="import-untyped"
+
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,7 @@
 """Loops over a known number of steps become these steps; others stay one node."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 from typing import Any

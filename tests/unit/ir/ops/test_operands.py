@@ -1,5 +1,7 @@
 """Operands, attributes and declared results that do not fit each other are refused in one line."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence

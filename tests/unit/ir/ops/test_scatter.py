@@ -1,5 +1,7 @@
 """Scatter as nests: one for indices that are known, a copy and a write for indices that are data."""
 
+# mypy: disable-error-code="assignment"
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Windows: their outputs follow from operands and attributes, whatever a file or inference says."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,7 @@
 """Attention in one kernel: any shape, layout and mask gives what the operators give."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 from collections.abc import Sequence

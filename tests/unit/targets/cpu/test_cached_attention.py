@@ -1,5 +1,7 @@
 """Attention of few queries over a cache that grows: one kernel reads it in place and puts it together."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 from typing import Any

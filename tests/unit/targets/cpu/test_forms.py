@@ -20,6 +20,7 @@ from tilewright.partition.base import Reason, build_partition
 from tilewright.partition.join_layers import join_layers
 from tilewright.partition.layerwise import Layerwise, layerwise_clusters
 from tilewright.planning import Budget, Infeasible, Provenance
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cpu.forms import choose_forms
 from tilewright.targets.cpu.forms.elements import Elements
 from tilewright.targets.cpu.fused.gain_bound import may_gain
@@ -113,7 +114,7 @@ def test_branches_that_meet_share_a_kernel() -> None:
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18", "bert_tiny", "mobilevit_s"])
 def test_clusters_are_cut_into_the_kernels_of_the_default(name: str) -> None:
     """Clusters are for the tuner: what their bound of weight cuts costs the untuned plan nothing."""
-    graph = plan(load_onnx(zoo.build(name)), Options(target="null")).program.graph
+    graph = plan(load_onnx(zoo.build(name)), Options(target=TargetRef.parse("null"))).program.graph
     problem = PartitionProblem(graph)
     kernels: list[set[frozenset[str]]] = []
     for planner in (Layerwise(), Ago()):
@@ -127,7 +128,7 @@ def test_clusters_are_cut_into_the_kernels_of_the_default(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18", "squeezenet1_1"])
 def test_whatever_gains_is_promising(name: str) -> None:
-    graph = plan(load_onnx(zoo.build(name)), Options(target="null")).program.graph
+    graph = plan(load_onnx(zoo.build(name)), Options(target=TargetRef.parse("null"))).program.graph
     known = prices()
     elements = Elements(as_one(graph)).all
     counts = {True: 0, False: 0}
@@ -141,7 +142,7 @@ def test_whatever_gains_is_promising(name: str) -> None:
 
 
 def test_layers_that_weight_cut_are_whole_again() -> None:
-    graph = plan(load_onnx(zoo.build("resnet18")), Options(target="null")).program.graph
+    graph = plan(load_onnx(zoo.build("resnet18")), Options(target=TargetRef.parse("null"))).program.graph
     problem = PartitionProblem(graph)
     cut = Ago(threshold=100.0).solve(problem, Budget())
     joined = join_layers(problem, cut)

@@ -1,5 +1,7 @@
 """Fused kernels: any chain, any blocks and strips give what the operators give; where they are chosen."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -29,6 +31,7 @@ from tilewright.partition.layerwise import Layerwise
 from tilewright.partition.merge_chains import Chain as MergedChain
 from tilewright.partition.merge_chains import merge_chains
 from tilewright.planning import Budget
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cpu.forms import find_forms
 from tilewright.targets.cpu.fused import lower_fused, prices
 from tilewright.targets.cpu.fused.blocks import cut, passed_on
@@ -404,7 +407,7 @@ def test_small_tensors_stay_apart_and_large_ones_are_fused() -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["mobilenet_v2", "densenet121", "minilm_l6", "ios_squeezenet"])
 def test_merged_chains_are_a_valid_partition_that_says_what_was_done(name: str) -> None:
-    graph = plan(load_onnx(zoo.build(name)), Options(target="null")).program.graph
+    graph = plan(load_onnx(zoo.build(name)), Options(target=TargetRef.parse("null"))).program.graph
     problem = PartitionProblem(graph)
     plain = Layerwise().solve(problem, Budget())
     chains = find_forms(plain, estimates(host_isa()))

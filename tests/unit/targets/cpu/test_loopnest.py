@@ -1,5 +1,7 @@
 """Single nests of every shape the generator treats specially, against the interpreter, in guarded memory."""
 
+# mypy: disable-error-code="dict-item, var-annotated"
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,7 @@
 """Loop nests run in any way that may be chosen: same results, other code; nonsense is left to the rules."""
 
+# mypy: disable-error-code="misc"
+
 from __future__ import annotations
 
 from collections.abc import Sequence

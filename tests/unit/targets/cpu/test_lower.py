@@ -1,5 +1,7 @@
 """From a partition to launches: aliases, views, segments, reuse, and what the edges of shapes ask for."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """The worker pool: sleep and wake, systems without futex or threads, fork, exit, interrupts."""
 
+# mypy: disable-error-code="var-annotated"
+
 from __future__ import annotations
 
 import ctypes

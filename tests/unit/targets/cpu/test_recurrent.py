@@ -1,5 +1,7 @@
 """Loops over the steps of recurrent layers: on every instruction set, for any number of threads."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import threading

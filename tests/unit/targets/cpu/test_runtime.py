@@ -1,5 +1,7 @@
 """Generated mains and their executor: order, bases, contexts, host calls, profiles, many callers."""
 
+# mypy: disable-error-code="name-defined"
+
 from __future__ import annotations
 
 import contextlib

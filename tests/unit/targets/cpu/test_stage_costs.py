@@ -1,10 +1,13 @@
 """Stages of whole models in the process that measures: which steps are whose, and what is remembered."""
 
+# mypy: disable-error-code="assignment, return-value"
+
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx.numpy_helper
@@ -78,7 +81,7 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def bench_of(cache: Path, pool: Pool | None = None, **options: object) -> CpuStageBench:
+def bench_of(cache: Path, pool: Pool | None = None, **options: Any) -> CpuStageBench:
     asked = Options(threads=2, cache_dir=cache, **options)  # type: ignore[arg-type]
     graph, _ = optimise(tw.load(constant_model()).graph, asked)
     target = CpuTarget()

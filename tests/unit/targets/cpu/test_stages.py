@@ -1,5 +1,7 @@
 """Stages of generated mains: groups progress independently, in order, on no more threads than they may."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 import ctypes

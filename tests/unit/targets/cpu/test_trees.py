@@ -1,5 +1,7 @@
 """Kernels of ensembles of trees: the sums of the reference, to the bit."""
 
+# mypy: disable-error-code="arg-type"
+
 from __future__ import annotations
 
 from typing import Any
@@ -18,6 +20,7 @@ from tilewright.ir.ops import describe
 from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 from tilewright.ir.ops.trees import MAX_DEPTH, ensemble_of
 from tilewright.options import Options
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.runtime.executable import CpuExecutable
 from tilewright.targets.cpu.trees.pack import keys_of, tables_of
@@ -79,7 +82,7 @@ def test_kernels_sum_as_the_reference_does(case: dict[str, Any], isa: str) -> No
         pytest.skip(f"{isa} code does not run here")
     graph, rows = forest(**case)
     expected = run_graph(graph, {"x": rows})["y"]
-    code = compile_graph(graph, Options(target="cpu", isa=isa)).code
+    code = compile_graph(graph, Options(target=TargetRef.parse("cpu"), isa=isa)).code
     for num_threads in (1, 2):
         found = code.load(num_threads).run({"x": rows})["y"]
         np.testing.assert_array_equal(found, expected)
@@ -89,7 +92,7 @@ def test_kernels_sum_as_the_reference_does(case: dict[str, Any], isa: str) -> No
 def test_a_run_of_fewer_rows_ends_with_them(num_rows: int) -> None:
     graph, rows = forest(num_rows, width=2, targets=3)
     graph.row_axes = {"x": 0}
-    code = compile_graph(graph, Options(target="cpu")).code.load(2)
+    code = compile_graph(graph, Options(target=TargetRef.parse("cpu"))).code.load(2)
     assert isinstance(code, CpuExecutable)
     assert code.row_axes == {"x": 0}
     expected = run_graph(graph, {"x": rows})["y"]
@@ -100,7 +103,7 @@ def test_a_run_of_fewer_rows_ends_with_them(num_rows: int) -> None:
 
 def test_no_tree_runs_on_the_host() -> None:
     graph, _ = forest(9)
-    steps = compile_graph(graph, Options(target="cpu")).steps
+    steps = compile_graph(graph, Options(target=TargetRef.parse("cpu"))).steps
     assert [kernel.template for step in steps for kernel in step.kernels] == ["trees"]
 
 

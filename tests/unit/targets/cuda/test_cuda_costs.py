@@ -16,6 +16,7 @@ from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
 from tilewright.options import Options
 from tilewright.partition.base import make_subgraph
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cuda.costs import GpuCosts
 from tilewright.targets.cuda.products.match import match_product
 from tilewright.targets.cuda.products.tiles import plan_product
@@ -62,5 +63,5 @@ def test_two_halves_of_the_machine_are_as_fast_as_it_is_in_turns_and_small_kerne
 
 def test_branches_run_side_by_side_where_the_estimate_says_so() -> None:
     proto = load_onnx(zoo.build("ios_squeezenet", image=64))
-    chosen = plan(proto, Options(target="cuda{device=emulated}")).program
+    chosen = plan(proto, Options(target=TargetRef.parse("cuda{device=emulated}"))).program
     assert any(len(stage.groups) > 1 for stage in chosen.schedule.stages)

@@ -1,5 +1,7 @@
 """A GPU through NVIDIA's driver, with a driver in its place that records what it is asked."""
 
+# mypy: disable-error-code="attr-defined"
+
 import ctypes
 import inspect
 import sys
@@ -17,7 +19,7 @@ from tilewright.targets.cuda.device import Copy, DeviceError, GraphNode, Join, K
 from tilewright.targets.cuda.driver import CudaDevice, load_driver
 
 
-def test_a_graph_is_made_of_explicit_nodes_with_the_edges_given(monkeypatch):
+def test_a_graph_is_made_of_explicit_nodes_with_the_edges_given(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = install(monkeypatch, FakeDriver())
     device = CudaDevice(load_driver())
     assert (device.facts.name, device.facts.isa, device.facts.num_multiprocessors) == (
@@ -97,7 +99,9 @@ class OfTheGpu:
         return self.array.__dlpack__()
 
 
-def test_arrays_of_other_libraries_are_made_ready_on_the_stream_of_the_run(monkeypatch):
+def test_arrays_of_other_libraries_are_made_ready_on_the_stream_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     install(monkeypatch, FakeDriver())
     device = CudaDevice(load_driver())
     array = np.zeros((4, 8), np.float32)
@@ -110,7 +114,7 @@ def test_arrays_of_other_libraries_are_made_ready_on_the_stream_of_the_run(monke
         dlpack.taken("x", OfTheGpu(array, 1), (4, 8), array.dtype, device, 77)
 
 
-def test_images_that_fit_are_loaded_instead_of_the_text(monkeypatch):
+def test_images_that_fit_are_loaded_instead_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeDriver((8, 9)))
     device = CudaDevice(load_driver())
     images = {"sm_90.cubin": b"a", "sm_80.ptx": b"b", "sm_86.ptx": b"c", "sm_90.ptx": b"d"}
@@ -145,14 +149,16 @@ def test_images_that_fit_are_loaded_instead_of_the_text(monkeypatch):
         ),
     ],
 )
-def test_a_driver_or_gpu_that_cannot_be_used_is_one_clear_line(monkeypatch, fake, message):
+def test_a_driver_or_gpu_that_cannot_be_used_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, fake: Any, message: Any
+) -> None:
     install(monkeypatch, fake)
     with pytest.raises(DeviceError) as refused:
         CudaDevice(load_driver())
     assert str(refused.value) == message
 
 
-def test_no_driver_and_no_wheel_are_told_apart(monkeypatch):
+def test_no_driver_and_no_wheel_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = install(monkeypatch, FakeDriver())
 
     def missing(flags: int) -> None:
@@ -170,7 +176,7 @@ def test_no_driver_and_no_wheel_are_told_apart(monkeypatch):
         load_driver()
 
 
-def test_a_gpu_that_is_full_says_what_is_free(monkeypatch):
+def test_a_gpu_that_is_full_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeDriver(cuMemAlloc=Result.CUDA_ERROR_OUT_OF_MEMORY))
     with pytest.raises(DeviceError) as full:
         CudaDevice(load_driver()).allocate(2 << 30)
@@ -180,7 +186,7 @@ def test_a_gpu_that_is_full_says_what_is_free(monkeypatch):
     )
 
 
-def test_a_fault_of_a_kernel_says_what_finds_it(monkeypatch):
+def test_a_fault_of_a_kernel_says_what_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeDriver(cuStreamSynchronize=Result.CUDA_ERROR_ILLEGAL_ADDRESS))
     with pytest.raises(
         DeviceError, match="a kernel left its memory: run with device=emulated, which says where"
@@ -188,7 +194,7 @@ def test_a_fault_of_a_kernel_says_what_finds_it(monkeypatch):
         CudaDevice(load_driver()).synchronise()
 
 
-def test_the_wheel_has_every_function_that_is_called(monkeypatch):
+def test_the_wheel_has_every_function_that_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cuda.bindings", reason="needs cuda-bindings: pip install 'tilewright[cuda]'")
     import cuda.bindings.driver as real
 

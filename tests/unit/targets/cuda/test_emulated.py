@@ -1,6 +1,9 @@
 """The emulated device: values of intrinsics, and faults that only some orders of warps and nodes show."""
 
+# mypy: disable-error-code="attr-defined"
+
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from tilewright.targets.cuda.emulated.device import EmulatedDevice
 pytestmark = needs_fibers
 
 
-def errors(product: Product, copies: str = "late", **fault: object) -> list[float]:
+def errors(product: Product, copies: str = "late", **fault: Any) -> list[float]:
     """The errors of a product in several orders."""
     device = product.device
     assert isinstance(device, EmulatedDevice)
@@ -28,22 +31,22 @@ def errors(product: Product, copies: str = "late", **fault: object) -> list[floa
     return found
 
 
-def test_a_product_is_right_in_every_order_of_blocks_warps_and_lanes():
+def test_a_product_is_right_in_every_order_of_blocks_warps_and_lanes() -> None:
     product = Product(EmulatedDevice(), rows=50, columns=64, taps=5)
     assert max(*errors(product, "early"), *errors(product, "late")) < 1e-4
 
 
-def test_a_missing_barrier_is_found_in_every_order():
+def test_a_missing_barrier_is_found_in_every_order() -> None:
     assert min(errors(Product(EmulatedDevice(), rows=32, columns=32, taps=5), barrier=False)) == np.inf
 
 
-def test_a_wait_for_one_group_too_few_is_found_where_copies_are_late():
+def test_a_wait_for_one_group_too_few_is_found_where_copies_are_late() -> None:
     product = Product(EmulatedDevice(), rows=32, columns=32, taps=5)
     assert min(errors(product, "late", extra_groups=1)) == np.inf
     assert max(errors(product, "early", extra_groups=1)) < 1e-4
 
 
-def test_padding_that_is_not_masked_is_found():
+def test_padding_that_is_not_masked_is_found() -> None:
     product = Product(EmulatedDevice(), rows=50, columns=32, taps=3)
     with pytest.raises(DeviceError) as refused:
         errors(product, masked=False)
@@ -96,7 +99,7 @@ LANES = np.arange(32)
         ("down", 3, (24 << 8) | 31, np.where(LANES % 8 < 5, LANES + 3, LANES)),
     ],
 )
-def test_shuffles_follow_the_rules_of_ptx(mode, b, c, source):
+def test_shuffles_follow_the_rules_of_ptx(mode: Any, b: Any, c: Any, source: Any) -> None:
     name = f"i32 @llvm.nvvm.shfl.sync.{mode}.i32("
     code = text(
         f"{LOAD}  %r = call {name}i32 -1, i32 %v, i32 {b}, i32 {c})\n{STORE}", f"{name}i32, i32, i32, i32)"
@@ -105,7 +108,7 @@ def test_shuffles_follow_the_rules_of_ptx(mode, b, c, source):
     np.testing.assert_array_equal(run(code, x, (32,)), x[source])
 
 
-def test_a_shuffle_from_a_lane_that_left_is_refused():
+def test_a_shuffle_from_a_lane_that_left_is_refused() -> None:
     name = "i32 @llvm.nvvm.shfl.sync.idx.i32("
     body = f"""
   %low = icmp ult i32 %t, 16
@@ -118,7 +121,7 @@ end:"""
         run(text(body, f"{name}i32, i32, i32, i32)"), np.zeros(32, np.int32), (32,))
 
 
-def test_half_a_warp_at_a_barrier_and_half_at_a_shuffle_is_refused():
+def test_half_a_warp_at_a_barrier_and_half_at_a_shuffle_is_refused() -> None:
     name = "i32 @llvm.nvvm.shfl.sync.idx.i32("
     body = f"""
   %low = icmp ult i32 %t, 16
@@ -141,7 +144,7 @@ end:"""
 
 
 @pytest.mark.parametrize("trans", [False, True])
-def test_ldmatrix_gives_each_lane_its_elements(trans):
+def test_ldmatrix_gives_each_lane_its_elements(trans: Any) -> None:
     suffix = ".trans" if trans else ""
     four = "{ i32, i32, i32, i32 }"
     name = f"{four} @llvm.nvvm.ldmatrix.sync.aligned.m8n8.x4{suffix}.b16.p3("
@@ -173,7 +176,7 @@ def test_ldmatrix_gives_each_lane_its_elements(trans):
             assert got[lane, i].tolist() == pair.tolist()
 
 
-def test_mma_multiplies_what_lanes_hold():
+def test_mma_multiplies_what_lanes_hold() -> None:
     """Fragments by PTX's tables: one register holds elements of one row of A, or of one column of B."""
     for suffix, depth, per_word, element in (
         ("f32.f32", 16, 2, "f16"), ("f32.f32", 8, 2, "f16"), ("bf16", 16, 2, "bf16"), ("bf16", 8, 2, "bf16"),
@@ -236,7 +239,7 @@ def packed(values: object, element: str) -> np.uint32:
     return array.astype(kinds.get(element, np.int8)).view(np.uint32)[0]
 
 
-def test_tf32_drops_the_last_13_bits_of_its_operands():
+def test_tf32_drops_the_last_13_bits_of_its_operands() -> None:
     four = "{ float, float, float, float }"
     name = f"{four} @llvm.nvvm.mma.m16n8k4.row.col.tf32("
     zero = "float 0.0, float 0.0, float 0.0, float 0.0"
@@ -250,7 +253,7 @@ def test_tf32_drops_the_last_13_bits_of_its_operands():
     np.testing.assert_array_equal(got, np.full(32, 4 * (1 + 2**-10), np.float32))
 
 
-def test_an_access_that_is_not_aligned_as_it_says_is_refused():
+def test_an_access_that_is_not_aligned_as_it_says_is_refused() -> None:
     body = (
         "  %p = getelementptr i32, ptr %x, i32 1\n  %v = load <2 x i32>, ptr %p, align 8\n"
         "  %r = add i32 0, 0\n" + STORE
@@ -259,7 +262,7 @@ def test_an_access_that_is_not_aligned_as_it_says_is_refused():
         run(text(body), np.zeros(32, np.int32), (32,))
 
 
-def test_a_store_to_what_is_only_read_is_refused():
+def test_a_store_to_what_is_only_read_is_refused() -> None:
     body = "  %p = getelementptr i32, ptr %x, i32 %t\n  store i32 0, ptr %p, align 4"
     with pytest.raises(
         DeviceError, match=r"store of 4 bytes at byte \d+ of 'x' \(128 bytes which it only reads\)"
@@ -267,7 +270,7 @@ def test_a_store_to_what_is_only_read_is_refused():
         run(text(body), np.zeros(32, np.int32), (32,))
 
 
-def test_shared_memory_ends_where_its_array_does_and_starts_unwritten():
+def test_shared_memory_ends_where_its_array_does_and_starts_unwritten() -> None:
     before = "@s = internal addrspace(3) global [16 x i32] undef, align 4"
     far = (
         "  %p = getelementptr i32, ptr addrspace(3) @s, i32 {}\n"
@@ -290,7 +293,7 @@ def test_shared_memory_ends_where_its_array_does_and_starts_unwritten():
         ('  call void asm sideeffect "nanosleep.u32 20;", ""()', "void @f()", "has no asm sideeffect"),
     ],
 )
-def test_what_the_emulation_lacks_is_named(body, declared, message):
+def test_what_the_emulation_lacks_is_named(body: Any, declared: Any, message: Any) -> None:
     with pytest.raises(InternalError, match=message):
         run(text(body, declared), np.zeros(32, np.int32), (32,))
 
@@ -305,7 +308,7 @@ def add_one(
     ]
 
 
-def test_a_forgotten_edge_of_a_graph_is_found_in_some_order_of_nodes():
+def test_a_forgotten_edge_of_a_graph_is_found_in_some_order_of_nodes() -> Any:
     device = EmulatedDevice()
     kernels = device.load([text(LOAD + "  %r = add i32 %v, 1\n" + STORE)])
     memory, host = device.allocate(4 * 128), device.pinned(256)
@@ -334,14 +337,14 @@ def test_a_forgotten_edge_of_a_graph_is_found_in_some_order_of_nodes():
     assert 0 < sum(values != [2] for values in wrong) < 12
 
 
-def test_a_graph_with_an_edge_backwards_is_refused():
+def test_a_graph_with_an_edge_backwards_is_refused() -> None:
     device = EmulatedDevice()
     with pytest.raises(UsageError, match="graph node 'a': an edge comes from a node that is not before it"):
         device.graph([GraphNode("a", Join(), (1,)), GraphNode("b", Join())], device.load([text("")]))
 
 
 @pytest.mark.parametrize(("swizzled", "ways"), [(True, 1), (False, 4)])
-def test_bank_conflicts_and_sectors_are_counted(swizzled, ways):
+def test_bank_conflicts_and_sectors_are_counted(swizzled: Any, ways: Any) -> None:
     product = Product(EmulatedDevice(), rows=32, columns=32, taps=3)
     kernels = product.device.load([product.code(swizzled=swizzled)])
     counts = product.device.graph([GraphNode("p", product.launch())], kernels).counts()["p"]
@@ -357,7 +360,9 @@ def test_bank_conflicts_and_sectors_are_counted(swizzled, ways):
 @pytest.mark.parametrize(
     ("stride", "align", "used", "loads"), [(1, 16, 100, 1), (2, 16, 50, 1), (1, 4, 100, 4)]
 )
-def test_sectors_count_what_moves_and_is_not_asked_for(stride, align, used, loads):
+def test_sectors_count_what_moves_and_is_not_asked_for(
+    stride: Any, align: Any, used: Any, loads: Any
+) -> None:
     """Loads of 16 bytes; what is not aligned to that becomes four loads, which share their sectors."""
     body = f"""
   %i = mul i32 %t, {4 * stride}
@@ -374,7 +379,9 @@ def test_sectors_count_what_moves_and_is_not_asked_for(stride, align, used, load
 
 
 @pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "x86_64-pc-windows-msvc"])
-def test_a_processor_whose_threads_cannot_be_switched_is_refused(monkeypatch, triple):
+def test_a_processor_whose_threads_cannot_be_switched_is_refused(
+    monkeypatch: pytest.MonkeyPatch, triple: Any
+) -> None:
     found = SimpleNamespace(triple=triple)
     monkeypatch.setattr(emulated, "host_instructions", lambda: found)
     with pytest.raises(UsageError) as refused:
@@ -386,7 +393,7 @@ def test_a_processor_whose_threads_cannot_be_switched_is_refused(monkeypatch, tr
 
 
 @pytest.mark.parametrize("stages", [2, 3])
-def test_races_are_found_whatever_the_order(stages):
+def test_races_are_found_whatever_the_order(stages: Any) -> None:
     product = Product(EmulatedDevice(), rows=32, columns=32, taps=5)
     for barrier in (True, False):
         code = product.code(stages=stages, barrier=barrier)
@@ -396,7 +403,7 @@ def test_races_are_found_whatever_the_order(stages):
         assert ("RACES at" in str(counts)) == (not barrier)
 
 
-def test_memory_starts_as_nan():
+def test_memory_starts_as_nan() -> None:
     device = EmulatedDevice()
     memory = device.allocate(64)
     assert memory.address % 256 == 0

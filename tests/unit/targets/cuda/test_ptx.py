@@ -1,5 +1,10 @@
 """PTX of kernels, and what NVIDIA's assembler makes of it where its wheels are installed."""
 
+# mypy: disable-error-code="arg-type, attr-defined"
+
+from pathlib import Path
+from typing import Any
+
 import pytest
 from benchmarks.cuda import ACCURACIES, Collector, forms
 from tests.support.cuda_product import STAGE_BYTES, product_text
@@ -8,6 +13,7 @@ from tilewright.compiler import compile_graph
 from tilewright.errors import InternalError, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cuda import check_ptx
 from tilewright.targets.cuda.ptx import gpu_isa, newest_for, ptx_of
 from tilewright.targets.llvm.cache import ObjectCache
@@ -18,7 +24,7 @@ needs_tools = pytest.mark.skipif(
 )
 
 
-def test_a_product_becomes_ptx_with_the_instructions_it_asks_for(tmp_path):
+def test_a_product_becomes_ptx_with_the_instructions_it_asks_for(tmp_path: Path) -> None:
     cache = ObjectCache(tmp_path)
     (ptx,) = ptx_of([product_text(50, 64, 5)], gpu_isa("sm_80"), cache=cache)
     text = ptx.decode()
@@ -32,7 +38,7 @@ def test_a_product_becomes_ptx_with_the_instructions_it_asks_for(tmp_path):
     assert ptx_of([product_text(50, 64, 5)], gpu_isa("sm_80"), cache=cache) == [ptx]
 
 
-def test_a_function_that_gpus_lack_is_named():
+def test_a_function_that_gpus_lack_is_named() -> None:
     text = "declare float @llvm.nvvm.no.such.thing(float)\ndefine ptx_kernel void @k(ptr addrspace(1) %x) {\n"
     text += "  %v = call float @llvm.nvvm.no.such.thing(float 1.0)\n"
     text += "  store float %v, ptr addrspace(1) %x\n  ret void\n}"
@@ -40,7 +46,7 @@ def test_a_function_that_gpus_lack_is_named():
         ptx_of([text], gpu_isa("sm_80"))
 
 
-def test_an_unknown_compute_capability_is_refused():
+def test_an_unknown_compute_capability_is_refused() -> None:
     with pytest.raises(UsageError, match="unknown compute capability 'sm_70': give sm_80, "):
         gpu_isa("sm_70")
     assert newest_for((7, 5)) is None
@@ -48,7 +54,7 @@ def test_an_unknown_compute_capability_is_refused():
 
 @needs_tools
 @pytest.mark.parametrize("isa", ["sm_80", "sm_90"])
-def test_the_assembler_takes_it_without_spills(isa):
+def test_the_assembler_takes_it_without_spills(isa: Any) -> None:
     (ptx,) = ptx_of([product_text(50, 64, 5)], gpu_isa(isa))
     (use,) = check_ptx.kernel_uses(ptx, isa).values()
     assert (use.stack_bytes, use.spilled_bytes, use.shared_bytes) == (0, 0, 3 * STAGE_BYTES)
@@ -62,13 +68,17 @@ def test_the_assembler_takes_it_without_spills(isa):
 @needs_tools
 @pytest.mark.slow
 @pytest.mark.parametrize("isa", ["sm_80", "sm_90"])
-def test_every_form_of_kernel_is_assembled_as_its_facts_say(isa, monkeypatch):
+def test_every_form_of_kernel_is_assembled_as_its_facts_say(
+    isa: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No spills, no local memory, the stated shared memory, and tensor cores wherever they are asked for."""
     collector = Collector()
     seen = 0
     for name, model in forms():
         for accuracy in ACCURACIES:
-            code = compile_graph(load_onnx(model), Options(target="cuda", accuracy=accuracy)).code
+            code = compile_graph(
+                load_onnx(model), Options(target=TargetRef.parse("cuda"), accuracy=accuracy)
+            ).code
             code.load_on(collector)
             facts = {kernel.symbol: kernel for step in code.steps for kernel in step.kernels}
             for ptx in ptx_of(list(collector.texts), gpu_isa(isa)):
@@ -86,12 +96,12 @@ def test_every_form_of_kernel_is_assembled_as_its_facts_say(isa, monkeypatch):
 
 
 @needs_tools
-def test_what_the_assembler_refuses_is_told():
+def test_what_the_assembler_refuses_is_told() -> None:
     with pytest.raises(InternalError, match=r"ptxas refuses generated code: .* Missing .version"):
         check_ptx.assembled(b"nonsense", "sm_80")
 
 
-def test_missing_tools_are_named(monkeypatch):
+def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check_ptx, "_WHEELS", {"ptxas": "no-such-wheel", "nvdisasm": "no-such-wheel"})
     assert not check_ptx.has_tools()
     with pytest.raises(UsageError, match="ptxas is not installed: pip install --no-deps no-such-wheel"):

@@ -1,5 +1,7 @@
 """The emitter's text, run: control flow, index folding, lanes, memory and casts against Python and numpy."""
 
+# mypy: disable-error-code="arg-type, call-overload"
+
 from __future__ import annotations
 
 import ctypes

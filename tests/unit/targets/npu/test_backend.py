@@ -1,5 +1,7 @@
 """The accelerator's backend: a plan is simulated once, and what is forgotten of it is made again."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 from tests.support.graphs import GraphBuilder

@@ -1,5 +1,7 @@
 """Kernels of a GPU: blocks on multiprocessors in waves, and what of that kernels that run together share."""
 
+# mypy: disable-error-code="assignment, attr-defined"
+
 from __future__ import annotations
 
 import dataclasses

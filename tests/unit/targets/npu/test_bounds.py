@@ -1,5 +1,7 @@
 """What is known of a plan's time before it is simulated, and what the portfolio leaves out for it."""
 
+# mypy: disable-error-code="attr-defined"
+
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,9 +1,12 @@
 """What a machine's file says of power and of the start of transfers is what a simulation reckons with."""
 
+# mypy: disable-error-code="operator"
+
 from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.models import small_net
@@ -13,7 +16,7 @@ from tilewright.hardware.machine_file import machine_document, machine_from, mac
 from tilewright.hardware.presets import load_preset
 
 
-def machine_file(folder: Path, **changes: object) -> str:
+def machine_file(folder: Path, **changes: Any) -> str:
     """The file of an stcp920 with other values."""
     machine = machine_from({**machine_document(load_preset("stcp920")), **changes}, "changed")
     path = folder / "changed.yaml"
