@@ -17,16 +17,20 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
-from tilewright.options import Options
+from tilewright.options import Accuracy, Options
 from tilewright.program import Program
-from tilewright.targets.cpu.attention import attention_run, lower_attention
+from tilewright.targets.cpu.attention import AttentionPlan, attention_run, lower_attention
+from tilewright.targets.cpu.attention.match import match_attention
+from tilewright.targets.cpu.attention.plan import plan_tiles
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.plans import parse_plan, plan_kernels
+from tilewright.targets.cpu.product.plan import Dot
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.llvm.codegen import emit_assembly
 from tilewright.testing.kernel_runner import KernelRunner
+from tilewright.testing.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 
 F32 = DType.FLOAT32
 BY_POSITION = (0, 2, 1, 3)  # heads side by side, as products of whole layers leave them
@@ -81,6 +85,15 @@ def check(graph: Graph, isa: Isa | None = None, **orders: tuple[int, ...]) -> Ke
     assert not isinstance(kernels, Declined), kernels
     again = plan_kernels(parse_plan(str(kernels[0].plan)), isa, len(group.locals))
     assert [k.symbol for k in again] == [k.symbol for k in kernels], kernels[0].plan
+    found, expected = outputs_of(kernels, graph, group, layouts, isa)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=3e-6)
+    return kernels[0]
+
+
+def outputs_of(
+    kernels: Sequence[Kernel], graph: Graph, group: NestGroup, layouts: Any, isa: Isa
+) -> tuple[Any, Any]:
+    """What kernels give for random inputs, and the operator in float64."""
     rng = np.random.default_rng(0)
     feed: dict[str, Any] = {}
     for value in graph.inputs:
@@ -93,8 +106,7 @@ def check(graph: Graph, isa: Isa | None = None, **orders: tuple[int, ...]) -> Ke
     runner = KernelRunner(kernels, operands, layouts, isa)
     runner()
     expected = run_graph(graph, feed, dtype=DType.FLOAT64)["y"]
-    np.testing.assert_allclose(runner.result(("output", 0)), expected, rtol=0, atol=3e-6)
-    return kernels[0]
+    return runner.result(("output", 0)), expected
 
 
 @pytest.mark.parametrize(
@@ -309,3 +321,57 @@ def test_attention_of_nothing_is_compiled(sizes: dict[str, int]) -> None:
         executable.close()
     assert result.shape == graph.outputs[0].shape
     assert not np.any(result)
+
+
+ERRORS: dict[Dot, float] = {
+    "1 bfloat16 product": 2e-2,
+    "3 bfloat16 products": 4e-5,
+    "6 bfloat16 products": 2e-6,
+}
+"""Errors of results about one, by the products of bfloat16 pieces."""
+TILED: list[tuple[Dot, Graph, dict[str, tuple[int, ...]]]] = [
+    ("1 bfloat16 product", attention(49, 49, 32), {}),
+    ("3 bfloat16 products", attention(5, 16, 8, channels=24), {}),
+    ("6 bfloat16 products", attention(17, 33, 20, channels=5), {}),
+    ("3 bfloat16 products", attention(40, 270, 16, channels=70), {}),
+    ("3 bfloat16 products", attention(20, 37, 32, mask=(1, 1, 20, 37)), {}),
+    ("1 bfloat16 product", attention(20, 37, 32, mask=(20, 37), mask_dtype=DType.BOOL, is_causal=1), {}),
+    ("3 bfloat16 products", attention(40, 50, 32, heads=4, key_heads=2), dict.fromkeys("qkvy", BY_POSITION)),
+    ("3 bfloat16 products", attention(4, 20, 48), {"k": (0, 1, 3, 2)}),
+]
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.skipif(not can_emulate(), reason="this processor rounds no vectors to bfloat16")
+@pytest.mark.parametrize(("dot", "graph", "orders"), TILED)
+def test_products_on_the_matrix_unit(dot: Dot, graph: Graph, orders: dict[str, tuple[int, ...]]) -> None:
+    group, layouts, _ = lowered(graph, host_isa(), orders)
+    run = attention_run(group.nests, 0)
+    assert run is not None
+    problem = match_attention(run, layouts)
+    assert not isinstance(problem, Declined)
+    with emulated_matrix_unit():
+        isa = isa_with_matrix_unit()
+        plan = plan_tiles(problem, dot, isa, divides=True)
+        assert not isinstance(plan, Declined)
+        kernels = plan_kernels(parse_plan(str(plan)), isa)
+        found, expected = outputs_of(kernels, graph, group, layouts, isa)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=ERRORS[dot])
+
+
+def test_the_matrix_unit_multiplies_where_the_accuracy_and_the_estimate_allow_it() -> None:
+    isa = isa_with_matrix_unit()
+
+    def dot_of(graph: Graph, accuracy: Accuracy) -> str:
+        group, layouts, _ = lowered(graph, host_isa(), {})
+        kernels = lower_attention(group.nests, Context(isa, layouts, accuracy=accuracy))
+        assert not isinstance(kernels, Declined)
+        plan = kernels[-1].plan
+        assert isinstance(plan, AttentionPlan)
+        return plan.scores.dot
+
+    long, short = attention(128, 128, 64, heads=8), attention(20, 20, 32)
+    assert dot_of(long, "strict") == dot_of(long, "default") == "fma"
+    assert dot_of(long, "relaxed") == "3 bfloat16 products"
+    assert dot_of(long, "fast") == "1 bfloat16 product"
+    assert dot_of(short, "relaxed") == "fma"

@@ -20,7 +20,7 @@ from functools import partial
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 from tilewright.targets.cpu.attention.generate import Heads
-from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, mask_name, part_name
+from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, part_name
 from tilewright.targets.cpu.loopnest.transpose import combine_lanes
 from tilewright.targets.cpu.product.lanes import load_lanes, store_lanes
 from tilewright.targets.llvm.values import I64, Bool, Int, Val, vec
@@ -159,8 +159,7 @@ class DecodeAttention(Heads):
                 total = e.fma(a, b, total)
             totals.append(total)
         totals += [totals[-1]] * (type.lanes - active)
-        names = [mask_name(read) for read in range(plan.num_masks)]
-        masks = {name: self.along(name, at[name], plan.row, row) for name in names}
+        masks = {name: self.along(name, at[name], plan.row, row) for name in self.masks}
         here = {**places, plan.row: e.add(places[plan.row], row)}
         finish = self.finish(plan.column, {**at, **masks}, here)
         score = finish.score(combine_lanes(e, totals, e.fadd), 0, 0, active)

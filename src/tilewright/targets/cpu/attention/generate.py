@@ -54,6 +54,7 @@ def generate_attention(plan: AttentionPlan, isa: Isa, heads: type[Heads]) -> Ker
         template=TEMPLATE,
         macs=plan.num_macs,
         notes=(
+            *([] if plan.terms is None else [plan.scores.dot]),
             f"tile {plan.most_rows}x{keys.num_vectors * keys.lanes} keys",
             f"x{channels.num_vectors * channels.lanes} channels",
             f"{plan.num_heads} heads in {plan.num_chunks} chunks",
@@ -80,6 +81,7 @@ class Heads:
         self.operands, self.pointers = plan.operands, pointers
         self.steps = {name: plan.steps(name) for name in self.operands}
         self.past: Int | None = None if plan.most_past is None else num_rows
+        self.scratch, self.masks = scratch, [mask_name(read) for read in range(plan.num_masks)]
         self.packer = Packer(e, plan, scratch)
         self.scores = e.gep(scratch, plan.scores_offset)
         self.shifts = e.gep(scratch, plan.rows_offset)
@@ -119,13 +121,23 @@ class Heads:
         if self.past is not None and plan.most_past is not None:
             # Of masks, which are made for the longest past, the last places are those of the run.
             skipped = self.e.sub(plan.most_past, self.past)
-            for name in map(mask_name, range(plan.num_masks)):
+            for name in self.masks:
                 at[name] = self.along(name, at[name], plan.column, skipped)
         return at, indices
 
     def _moved(self, name: str, pointer: Val, elements: Int) -> Val:
         element = STORAGE_ELEMENTS[self.operands[name].operand.dtype]
         return self.e.gep(pointer, elements, element)
+
+    def at(self, offset: int) -> Val:
+        """A place in the scratch area."""
+        return self.e.gep(self.scratch, offset)
+
+    def only(self, score: Val, active: int) -> Val:
+        """A vector of scores of which so many exist; the others are minus infinity."""
+        if active == score.lanes:
+            return score
+        return self.e.select(self.e.lane_mask(score.lanes, active), score, -math.inf)
 
     def step(self, name: str, loop: str) -> int:
         """Elements that a step of a loop moves in an operand, 0 where it has none of it."""
@@ -228,9 +240,8 @@ class Heads:
         for number, value in enumerate(sums):
             r, v = divmod(number, num_vectors)
             is_last = v == num_vectors - 1
-            score = finish.score(value, r, v * panels.lanes, active if is_last else panels.lanes)
-            if is_last and active < panels.lanes:
-                score = e.select(e.lane_mask(panels.lanes, active), score, -math.inf)
+            exist = active if is_last else panels.lanes
+            score = self.only(finish.score(value, r, v * panels.lanes, exist), exist)
             e.store(score, e.gep(target, r * self.row_bytes + v * type.size_bytes))
 
     def _single_scores(
@@ -259,7 +270,7 @@ class Heads:
 
     def finish(self, along: str, at: Mapping[str, Val], places: Mapping[str, Int]) -> Finish:
         """What makes scores of sums at these addresses and places."""
-        masks = {read: at[mask_name(read)] for read in range(self.plan.num_masks)}
+        masks = {read: at[name] for read, name in enumerate(self.masks)}
         return Finish(self.e, self.plan, self.plan.keys.lanes, along, masks, places)
 
     def _single(self, single: int, row: int) -> Val:
@@ -291,18 +302,27 @@ class Heads:
         self.store_results(sums, num_rows, result, index, num_vectors, active)
 
     def store_results(
-        self, sums: Sequence[Val], num_rows: int, result: Val, index: Int, num_vectors: int, active: int
+        self,
+        sums: Sequence[Val],
+        num_rows: int,
+        result: Val,
+        index: Int,
+        num_vectors: int,
+        active: int,
+        first: Int = 0,
     ) -> None:
-        """The results of a panel of channels: its weighted sums over the sums of their weights."""
+        """The results of a panel of channels, from row `first` on: weighted sums over the sums of weights."""
         e, panels = self.e, self.plan.channels
         type = vec("float", panels.lanes)
-        first = e.gep(result, e.mul(index, panels.width * ELEMENT_BYTES))
         pitch, finish = self.plan.sums.row.c, self.plan.sums.finish
+        panel = e.gep(result, e.mul(index, panels.width * ELEMENT_BYTES))
+        panel = e.gep(panel, e.mul(first, pitch * ELEMENT_BYTES))
+        inverses = e.gep(self.inverses, e.mul(first, ELEMENT_BYTES))
         for r in range(num_rows):
-            inverse = e.broadcast_load(type, e.gep(self.inverses, r * ELEMENT_BYTES))
+            inverse = e.broadcast_load(type, e.gep(inverses, r * ELEMENT_BYTES))
             for v in range(num_vectors):
                 exist = active if v == num_vectors - 1 else panels.lanes
-                pointer = e.gep(first, r * pitch * ELEMENT_BYTES + v * type.size_bytes)
+                pointer = e.gep(panel, r * pitch * ELEMENT_BYTES + v * type.size_bytes)
                 value = e.fmul(sums[r * num_vectors + v], inverse)
                 if finish is not None:
                     value = emit_expr(e, finish, no_read, value, lanes=panels.lanes)

@@ -30,10 +30,16 @@ from tilewright.ir.expr import Expr, format_expr
 from tilewright.ir.nest import RowsOf
 from tilewright.memory.base import aligned
 from tilewright.records import dataclass
-from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.isa import Isa, MatrixRates, UnitState
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, MIN_CHUNK_OPERATIONS, TARGET_CHUNKS, Declined
+from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW, TILE_ROWS
 from tilewright.targets.cpu.product.loops import StridedLoop
-from tilewright.targets.cpu.product.plan import KernelPlan, PlanText, Strided, parse_product
+from tilewright.targets.cpu.product.matrix.activations import TiledFactor
+from tilewright.targets.cpu.product.matrix.choose import SCRATCH_SHARE
+from tilewright.targets.cpu.product.matrix.cycles import SPLIT_CYCLES, VECTOR_CYCLES, step_cycles
+from tilewright.targets.cpu.product.matrix.plan import FLOAT32_PRODUCTS, MAX_TILE_CHAIN
+from tilewright.targets.cpu.product.matrix.tiles import TERMS, TILE_COLUMNS, TILE_DEPTH, Block, Terms
+from tilewright.targets.cpu.product.plan import Dot, KernelPlan, PlanText, Strided, parse_product
 from tilewright.targets.cpu.product.tiling import (
     MAX_TILE_SIZE,
     MAX_TILE_VECTORS,
@@ -70,6 +76,8 @@ _ROW_CYCLES = 14.0
 _PACK_CYCLES = 3.0
 # Cycles to add the lanes of one key's products up, among those of a vector of keys.
 _COMBINE_CYCLES = 2.0
+# Of the matrix unit's registers those that may hold sums: the others hold factors.
+_MOST_TILES = 6
 # Fewer keys and values than this are not worth a span of their own.
 _MIN_SPAN_BYTES = 128 << 10
 
@@ -271,6 +279,31 @@ class AttentionPlan:
         return self.scores.cut.num_row_parts
 
     @property
+    def terms(self) -> Terms | None:
+        """What the matrix unit multiplies; None of products on vectors."""
+        return TERMS.get(self.scores.dot)
+
+    @property
+    def num_pieces(self) -> int:
+        """Bfloat16 pieces of each factor."""
+        assert self.terms is not None
+        return self.terms.num_pieces
+
+    @property
+    def tiled_keys(self) -> TiledFactor:
+        """Keys of a head for the matrix unit."""
+        return self._tiled(self.scores)
+
+    @property
+    def tiled_values(self) -> TiledFactor:
+        """Values of a head for the matrix unit."""
+        return self._tiled(self.sums)
+
+    def _tiled(self, product: KernelPlan) -> TiledFactor:
+        depth, column, vectors = product.summed[0], product.vector, product.panels.num_vectors
+        return TiledFactor(depth.extent, column.extent, depth.b, column.b, self.num_pieces, vectors)
+
+    @property
     def most_rows(self) -> int:
         """Rows of the largest tile."""
         return max(t.rows for t in self.scores.row_tiles)
@@ -291,13 +324,22 @@ class AttentionPlan:
         return self.scores.row.c
 
     @property
+    def num_written_rows(self) -> int:
+        """Rows of scores and sums that products write: those of whole tiles on the matrix unit."""
+        return self.most_rows if self.terms is None else -(-self.most_rows // TILE_ROWS) * TILE_ROWS
+
+    @property
     def values_offset(self) -> int:
         """Where the packed values begin, behind the keys."""
+        if self.terms is not None:
+            return self.tiled_keys.size_bytes
         return _bytes(self.keys.padded_extent * self.depth) if self.packs else 0
 
     @property
     def scores_offset(self) -> int:
         """Where the scores of a tile begin."""
+        if self.terms is not None:
+            return self.values_offset + self.tiled_values.size_bytes
         return self.values_offset + (_bytes(self.num_keys * self.channels.padded_extent) if self.packs else 0)
 
     @property
@@ -308,7 +350,7 @@ class AttentionPlan:
     @property
     def rows_offset(self) -> int:
         """Where the two numbers of each row begin: what is taken off its scores, the inverse of their sum."""
-        return self.scores_offset + _bytes(self.most_rows * self.score_stride)
+        return self.scores_offset + _bytes(self.num_written_rows * self.score_stride)
 
     @property
     def lanes_offset(self) -> int:
@@ -328,8 +370,21 @@ class AttentionPlan:
     @property
     def scratch_bytes(self) -> int:
         """All of it."""
+        if self.terms is None:
+            return self.planes_offset
+        num_steps = max(self.tiled_keys.num_steps, self.tiled_values.num_steps)
+        return self.planes_offset + num_steps * self.num_pieces * self.plane_bytes
+
+    @property
+    def planes_offset(self) -> int:
+        """Where the pieces of queries, later of weights, begin on the matrix unit: behind everything else."""
         channels = self.channels.width if self.packs else self.channels.padded_extent
-        return self.totals_offset + _bytes(self.most_rows * channels)
+        return self.totals_offset + _bytes(self.num_written_rows * channels)
+
+    @property
+    def plane_bytes(self) -> int:
+        """From one piece of a step's rows to the next."""
+        return self.num_written_rows * TILE_BYTES_PER_ROW
 
 
 def _bytes(num_elements: int) -> int:
@@ -381,6 +436,14 @@ def parse_attention(text: str) -> AttentionPlan:
     ):
         if not is_same:
             raise reader.error(f"the two products differ in the {what}")
+    if scores.dot != sums.dot:
+        raise reader.error("the two products are by different means")
+    for product in (scores, sums) if scores.dot in TERMS else ():
+        if TERMS[scores.dot].is_bytes:
+            raise reader.error("attention is by fma or by bfloat16 products")
+        tiles = -(-product.max_rows // TILE_ROWS) * product.panels.num_vectors
+        if product.panels.lanes != TILE_COLUMNS or tiles > _MOST_TILES:
+            raise reader.error(f"vectors of {TILE_COLUMNS}, at most {_MOST_TILES} tiles at a time")
     if scores.row.c < scores.panels.padded_extent:
         raise reader.error(f"rows of scores are at least {scores.panels.padded_extent} elements apart")
     return plan
@@ -406,6 +469,51 @@ def plan_attention(problem: AttentionPlan, isa: Isa, *, divides: bool) -> Attent
     )
     parts = _num_parts(problem, sum(t.count for t in split_rows(rows, tile))) if divides else 1
     return _tiled(problem, tile, key_panels, channel_panels, parts, divides=divides)
+
+
+def plan_tiles(problem: AttentionPlan, dot: Dot, isa: Isa, *, divides: bool) -> AttentionPlan | Declined:
+    """The plan on the matrix unit, of products of bfloat16 pieces; or why there is none."""
+    rows, columns = problem.num_rows, problem.num_columns
+    if reads_in_place(problem, isa) or problem.grows:
+        return Declined("keys and values are read where they lie")
+    if problem.scores.summed[0].a != 1:
+        return Declined("the elements of a query do not lie side by side")
+    num_steps = -(-max(problem.depth, columns) // TILE_DEPTH)
+    if TERMS[dot].num_products == FLOAT32_PRODUCTS and num_steps > MAX_TILE_CHAIN:
+        return Declined("sums as exact as float32 are cut into passes")
+    tile_rows, tile_columns = (2, 2) if rows > TILE_ROWS else (1, 4)
+    keys, channels = (
+        Panels(TILE_COLUMNS, min(tile_columns, -(-extent // TILE_COLUMNS)), extent)
+        for extent in (columns, problem.num_channels)
+    )
+    most = TILE_ROWS * tile_rows
+    parts = _num_parts(problem, -(-rows // most)) if divides else 1
+    scores, sums = (
+        replace(product, dot=dot, staging="in bfloat16 planes") for product in (problem.scores, problem.sums)
+    )
+    made = _tiled(
+        replace(problem, scores=scores, sums=sums), min(most, rows), keys, channels, parts, divides=divides
+    )
+    if made.scratch_bytes > SCRATCH_SHARE * isa.caches.l2_bytes:
+        return Declined(f"tiles of a head take {made.scratch_bytes} bytes: they leave the second cache")
+    return made
+
+
+def tiles_cycles(plan: AttentionPlan, rates: MatrixRates, state: UnitState) -> float:
+    """Estimated cycles of one core for all heads, on the matrix unit."""
+    assert plan.terms is not None
+    keys, values = plan.tiled_keys, plan.tiled_values
+    cycles = 0.0
+    for tile in plan.scores.row_tiles:
+        for factor in (keys, values):
+            block = Block(-(-tile.rows // TILE_ROWS), factor.panel_tiles)
+            step = sum(step_cycles(block, plan.terms, rates, state))
+            cycles += tile.count * factor.num_steps * factor.num_tiles / factor.panel_tiles * step
+    cycles += plan.num_rows * (keys.num_steps + values.num_steps) * SPLIT_CYCLES[plan.num_pieces]
+    cycles += plan.num_rows * (keys.num_tiles + values.num_tiles) * VECTOR_CYCLES
+    cycles += plan.num_rows * (keys.num_tiles * _POWER_CYCLES + _ROW_CYCLES)
+    cycles += plan.num_parts * (keys.packing_cycles + values.packing_cycles)
+    return plan.num_heads * cycles
 
 
 def _tiled(

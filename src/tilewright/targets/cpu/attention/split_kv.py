@@ -108,7 +108,14 @@ class SplitKvAttention(DecodeAttention):
             e.store(total, e.gep(place, ELEMENT_BYTES))
 
     def store_results(
-        self, sums: Sequence[Val], num_rows: int, result: Val, index: Int, num_vectors: int, active: int
+        self,
+        sums: Sequence[Val],
+        num_rows: int,
+        result: Val,
+        index: Int,
+        num_vectors: int,
+        active: int,
+        first: Int = 0,
     ) -> None:
         """Weighted sums as they are, in whole vectors."""
         e, channels = self.e, self.plan.channels

@@ -12,19 +12,26 @@ from tilewright.records import dataclass
 from tilewright.targets.cpu.attention.decode import DecodeAttention
 from tilewright.targets.cpu.attention.generate import Heads, generate_attention
 from tilewright.targets.cpu.attention.match import NUM_NESTS, match_attention
+from tilewright.targets.cpu.attention.matrix import MatrixHeads
 from tilewright.targets.cpu.attention.plan import (
     AttentionPlan,
     attention_cycles,
     operand_sizes,
     plan_attention,
+    plan_tiles,
     reads_in_place,
+    tiles_cycles,
 )
 from tilewright.targets.cpu.attention.split_kv import generate_split_kv
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.product.contraction import CONTRACTION
+from tilewright.targets.cpu.product.matrix.choose import state_of
+from tilewright.targets.cpu.product.matrix.template import DOTS_BY_ACCURACY
+from tilewright.targets.cpu.product.matrix.tiles import TERMS
 from tilewright.targets.cpu.product.select import product_way
 from tilewright.targets.cpu.template import (
+    MIN_GAIN,
     Context,
     Estimate,
     Kernels,
@@ -44,7 +51,8 @@ class AttentionTemplate:
 
     Condition of use: float32, six nests in a row of which nothing else reads what lies between them, four
     queries or more of the same keys, keys and values of a head within half of the second cache, scores that
-    are one chain of additions, no matrix unit that takes the products. It beats kernels of their own by what
+    are one chain of additions. On a processor with the matrix unit both products are of bfloat16 pieces where
+    that is estimated well ahead: at accuracy relaxed and fast. It beats kernels of their own by what
     these pay for each head and by scores that are written and read again. Keys and values of fewer queries,
     up to eight where they leave the second cache, are read where they lie, once and in order: channels of
     keys side by side, at most 256; fewer than eight heads in spans, which another kernel merges. Copies that
@@ -70,7 +78,7 @@ class AttentionTemplate:
             way = product_way(nest, context)
             if way is not None and way[0] != CONTRACTION.name:
                 return Declined(f"its products are left to {way[0]}")
-        plan = plan_attention(problem, context.isa, divides=context.divides)
+        plan = self._plan(problem, context)
         return plan if isinstance(plan, Declined) else problem
 
     def algorithms(self, problem: AttentionPlan, context: Context) -> tuple[Choice, ...]:
@@ -79,23 +87,44 @@ class AttentionTemplate:
 
     def estimate(self, problem: AttentionPlan, choice: Choice, context: Context) -> Estimate:
         """Issue slots of the register tiles, vectors of powers, the bytes of all operands."""
+        plan = self._plan(problem, context)
+        assert not isinstance(plan, Declined)
+        is_tiled = plan.terms is not None
         compute = attention_cycles(problem, context.isa)
+        if is_tiled:
+            compute = tiles_cycles(plan, context.isa.matrix_rates, state_of(context))
         return Estimate(overlapped(compute, transfer_cycles(operand_sizes(problem), context.isa)))
 
     def lower(self, problem: AttentionPlan, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
-        plan = plan_attention(problem, context.isa, divides=context.divides)
+        plan = self._plan(problem, context)
         if isinstance(plan, Declined):
             return plan
         # A plain store reads the line first, which only pays where the next run finds it in a cache.
         bypasses = not plan.packs and context.exceeds_caches and context.isa.triple.startswith("x86_64")
         return attention_kernels(replace(plan, bypasses=bypasses), context.isa, context.next_local)
 
+    def _plan(self, problem: AttentionPlan, context: Context) -> AttentionPlan | Declined:
+        """On the matrix unit where that is estimated well ahead, else on vectors."""
+        isa, divides = context.isa, context.divides
+        plan = plan_attention(problem, isa, divides=divides)
+        dot = next((x for x in DOTS_BY_ACCURACY[context.accuracy] if not TERMS[x].is_bytes), None)
+        if dot is None or not isa.has_matrix_unit:
+            return plan
+        tiled = plan_tiles(problem, dot, isa, divides=divides)
+        if isinstance(tiled, Declined):
+            return plan
+        cycles = tiles_cycles(tiled, isa.matrix_rates, state_of(context))
+        if not isinstance(plan, Declined) and attention_cycles(problem, isa) < MIN_GAIN * cycles:
+            return plan
+        return tiled
+
 
 def attention_kernels(plan: AttentionPlan, isa: Isa, next_local: int) -> Kernels:
     """The kernels of a plan: those of spans leave their parts in a local of that number."""
     if plan.packs:
-        return (generate_attention(plan, isa, Heads),)
+        heads = Heads if plan.terms is None else MatrixHeads
+        return (generate_attention(plan, isa, heads),)
     if plan.num_parts > 1:
         return generate_split_kv(plan, isa, next_local)
     return (generate_attention(plan, isa, DecodeAttention),)

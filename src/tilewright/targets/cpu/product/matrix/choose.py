@@ -18,7 +18,7 @@ from tilewright.tuning import Choice
 TEMPLATE = "matrix"
 _MAX_NEIGHBOURS = 8
 # Share of the L2 cache for the split inputs: a panel of weights and the result need the rest.
-_SCRATCH_SHARE = 0.6
+SCRATCH_SHARE = 0.6
 _MAX_PARTS = 32
 _USUAL_THREADS = (1, 2, 4)
 # On a busy machine a thread is late with a chunk: small ones make that cheap.
@@ -57,7 +57,7 @@ def undivided_plan(problem: MatrixProblem, terms: Terms, isa: Isa) -> MatrixPlan
     """All work in one chunk, for a caller that cuts it up itself; None where it outgrows the cache."""
     shape = Shape.of(problem, terms)
     plan = shape.plan(shape.blocks[0], 1, 1)
-    return plan if plan.scratch_bytes <= _SCRATCH_SHARE * isa.caches.l2_bytes else None
+    return plan if plan.scratch_bytes <= SCRATCH_SHARE * isa.caches.l2_bytes else None
 
 
 def matrix_neighbours(problem: MatrixProblem, terms: Terms, isa: Isa) -> tuple[Choice, ...]:
@@ -119,7 +119,7 @@ def _ranked(shape: Shape, block: Block, l2_bytes: int, rates: MatrixRates) -> tu
     found: list[tuple[float, int, int, MatrixPlan]] = []
     for unit_parts in range(1, min(num_units, _MAX_PARTS) + 1):
         first = shape.plan(block, unit_parts, 1)
-        if first.scratch_bytes > _SCRATCH_SHARE * l2_bytes and unit_parts < num_units:
+        if first.scratch_bytes > SCRATCH_SHARE * l2_bytes and unit_parts < num_units:
             continue
         for panel_parts in range(1, min(first.num_panels, _MAX_PARTS // unit_parts) + 1):
             plan = shape.plan(block, unit_parts, panel_parts)

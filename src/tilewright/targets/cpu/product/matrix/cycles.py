@@ -16,7 +16,7 @@ from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE
 
 # Splitting 32 elements and storing the pieces, by the number of pieces; of bytes with the search for the
 # largest, which reads them before, and what each position takes besides: its scale.
-_SPLIT_CYCLES = {1: 5.0, 2: 11.0, 3: 18.0}
+SPLIT_CYCLES = {1: 5.0, 2: 11.0, 3: 18.0}
 _SLICE_CYCLES = 12.0
 _SCALE_CYCLES = 30.0
 _ELEMENTS = 32
@@ -24,7 +24,7 @@ _ELEMENTS = 32
 _ADD_CYCLES = 1.5
 _COMBINE_CYCLES = 11.0
 # Finishing and storing a vector of the result; fixed cost of a block, of a chunk.
-_VECTOR_CYCLES = 4.5
+VECTOR_CYCLES = 4.5
 _BLOCK_CYCLES = 60.0
 _CHUNK_CYCLES = 700.0
 # Weights from a private cache.
@@ -84,7 +84,7 @@ def chunk_parts(
         read = grid.num_lines_read(units) * grid.width * len(grid.line_phases) * len(grid.row_phases)
     else:
         read = min(units * block.num_positions, grid.row.extent)
-    per_elements = _SLICE_CYCLES if terms.is_bytes else _SPLIT_CYCLES[terms.num_pieces]
+    per_elements = _SLICE_CYCLES if terms.is_bytes else SPLIT_CYCLES[terms.num_pieces]
     split = read * plan.num_steps * per_elements * terms.tile_depth / _ELEMENTS
     if terms.is_bytes:
         split += read * _SCALE_CYCLES
@@ -97,7 +97,7 @@ def chunk_parts(
     parts = plan.unit_parts * plan.batch_parts
     cold = shape.weight_bytes * share / (cold_rate * parts)
     again = shape.weight_bytes * share * (1 - 1 / parts) / _AGAIN_BYTES_PER_CYCLE
-    per_vector = _VECTOR_CYCLES
+    per_vector = VECTOR_CYCLES
     if terms.is_bytes:
         per_vector += _COMBINE_CYCLES * plan.num_passes
     elif plan.adds_passes:

@@ -26,8 +26,8 @@ _ENOUGH_BLOCKS = 4
 # Longer sums of six products are cut into passes that start from zero and are added up in float32: every
 # product of tiles rounds the sum once. As one chain, 3,072 terms err three times as much as plain kernels,
 # 9,216 four to eight times; as passes, less than twice.
-_MAX_CHAIN_STEPS = 32
-_FLOAT32_PRODUCTS = 6
+MAX_TILE_CHAIN = 32
+FLOAT32_PRODUCTS = 6
 # Bytes are added in int32: three products of the same order, of digits from -128 to 127, in each step of the
 # depth. Behind so many tiles the sum might not hold them.
 _MAX_EXACT_STEPS = (2**31 - 1) // (3 * 2**14 * TILE_BYTES_PER_ROW)
@@ -175,7 +175,7 @@ class MatrixPlan:
         if self.terms.is_bytes:
             most = max(1, min(most, _MAX_EXACT_STEPS // row_taps))
         elif self.adds_passes:
-            most = max(1, min(most, _MAX_CHAIN_STEPS // row_taps))
+            most = max(1, min(most, MAX_TILE_CHAIN // row_taps))
         return -(-self.num_steps // -(-self.num_steps // most))
 
     @property
@@ -183,8 +183,8 @@ class MatrixPlan:
         """Whether each pass starts from zero and is added to the total: sums of bytes become float32 then,
         with the scales of their inputs, and of bfloat16 no chain of sums is long."""
         num_taps = self.grid.line.num_taps * self.grid.row.num_taps
-        is_long = num_taps * self.num_steps > _MAX_CHAIN_STEPS
-        return self.terms.is_bytes or (self.terms.num_products == _FLOAT32_PRODUCTS and is_long)
+        is_long = num_taps * self.num_steps > MAX_TILE_CHAIN
+        return self.terms.is_bytes or (self.terms.num_products == FLOAT32_PRODUCTS and is_long)
 
     @property
     def num_passes(self) -> int:

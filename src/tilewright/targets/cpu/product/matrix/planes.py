@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
-from tilewright.targets.cpu.product.lanes import load_lanes
 from tilewright.targets.cpu.product.loops import WindowLoop
 from tilewright.targets.cpu.product.matrix import tiles
 from tilewright.targets.cpu.product.matrix.frame import Chunk, MatrixFrame
@@ -178,14 +177,8 @@ class Planes:
         num_full, rest = divmod(self.frame.loops.depth.extent, TILE_DEPTH)
 
         def step(number: Int, active: int) -> None:
-            half = TILE_DEPTH // 2
             at = e.gep(source, e.mul(number, TILE_DEPTH * dtype.size_bytes))
-            low = load_lanes(e, dtype, at, half, active=min(active, half))
-            high = e.zero(self.frame.type)
-            if active > half:
-                behind = e.gep(at, half * dtype.size_bytes)
-                high = load_lanes(e, dtype, behind, half, active=active - half)
-            pieces = tiles.split(e, low, high, plan.num_pieces)
+            pieces = tiles.split_row(e, at, dtype, active, plan.num_pieces)
             tiles.store_pieces(e, pieces, e.gep(target, self.frame.plane(number, phase, 0)), plan.plane_bytes)
 
         if num_full:

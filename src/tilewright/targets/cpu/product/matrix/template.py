@@ -28,7 +28,7 @@ from tilewright.tuning import Choice
 
 # What products may be made of by accuracy. Eight products of bytes err no more than float32 on any data, by
 # their row's largest product; six bfloat16 products leave 2^-26 of each factor out, three 2^-17, one 2^-8.
-_DOTS: dict[Accuracy, tuple[Dot, ...]] = {
+DOTS_BY_ACCURACY: dict[Accuracy, tuple[Dot, ...]] = {
     "strict": (),
     "default": ("8 int8 products", "6 bfloat16 products"),
     "relaxed": ("3 bfloat16 products",),
@@ -57,7 +57,7 @@ class MatrixTemplate:
 
     def algorithms(self, problem: MatrixProblem, context: Context) -> tuple[Choice, ...]:
         """What the accuracy allows."""
-        return tuple(algorithm(TERMS[dot]) for dot in _DOTS[context.accuracy])
+        return tuple(algorithm(TERMS[dot]) for dot in DOTS_BY_ACCURACY[context.accuracy])
 
     def estimate(self, problem: MatrixProblem, choice: Choice, context: Context) -> Estimate:
         """Products and loads of tiles, splitting, finishing, and the bytes of weights."""
@@ -83,7 +83,7 @@ class MatrixTemplate:
 
     def _terms(self, choice: Choice, context: Context) -> Terms | Declined:
         terms = terms_of(choice)
-        allowed = [TERMS[dot] for dot in _DOTS[context.accuracy]]
+        allowed = [TERMS[dot] for dot in DOTS_BY_ACCURACY[context.accuracy]]
         if terms is None or terms not in allowed:
             return Declined(f"{choice} is not {context.accuracy}")
         return terms

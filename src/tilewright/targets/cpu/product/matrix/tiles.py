@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import TILE_BYTES as TILE_BYTES
 from tilewright.targets.cpu.arrangements import TILE_COLUMNS as TILE_COLUMNS
 from tilewright.targets.cpu.arrangements import TILE_DEPTH as TILE_DEPTH
 from tilewright.targets.cpu.product import amx
 from tilewright.targets.cpu.product.amx import NUM_TILES, TILE_BYTES_PER_ROW, TILE_ROWS
+from tilewright.targets.cpu.product.lanes import load_lanes
 from tilewright.targets.cpu.product.plan import Dot
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import Int, Val, vec
@@ -104,15 +106,19 @@ def load_sums(e: Emitter, block: Block, pointer: Val) -> None:
     _move_sums(e, amx.load, block, pointer)
 
 
-def store_sums(e: Emitter, block: Block, pointer: Val) -> None:
-    """The block's sums as one row-major float32 matrix."""
-    _move_sums(e, amx.store, block, pointer)
+def store_sums(e: Emitter, block: Block, pointer: Val, pitch_bytes: int | None = None) -> None:
+    """The block's sums as one row-major float32 matrix, or in rows `pitch_bytes` apart."""
+    _move_sums(e, amx.store, block, pointer, pitch_bytes)
 
 
 def _move_sums(
-    e: Emitter, move: Callable[[Emitter, int, Val, int], None], block: Block, pointer: Val
+    e: Emitter,
+    move: Callable[[Emitter, int, Val, int], None],
+    block: Block,
+    pointer: Val,
+    pitch_bytes: int | None = None,
 ) -> None:
-    pitch = block.columns * TILE_BYTES_PER_ROW
+    pitch = block.columns * TILE_BYTES_PER_ROW if pitch_bytes is None else pitch_bytes
     for i in range(block.rows):
         for j in range(block.columns):
             at = e.gep(pointer, i * TILE_ROWS * pitch + j * TILE_BYTES_PER_ROW)
@@ -237,6 +243,17 @@ def split(e: Emitter, low: Val, high: Val, count: int) -> list[Val]:
             left = e.fsub(rest[half], taken)
             rest[half] = e.select(e.fcmp("ord", left, left), left, 0.0)
     return pieces
+
+
+def split_row(e: Emitter, source: Val, dtype: DType, active: int, count: int) -> list[Val]:
+    """Pieces of `active` elements side by side, at most `TILE_DEPTH`; zeros behind them."""
+    half = TILE_DEPTH // 2
+    low = load_lanes(e, dtype, source, half, active=min(active, half))
+    high = e.zero(vec("float", half))
+    if active > half:
+        behind = e.gep(source, half * dtype.size_bytes)
+        high = load_lanes(e, dtype, behind, half, active=active - half)
+    return split(e, low, high, count)
 
 
 def store_pieces(e: Emitter, pieces: list[Val], pointer: Val, piece_bytes: Int) -> None:
