@@ -211,13 +211,39 @@ def convolution(shape: Sequence[int], batch: int = 1, *, groups: int = 1) -> onn
 
 
 def graph_of(
-    nodes: Sequence[onnx.NodeProto], inputs: Mapping[str, Sequence[int]], weights: Mapping[str, Any]
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Mapping[str, Sequence[int]],
+    weights: Mapping[str, Any],
+    *,
+    opset: int = 17,
 ) -> onnx.ModelProto:
     kinds = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()]
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     arrays = [numpy_helper.from_array(array, name) for name, array in weights.items()]
     graph = helper.make_graph(list(nodes), "benchmark", kinds, [result], arrays)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def attention(
+    *,
+    heads: int,
+    groups: int,
+    queries: int,
+    keys: int,
+    depth: int,
+    channels: int | None = None,
+    mask: tuple[int, ...] | None = None,
+    is_causal: bool = False,
+) -> onnx.ModelProto:
+    """One attention, of whose keys several heads share each; with a mask, or none beyond the diagonal."""
+    shapes = {
+        "q": (1, heads, queries, depth),
+        "k": (1, groups, keys, depth),
+        "v": (1, groups, keys, channels or depth),
+    }
+    shapes |= {} if mask is None else {"mask": mask}
+    node = helper.make_node("Attention", list(shapes), ["y"], "attention", is_causal=int(is_causal))
+    return graph_of([node], shapes, {}, opset=23)
 
 
 def forms() -> Iterator[tuple[str, onnx.ModelProto]]:
@@ -235,6 +261,7 @@ def forms() -> Iterator[tuple[str, onnx.ModelProto]]:
     yield "pooling", graph_of([pool], {"x": (1, 8, 9, 9)}, {})
     mean = helper.make_node("ReduceMean", ["x"], ["y"], "mean", axes=[1])
     yield "mean", graph_of([mean], {"x": (4, 1000)}, {})
+    yield "attention", attention(heads=4, groups=2, queries=40, keys=56, depth=32)
 
 
 def feed_of(model: onnx.ModelProto) -> dict[str, Any]:

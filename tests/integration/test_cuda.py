@@ -231,11 +231,6 @@ def test_rows_of_padding_leave_neighbours_to_one_thread() -> None:
     assert all("4 lanes a thread" in kernel.notes for step in found.steps for kernel in step.kernels)
 
 
-def test_an_instruction_set_of_processors_is_refused() -> None:
-    with pytest.raises(UsageError, match="leave out --isa avx2"):
-        tw.compile(branches(), target=EMULATED, isa="avx2")
-
-
 @pytest.mark.parametrize("order", [["flat", "joined"], ["joined", "flat"]])
 def test_an_output_is_no_part_of_another_tensor(order: list[str]) -> None:
     nodes = {

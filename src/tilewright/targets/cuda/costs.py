@@ -18,6 +18,7 @@ from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.nest import Nest, Opaque, operands_of
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
+from tilewright.targets.cuda.attention import find_attention, plan_attention
 from tilewright.targets.cuda.emitter import WARP
 from tilewright.targets.cuda.loopnest.plan import plan_loops
 from tilewright.targets.cuda.loopnest.rows import match_rows
@@ -25,6 +26,7 @@ from tilewright.targets.cuda.lower import KernelLaunch, Work, copied_to, is_empt
 from tilewright.targets.cuda.products.match import Product, match_product
 from tilewright.targets.cuda.products.tiles import plan_product
 from tilewright.targets.cuda.rates import Kind, Rates
+from tilewright.targets.llvm.attention import NUM_NESTS, AttentionProblem, attention_run
 from tilewright.targets.llvm.layout import Declined
 from tilewright.targets.llvm.refs import linearise, simplify
 from tilewright.targets.llvm.shared_loops import form_groups
@@ -35,7 +37,7 @@ _THREADS_AT_ONCE = 512
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Nest:
-    """What one nest asks of the machine; `product` where tiles compute it."""
+    """What one nest asks of the machine; `product` where tiles compute it, or it begins an `attention`."""
 
     product: Product | None
     kind: Kind
@@ -43,6 +45,7 @@ class _Nest:
     num_bytes: int
     num_threads: int
     is_launched: bool = True
+    attention: AttentionProblem | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,6 +126,12 @@ class GpuCosts:
     def _nest_ns(self, nest: _Nest, num_cores: int) -> tuple[float, float]:
         """Time of a nest beside its launch, and its share of the machine meanwhile."""
         whole = self.rates.num_multiprocessors
+        if nest.attention is not None:
+            rates = replace(self.rates, num_multiprocessors=num_cores)
+            plan = plan_attention(nest.attention, self.accuracy, rates)
+            assert not isinstance(plan, Declined)
+            share = min(plan.num_blocks, num_cores) / whole
+            return max(plan.time_ns, nest.num_bytes / self.rates.bytes_per_ns / share), share
         if nest.product is None:
             wanted = min(num_cores, ceil(nest.num_threads / _THREADS_AT_ONCE))
             share = max(wanted, 1) / whole
@@ -146,9 +155,10 @@ class GpuCosts:
     def _launched(self, nests: Sequence[Nest]) -> tuple[_Nest, ...]:
         """Nests as they are launched: those that share loops in one kernel, as lowering has it."""
         found = list(map(self._nest, nests))
+        self._find_attention(nests, found)
         run: list[int] = []
         for number, nest in enumerate([*found, None]):
-            if nest is not None and nest.product is None:
+            if nest is not None and nest.product is None and nest.attention is None and nest.is_launched:
                 run.append(number)
                 continue
             for places in form_groups([nests[i] for i in run]):
@@ -159,6 +169,20 @@ class GpuCosts:
                         found[run[place]] = replace(found[run[place]], is_launched=False)
             run = []
         return tuple(found)
+
+    def _find_attention(self, nests: Sequence[Nest], found: list[_Nest]) -> None:
+        """Let the first nest of each attention stand for all of them."""
+        for number in range(len(nests)):
+            run = attention_run(nests, number)
+            problem = None if run is None else find_attention(run)
+            if problem is None or isinstance(problem, Declined):
+                continue
+            if isinstance(plan_attention(problem, self.accuracy, self.rates), Declined):
+                continue
+            num_bytes = sum(w.operand.num_elements * w.operand.dtype.size_bytes for w in problem.operands)
+            found[number] = _Nest(None, "fma", 2 * problem.num_macs, num_bytes, 0, attention=problem)
+            for other in range(number + 1, number + NUM_NESTS):
+                found[other] = _Nest(None, "fma", 0, 0, 1, is_launched=False)
 
     def _nest(self, nest: Nest) -> _Nest:
         num_bytes = sum(o.num_elements * o.dtype.size_bytes for o in operands_of([nest]))

@@ -30,10 +30,17 @@ class CudaEmitter(Emitter):
     # Functions.
 
     @contextmanager
-    def kernel(self, num_params: int, num_threads: int) -> Iterator[tuple[Val, ...]]:
-        """A kernel around the emitted body; gives the addresses of its operands."""
+    def kernel(
+        self, num_params: int, num_threads: int, *, takes_all_registers: bool = False
+    ) -> Iterator[tuple[Val, ...]]:
+        """A kernel around the emitted body; gives the addresses of its operands.
+
+        One that `takes_all_registers` does not spill some so that more blocks share a multiprocessor.
+        """
         params = [Param(f"p{i}", PTR, "noalias") for i in range(num_params)]
         attributes = f'nounwind "nvvm.maxntid"="{num_threads}"'
+        if takes_all_registers:
+            attributes += ' "nvvm.minctasm"="1"'
         name = SYMBOL_PLACEHOLDER.removeprefix("@")
         with self.function(name, params, linkage="ptx_kernel", attributes=attributes) as pointers:
             yield pointers

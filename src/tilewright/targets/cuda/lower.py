@@ -22,11 +22,13 @@ from tilewright.options import Accuracy
 from tilewright.partition.base import Partition, Subgraph, make_subgraph
 from tilewright.progress import Progress
 from tilewright.records import dataclass
+from tilewright.targets.cuda.attention import lower_attention
 from tilewright.targets.cuda.kernel import Context, Kernel, KernelArg, Packed, ReportsOperand
 from tilewright.targets.cuda.loopnest import lower_loops
 from tilewright.targets.cuda.loopnest.rows import lower_rows
 from tilewright.targets.cuda.products import lower_product
 from tilewright.targets.cuda.rates import Rates
+from tilewright.targets.llvm.attention import NUM_NESTS, attention_run
 from tilewright.targets.llvm.exact import round_products
 from tilewright.targets.llvm.layout import Declined, IndexCheck, OperandKey
 from tilewright.targets.llvm.refs import linearise, simplify
@@ -257,7 +259,19 @@ class _Lowering:
             run.clear()
             return None
 
-        for nest in nests:
+        skip = 0
+        for number, nest in enumerate(nests):
+            if skip:
+                skip -= 1
+                continue
+            attention = self._attention(nests, number, context, named, unit)
+            if attention is not None:
+                declined = finish()
+                if declined is not None:
+                    return declined
+                made.append(attention)
+                skip = NUM_NESTS - 1
+                continue
             product = lower_product(nest, replace(context, next_local=unit.next_local))
             if isinstance(product, Declined):
                 run.append(nest)
@@ -268,6 +282,16 @@ class _Lowering:
             made += product
             unit.next_local += len(product) - 1
         return finish() or made
+
+    def _attention(
+        self, nests: Sequence[Nest], first: int, context: Context, named: set[Tensor], unit: _Unit
+    ) -> Kernel | None:
+        """The kernel of the nests from one on that are an attention whose temporaries nothing else knows."""
+        run = attention_run(nests, first)
+        if run is None or any(unit.tensor(n.write.operand) in named for n in run[:-1]):
+            return None
+        kernel = lower_attention(run, context.accuracy, context.rates)
+        return None if isinstance(kernel, Declined) else kernel
 
     def _launch(self, kernel: Kernel, unit: _Unit, nodes: tuple[Node, ...]) -> KernelLaunch:
         args = tuple(unit.storage(arg, kernel, nodes) for arg in kernel.args)

@@ -19,7 +19,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
 from tilewright.program import Program
-from tilewright.targets.cpu.attention import AttentionPlan, attention_run, lower_attention
+from tilewright.targets.cpu.attention import AttentionPlan, lower_attention
 from tilewright.targets.cpu.attention.match import match_attention
 from tilewright.targets.cpu.attention.plan import plan_tiles
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
@@ -28,6 +28,7 @@ from tilewright.targets.cpu.plans import parse_plan, plan_kernels
 from tilewright.targets.cpu.product.plan import Dot
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.template import Context
+from tilewright.targets.llvm.attention import attention_run
 from tilewright.targets.llvm.codegen import emit_assembly
 from tilewright.testing.kernel_runner import KernelRunner
 from tilewright.testing.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit

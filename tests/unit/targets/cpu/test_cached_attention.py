@@ -20,11 +20,12 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.nest import Operand
 from tilewright.options import Options
-from tilewright.targets.cpu.attention import attention_run, lower_attention
+from tilewright.targets.cpu.attention import lower_attention
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.plans import parse_plan, plan_kernels
 from tilewright.targets.cpu.template import Context, Kernels
+from tilewright.targets.llvm.attention import attention_run
 from tilewright.testing.kernel_runner import KernelRunner
 
 F32 = DType.FLOAT32

@@ -88,7 +88,7 @@ def test_every_form_of_kernel_is_assembled_as_its_facts_say(
                     assert (use.stack_bytes, use.spilled_bytes) == (0, 0), where
                     assert not {"LDL", "STL"} & set(use.instructions), where
                     assert use.shared_bytes == kernel.scratch_bytes, where
-                    is_tensor = kernel.template == "product" and accuracy != "default"
+                    is_tensor = kernel.template in ("product", "attention") and accuracy != "default"
                     assert bool(use.instructions.get("HMMA")) == is_tensor, where
                     assert bool(use.instructions.get("LDSM")) == is_tensor, where
             collector.texts.clear()

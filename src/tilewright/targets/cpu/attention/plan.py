@@ -53,7 +53,6 @@ from tilewright.targets.cpu.product.tiling import (
     tile_cycles,
 )
 
-DEPTH, CHANNEL = "d", "e"
 ELEMENT_BYTES = 4
 _ALIGNMENT_BYTES = 64
 # Keys and values of a head stay in the second cache beside what comes and goes.

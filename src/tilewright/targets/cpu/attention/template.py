@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from tilewright.ir.expr import Read
 from tilewright.ir.nest import Nest, operands_of
 from tilewright.records import dataclass
 from tilewright.targets.cpu.attention.decode import DecodeAttention
 from tilewright.targets.cpu.attention.generate import Heads, generate_attention
-from tilewright.targets.cpu.attention.match import NUM_NESTS, match_attention
+from tilewright.targets.cpu.attention.match import match_attention
 from tilewright.targets.cpu.attention.matrix import MatrixHeads
 from tilewright.targets.cpu.attention.plan import (
     AttentionPlan,
@@ -39,10 +38,8 @@ from tilewright.targets.cpu.template import (
     overlapped,
     transfer_cycles,
 )
+from tilewright.targets.llvm.attention import attention_run
 from tilewright.tuning import Choice
-
-# Parts of keys and of values: what a cache holds, what is new.
-_MAX_COPIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,40 +128,6 @@ def attention_kernels(plan: AttentionPlan, isa: Isa, next_local: int) -> Kernels
 
 
 ATTENTION = AttentionTemplate()
-
-
-def attention_run(nests: Sequence[Nest], first: int, *, grows: bool = False) -> tuple[Nest, ...] | None:
-    """The nests from `first` on that may be one attention: nothing else touches what lies between them.
-
-    If it `grows`, they may begin with copies that put keys and values together. Cheap to ask of every nest:
-    only the shape of six nests in a row is looked at.
-    """
-    num_copies = _num_copies(nests, first) if grows else 0
-    start, end = first + num_copies, first + num_copies + NUM_NESTS
-    run = tuple(nests[start:end])
-    if [n.combine for n in run] != ["sum", "max", None, "sum", None, "sum"]:
-        return None
-    between = {n.write.operand.key for n in run[:-1]}
-    if len(between) < NUM_NESTS - 1 or any(kind != "local" for kind, _ in between):
-        return None
-    copied = {n.write.operand.key for n in nests[first:start]}
-    if not copied <= {a.operand.key for n in (run[0], run[-1]) for a in n.reads}:
-        return None
-    between |= {key for key in copied if key[0] == "local"}
-    run = tuple(nests[first:end])
-    others = (*nests[:first], *nests[end:])
-    touched = {a.operand.key for n in others for a in (*n.reads, n.write)}
-    return None if touched & between else run
-
-
-def _num_copies(nests: Sequence[Nest], first: int) -> int:
-    """How many nests from `first` on move elements and do nothing else, as far as a cache may need them."""
-    count = 0
-    for nest in nests[first : first + _MAX_COPIES]:
-        if nest.combine is not None or not isinstance(nest.body, Read) or len(nest.reads) != 1:
-            break
-        count += 1
-    return count
 
 
 def attention_runs(nests: Sequence[Nest], isa: Isa) -> list[tuple[Nest, ...]]:

@@ -24,7 +24,7 @@ from tilewright.ir.nest import Nest, Opaque, access_dims, operands_of
 from tilewright.options import Accuracy
 from tilewright.partition.base import Subgraph
 from tilewright.records import dataclass
-from tilewright.targets.cpu.attention import ATTENTION, attention_run
+from tilewright.targets.cpu.attention import ATTENTION
 from tilewright.targets.cpu.costs.stage_times import Launched, stage_ns
 from tilewright.targets.cpu.fused.prices import GroupEstimates
 from tilewright.targets.cpu.isa import Isa
@@ -45,6 +45,7 @@ from tilewright.targets.cpu.runtime.stage_ir import NEAR_WORK
 from tilewright.targets.cpu.template import START_CYCLES, Context, operand_bytes, transfer_cycles
 from tilewright.targets.cpu.template import Estimate as TemplateEstimate
 from tilewright.targets.cpu.trees import estimate_trees
+from tilewright.targets.llvm.attention import attention_run
 from tilewright.tuning import Choice
 
 NOMINAL_CLOCK_HZ = 3.0e9

@@ -26,7 +26,7 @@ from tilewright.ir.restrict import RestrictedNests
 from tilewright.ir.rows import without_row_loops
 from tilewright.partition.form import Blocking
 from tilewright.records import dataclass
-from tilewright.targets.cpu.attention import attention_run, lower_attention
+from tilewright.targets.cpu.attention import lower_attention
 from tilewright.targets.cpu.fused.blocks import (
     BlockedWork,
     Move,
@@ -47,6 +47,7 @@ from tilewright.targets.cpu.loopnest.constant_layouts import arrange_constants, 
 from tilewright.targets.cpu.product.select import lower_product
 from tilewright.targets.cpu.products import product_signature
 from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE, START_CYCLES, Context
+from tilewright.targets.llvm.attention import attention_run
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import I64, PTR, Int, Val
 from tilewright.tuning import NO_CHOICES, Choice, Choices

@@ -19,9 +19,9 @@ from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Indirect, Lookup, Nest, Operand
 from tilewright.records import dataclass
-from tilewright.targets.cpu.addresses import walk
-from tilewright.targets.cpu.attention import NUM_NESTS, attention_run
 from tilewright.targets.cpu.kernel import Layout
+from tilewright.targets.llvm.addresses import walk
+from tilewright.targets.llvm.attention import NUM_NESTS, attention_run
 from tilewright.tuning import Choice
 
 LAYOUT: Final = "layout"

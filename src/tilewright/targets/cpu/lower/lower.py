@@ -22,7 +22,7 @@ from tilewright.partition.base import Partition, Subgraph, make_subgraph
 from tilewright.partition.form import KernelForm
 from tilewright.progress import Progress, checkpoint
 from tilewright.records import dataclass
-from tilewright.targets.cpu.attention import attention_run, lower_attention
+from tilewright.targets.cpu.attention import lower_attention
 from tilewright.targets.cpu.fused import lower_fused
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
@@ -55,6 +55,7 @@ from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.runtime.executor import CheckedIndex
 from tilewright.targets.cpu.template import Context
 from tilewright.targets.cpu.trees import lower_trees
+from tilewright.targets.llvm.attention import attention_run
 from tilewright.targets.llvm.exact import round_products
 from tilewright.tuning import NO_CHOICES, Choice, Choices
 

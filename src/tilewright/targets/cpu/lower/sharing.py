@@ -8,10 +8,10 @@ from tilewright.ir.expr import Read
 from tilewright.ir.graph import Value
 from tilewright.ir.in_place import reads_where_it_writes
 from tilewright.ir.nest import Access, Nest, Operand
-from tilewright.targets.cpu.addresses import Walk, access_walk, looping
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
 from tilewright.targets.cpu.lower.layouts import Tensor
 from tilewright.targets.cpu.lower.tensors import ModelTensors, Names
+from tilewright.targets.llvm.addresses import Walk, access_walk, looping
 
 
 def make_alias(nest: Nest, names: Names, tensors: ModelTensors) -> bool:

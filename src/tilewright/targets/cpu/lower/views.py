@@ -17,9 +17,9 @@ from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Value
 from tilewright.ir.nest import Access, Affine, Nest, Operand
 from tilewright.records import dataclass
-from tilewright.targets.cpu.addresses import looping, walk
 from tilewright.targets.cpu.kernel import Layout
 from tilewright.targets.cpu.lower.layouts import Tensor
+from tilewright.targets.llvm.addresses import looping, walk
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ class Multiplier(ABC):
 
     element: Type
     sums: list[Type]
+    row_lanes: int
+    """Neighbouring lanes of a warp that have the totals of a row, where no other warp has any."""
 
     def __init__(self, e: CudaEmitter, plan: ProductPlan) -> None:
         self.e, self.plan = e, plan
@@ -49,6 +51,7 @@ class _Cores(Multiplier):
         self.element = FLOAT if dtype is DType.FLOAT32 else vec("double")
         self.across = 16 if tile.num_threads >= 256 else 8
         self.down = tile.num_threads // self.across
+        self.row_lanes = self.across
         self.num_rows, self.num_columns = tile.rows // self.down, tile.columns // self.across
         self.sums = [self.element] * (self.num_rows * self.num_columns)
 
@@ -97,6 +100,7 @@ class _TensorCores(Multiplier):
         self.element = FLOAT if plan.kind == "tf32" else I16
         tile = plan.tile
         self.warp_rows, self.warp_columns = tile.rows // tile.warps[0], tile.columns // tile.warps[1]
+        self.row_lanes = 4
         self.num_down, self.num_across = self.warp_rows // 16, self.warp_columns // 8
         self.sums = [FLOAT] * (4 * self.num_down * self.num_across)
 

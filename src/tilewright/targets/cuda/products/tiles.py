@@ -14,7 +14,7 @@ ROW_BYTES = 64
 """Bytes of a row of a tile in shared memory, along the depth."""
 PITCH_BYTES = ROW_BYTES + 16
 """Bytes from row to row: eight rows of sixteen bytes then lie in different banks."""
-_MAX_SHARED_BYTES = 48 * 1024
+MAX_SHARED_BYTES = 48 * 1024
 _MAX_STAGES = 4
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 _BLOCKS_AT_ONCE = 2
@@ -113,7 +113,7 @@ def plan_product(product: Product, kind: Kind, rates: Rates) -> Choice:
     )
     best = min((c for c in choices if c is not None), key=lambda c: (c.time_ns, c.num_blocks))
     plan = best.plan
-    stages = min(_MAX_STAGES, _MAX_SHARED_BYTES // plan.stage_bytes, plan.steps_per_split + 1)
+    stages = min(_MAX_STAGES, MAX_SHARED_BYTES // plan.stage_bytes, plan.steps_per_split + 1)
     return replace(best, plan=replace(plan, num_stages=max(2, stages)))
 
 

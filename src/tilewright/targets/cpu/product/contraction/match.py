@@ -18,9 +18,9 @@ from tilewright.ir.contraction import contraction_of
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Iter, reads_of
 from tilewright.ir.nest import Access, Affine, Nest
-from tilewright.targets.cpu.addresses import Walk, access_walk, leaves
 from tilewright.targets.cpu.kernel import Declined, KernelArg, Layouts
 from tilewright.targets.cpu.product.loops import Spread, StridedLoop, Window
+from tilewright.targets.llvm.addresses import Walk, access_walk, leaves
 
 
 @dataclass(frozen=True, slots=True, eq=False)

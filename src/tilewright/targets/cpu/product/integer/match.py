@@ -21,13 +21,13 @@ from tilewright.ir.expr import Expr, Read, cast, reads_of, select
 from tilewright.ir.nest import Access, Affine, Dim, Nest, Operand, affine
 from tilewright.ir.ops.integer import inside
 from tilewright.records import dataclass
-from tilewright.targets.cpu.addresses import access_walk, leaves, walk
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.product.integer.words import Words, words_of
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import ZeroPoints
+from tilewright.targets.llvm.addresses import access_walk, leaves, walk
 
 BYTES = (DType.UINT8, DType.INT8)
 # A window with more positions would make too much code: each is unrolled.

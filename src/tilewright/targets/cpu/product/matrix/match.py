@@ -15,10 +15,10 @@ from math import prod
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Affine, Nest, RowsOf
 from tilewright.records import dataclass
-from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.kernel import Declined, Layout, Layouts
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.product.loops import StridedLoop, Window, WindowLoop
+from tilewright.targets.llvm.addresses import matched_walk
 
 # A window with more taps would make too much code: every tap is unrolled.
 _MAX_TAPS = 25

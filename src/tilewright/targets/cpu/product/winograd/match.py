@@ -7,12 +7,12 @@ from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Affine, Nest, RowsOf
-from tilewright.targets.cpu.addresses import matched_walk
 from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.kernel import Declined, Layouts
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.product.loops import StridedLoop, WindowLoop
 from tilewright.targets.cpu.product.plan import KernelPlan
+from tilewright.targets.llvm.addresses import matched_walk
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilewright.ir.nest import Access, Affine, Index
-from tilewright.targets.cpu.kernel import Declined, Layout, Layouts
+from tilewright.targets.llvm.layout import Declined, Layout, Layouts
 
 Walk = tuple[dict[str, int], int]
 """Elements per step of each dim, and the element of iteration zero."""

@@ -1,0 +1,138 @@
+"""How attention is cut: queries of a block, keys of a step, and what of both lies in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+
+from tilewright.ir.nest import Nest, operands_of
+from tilewright.options import Accuracy
+from tilewright.records import dataclass
+from tilewright.targets.cuda.products.tiles import (
+    MAX_SHARED_BYTES,
+    PITCH_BYTES,
+    ROW_BYTES,
+    ProductPlan,
+    Tile,
+)
+from tilewright.targets.cuda.rates import Kind, Rates
+from tilewright.targets.llvm.attention import CHANNEL, DEPTH, AttentionProblem, recognise_attention
+from tilewright.targets.llvm.layout import Declined, Layout
+
+_ROWS = (64, 32)
+_KEYS = (64, 32, 16)
+_WARP_ROWS = 16
+_MIN_ROWS = 8
+"""Queries of a head below this leave most of a tile empty."""
+_MAX_CHANNELS = 128
+"""Channels of a result beyond this need more registers than a thread has."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """`rows` queries of a head are a block's, which takes `keys` of them at each step."""
+
+    kind: Kind
+    rows: int
+    keys: int
+    element_bytes: int
+    depth: int
+    channels: int
+    num_blocks: int
+    time_ns: float
+
+    @property
+    def per_chunk(self) -> int:
+        """Elements along the depth of a row in shared memory."""
+        return ROW_BYTES // self.element_bytes
+
+    @property
+    def depth_chunks(self) -> int:
+        """Chunks of the depth of scores."""
+        return ceil(self.depth / self.per_chunk)
+
+    @property
+    def key_chunks(self) -> int:
+        """Chunks of the keys of a step, the depth of the second product."""
+        return self.keys // self.per_chunk
+
+    @property
+    def padded_channels(self) -> int:
+        """Channels in whole parts of a warp's columns."""
+        return ceil(self.channels / 16) * 16
+
+    @property
+    def scores(self) -> ProductPlan:
+        """The first product of a step."""
+        return self._product(self.keys, self.depth)
+
+    @property
+    def values(self) -> ProductPlan:
+        """The second product of a step."""
+        return self._product(self.padded_channels, self.keys)
+
+    def _product(self, columns: int, depth: int) -> ProductPlan:
+        tile = Tile(self.rows, columns, (self.rows // _WARP_ROWS, 1))
+        return ProductPlan(self.kind, tile, self.element_bytes, 1, 1, depth)
+
+    @property
+    def query_bytes(self) -> int:
+        """Of queries, which stay."""
+        return self.depth_chunks * self.rows * PITCH_BYTES
+
+    @property
+    def key_bytes(self) -> int:
+        """Of keys, and of powers, which lie there once scores are known."""
+        return max(self.depth_chunks * self.keys, self.key_chunks * self.rows) * PITCH_BYTES
+
+    @property
+    def value_bytes(self) -> int:
+        """Of values, a row a channel."""
+        return self.key_chunks * self.padded_channels * PITCH_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """All of a block's."""
+        return self.query_bytes + self.key_bytes + self.value_bytes
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.rows} queries, {self.keys} keys at a time"
+
+
+def find_attention(nests: Sequence[Nest]) -> AttentionProblem | Declined:
+    """Six nests as one attention of tensors that are row-major, or why they are none."""
+    layouts = {o.key: Layout.row_major(len(o.shape)) for o in operands_of(nests)}
+    return recognise_attention(nests, layouts)
+
+
+def plan_attention(problem: AttentionProblem, accuracy: Accuracy, rates: Rates) -> AttentionPlan | Declined:
+    """The cut that is estimated to be fastest, the fewest blocks of equals; or why there is none."""
+    if accuracy == "strict":
+        return Declined("strict sums are those of whole rows")
+    num_rows, depth, channels = (problem.extents[loop] for loop in (problem.row, DEPTH, CHANNEL))
+    if num_rows < _MIN_ROWS:
+        return Declined("few queries of the same keys")
+    if channels > _MAX_CHANNELS:
+        return Declined(f"more than {_MAX_CHANNELS} channels of values")
+    kind: Kind = "bf16" if accuracy == "fast" else "tf32" if accuracy == "relaxed" else "fma"
+    element_bytes = 2 if kind == "bf16" else 4
+    choices = []
+    for rows in _ROWS:
+        for keys in _KEYS:
+            num_blocks = problem.num_heads * ceil(num_rows / rows)
+            time_ns = _time_ns(problem, kind, rows, num_blocks, rates)
+            plan = AttentionPlan(kind, rows, keys, element_bytes, depth, channels, num_blocks, time_ns)
+            # A loop of one step is none: ptxas loads ahead then what cores multiply, and spills it.
+            is_loop = kind != "fma" or keys < problem.extents[problem.column]
+            if plan.key_chunks and is_loop and plan.shared_bytes <= MAX_SHARED_BYTES:
+                choices.append(plan)
+    if not choices:
+        return Declined("keys are few, or tiles of queries, keys and values exceed shared memory")
+    return min(choices, key=lambda plan: (plan.time_ns, plan.num_blocks, -plan.keys))
+
+
+def _time_ns(problem: AttentionProblem, kind: Kind, rows: int, num_blocks: int, rates: Rates) -> float:
+    """Rounds of blocks, each of which multiplies all keys; small tiles read more for a product."""
+    per_head = problem.num_macs / problem.num_heads / problem.extents[problem.row]
+    rounds = ceil(num_blocks / rates.num_multiprocessors)
+    return rounds * rows * per_head / (rates.macs_per_ns[kind] * min(1.0, rows / max(_ROWS)))

@@ -1,0 +1,86 @@
+"""Attention in one kernel of the GPU, beside what the interpreter computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks.cuda import ACCURACIES, attention
+from tests.support.cuda import compiled, error, needs_fibers, templates
+
+from tilewright.compiler import compile_graph
+from tilewright.frontend.onnx import load_onnx
+from tilewright.options import Options
+from tilewright.targets.cuda.costs import GpuCosts
+
+CASES = {
+    "heads that share keys": {
+        "heads": 4,
+        "groups": 2,
+        "queries": 40,
+        "keys": 56,
+        "depth": 24,
+        "channels": 20,
+    },
+    "a mask": {"heads": 2, "groups": 2, "queries": 33, "keys": 70, "depth": 64, "mask": (1, 2, 33, 70)},
+    "nothing ahead": {"heads": 1, "groups": 1, "queries": 70, "keys": 70, "depth": 64, "is_causal": True},
+    "long rows": {"heads": 2, "groups": 1, "queries": 16, "keys": 50, "depth": 128, "mask": (16, 50)},
+}
+
+
+def fed(shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(3)
+    found = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    if "mask" in found:
+        found["mask"][..., ::3] = -np.inf
+        found["mask"][..., :40] -= 50.0  # the largest score comes late: sums are scaled down
+    return found
+
+
+@needs_fibers
+@pytest.mark.parametrize(
+    ("case", "accuracy"),
+    [
+        pytest.param(case, accuracy, marks=pytest.mark.slow if accuracy == "default" and number else ())
+        for number, case in enumerate(CASES)
+        for accuracy in ACCURACIES
+    ],
+)
+def test_attention_is_one_kernel_with_right_values(case: str, accuracy: Any) -> None:
+    model = attention(**CASES[case])  # type: ignore[arg-type]
+    found = compiled(model, accuracy=accuracy)
+    feed = fed({info.name: info.shape for info in found.get_inputs()})
+    assert templates(found) == ["attention"]
+    assert error(model, feed, found.run(None, feed)) <= ACCURACIES[accuracy]
+    assert "RACES" not in str(found.explain())
+
+
+@needs_fibers
+def test_rows_without_a_key_are_what_the_program_says() -> None:
+    model = attention(heads=1, groups=1, queries=16, keys=20, depth=16, mask=(16, 20))
+    found = compiled(model)
+    feed = fed({info.name: info.shape for info in found.get_inputs()})
+    feed["mask"][3] = -np.inf
+    (got,), (right,) = found.run(None, feed), compiled(model, accuracy="strict").run(None, feed)
+    assert np.array_equal(np.isnan(got), np.isnan(right))
+    assert np.nanmax(np.abs(got - right)) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("case", "is_one"),
+    [
+        ({"heads": 2, "groups": 2, "queries": 4, "keys": 64, "depth": 32}, False),
+        ({"heads": 2, "groups": 2, "queries": 64, "keys": 64, "depth": 512}, False),
+        ({"heads": 2, "groups": 2, "queries": 64, "keys": 64, "depth": 64}, True),
+    ],
+)
+def test_costs_know_what_is_one_kernel(case: dict[str, int], is_one: bool) -> None:
+    made = compile_graph(load_onnx(attention(**case)), Options(target="cuda{device=emulated}"))  # type: ignore[arg-type]
+    kernels = [kernel.template for step in made.code.steps for kernel in step.kernels]
+    assert (kernels == ["attention"]) == is_one
+    costs = made.planned.backend.costs
+    assert isinstance(costs, GpuCosts)
+    (subgraph,) = made.program.partition.subgraphs
+    nests = costs._nests(subgraph) or ()
+    assert any(nest.attention is not None for nest in nests) == is_one
