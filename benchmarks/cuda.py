@@ -224,6 +224,40 @@ def graph_of(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
+def quantised(
+    shape: tuple[int, int, int, int],
+    *,
+    zero: int = 3,
+    weight_zero: int = 0,
+    signed: tuple[bool, bool] = (False, True),
+    groups: int = 1,
+) -> onnx.ModelProto:
+    """A convolution of bytes: channels in and out, extent, window; `signed` are activations and weights."""
+    channels, results, extent, window = shape
+    draw = np.random.default_rng(channels)
+    types = [np.int8 if is_signed else np.uint8 for is_signed in signed]
+    lowest = -100 if signed[1] else 28
+    kernel = (results, channels // groups, window, window)
+    arrays = {
+        "x_scale": np.float32(0.02),
+        "x_zero": types[0](zero),
+        "w": draw.integers(lowest, lowest + 200, kernel).astype(types[1]),
+        "w_scale": np.float32(0.01),
+        "w_zero": types[1](weight_zero),
+        "y_scale": np.float32(0.04 * window * channels**0.5),
+        "y_zero": types[0](5),
+        "b": draw.integers(-999, 999, results).astype(np.int32),
+    }
+    pads = [window // 2] * 4
+    node = helper.make_node("QLinearConv", ["x", *arrays], ["y"], "convolution", pads=pads, group=groups)
+    kind = TensorProto.INT8 if signed[0] else TensorProto.UINT8
+    x = helper.make_tensor_value_info("x", kind, (1, channels, extent, extent))
+    weights = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    y = helper.make_tensor_value_info("y", kind, None)
+    graph = helper.make_graph([node], "benchmark", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def attention(
     *,
     heads: int,
@@ -261,6 +295,8 @@ def forms() -> Iterator[tuple[str, onnx.ModelProto]]:
     yield "pooling", graph_of([pool], {"x": (1, 8, 9, 9)}, {})
     mean = helper.make_node("ReduceMean", ["x"], ["y"], "mean", axes=[1])
     yield "mean", graph_of([mean], {"x": (4, 1000)}, {})
+    yield "quantised convolution", quantised((32, 48, 9, 3))
+    yield "quantised split sums", quantised((512, 32, 4, 3), zero=0)
     yield "attention", attention(heads=4, groups=2, queries=40, keys=56, depth=32)
 
 
@@ -271,7 +307,10 @@ def feed_of(model: onnx.ModelProto) -> dict[str, Any]:
     for value in model.graph.input:
         if value.name not in weights:
             shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-            found[value.name] = draw.standard_normal(shape).astype(np.float32)
+            dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            is_float = dtype == np.float32
+            numbers = draw.standard_normal(shape) if is_float else draw.integers(0, 256, shape)
+            found[value.name] = numbers.astype(dtype)
     return found
 
 

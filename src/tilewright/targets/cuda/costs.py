@@ -7,7 +7,7 @@ machine: they take as long as the longest alone, or as all of them keep multipro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil
 
@@ -20,6 +20,7 @@ from tilewright.options import Accuracy
 from tilewright.records import dataclass
 from tilewright.targets.cuda.attention import find_attention, plan_attention
 from tilewright.targets.cuda.emitter import WARP
+from tilewright.targets.cuda.kernel import Array
 from tilewright.targets.cuda.loopnest.plan import plan_loops
 from tilewright.targets.cuda.loopnest.rows import match_rows
 from tilewright.targets.cuda.lower import KernelLaunch, Work, copied_to, is_empty
@@ -27,7 +28,7 @@ from tilewright.targets.cuda.products.match import Product, match_product
 from tilewright.targets.cuda.products.tiles import plan_product
 from tilewright.targets.cuda.rates import Kind, Rates
 from tilewright.targets.llvm.attention import NUM_NESTS, AttentionProblem, attention_run
-from tilewright.targets.llvm.layout import Declined
+from tilewright.targets.llvm.layout import Declined, OperandKey
 from tilewright.targets.llvm.refs import linearise, simplify
 from tilewright.targets.llvm.shared_loops import form_groups
 
@@ -148,13 +149,18 @@ class GpuCosts:
         if key not in self.known:
             group = self.fuse(work.nodes, work.outputs)
             nests = None if isinstance(group, Opaque) else group.nests
+            constants = {
+                ("input", i): v.data
+                for i, v in enumerate(() if isinstance(group, Opaque) else group.inputs)
+                if v.data is not None
+            }
             kept = [n for n in nests or () if not is_empty(n) and copied_to(n) is None]
-            self.known[key] = None if nests is None else self._launched(kept)
+            self.known[key] = None if nests is None else self._launched(kept, constants)
         return self.known[key]
 
-    def _launched(self, nests: Sequence[Nest]) -> tuple[_Nest, ...]:
+    def _launched(self, nests: Sequence[Nest], constants: Mapping[OperandKey, Array]) -> tuple[_Nest, ...]:
         """Nests as they are launched: those that share loops in one kernel, as lowering has it."""
-        found = list(map(self._nest, nests))
+        found = [self._nest(nest, constants) for nest in nests]
         self._find_attention(nests, found)
         run: list[int] = []
         for number, nest in enumerate([*found, None]):
@@ -184,12 +190,12 @@ class GpuCosts:
             for other in range(number + 1, number + NUM_NESTS):
                 found[other] = _Nest(None, "fma", 0, 0, 1, is_launched=False)
 
-    def _nest(self, nest: Nest) -> _Nest:
+    def _nest(self, nest: Nest, constants: Mapping[OperandKey, Array]) -> _Nest:
         num_bytes = sum(o.num_elements * o.dtype.size_bytes for o in operands_of([nest]))
         flop = nest.num_iterations * sum(
             FUNCTIONS[part.function].cost_flop for part in nest.body.walk() if isinstance(part, Call)
         )
-        product = match_product(nest)
+        product = match_product(nest, constants)
         if not isinstance(product, Declined):
             return _Nest(product, product.kind(self.accuracy), flop, num_bytes, 0)
         linear = linearise(nest, {})

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from tilewright.memory.base import aligned
 from tilewright.targets.llvm.emitter import Emitter, Param
 from tilewright.targets.llvm.module_text import SYMBOL_PLACEHOLDER
-from tilewright.targets.llvm.values import FLOAT, I32, I64, PTR, Int, Type, Val, vec
+from tilewright.targets.llvm.values import I32, I64, PTR, Int, Type, Val, vec
 
 WARP = 32
 """Threads that run in lockstep where they are told to."""
@@ -168,16 +168,17 @@ class CudaEmitter(Emitter):
         self, kind: str, left: Sequence[Val], right: Sequence[Val], sums: Sequence[Val]
     ) -> list[Val]:
         """Sums with a product of 16 rows and 8 columns by 32 bytes of depth added."""
-        name, word = _PRODUCTS[kind]
-        four = "{ float, float, float, float }"
+        name, word = _PRODUCTS.get(kind, (f"m16n8k32.row.col.{kind}", "i32"))
+        total = sums[0].type
+        four = f"{{ {', '.join([total.text] * 4)} }}"
         name = f"{four} @llvm.nvvm.mma.{name}("
-        self.declare(f"declare {name}{', '.join([word] * 6 + ['float'] * 4)})")
+        self.declare(f"declare {name}{', '.join([word] * 6 + [total.text] * 4)})")
         words = [
             w if word == "i32" else self.op(f"bitcast {w.typed} to {word}", I32) for w in (*left, *right)
         ]
-        listed = ", ".join([f"{word} {w}" for w in words] + [f"float {s}" for s in sums])
-        made = self.op(f"call {name}{listed})", FLOAT)
-        return [self.op(f"extractvalue {four} {made}, {i}", FLOAT) for i in range(4)]
+        listed = ", ".join([f"{word} {w}" for w in words] + [s.typed for s in sums])
+        made = self.op(f"call {name}{listed})", total)
+        return [self.op(f"extractvalue {four} {made}, {i}", total) for i in range(4)]
 
 
 GLOBAL = vec("ptr addrspace(1)")
@@ -186,3 +187,4 @@ _PRODUCTS = {
     "bf16": ("m16n8k16.row.col.bf16", "i32"),
     "tf32": ("m16n8k8.row.col.tf32", "i32"),
 }
+"""Names and types of a register, of all but bytes, whose kinds are names."""

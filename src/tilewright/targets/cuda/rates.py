@@ -8,14 +8,18 @@ from typing import Literal
 from tilewright.hardware.machine import Machine
 from tilewright.records import dataclass
 
-Kind = Literal["fma", "tf32", "bf16", "f16"]
+Kind = Literal["fma", "tf32", "bf16", "f16", "s8", "s8.u8", "u8.s8"]
 """What multiplies: cores of float32 and float64, or tensor cores by the type of their operands."""
+
+BYTE_KINDS: tuple[Kind, ...] = ("s8", "s8.u8", "u8.s8")
+"""Those of bytes, whose sums are int32."""
 
 _UNITS: Mapping[Kind, tuple[str, str]] = {
     "fma": ("vector", "float32"),
     "tf32": ("matrix", "float32"),
     "bf16": ("matrix", "bfloat16"),
     "f16": ("matrix", "float16"),
+    **dict.fromkeys(BYTE_KINDS, ("matrix", "int8")),
 }
 
 

@@ -21,9 +21,10 @@ from tilewright.ir.ops.registry import describe, find_operator
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
-from tilewright.targets.cpu.product.integer import INTEGER, product_of
+from tilewright.targets.cpu.product.integer import INTEGER
 from tilewright.targets.cpu.product.integer.tiles import tile_rows
 from tilewright.targets.cpu.template import Context, lower_with
+from tilewright.targets.llvm.byte_products import product_of
 from tilewright.targets.llvm.codegen import compile_object
 from tilewright.testing.kernel_runner import KernelRunner
 from tilewright.testing.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit

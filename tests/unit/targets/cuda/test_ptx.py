@@ -88,9 +88,12 @@ def test_every_form_of_kernel_is_assembled_as_its_facts_say(
                     assert (use.stack_bytes, use.spilled_bytes) == (0, 0), where
                     assert not {"LDL", "STL"} & set(use.instructions), where
                     assert use.shared_bytes == kernel.scratch_bytes, where
-                    is_tensor = kernel.template in ("product", "attention") and accuracy != "default"
+                    is_product = kernel.template in ("product", "attention")
+                    is_of_bytes = is_product and name.startswith("quantised")
+                    is_tensor = is_product and accuracy != "default" and not is_of_bytes
                     assert bool(use.instructions.get("HMMA")) == is_tensor, where
-                    assert bool(use.instructions.get("LDSM")) == is_tensor, where
+                    assert bool(use.instructions.get("IMMA")) == is_of_bytes, where
+                    assert bool(use.instructions.get("LDSM")) == (is_tensor or is_of_bytes), where
             collector.texts.clear()
     assert seen >= 3 * len(list(forms()))
 

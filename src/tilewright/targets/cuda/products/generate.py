@@ -15,19 +15,19 @@ from tilewright.ir.expr import Read, reads_of, substitute
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine, operands_of
 from tilewright.records import dataclass
 from tilewright.targets.cuda.emitter import CudaEmitter
-from tilewright.targets.cuda.kernel import Context, Kernel
+from tilewright.targets.cuda.kernel import Context, Kernel, KernelArg
 from tilewright.targets.cuda.loopnest import lower_loops
 from tilewright.targets.cuda.loopnest.plan import aligned_lanes
 from tilewright.targets.cuda.products.match import Product, Side, match_product, without_factors
 from tilewright.targets.cuda.products.multiply import Multiplier, multiplier
-from tilewright.targets.cuda.products.pack import packed, padded_rows
+from tilewright.targets.cuda.products.pack import packed, packed_sums, padded_rows
 from tilewright.targets.cuda.products.tiles import PITCH_BYTES, ROW_BYTES, ProductPlan, plan_product
 from tilewright.targets.llvm.exprgen import combine_values, storage_type
 from tilewright.targets.llvm.frame import Frame, Reports
 from tilewright.targets.llvm.layout import Declined
 from tilewright.targets.llvm.loads import inside_lanes, load_read
 from tilewright.targets.llvm.module_text import name_by_content
-from tilewright.targets.llvm.values import I64, Bool, Int, Type, Val, vec
+from tilewright.targets.llvm.values import I32, I64, Bool, Int, Type, Val, vec
 
 _SPLIT = "split"
 _CHUNK_BYTES = 16
@@ -81,11 +81,14 @@ def _kernel(product: Product, plan: ProductPlan) -> Kernel:
     packs = {
         product.sides[i].ref.operand.key: packed(product, plan, i) for i in (0, 1) if product.is_packed[i]
     }
+    args: list[KernelArg] = [packs.get(operand.key, operand) for operand in operands]
+    if product.bytes is not None and product.bytes.zero is not None:
+        args.append(packed_sums(product))
     emitter = CudaEmitter()
     num_threads = plan.tile.num_threads
-    with emitter.kernel(len(operands), num_threads) as pointers:
-        by_key = {o.key: p for o, p in zip(operands, pointers, strict=True)}
-        _ProductKernel(emitter, product, plan, by_key).emit()
+    with emitter.kernel(len(args), num_threads) as pointers:
+        by_key = {o.key: p for o, p in zip(operands, pointers, strict=False)}
+        _ProductKernel(emitter, product, plan, by_key, pointers[-1]).emit()
     symbol, text = name_by_content(emitter.text(), "product")
     rows, columns = (side.num_rows for side in product.sides)
     grid = (
@@ -98,7 +101,7 @@ def _kernel(product: Product, plan: ProductPlan) -> Kernel:
         text,
         grid,
         (num_threads, 1, 1),
-        tuple(packs.get(operand.key, operand) for operand in operands),
+        tuple(args),
         (nest.write.operand.key,),
         "product",
         macs=product.macs,
@@ -142,6 +145,7 @@ class _Copier:
         innermost = kernel.product.depth[-1]
         lanes = _CHUNK_BYTES // self.stored.element_bytes
         is_guarded = any(innermost.name in guard.form.dims() for guard in ref.guards)
+        is_guarded = is_guarded or bool(ref.guards and ref.fill)  # through registers, one by one
         if (
             not self.is_moved
             or is_guarded
@@ -280,8 +284,15 @@ class _PackedCopier:
 
 class _ProductKernel:
     def __init__(
-        self, e: CudaEmitter, product: Product, plan: ProductPlan, pointers: dict[tuple[str, int], Val]
+        self,
+        e: CudaEmitter,
+        product: Product,
+        plan: ProductPlan,
+        pointers: dict[tuple[str, int], Val],
+        sums: Val,
     ) -> None:
+        """`sums` is where those of a constant factor's rows lie, for products of bytes."""
+        self.row_sums = sums
         self.e, self.product, self.plan, self.pointers = e, product, plan, pointers
         self.thread = e.thread()
         self.multiplier: Multiplier = multiplier(e, plan, product.dtype)
@@ -417,11 +428,28 @@ class _ProductKernel:
                     at = e.add(self.first_column, column)
 
                     def store(at: Int = at, total: Val = total, frame: Frame = frame) -> None:
-                        self._finish(self.bound(frame.inner(), columns.rows, at), total)
+                        inner = self.bound(frame.inner(), columns.rows, at)
+                        self._finish(inner, self._centred(inner, total, (place, at)))
 
                     e.if_(self.below(at, columns.num_rows, tile.columns), store)
 
             e.if_(self.below(place, rows.num_rows, tile.rows), finish)
+
+    def _centred(self, frame: Frame, total: Val, places: tuple[Int, Int]) -> Val:
+        """A sum of products of bytes less what is too much by their zero point; of a split sum in its first
+        part."""
+        found, e = self.product.bytes, self.e
+        if found is None or found.zero is None:
+            return total
+        rows = self.product.sides[found.known].num_rows
+        place = e.add(e.mul(self.batch, rows), places[found.known])
+        sums = e.load(I32, e.gep(self.row_sums, place, "i32"))
+        excess = e.imul(frame.value(found.zero), sums)
+        if self.plan.num_splits > 1:
+            is_first = e.compare("eq", self.part, 0)
+            assert not isinstance(is_first, bool)
+            excess = e.select(is_first, excess, 0)
+        return e.isub(total, excess)
 
     def _finish(self, frame: Frame, total: Val) -> None:
         nest = self.product.nest

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import prod
+from types import MappingProxyType
+from typing import Any
 
-from tilewright.ir.contraction import ContractionForm, Factor, contraction_of
+import numpy as np
+
+from tilewright.ir.contraction import Centred, ContractionForm, Factor, contraction_of
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Read, reads_of, substitute
+from tilewright.ir.expr import Const, Expr, Read, cast, reads_of, substitute
 from tilewright.ir.nest import Affine, Dim, Nest
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
 from tilewright.targets.cuda.rates import Kind
+from tilewright.targets.llvm.byte_products import constant_factor, product_of, refused_factors
 from tilewright.targets.llvm.exprgen import unsupported_function
 from tilewright.targets.llvm.layout import Declined, OperandKey
 from tilewright.targets.llvm.refs import LinearNest, Ref, linearise, simplify
 
+Array = np.ndarray[Any, Any]
+
+NO_CONSTANTS: Mapping[OperandKey, Array] = MappingProxyType({})
 _MIN_EXTENT = 8
 """Rows, columns and depth below this leave most of a tile empty."""
 
@@ -53,6 +61,17 @@ class Side:
         return prod(d.extent for d in self.rows)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Bytes:
+    """What sums of products of bytes have too much: `zero` times the sum of each row of the factor `known`,
+    which is packed less its own zero point `known_zero`. `zero` None is 0."""
+
+    kind: Kind
+    known: int
+    known_zero: int
+    zero: Expr | None
+
+
 @dataclass(frozen=True, eq=False)
 class Product:
     """`sides` are what rows and columns of the result belong to; `depth` is in the order of tiles."""
@@ -65,6 +84,7 @@ class Product:
     scales: tuple[Expr, ...]
     dtype: DType
     is_packed: tuple[bool, bool]
+    bytes: Bytes | None = None
 
     @cached_property
     def num_batch(self) -> int:
@@ -83,6 +103,8 @@ class Product:
 
     def kind(self, accuracy: Accuracy) -> Kind:
         """What multiplies at an accuracy: products of half types are exact in float32."""
+        if self.bytes is not None:
+            return self.bytes.kind
         types = {side.ref.operand.dtype for side in self.sides if side.is_plain}
         if len(types) == 1 and all(side.is_plain for side in self.sides):
             if types == {DType.FLOAT16}:
@@ -94,12 +116,13 @@ class Product:
         return "tf32" if accuracy == "relaxed" else "bf16"
 
 
-def match_product(nest: Nest, constants: Collection[OperandKey] = ()) -> Product | Declined:
+def match_product(nest: Nest, constants: Mapping[OperandKey, Array] = NO_CONSTANTS) -> Product | Declined:
     """The product that a nest is, or why it is none; the data of constants can be packed for it."""
     form = contraction_of(nest)
     if form is None:
         return Declined("no sum of products of two reads")
-    if form.dtype not in (DType.FLOAT32, DType.FLOAT64):
+    factors = product_of(nest)
+    if form.dtype not in (DType.FLOAT32, DType.FLOAT64) and factors is None:
         return Declined(f"products of {form.dtype}")
     for expr in (nest.body, nest.init, nest.finish):
         reason = None if expr is None else unsupported_function(expr)
@@ -111,7 +134,48 @@ def match_product(nest: Nest, constants: Collection[OperandKey] = ()) -> Product
     linear = simplify(linear)
     if any(linear.refs[i].data or linear.refs[i].tables for i in form.reads) or linear.write.data:
         return Declined("a factor that data or tables find")
-    return _product(nest, form, linear, constants)
+    if factors is None:
+        return _product(nest, form, linear, constants)
+    return _of_bytes(nest, form, factors, linear, constants)
+
+
+def _of_bytes(
+    nest: Nest,
+    form: ContractionForm,
+    factors: tuple[Centred, Centred],
+    linear: LinearNest,
+    constants: Mapping[OperandKey, Array],
+) -> Product | Declined:
+    """Products of bytes as they lie with those of a constant, which are packed less their zero point."""
+    known = constant_factor(nest, factors, constants)
+    if known is None:
+        return Declined("products of bytes that are no constants")
+    place = factors.index(known)
+    other = factors[1 - place]
+    refused = refused_factors(nest, other, known)
+    if refused is not None:
+        return refused
+    data = constants[nest.reads[known.read].operand.key]
+    if data.size and not -128 <= int(data.min()) - known.zero <= int(data.max()) - known.zero <= 127:
+        return Declined("a constant that is no signed byte less its zero point")
+    if other.guarded and other.zero_read is not None:
+        return Declined("padding with a zero point that is data")
+    refs = list(linear.refs)
+    if other.guarded and refs[other.read].fill is not None:
+        refs[other.read] = replace(refs[other.read], fill=other.zero)
+    left, right = (Factor(f.read, Read(f.read, nest.reads[f.read].operand.dtype)) for f in factors)
+    plain = replace(form, left=left, right=right)
+    found = _product(nest, plain, replace(linear, refs=tuple(refs)), constants)
+    if isinstance(found, Declined):
+        return found
+    if not found.is_packed[place]:
+        return Declined("a constant of bytes that cannot be packed")
+    is_signed = nest.reads[other.read].operand.dtype is DType.INT8
+    kind: Kind = "s8" if is_signed else "u8.s8" if place else "s8.u8"
+    zero: Expr | None = None if other.zero == 0 else Const(other.zero, DType.INT32)
+    if other.zero_read is not None:
+        zero = cast(Read(other.zero_read, nest.reads[other.zero_read].operand.dtype), DType.INT32)
+    return replace(found, bytes=Bytes(kind, place, known.zero, zero))
 
 
 def _product(
@@ -149,7 +213,8 @@ def _side(linear: LinearNest, factor: Factor, rows: tuple[Dim, ...]) -> Side | N
 
 def without_factors(product: Product, linear: LinearNest) -> LinearNest:
     """The nest with accesses that only its end reads: those of factors are at a fixed place."""
-    used = reads_of(product.nest.init, product.nest.finish, *product.scales)
+    zero = () if product.bytes is None or product.bytes.zero is None else (product.bytes.zero,)
+    used = reads_of(product.nest.init, product.nest.finish, *product.scales, *zero)
     refs = tuple(
         ref if i in used else replace(ref, form=Affine(), guards=(), tables=(), data=())
         for i, ref in enumerate(linear.refs)

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from tilewright.ir.dtype import DType
 from tilewright.targets.cuda.emitter import WARP, CudaEmitter
 from tilewright.targets.cuda.products.tiles import PITCH_BYTES, ROW_BYTES, ProductPlan
-from tilewright.targets.llvm.values import FLOAT, I16, Int, Type, Val, vec
+from tilewright.targets.cuda.rates import BYTE_KINDS
+from tilewright.targets.llvm.values import FLOAT, I8, I16, I32, Int, Type, Val, vec
 
 _MMA_BYTES = 32
 _CHUNK_BYTES = 16
@@ -97,15 +98,16 @@ class _TensorCores(Multiplier):
 
     def __init__(self, e: CudaEmitter, plan: ProductPlan) -> None:
         super().__init__(e, plan)
-        self.element = FLOAT if plan.kind == "tf32" else I16
+        is_bytes = plan.kind in BYTE_KINDS
+        self.element = FLOAT if plan.kind == "tf32" else I8 if is_bytes else I16
         tile = plan.tile
         self.warp_rows, self.warp_columns = tile.rows // tile.warps[0], tile.columns // tile.warps[1]
         self.row_lanes = 4
         self.num_down, self.num_across = self.warp_rows // 16, self.warp_columns // 8
-        self.sums = [FLOAT] * (4 * self.num_down * self.num_across)
+        self.sums = [I32 if is_bytes else FLOAT] * (4 * self.num_down * self.num_across)
 
     def as_element(self, value: Val) -> Val:
-        if self.plan.kind == "tf32":
+        if self.plan.kind == "tf32" or self.plan.kind in BYTE_KINDS:
             return value
         half = "half" if self.plan.kind == "f16" else "bfloat"
         return self.e.bitcast(self.e.from_float(value, half), I16)

@@ -14,7 +14,7 @@ from tilewright.ir.nest import Dim
 from tilewright.targets.cuda.kernel import Packed
 from tilewright.targets.cuda.products.match import Product, Side
 from tilewright.targets.cuda.products.tiles import ProductPlan
-from tilewright.targets.cuda.rates import Kind
+from tilewright.targets.cuda.rates import BYTE_KINDS, Kind
 
 Array = np.ndarray[Any, Any]
 
@@ -31,6 +31,7 @@ def packed(product: Product, plan: ProductPlan, side: int) -> Packed:
         padded_rows(found, tile_rows),
         plan.padded_steps,
         plan.kind,
+        0 if product.bytes is None else product.bytes.known_zero,
     )
     return Packed(found.ref.operand, arrange, f"{plan.kind} rows of {plan.padded_steps}")
 
@@ -47,8 +48,34 @@ def _arranged(
     num_rows: int,
     num_steps: int,
     kind: Kind,
+    zero: int,
     data: Array,
 ) -> Array:
+    places = _places(side, batch, depth)
+    values = data.reshape(-1)
+    if kind in BYTE_KINDS:
+        values = (values.astype(np.int16) - zero).astype(np.int8)
+    found = np.zeros((len(places), num_rows, num_steps), values.dtype)
+    found[:, : places.shape[1], : places.shape[2]] = values[places]
+    return _multiplied(found, kind)
+
+
+def packed_sums(product: Product) -> Packed:
+    """Of products of bytes: the sum of each row of the constant factor less its zero point, as int32."""
+    assert product.bytes is not None
+    side, zero = product.sides[product.bytes.known], product.bytes.known_zero
+
+    def sums(data: Array) -> Array:
+        values = data.reshape(-1)[_places(side, product.batch, product.depth)]
+        total: Array = (values.astype(np.int32) - zero).sum(-1, dtype=np.int32)
+        return total
+
+    return Packed(side.ref.operand, sums, "sums of rows")
+
+
+def _places(side: Side, batch: Sequence[Dim], depth: Sequence[Dim]) -> Array:
+    """Where the elements of a factor lie, by batch, row and step."""
+
     def offsets(dims: Sequence[Dim]) -> Array:
         """Elements to each combination of loops, the last one moving first."""
         total = np.zeros(1, np.int64)
@@ -58,10 +85,8 @@ def _arranged(
         return total
 
     outer, rows, steps = offsets(batch), offsets(side.rows), offsets(depth)
-    places = outer[:, None, None] + rows[:, None] + steps + side.ref.form.offset
-    found = np.zeros((len(outer), num_rows, num_steps), data.dtype)
-    found[:, : len(rows), : len(steps)] = data.reshape(-1)[places]
-    return _multiplied(found, kind)
+    places: Array = outer[:, None, None] + rows[:, None] + steps + side.ref.form.offset
+    return places
 
 
 def _multiplied(data: Array, kind: Kind) -> Array:

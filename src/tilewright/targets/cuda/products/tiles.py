@@ -23,6 +23,8 @@ _STEP_NS = 100.0
 """Least time of a step along the depth, in ns: a barrier, and what is left of waiting for copies. Assumed."""
 _FULL_REUSE = 32.0
 """Rows times columns over their sum from which on a tile's arithmetic takes longer than its copies."""
+_ELEMENT_BYTES: dict[Kind, int] = {"tf32": 4, "bf16": 2, "f16": 2}
+"""Of a factor on tensor cores; of bytes 1."""
 _MIN_SPLIT_STEPS = 8
 """Tiles along the depth that each part of a split has at least."""
 
@@ -105,7 +107,7 @@ def plan_product(product: Product, kind: Kind, rates: Rates) -> Choice:
 
     Of cuts that take as long, the one with the fewest blocks.
     """
-    element_bytes = product.dtype.size_bytes if kind == "fma" else 4 if kind == "tf32" else 2
+    element_bytes = product.dtype.size_bytes if kind == "fma" else _ELEMENT_BYTES.get(kind, 1)
     choices = (
         _choice(product, ProductPlan(kind, tile, element_bytes, 1, splits, product.num_steps), rates)
         for tile in TILES

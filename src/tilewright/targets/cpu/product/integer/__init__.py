@@ -1,6 +1,5 @@
 """Contractions of bytes with int32 sums: quantised convolutions and matrix products."""
 
-from tilewright.targets.cpu.product.integer.match import product_of
 from tilewright.targets.cpu.product.integer.template import INTEGER
 
-__all__ = ["INTEGER", "product_of"]
+__all__ = ["INTEGER"]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from tilewright.ir.contraction import Centred, contraction_of
+from tilewright.ir.contraction import Centred
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Read, cast, reads_of, select
 from tilewright.ir.nest import Access, Affine, Dim, Nest, Operand, affine
@@ -28,21 +28,12 @@ from tilewright.targets.cpu.product.integer.words import Words, words_of
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import ZeroPoints
 from tilewright.targets.llvm.addresses import access_walk, leaves, walk
+from tilewright.targets.llvm.byte_products import constant_factor, product_of, refused_factors
 
-BYTES = (DType.UINT8, DType.INT8)
 # A window with more positions would make too much code: each is unrolled.
 _MAX_TAPS = 81
 # What reading whole words may touch behind the last element of a staged factor.
 _SLACK_BYTES = 64
-
-
-def product_of(nest: Nest) -> tuple[Centred, Centred] | None:
-    """Both factors of a contraction that multiplies centred bytes in int32."""
-    form = contraction_of(nest)
-    if form is None or form.dtype is not DType.INT32 or form.centred is None:
-        return None
-    used = [i for f in form.centred for i in (f.read, f.zero_read) if i is not None]
-    return form.centred if all(nest.reads[i].operand.dtype in BYTES for i in used) else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,26 +219,18 @@ def _sides(
         return Declined("not a sum of products of bytes")
     if nest.num_iterations == 0:
         return Declined("no iterations")
-    known = [f for f in factors if nest.reads[f.read].operand.key in constants]
-    if len(known) == 1:
-        (b,) = known
-    else:
-        found = _factor_of_columns(nest, layouts, factors) if words and not known else None
+    b = constant_factor(nest, factors, constants)
+    if b is None:
+        is_known = any(nest.reads[f.read].operand.key in constants for f in factors)
+        found = _factor_of_columns(nest, layouts, factors) if words and not is_known else None
         if found is None:
             return Declined("no factor is constant, nor selected by the contiguous output dim")
         b = found
     a = factors[1] if b is factors[0] else factors[0]
-    if b.zero_read is not None:
-        return Declined("the zero point of the constant factor differs by column")
-    if a.zero_read is not None and any(i != Affine() for i in nest.reads[a.zero_read].index):
-        return Declined("the zero point of the factor that is not constant differs by row")
+    refused = refused_factors(nest, a, b)
+    if refused is not None:
+        return refused
     access = nest.reads[a.read]
-    if access.view is not None or any(not isinstance(i, Affine) for i in access.index):
-        return Declined("a factor read through a reshape or a table")
-    if access.fill is not None and not a.guarded and (a.zero_read is not None or access.fill != a.zero):
-        return Declined("padding with something else than the zero point")
-    if any(i in reads_of(nest.init, nest.finish) for i in (a.read, b.read)):
-        return Declined("a factor is also read by the epilogue")
     in_words = not words or _run_of(access, nest, layouts)[1] % STEPS_PER_WORD == 0
     if leaves(access, nest.extents) or not in_words:
         staging, source = _staged(access, nest, layouts, next_local, a, words)

@@ -16,7 +16,6 @@ from tilewright.targets.cpu.product.integer.match import (
     IntegerProblem,
     match_depthwise,
     match_integer,
-    product_of,
 )
 from tilewright.targets.cpu.product.integer.panels import packing_cycles
 from tilewright.targets.cpu.product.integer.stage import lower_staging
@@ -31,6 +30,7 @@ from tilewright.targets.cpu.template import (
     overlapped,
     transfer_cycles,
 )
+from tilewright.targets.llvm.byte_products import product_of
 from tilewright.tuning import Choice
 
 # Cycles of one register of four byte products per lane, loads included; of finishing a register of sums.
