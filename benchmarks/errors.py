@@ -3,6 +3,8 @@
     python -m benchmarks errors networks --isa avx512 --limit 1200 --page docs/accuracy.md
     python -m benchmarks errors networks --isa avx2 --networks resnet50,bert_base@128
     python -m benchmarks errors networks --isa emulated-amx --networks resnet18@64
+    python -m benchmarks errors networks --isa emulated-steady-amx --accuracies default --networks resnet18@64
+    python -m benchmarks errors networks --isa avx512 --folder FOLDER   # of models as `wild --fetch` gets
     python -m benchmarks errors operators --networks resnet18,mobilevit_s@64
 
 Each error is the largest difference of an output, over the largest value expected there. Every result is a
@@ -12,7 +14,8 @@ not in `--output` for an instruction set have the errors of the tables that `zoo
 
 Operators run alone, each on the values that it reads in the network (from float64, rounded to float32), so
 that the table says which kernels err. `emulated-amx` runs what is made for AMX where there is none, bit for
-bit (`src/tilewright/testing/matrix_unit.py`): errors are AMX's, times are not.
+bit (`src/tilewright/testing/matrix_unit.py`): errors are AMX's, times are not. `emulated-steady-amx` is made
+as for a unit that is never slow: at `default`, of products of int8 digits.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ from onnx import helper, numpy_helper
 
 from benchmarks.command import Namespace, Parser
 from benchmarks.results import append_row, rows_of, with_table
+from benchmarks.wild import models_of
+from benchmarks.wild_inputs import cases_of
 from benchmarks.zoo import built
 from tilewright import zoo
 from tilewright.accuracy import relative_error
@@ -47,12 +52,13 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
 from tilewright.targets.cpu.target import CpuTarget
+from tilewright.testing.matrix_unit import steady_matrix_unit
 from tilewright.testing.other_processor import on_processor
 
 Array = np.ndarray[Any, Any]
 Arrays = Mapping[str, Array]
 
-EMULATED = "emulated-amx"
+EMULATED, STEADY = "emulated-amx", "emulated-steady-amx"
 PEERS = ("onnxruntime float32", "openvino float32", "openvino bfloat16")
 _LARGEST_OPERATORS = 12
 _PAGES = "docs/benchmarks.md,docs/benchmarks_avx2.md,docs/benchmarks_amx.md"
@@ -66,10 +72,12 @@ class Ours:
 
     def run(self, graph: Graph, feed: Arrays, accuracy: Accuracy) -> tuple[dict[str, Array], list[str]]:
         """(Outputs by name, the templates of the kernels with a product)."""
-        name = None if self.isa in ("host", EMULATED) else self.isa
+        name = None if self.isa in ("host", EMULATED, STEADY) else self.isa
         with contextlib.ExitStack() as stack:
-            if self.isa == EMULATED:
+            if self.isa in (EMULATED, STEADY):
                 stack.enter_context(on_processor("amx"))
+            if self.isa == STEADY:
+                stack.enter_context(steady_matrix_unit())
             options = Options(no_cache=True, threads=self.threads, accuracy=accuracy, isa=name)
             code = CpuTarget().generate(plan(graph, options).program)
             executable = code.load(self.threads)
@@ -94,30 +102,43 @@ def theirs(peer: str, model: onnx.ModelProto, feed: Arrays, names: Sequence[str]
         return dict(zip(names, made.run(feed), strict=True))
 
 
+def subject(name: str, arguments: Namespace) -> tuple[onnx.ModelProto, Arrays]:
+    """A network of the zoo, or a trained one of a folder, and its inputs."""
+    if arguments.folder is None:
+        model = built(name, arguments.seed)
+        return model, zoo.example_inputs(model, arguments.seed + 1)
+    model = onnx.load(dict(models_of(arguments.folder))[name])
+    return model, cases_of(name, model, arguments.seed)[0]
+
+
 def of_networks(arguments: Namespace) -> None:
     """Rows that are missing, then the table."""
     ours = Ours(arguments.isa, arguments.threads)
     accuracies = arguments.accuracies.split(",")
     wanted = [*PEERS, *(f"tilewright {accuracy}" for accuracy in accuracies)]
-    for asked in arguments.networks.split(","):
+    names = arguments.networks.split(",")
+    if arguments.folder is not None:
+        names = [key for key, _ in models_of(arguments.folder)]
+    for asked in names:
         # Peers run alike whatever instruction set ours may use.
         done = {r["engine"] for r in rows_of(arguments.output) if _is_of(r, asked, arguments.isa)}
         missing = [engine for engine in wanted if engine not in done]
         if not missing or is_over(arguments.limit):
             continue
-        model = built(asked, arguments.seed)
-        feed = zoo.example_inputs(model, arguments.seed + 1)
-        graph = load_onnx(model)
+        model, feed = subject(asked, arguments)
+        shapes = {name: array.shape for name, array in feed.items()}
+        graph = load_onnx(model, shapes=shapes)
         expected = run_graph(graph, feed, dtype=DType.FLOAT64)
-        names = [o.name for o in graph.outputs]
+        outputs = [o.name for o in graph.outputs]
         for engine in missing:
             row: dict[str, Any] = {"network": asked, "engine": engine, "isa": arguments.isa}
             begin = time.process_time()
             try:
                 if engine in PEERS:
-                    got, row["isa"] = theirs(engine, model, feed, names, arguments.threads), "host"
+                    got, row["isa"] = theirs(engine, model, feed, outputs, arguments.threads), "host"
                 else:
-                    got, row["templates"] = ours.run(load_onnx(model), feed, engine.split()[1])  # type: ignore[arg-type]
+                    again = load_onnx(model, shapes=shapes)
+                    got, row["templates"] = ours.run(again, feed, engine.split()[1])  # type: ignore[arg-type]
                 row["error"] = worst(got, expected)
             except (TilewrightError, RuntimeError) as error:
                 row["failure"] = str(error).splitlines()[0][:200]
@@ -363,8 +384,9 @@ def options(parser: Parser) -> None:
     parser.add_argument(
         "--networks", default=",".join(zoo.names()), help="names, by commas, as in resnet18@112"
     )
+    parser.add_argument("--folder", type=Path, help="of packages with trained models, in place of the zoo")
     parser.add_argument("--accuracies", default=",".join(get_args(Accuracy)), help="by commas")
-    parser.add_argument("--isa", default="host", help=f"host, avx512, avx2, or {EMULATED}")
+    parser.add_argument("--isa", default="host", help=f"host, avx512, avx2, {EMULATED} or {STEADY}")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of weights; inputs have the next one")
     parser.add_argument("--limit", type=float, help="begin no network, or operator, after so many seconds")

@@ -191,6 +191,12 @@ def kernel_plan(kernels: Sequence[KernelInfo], name: str) -> str:
     return "\n".join(map(printable, kernel.plan.rstrip("\n").split("\n")))
 
 
+def kernel_remarks(kernels: Sequence[KernelInfo], name: str) -> str:
+    """What its generator says of a kernel: lines that a plan may hold, and that mean nothing in it."""
+    notes = (note for k in kernels if name in (k.id, k.symbol) for note in k.notes)
+    return "\n".join(f"# {printable(note)}" for note in notes)
+
+
 class _Links:
     """What belongs together."""
 

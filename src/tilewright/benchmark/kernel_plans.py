@@ -23,7 +23,7 @@ from tilewright.targets.cpu.kernel import Layout, OperandKey
 from tilewright.targets.cpu.plans import Plan, parse_plan, plan_kernels
 from tilewright.targets.cpu.product.contraction.pack import factor_of
 from tilewright.targets.cpu.product.loops import StridedLoop
-from tilewright.targets.cpu.product.plan import KernelPlan, Strided
+from tilewright.targets.cpu.product.plan import FLOAT_TILE_DOTS, KernelPlan, Strided
 from tilewright.testing.kernel_runner import KernelRunner
 
 Array = np.ndarray[Any, Any]
@@ -120,7 +120,7 @@ class _PlanRun:
         self.name, self.result = name, _result_of(plan)
         products = (plan.scores, plan.sums) if isinstance(plan, AttentionPlan) else (plan,)
         dots = {product.dot for product in products}
-        if not isa.has_matrix_unit and any("bfloat16" in dot or dot == "byte tiles" for dot in dots):
+        if not isa.has_matrix_unit and not dots.isdisjoint((*FLOAT_TILE_DOTS, "byte tiles")):
             raise UsageError(f"{name}: {', '.join(dots)} needs the matrix unit, which this processor lacks.")
         reference = _Attention(plan) if isinstance(plan, AttentionPlan) else _Product(plan)
         operands: dict[OperandKey, Array] = {}

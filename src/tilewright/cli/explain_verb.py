@@ -29,7 +29,9 @@ def explain(
     model: Path = MODEL,
     name: str | None = typer.Argument(None, help="A node, value or kernel; default: everything."),
     kernel: str | None = typer.Option(
-        None, "--kernel", help="Print what this kernel was generated from, and nothing else."
+        None,
+        "--kernel",
+        help="Print what this kernel was generated from, and remarks of its generator behind #.",
     ),
     against: Path | None = typer.Option(
         None,
@@ -44,7 +46,7 @@ def explain(
     Example: `tilewright explain resnet50.tw conv1`.
     """
     from tilewright.api.artifacts import open_or_compile
-    from tilewright.explain import kernel_plan
+    from tilewright.explain import kernel_plan, kernel_remarks
     from tilewright.report.compilation import ChosenAlgorithms
 
     options = flags.options()
@@ -64,7 +66,7 @@ def explain(
     if kernel is not None:
         plan = kernel_plan(compiled.kernels, kernel)
         if against is None:
-            say(plan)
+            say(f"{plan}\n{kernel_remarks(compiled.kernels, kernel)}")
             return
         from tilewright.benchmark.kernel_plans import compare_with_file
 

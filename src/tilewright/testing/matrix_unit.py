@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_of
+from tilewright.targets.cpu.product.matrix import choose
 from tilewright.targets.llvm import codegen
 from tilewright.testing.features import MATRIX_FEATURES
 from tilewright.testing.processors import machine_as
@@ -52,6 +53,17 @@ def emulated_matrix_unit() -> Iterator[None]:
     finally:
         codegen.prepared_module = prepared
         codegen.PARALLEL_THRESHOLD_S = threshold_s
+
+
+@contextlib.contextmanager
+def steady_matrix_unit() -> Iterator[None]:
+    """Within it kernels are chosen as for a unit that is in its better state at any time."""
+    asked = choose.state_of
+    choose.state_of = lambda context: "better"
+    try:
+        yield
+    finally:
+        choose.state_of = asked
 
 
 def emulate_matrix_unit() -> None:

@@ -15,11 +15,12 @@ Plan = KernelPlan | AttentionPlan
 
 
 def parse_plan(text: str) -> Plan:
-    """The plan that prints as this text.
+    """The plan that prints as this text, without lines that begin with `#`.
 
     Raises:
         UsageError: the text is not that of a plan; names the line.
     """
+    text = "\n".join(line for line in text.split("\n") if not line.lstrip().startswith("#"))
     return (parse_attention if text.strip().startswith("attention") else parse_product)(text)
 
 

@@ -198,6 +198,23 @@ def test_the_matrix_unit_is_taken_at_float32s_accuracy_where_it_gains_in_its_wor
     assert (taken[0][1], taken[-1][1]) == ("slices", "contraction")
 
 
+def test_a_product_tells_what_the_unit_would_take_in_both_states() -> None:
+    nest, context = nest_and_context(conv_graph(256, 1024, (14, 14), (1, 1)))
+    kernels = lower_product(nest, replace(context, isa=AMX))
+    assert not isinstance(kernels, Declined)
+    vectors, slices, pieces = kernels[-1].notes[-3:]
+    macs = 256 * 1024 * 14 * 14
+    assert vectors.startswith("multiply-adds: ")
+    assert vectors.endswith(f", their limit {macs / 32 / 1e3:,.0f}")
+    # Tiles of 16 by 16 by 64, eight products of 16 cycles each: 13 tiles of rows, 64 of columns, 4 of depth.
+    assert slices.startswith("8 int8 products on the unit: ")
+    assert f"products {13 * 64 * 4 * 8 * 16 / 1e3:,.0f} (its limit)" in slices
+    assert pieces.startswith("6 bfloat16 products on the unit: ")
+    without = lower_product(nest, replace(context, isa=USUAL))
+    assert not isinstance(without, Declined)
+    assert not any("on the unit" in note for note in without[-1].notes)
+
+
 def test_weights_that_stay_in_the_last_cache_come_faster() -> None:
     _, context = nest_and_context(conv_graph(64, 64, (8, 8), (3, 3), pads=(1, 1, 1, 1)))
     context = replace(context, isa=USUAL)

@@ -81,7 +81,14 @@ def lower_product(nest: Nest, context: Context, choices: Choices = NO_CHOICES) -
     if isinstance(kernels, Declined):
         return kernels
     signature = signature or product_signature(nest, context.layouts, context.constants)
-    return tuple(replace(kernel, signature=signature, choice=choice) for kernel in kernels)
+    *before, kernel = (replace(kernel, signature=signature, choice=choice) for kernel in kernels)
+    return (*before, replace(kernel, notes=(*kernel.notes, *_unit_notes(nest, context))))
+
+
+def _unit_notes(nest: Nest, context: Context) -> tuple[str, ...]:
+    """What the matrix unit is estimated to take beside vectors, where both compute the nest."""
+    problem = MATRIX.match(nest, context)
+    return () if isinstance(problem, Declined) else MATRIX.notes(problem, context)
 
 
 def product_neighbours(nest: Nest, context: Context) -> tuple[Choice, ...]:

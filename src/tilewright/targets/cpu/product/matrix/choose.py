@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 from tilewright.targets.cpu.isa import Isa, MatrixRates, UnitState
 from tilewright.targets.cpu.kernel import Declined
@@ -12,6 +13,7 @@ from tilewright.targets.cpu.product.matrix.cycles import chunk_parts
 from tilewright.targets.cpu.product.matrix.match import MatrixProblem
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, Shape
 from tilewright.targets.cpu.product.matrix.tiles import TERMS, Block, Terms
+from tilewright.targets.cpu.product.plan import Dot
 from tilewright.targets.cpu.template import Context, chunks_waited
 from tilewright.tuning import Choice
 
@@ -51,6 +53,34 @@ def matrix_cycles(problem: MatrixProblem, plan: MatrixPlan, context: Context) ->
     shape, rates = Shape.of(problem, plan.terms), context.isa.matrix_rates
     parts = chunk_parts(shape, plan, rates, state_of(context), context.cold_bytes_per_cycle)
     return parts.total * plan.num_chunks
+
+
+def figures(problem: MatrixProblem, dots: Sequence[Dot], context: Context) -> tuple[str, ...]:
+    """What the model says of each way on the unit and of multiply-adds, in cycles of one core."""
+    isa = context.isa
+    direct = contraction_cycles(problem.contraction, Choice(CONTRACTION.name), context)
+    limit = problem.num_macs / (isa.lanes() * isa.fmas_per_cycle)
+    told = [f"multiply-adds: {_kilo(direct)} kcycles, their limit {_kilo(limit)}"]
+    for dot in dots:
+        shape = Shape.of(problem, TERMS[dot])
+        plan = choose_plan(problem, TERMS[dot], isa)
+        states: tuple[UnitState, ...] = ("better", "worse")
+        of_chunks = (
+            chunk_parts(shape, plan, isa.matrix_rates, state, context.cold_bytes_per_cycle)
+            for state in states
+        )
+        better, worse = (parts.times(plan.num_chunks) for parts in of_chunks)
+        told.append(
+            f"{dot} on the unit: {_kilo(better.total)} kcycles, {_kilo(worse.total)} in its worse state; "
+            f"products {_kilo(better.products)} (its limit), loads {_kilo(better.loads)} to "
+            f"{_kilo(worse.loads)}, splitting {_kilo(better.split)}, finishing {_kilo(better.finish)}, "
+            f"weights {_kilo(better.weights)}"
+        )
+    return tuple(told)
+
+
+def _kilo(cycles: float) -> str:
+    return f"{cycles / 1e3:,.1f}" if cycles < 1e5 else f"{cycles / 1e3:,.0f}"
 
 
 def undivided_plan(problem: MatrixProblem, terms: Terms, isa: Isa) -> MatrixPlan | None:

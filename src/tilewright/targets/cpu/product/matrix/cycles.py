@@ -35,13 +35,18 @@ _SHARE_NOT_HIDDEN = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Cycles of a chunk by what they are spent on; the unit's are those of `products` and `loads`."""
+    """Cycles by what they are spent on; the unit's are those of `products` and `loads`."""
 
     products: float
     loads: float
     split: float
     finish: float
     weights: float
+    start: float
+
+    def times(self, count: int) -> Parts:
+        """Of so many chunks."""
+        return Parts(*(count * getattr(self, name) for name in Parts.__slots__))
 
     @property
     def unit(self) -> float:
@@ -52,7 +57,7 @@ class Parts:
     def total(self) -> float:
         """All, the bytes of weights beside the unit's work."""
         longer, shorter = max(self.unit, self.weights), min(self.unit, self.weights)
-        return self.split + longer + _SHARE_NOT_HIDDEN * shorter + self.finish + _CHUNK_CYCLES
+        return self.split + longer + _SHARE_NOT_HIDDEN * shorter + self.finish + self.start
 
 
 def step_cycles(block: Block, terms: Terms, rates: MatrixRates, state: UnitState) -> tuple[float, float]:
@@ -103,4 +108,4 @@ def chunk_parts(
     elif plan.adds_passes:
         per_vector += _ADD_CYCLES * (plan.num_passes - 1)
     finish = blocks * (tiles * TILE_ROWS * per_vector + _BLOCK_CYCLES * panels)
-    return Parts(steps * products, steps * loads + fetched, split, finish, cold + again)
+    return Parts(steps * products, steps * loads + fetched, split, finish, cold + again, _CHUNK_CYCLES)

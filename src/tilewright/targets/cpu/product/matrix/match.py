@@ -84,6 +84,12 @@ class MatrixProblem:
     work: Contraction
 
     @property
+    def num_macs(self) -> int:
+        """Multiply-accumulates, padding included."""
+        work = self.work
+        return prod(x.extent for x in (work.vector, work.row, *work.outer, *work.inner))
+
+    @property
     def loops(self) -> MatrixLoops:
         """Its loops."""
         work = self.work

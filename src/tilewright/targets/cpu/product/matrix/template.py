@@ -12,6 +12,7 @@ from tilewright.targets.cpu.product.matrix.choose import (
     TEMPLATE,
     algorithm,
     chosen_plan,
+    figures,
     matrix_cycles,
     matrix_gain,
     matrix_neighbours,
@@ -66,6 +67,10 @@ class MatrixTemplate:
         plan = self._plan(problem, terms, choice, context)
         assert not isinstance(plan, Declined)
         return Estimate(matrix_cycles(problem, plan, context), matrix_gain(problem, terms, context))
+
+    def notes(self, problem: MatrixProblem, context: Context) -> tuple[str, ...]:
+        """The model's figures of every way that the accuracy allows, whichever is taken."""
+        return figures(problem, DOTS_BY_ACCURACY[context.accuracy], context)
 
     def neighbours(self, problem: MatrixProblem, algorithm: Choice, context: Context) -> tuple[Choice, ...]:
         """Other numbers of chunks, then other blocks."""
