@@ -126,6 +126,22 @@ GRAPHS = {
   input %pv: float32[1, 2, 2000, 64]
   %y: float32[1, 2, 1, 64] = Attention(%q, %k, %v, _, %pk, %pv) "y"
 """,
+    "blocks": """
+  input %x: float32[1, 32, 112, 112]
+  const %v: float32[96, 32, 1, 1] = sha256:v
+  const %w: float32[96, 1, 3, 3] = sha256:w
+  const %u: float32[32, 96, 1, 1] = sha256:u
+  %a: float32[1, 96, 112, 112] = Conv(%x, %v) "a"
+  %b: float32[1, 96, 112, 112] = Conv(%a, %w) {pads = [1, 1, 1, 1], group = 96} "b"
+  %y: float32[1, 32, 112, 112] = Conv(%b, %u) "y"
+""",
+    "steps": """
+  input %x: float32[6, 2, 24]
+  const %w: float32[1, 192, 24] = sha256:w
+  const %r: float32[1, 192, 64] = sha256:r
+  const %b: float32[1, 384] = sha256:b
+  %y: float32[6, 1, 2, 64] = GRU(%x, %w, %r, %b) {hidden_size = 64} "y"
+""",
     "doubles": """
   input %x: float64[20, 30]
   const %w: float64[30, 40] = sha256:w
@@ -159,6 +175,8 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "groups": {"v": (32, 16, 1, 1), "w": (32, 4, 3, 3)},
     "residual": {"w": (32, 64, 1, 1)},
     "in_place": {},
+    "blocks": {"v": (96, 32, 1, 1), "w": (96, 1, 3, 3), "u": (32, 96, 1, 1)},
+    "steps": {"w": (1, 192, 24), "r": (1, 192, 64), "b": (1, 384)},
     "attention": {},
     "attention_of_few_queries": {},
     "attention_of_many_queries": {},
@@ -179,6 +197,8 @@ ACCURACIES: dict[str, Accuracy] = {
     "window": "fast",
     "attention_of_many_queries": "relaxed",
 }
+# Of several kernels, or with nests behind the products: these are not read back.
+PRINTED = ("blocks", "steps")
 TILED = ("attention_of_many_queries", "slices")
 CASES = [(name, "avx512") for name in GRAPHS if name not in TILED] + [
     ("product", "avx2"),
@@ -236,6 +256,8 @@ def test_a_plan_reads_as_before_and_generates_its_kernel(name: str, instruction_
     kernel = planned(name, instruction_set)
     text = str(kernel.plan)
     assert text == path(name, instruction_set).read_text(), "python -m tests.golden.rewrite"
+    if name in PRINTED:
+        return
     read = parse_plan(text + "# what means nothing\n")
     assert str(read) == text
     made = {k.symbol: k for k in plan_kernels(read, isa_of(machine_with(instruction_set)))}

@@ -13,7 +13,7 @@ from tilewright.targets.cpu.isa import host_isa
 
 FOLDER = Path(__file__).parents[1] / "golden" / "kernels"
 # Of other vectors, or of many products.
-SKIPPED = ("neon", "amx", "long_sums", "image_tiles_avx512", "of_groups")
+SKIPPED = ("neon", "amx", "long_sums", "image_tiles_avx512", "of_groups", "blocks", "steps")
 PATHS = [path for path in sorted(FOLDER.iterdir()) if not any(word in path.stem for word in SKIPPED)]
 needs_vectors = pytest.mark.skipif(
     host_isa().arch != "x86_64" or host_isa().lanes() < 16, reason="plans of AVX-512"
@@ -45,6 +45,15 @@ def test_another_tile_is_compared_with_the_kernels_own_plan(tmp_path: Path) -> N
     assert written.ratio is not None
     assert "k3: " in str(chosen)
     assert " as fast" in str(written)
+
+
+@needs_vectors
+def test_a_plan_of_other_values_is_told(tmp_path: Path) -> None:
+    own = (FOLDER / "residual_avx512.txt").read_text()
+    path = tmp_path / "mine.txt"
+    path.write_text(own.replace("finish add(acc, r0)", "finish sub(acc, r0)"))
+    with pytest.raises(UsageError, match="gives other values than k3"):
+        compare_with_file("k3", own, path)
 
 
 @needs_vectors

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -74,11 +74,26 @@ def compare_with_file(name: str, plans: str, path: Path, isa: Isa | None = None)
         wanted = _result_of(parse_plan(written))
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
-    texts = [text for text in plans.split("\n\n") if text.strip()]
-    chosen = next((text for text in texts if _result_of(parse_plan(text)) == wanted), None)
+    chosen = next((text for text in _plans_in(plans) if _result_of(parse_plan(text)) == wanted), None)
     if chosen is None:
         raise UsageError(f"{path}: its result is {wanted}, which no plan of {name} has.")
     return compare_plans({name: chosen, str(path): written}, isa)
+
+
+def _plans_in(text: str) -> Iterator[str]:
+    """The plans in the text of one, which may be that of blocks with several."""
+    block: list[str] = []
+    depth = 0
+    for line in [*text.splitlines(), ""]:
+        indent = len(line) - len(line.lstrip())
+        if block and (indent <= depth or not line.strip()):
+            yield "\n".join(block) + "\n"
+            block = []
+        if not block and line.strip().partition(" ")[0] in ("product", "attention"):
+            depth = indent
+        elif not block:
+            continue
+        block.append(line[depth:])
 
 
 def _result_of(plan: Plan) -> str:
@@ -101,6 +116,9 @@ def compare_plans(texts: Mapping[str, str], isa: Isa | None = None) -> list[Plan
     for run in runs[1:]:
         if run.result != first.result:
             raise UsageError(f"{run.name} makes {run.result}, {first.name} {first.result}.")
+        error = _error(run.values, first.values, first.dtype)
+        if not error <= max(run.tolerance, first.tolerance):
+            raise UsageError(f"{run.name} gives other values than {first.name}, error {error:.1e}.")
     samples: list[list[float]] = [[] for _ in runs]
     counts = [run.runs_in(_ROUND_S) for run in runs]
     for number in range(_NUM_ROUNDS):
@@ -142,9 +160,10 @@ class _PlanRun:
         past = plan.most_past if isinstance(plan, AttentionPlan) else None
         self._num_rows = past if past is not None else max(rows, default=0)
         self._runner(self._num_rows)
-        found = self._runner.result(result.key).reshape(-1)[reference.result_index]
-        self.error = _error(found, expected, result.dtype)
-        if not self.error <= reference.tolerance:
+        self.values, self.dtype = self._runner.result(result.key).reshape(-1).copy(), result.dtype
+        self.error = _error(self.values[reference.result_index], expected, result.dtype)
+        self.tolerance = reference.tolerance
+        if not self.error <= self.tolerance:
             raise UsageError(
                 f"{name}: its kernel gives other values than its loops say, error {self.error:.1e}: "
                 f"{reference.tolerance:.0e} is allowed."

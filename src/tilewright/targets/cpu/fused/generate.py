@@ -12,7 +12,7 @@ own where what lies between them does not fit the cache; halos are computed twic
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import field, replace
 from functools import partial
 from itertools import accumulate
@@ -297,6 +297,27 @@ def _arranged(arg: KernelArg, arranged: Mapping[OperandKey, Layout]) -> KernelAr
     return arg
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FusedPlan:
+    """What a fused kernel is made of, as text: chunks of blocks, the kernels of a block of each kind."""
+
+    blocking: Blocking
+    num_chunks: int
+    counts: Sequence[int]
+    variants: Sequence[tuple[Kernel, ...]]
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines()) + "\n"
+
+    def _lines(self) -> Iterator[str]:
+        yield f"blocks of {'x'.join(map(str, self.blocking.block))} in {self.num_chunks} chunks"
+        for count, kernels in zip(self.counts, self.variants, strict=True):
+            yield f"  {count} blocks"
+            for kernel in kernels:
+                text = kernel.template if kernel.plan is None else str(kernel.plan)
+                yield from (f"    {line}" for line in text.splitlines())
+
+
 class _Driver:
     """Emits the function that runs a strip: for each block its variant's kernels on the block's windows."""
 
@@ -406,7 +427,7 @@ class _Driver:
                 ends = e.gep(e.constant_array("i64", self._strip_ends()), e.mul(function.chunk, 8))
                 first, last = (e.load(I64, e.gep(ends, 8 * i)) for i in (0, 1))
                 e.loop(first, last, 1, block, nonempty=True)
-        counts = self.problem.block_counts
+        counts, kinds = self.problem.block_counts, range(len(self.variants))
         most_own = max(k.scratch_bytes for v in self.variants for k in v)
         return function.kernel(
             TEMPLATE,
@@ -416,6 +437,7 @@ class _Driver:
             macs=sum(counts[i] * k.macs for i, v in enumerate(self.variants) for k in v),
             notes=self._notes(),
             parts=tuple({k.symbol: k for v in self.variants for k in v}.values()),
+            plan=FusedPlan(self.blocking, len(strips), [counts[v] for v in kinds], self.variants),
             estimate_cycles=sum(_repeated_cycles(v, counts[i]) for i, v in enumerate(self.variants)),
         )
 

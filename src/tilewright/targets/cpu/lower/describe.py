@@ -55,7 +55,7 @@ def _kernel(identifier: str, launch: KernelLaunch | HostOperator, partition: Par
         num_chunks=kernel.num_chunks,
         macs=kernel.macs,
         scratch_bytes=kernel.scratch_bytes,
-        plan="\n".join(str(part.plan) for part in kernel.all_kernels() if part.plan is not None),
+        plan="" if kernel.plan is None else str(kernel.plan),
         notes=(
             *kernel.notes,
             *(() if kernel.choice is None else (f"measured to be the best: {kernel.choice}",)),

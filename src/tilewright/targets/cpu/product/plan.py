@@ -87,6 +87,7 @@ Units = Literal[
     "lines",
     "image tiles",
     "heads",
+    "directions",
 ]
 """Pieces that rows are cut into, which chunks share."""
 

@@ -71,14 +71,14 @@ def _weights(problem: StepsProblem, tiling: Tiling, phase: Phase) -> list[Packed
     """What the sums of a phase read: weights, and of bytes their sums."""
     if phase.state_bytes is None:
         return [_packed(problem, tiling, phase)]
-    size, num_cells, blocks, width = problem.size, len(problem.cells), phase.blocks, tiling.width
+    size, num_cells, blocks, width = problem.size, len(problem.cells), phase.blocks, tiling.panels.width
     operand = phase.weight.operand
     strides = (operand.shape[1] * size, size * size, 1, size)
     num_outer, num_words = num_cells * blocks, -(-size // STEPS_PER_WORD)
     rows = window((num_cells, blocks, size, size), strides, phase.first_block * size * size)
     given = SignedBytes(rows, num_outer, 1, size, False)
     steps = tuple(step if step < size else -1 for step in range(num_words * STEPS_PER_WORD))
-    columns = tiling.per_cell * width
+    columns = tiling.panels.num_panels * width
     words = IntegerWords(given, tuple(map(Signed, steps)), width, width)
     sums = ColumnSums(given, width, Signed(1), Signed(0))
     return [
@@ -90,10 +90,10 @@ def _weights(problem: StepsProblem, tiling: Tiling, phase: Phase) -> list[Packed
 def _packed(problem: StepsProblem, tiling: Tiling, phase: Phase) -> Packed:
     """Of each tile, for each term of the sum, the vectors of every block."""
     size, num_cells, blocks = problem.size, len(problem.cells), phase.blocks
-    operand, width = phase.weight.operand, tiling.width
+    operand, width = phase.weight.operand, tiling.panels.width
     strides = (operand.shape[1] * size, 1, size * size, size)
     rows = window((num_cells, size, blocks, size), strides, phase.first_block * size * size)
     arrangement = PanelOrder(rows, num_cells, width, width, operand.dtype, tiling.is_compact)
-    num_elements = num_cells * size * blocks * tiling.per_cell * width
+    num_elements = num_cells * size * blocks * tiling.panels.num_panels * width
     behind = COMPACT_BEHIND_BYTES if tiling.is_compact else 0
     return Packed(operand, arrangement, num_elements * tiling.weight_bytes + behind)

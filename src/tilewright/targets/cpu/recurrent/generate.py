@@ -18,6 +18,7 @@ from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.recurrent.arguments import arguments_of, pointers_of
 from tilewright.targets.cpu.recurrent.match import Cell, Phase, StepsProblem
+from tilewright.targets.cpu.recurrent.plan import StepsPlan
 from tilewright.targets.cpu.recurrent.share import SHARE_FUNCTION, Sharing, participant_ir, sync_bytes
 from tilewright.targets.cpu.recurrent.tile import Memory, Tile, quantised_state
 from tilewright.targets.cpu.recurrent.tiling import tiling_of
@@ -76,10 +77,11 @@ def generate_steps(
         macs=problem.steps * problem.step_macs,
         notes=(
             f"{problem.steps} steps",
-            f"tile {tiling.rows}x{tiling.width}",
+            f"tile {tiling.rows}x{tiling.panels.width}",
             f"{num_cells}x{tiling.num_shares} shares of units",
             *(["weights of 24 bits"] if tiling.is_compact else []),
         ),
+        plan=StepsPlan(problem, tiling),
     )
     return (kernel,) if sync is None else (_clear(sync, isa), kernel)
 
@@ -107,9 +109,9 @@ class _Steps(Memory):
         e, tiling, num_shares = self.e, self.tiling, self.tiling.num_shares
         number = e.udiv(share, num_shares) if len(self.problem.cells) > 1 else 0
         low = e.mul(e.sub(share, e.mul(number, num_shares)), tiling.tiles_per_share)
-        high = e.min(e.add(low, tiling.tiles_per_share), tiling.per_cell)
+        high = e.min(e.add(low, tiling.tiles_per_share), tiling.panels.num_panels)
         for position, cell in enumerate(self.problem.cells):
-            first = position * tiling.per_cell
+            first = position * tiling.panels.num_panels
 
             def phases(cell: Cell = cell, first: int = first) -> None:
                 for place in range(len(cell)):
@@ -127,7 +129,7 @@ class _Steps(Memory):
         What follows of one tile waits long for little, so it goes on beside that of others.
         """
         e, tiling, problem = self.e, self.tiling, self.problem
-        tile_elements = problem.size * phase.blocks * tiling.width
+        tile_elements = problem.size * phase.blocks * tiling.panels.width
         if phase.state_bytes is not None:
             self._tiles_of_bytes(phase, place, first_tile, low, high, t)
             return
@@ -165,13 +167,13 @@ class _Steps(Memory):
         """What makes a tile of some rows, and what goes through all rows of one, whose totals lie side by
         side on the stack."""
         e, tiling, problem = self.e, self.tiling, self.problem
-        row_totals = phase.blocks * tiling.width
+        row_totals = phase.blocks * tiling.panels.width
         totals = e.alloca(vec("float", row_totals), tiling.tiles_per_share * problem.batch)
 
         def tile(index: Int, first: Int, count: int) -> Tile:
             row = e.add(e.mul(e.sub(index, low), problem.batch), first)
             own = e.gep(totals, e.mul(row, row_totals), "float")
-            return Tile(self, phase, t, first, count, e.mul(index, tiling.width), own)
+            return Tile(self, phase, t, first, count, e.mul(index, tiling.panels.width), own)
 
         def rows(index: Int, work: Callable[[Tile], None]) -> None:
             """All rows of a tile, as many at a time as fit registers."""
@@ -186,8 +188,10 @@ class _Steps(Memory):
         """Some tiles of a phase whose state becomes bytes: every share makes all of them for itself."""
         e, tiling, problem = self.e, self.tiling, self.problem
         _, rows = self._rows(phase, low, t)
-        tile_words = -(-problem.size // STEPS_PER_WORD) * tiling.width
-        blocks = [(first_tile * phase.blocks) + block * tiling.per_cell for block in range(phase.blocks)]
+        tile_words = -(-problem.size // STEPS_PER_WORD) * tiling.panels.width
+        blocks = [
+            (first_tile * phase.blocks) + block * tiling.panels.num_panels for block in range(phase.blocks)
+        ]
 
         state = quantised_state(self, phase, t)
 
@@ -196,7 +200,9 @@ class _Steps(Memory):
                 e.gep(self.pointers["weights", place], e.mul(e.add(index, block), tile_words), "i32")
                 for block in blocks
             ]
-            totals = [e.gep(self.pointers["sums", place], block * tiling.width, "i32") for block in blocks]
+            totals = [
+                e.gep(self.pointers["sums", place], block * tiling.panels.width, "i32") for block in blocks
+            ]
             rows(index, lambda tile: tile.sum_bytes(state, words, totals))
 
         e.loop(low, high, 1, sums)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from itertools import pairwise
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
@@ -81,15 +80,15 @@ class Tile:
 
     @property
     def _lanes(self) -> int:
-        return self.memory.tiling.lanes
+        return self.memory.tiling.panels.lanes
 
     def _active(self, vector: int) -> Int | None:
         """Units of a vector that there are; None for all."""
         size, tiling = self.memory.problem.size, self.memory.tiling
-        if size % tiling.width == 0:
+        if size % tiling.panels.width == 0:
             return None
         e = self.memory.e
-        return e.sub(size - vector * tiling.lanes, self.unit)
+        return e.sub(size - vector * tiling.panels.lanes, self.unit)
 
     def _load(self, pointer: Val, vector: int, dtype: DType = DType.FLOAT32) -> Val:
         e, active = self.memory.e, self._active(vector)
@@ -98,7 +97,10 @@ class Tile:
 
     def _slot(self, row: Int, block: int, vector: int) -> Val:
         e, tiling = self.memory.e, self.memory.tiling
-        number = e.add(e.mul(row, self.phase.blocks * tiling.vectors), block * tiling.vectors + vector)
+        number = e.add(
+            e.mul(row, self.phase.blocks * tiling.panels.num_vectors),
+            block * tiling.panels.num_vectors + vector,
+        )
         return e.gep(self.totals, e.mul(number, self._lanes), "float")
 
     # The sum.
@@ -106,17 +108,17 @@ class Tile:
     def sum(self, weights: Val) -> None:
         """Totals of the tile, on the stack."""
         e, problem, tiling, phase = self.memory.e, self.memory.problem, self.memory.tiling, self.phase
-        type = vec("float", tiling.lanes)
-        count = self.rows * phase.blocks * tiling.vectors
+        type = vec("float", tiling.panels.lanes)
+        count = self.rows * phase.blocks * tiling.panels.num_vectors
         slots = self._slots
         given = [self._given(*slot) for slot in slots]
         states = [self._state(row) for row in range(self.rows)]
         num_parts = -(-problem.size // MAX_CHAIN_STEPS)
-        bounds = [problem.size * part // num_parts for part in range(num_parts + 1)]
 
         def summed() -> list[Val]:
             totals = given
-            for part, (low, high) in enumerate(pairwise(bounds)):
+            for part in range(num_parts):
+                low, high = e.piece(part, num_parts, problem.size)
                 start = totals if part == 0 else [e.zero(type)] * count
                 made = self._chain(weights, states, low, high, start)
                 if part:
@@ -136,7 +138,7 @@ class Tile:
     @property
     def _slots(self) -> list[tuple[int, int, int]]:
         """Rows, blocks and vectors of all totals."""
-        blocks, vectors = range(self.phase.blocks), range(self.memory.tiling.vectors)
+        blocks, vectors = range(self.phase.blocks), range(self.memory.tiling.panels.num_vectors)
         return [(row, block, vector) for row in range(self.rows) for block in blocks for vector in vectors]
 
     def begin(self) -> None:
@@ -180,17 +182,19 @@ class Tile:
     def _chain(self, weights: Val, states: list[Val], low: Int, high: Int, start: list[Val]) -> list[Val]:
         """Terms from `low` to `high` added to totals."""
         e, tiling, blocks = self.memory.e, self.memory.tiling, self.phase.blocks
-        type = vec("float", tiling.lanes)
+        type = vec("float", tiling.panels.lanes)
 
-        count = blocks * tiling.vectors
+        count = blocks * tiling.panels.num_vectors
 
         def term(k: Int, totals: list[Val]) -> list[Val]:
-            base = e.mul(k, blocks * tiling.width)
-            places = [e.add(base, number * tiling.lanes) for number in range(count)]
+            base = e.mul(k, blocks * tiling.panels.width)
+            places = [e.add(base, number * tiling.panels.lanes) for number in range(count)]
 
             def factor(number: int) -> Val:
                 place = e.gep(weights, e.mul(places[number], tiling.weight_bytes))
-                return load_compact(e, place, tiling.lanes) if tiling.is_compact else e.load(type, place)
+                return (
+                    load_compact(e, place, tiling.panels.lanes) if tiling.is_compact else e.load(type, place)
+                )
 
             def value(row: int) -> Val:
                 return e.broadcast_load(type, e.gep(states[row], k, "float"))
@@ -223,17 +227,17 @@ class Tile:
     def sum_bytes(self, state: StateBytes, words: list[Val], sums: list[Val]) -> None:
         """Totals of the tile by integer products; words and sums of weights are those of each block."""
         e, problem, tiling = self.memory.e, self.memory.problem, self.memory.tiling
-        kind, dot = vec("i32", tiling.lanes), tiling.dot
+        kind, dot = vec("i32", tiling.panels.lanes), tiling.dot
         rows = [state.row(e, e.add(self.first, row)) for row in range(self.rows)]
 
         def step(word: Int, totals: list[Val]) -> list[Val]:
             values = [
-                dot.spread_a(e, e.load(I32, e.gep(row, word, "i32")), tiling.lanes, flips=False)
+                dot.spread_a(e, e.load(I32, e.gep(row, word, "i32")), tiling.panels.lanes, flips=False)
                 for row in rows
             ]
             made = list(totals)
             for number, (_, block, vector) in enumerate(self._slots[: len(totals) // self.rows]):
-                place = e.add(e.mul(word, tiling.width), vector * tiling.lanes)
+                place = e.add(e.mul(word, tiling.panels.width), vector * tiling.panels.lanes)
                 loaded = dot.widen_b(e, e.load(kind, e.gep(words[block], place, "i32")))
                 for row, value in enumerate(values):
                     at = row * len(totals) // self.rows + number
@@ -275,11 +279,11 @@ class Tile:
         e, tiling = self.memory.e, self.memory.tiling
 
         def row(number: Int, _: list[Val]) -> None:
-            for vector in range(tiling.vectors):
+            for vector in range(tiling.panels.num_vectors):
                 made: Made = {}
                 for block in range(self.phase.blocks):
                     slot = self._slot(number, block, vector)
-                    made[self.phase.total.key, block] = e.load(vec("float", tiling.lanes), slot)
+                    made[self.phase.total.key, block] = e.load(vec("float", tiling.panels.lanes), slot)
                 for nest in self.phase.rest:
                     self._nest(nest, number, vector, made)
                 self._keep(number, vector, made)
@@ -409,7 +413,7 @@ class StateBytes:
 
 def quantised_state(memory: Memory, phase: Phase, t: Int) -> StateBytes:
     """The state before a step as bytes: its range over all sequences, scale and zero point, then bytes."""
-    e, problem, lanes, given = memory.e, memory.problem, memory.tiling.lanes, phase.state_bytes
+    e, problem, lanes, given = memory.e, memory.problem, memory.tiling.panels.lanes, phase.state_bytes
     assert given is not None
     row_bytes = -(-problem.size // lanes) * lanes
     stack = e.alloca(vec("i8", row_bytes), problem.batch)

@@ -10,6 +10,7 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.product.contraction.decisions import MAX_COMPACT_ROWS
 from tilewright.targets.cpu.product.integer.dot import Dot, dot_of
+from tilewright.targets.cpu.product.tiling import Panels
 from tilewright.targets.cpu.recurrent.match import StepsProblem
 from tilewright.targets.cpu.recurrent.share import MAX_SHARES
 from tilewright.targets.cpu.template import CACHED_SHARE
@@ -24,16 +25,14 @@ _MIN_PART_TERMS = 32
 
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Tiles of `vectors` of `lanes` units, for `rows` sequences at a time; a direction has `per_cell`.
+    """Panels of units, of each block the same, for `rows` sequences at a time: a tile.
 
     Rows that take several passes take them for `part_terms` of a sum at a time, whose weights the first cache
     keeps. Where it `is_compact`, weights have 24 bits; those that are bytes are multiplied by `dot`.
     """
 
-    lanes: int
-    vectors: int
+    panels: Panels
     rows: int
-    per_cell: int
     tiles_per_share: int
     part_terms: int
     dot: Dot
@@ -42,12 +41,7 @@ class Tiling:
     @property
     def num_shares(self) -> int:
         """Of a direction, for one thread each."""
-        return -(-self.per_cell // self.tiles_per_share)
-
-    @property
-    def width(self) -> int:
-        """Units of a tile."""
-        return self.lanes * self.vectors
+        return -(-self.panels.num_panels // self.tiles_per_share)
 
     @property
     def weight_bytes(self) -> int:
@@ -84,10 +78,10 @@ def tiling_of(problem: StepsProblem, isa: Isa, *, may_round: bool) -> Tiling:
 
     vectors = min(widths, key=lambda v: (passes_of(v) > 1, cycles_of(v), passes_of(v), -v))
     passes = passes_of(vectors)
-    per_cell = -(-problem.size // (lanes * vectors))
+    panels = Panels(lanes, vectors, problem.size)
     turn_macs = problem.step_macs // len(problem.phases)
-    most_shares = max(1, min(per_cell, MAX_SHARES, turn_macs // _MIN_SHARE_MACS))
-    tiles_per_share = -(-per_cell // most_shares)
+    most_shares = max(1, min(panels.num_panels, MAX_SHARES, turn_macs // _MIN_SHARE_MACS))
+    tiles_per_share = -(-panels.num_panels // most_shares)
     is_cached = problem.weight_bytes / len(problem.cells) <= CACHED_SHARE * isa.caches.l2_bytes
     is_real = all(phase.state_bytes is None for phase in problem.phases)
     is_compact = is_real and may_round and problem.batch <= MAX_COMPACT_ROWS and not is_cached
@@ -95,7 +89,7 @@ def tiling_of(problem: StepsProblem, isa: Isa, *, may_round: bool) -> Tiling:
     term_bytes = DType.FLOAT32.size_bytes * blocks * lanes * vectors
     part_terms = max(_MIN_PART_TERMS, min(MAX_CHAIN_STEPS, isa.caches.l1_bytes // 2 // term_bytes))
     dot = dot_of(isa, lanes)
-    return Tiling(lanes, vectors, rows, per_cell, tiles_per_share, part_terms, dot, is_compact)
+    return Tiling(panels, rows, tiles_per_share, part_terms, dot, is_compact)
 
 
 def _fits(rows: int, num_vectors: int, isa: Isa) -> bool:
