@@ -131,7 +131,7 @@ def some_memories(partition: str, schedule: str) -> list[str]:
     return [names[(first + number) % len(names)] for number in range(len(known()))]
 
 
-@pytest.mark.sampled(39)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("target", ["interpreter", "stcp920"])
 @pytest.mark.parametrize("schedule", SCHEDULERS.names())
 @pytest.mark.parametrize("partition", PARTITIONERS.names())

@@ -316,7 +316,7 @@ def test_opening_in_a_fresh_process_gives_the_same_bits(path: Path, tmp_path: Pa
 
 
 def test_forged_artifacts_are_refused_or_run_as_they_say() -> None:
-    outcome = artifacts.hunt(16, seed=2)
+    outcome = artifacts.hunt(8, seed=2)
     assert outcome["found"] == []
     assert outcome["refused"]
     assert outcome["ran"]

@@ -74,6 +74,7 @@ def network(folder: Path) -> str:
     return "net.onnx"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("recipe", ["joint", "grid", "search"])
 def test_an_interrupted_search_prints_the_best_plan(tmp_path: Path, recipe: str) -> None:
     machine = "v100" if recipe != "search" else "stcp920"

@@ -56,7 +56,6 @@ def test_the_guard_guards(guarded: tuple[Path, dict[str, str]]) -> None:
         "compile m.onnx -o m.tw",
         "run m.onnx --random",
         "doctor",
-        "demo squeezenet1_1 --image 64 --duration 0.1",
         "bench m.onnx --duration 0.1 --warmup 0 --no-advice",
     ],
 )

@@ -91,7 +91,7 @@ def run(graph: Graph, feed: Arrays, expected: Arrays, bounds: dict[str, float], 
     executable.close()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [n for n in zoo.names() if n not in LARGE])
 def test_network_at_its_smallest(name: str, options: Options) -> None:
     check(name, smallest=True, options=options)
@@ -133,7 +133,7 @@ def test_network_on_the_matrix_unit_at_its_published_size(
         check(name, smallest=False, options=options, relaxed=True)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("schedule", ["greedy", "random"])
 @pytest.mark.parametrize("partition", ["none", "random"])
 @pytest.mark.parametrize("name", ["shufflenet_v2_x1_0", "bert_tiny", "dlrm_s"])

@@ -277,7 +277,7 @@ def require_best(seed: int, plan: Literal["portfolio", "grid"]) -> None:
             assert cost <= alone.program(recipe).schedule.quality.cost * (1 + 1e-9), recipe
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", QUICK)
 def test_no_proven_bound_is_above_a_cost_of_its_space(seed: int) -> None:
     for answers in networks_answers(seed):
@@ -285,13 +285,13 @@ def test_no_proven_bound_is_above_a_cost_of_its_space(seed: int) -> None:
     require_bounds(placements(seed))
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", QUICK)
 def test_no_bound_of_a_mapper_is_above_a_cost_of_its_space(seed: int) -> None:
     require_bounds(mappings(seed))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", QUICK[::4])
 @pytest.mark.parametrize("plan", ["portfolio", "grid"])
 def test_no_member_of_a_portfolio_is_better_than_the_portfolio(

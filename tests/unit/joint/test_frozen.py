@@ -104,6 +104,7 @@ def conv(b: GraphBuilder, x: Value, channels: int, side: int) -> Value:
     return b.op("Conv", x, weights, shape=shape, **attributes)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [convolutions, branches])
 def test_with_kernels_cut_again_alone_the_cost_is_that_of_the_exact_cutting(
     make: Callable[[], Graph],

@@ -156,7 +156,7 @@ def _is_acyclic(pricer: LaunchedPricer, masks: list[int]) -> bool:
     return True
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("machine", [*MACHINES, "stcp920"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_joint_plan_is_never_worse_and_computes_the_same(name: str, machine: str) -> None:

@@ -38,6 +38,7 @@ def blocks(name: str) -> tuple[Numbered, list[Content]]:
     return numbered, list(found)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [*GRAPHS, "siblings"])
 def test_a_task_gives_the_price_of_its_block(name: str) -> None:
     numbered, contents = blocks(name)
@@ -96,6 +97,7 @@ class Threads:
         pass
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("num_trials", [1, 1000])
 def test_the_answer_is_the_same_for_any_number_of_workers(
     num_trials: int, monkeypatch: pytest.MonkeyPatch

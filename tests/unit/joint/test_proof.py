@@ -128,6 +128,7 @@ class Case:
         return found
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "machine"), CASES)
 def test_the_proven_plan_is_the_least_of_all_cuts_into_kernels(name: str, machine: str) -> None:
     case = Case(name, machine)
@@ -155,6 +156,7 @@ def _may_follow(case: Case, nodes: int, stored: int) -> bool:
     return all(not case.pricer.predecessors(node) & ~stored for node in bits(nodes))
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "machine"), CASES)
 def test_no_kernel_costs_less_than_its_bound(name: str, machine: str) -> None:
     case = Case(name, machine)
@@ -179,6 +181,7 @@ def test_no_kernel_costs_less_than_its_bound(name: str, machine: str) -> None:
             assert case.pricer.cost(content) >= least_ns * (1 - 1e-9)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "machine"), CASES[::2])
 def test_potentials_of_ideals_prove_the_bound(name: str, machine: str) -> None:
     case = Case(name, machine)
@@ -199,6 +202,7 @@ def test_potentials_of_ideals_prove_the_bound(name: str, machine: str) -> None:
     assert check_potentials(plain, lambda stored, kept: raised[stored], proof.bound.value + 1.0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "machine"), CASES[1::2])
 def test_no_schedule_of_whole_layers_costs_less_than_their_bound(name: str, machine: str) -> None:
     case = Case(name, machine)

@@ -77,7 +77,7 @@ def test_a_window_that_strides_touches_all_of_its_remainders() -> None:
     assert touched(P=4) == 4
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "extents", [{"K": 4, "P": 3}, {"K": 2, "P": 2, "R": 2}, {"K": 3, "C": 2, "P": 2}, {"P": 4, "Q": 2}]
 )
