@@ -403,6 +403,32 @@ def test_races_are_found_whatever_the_order(stages: Any) -> None:
         assert ("RACES at" in str(counts)) == (not barrier)
 
 
+@pytest.mark.parametrize(
+    ("apart", "reads_at", "found"),
+    [(32, 0, ()), (31, 0, ("byte 124 of 'y'",)), (32, 32, ("byte 128 of 'y'",))],
+)
+def test_races_of_blocks_are_found_whatever_the_order(apart: int, reads_at: int, found: Any) -> None:
+    """Blocks that write where another writes, or read there, of which the values may be right."""
+    body = f"""  %b = call i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()
+  %m = mul i32 %b, {apart}
+  %i = add i32 %m, %t
+  %p = getelementptr i32, ptr %y, i32 %i
+  %o = getelementptr i32, ptr %p, i32 {reads_at}
+  %v = load i32, ptr %o, align 4
+  store i32 7, ptr %p, align 4"""
+    code = text(body, "i32 @llvm.nvvm.read.ptx.sreg.ctaid.x()")
+    for seed in (0, 1):
+        device = EmulatedDevice(seed=seed)
+        y = device.allocate(4 * 96)
+        span = Span("y", y.address, y.size_bytes)
+        launch = Launch("k", (2, 1, 1), (32, 1, 1), (y.address, y.address), (), (span,))
+        counts = device.run_kernel(launch, device.load([code]), counted=True)
+        assert counts is not None
+        assert counts.block_races[: len(found)] == found
+        assert bool(counts.block_races) == bool(found)
+        assert ("RACES of blocks at" in str(counts)) == bool(found)
+
+
 def test_memory_starts_as_nan() -> None:
     device = EmulatedDevice()
     memory = device.allocate(64)

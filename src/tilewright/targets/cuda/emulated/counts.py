@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from tilewright.arrays import distinct
 from tilewright.records import dataclass
+from tilewright.targets.cuda.device import Span
 from tilewright.targets.cuda.emulated.rewrite import Site
 from tilewright.targets.cuda.emulated.runtime import SHARED
 
@@ -27,7 +29,8 @@ class AccessCounts:
     `num_sectors` are the sectors that its loads and stores of global memory move, `least_sectors` those that
     hold as many bytes as are asked for. `num_wavefronts` are the steps that shared memory takes,
     `least_wavefronts` those without conflicts; `worst_conflict` is the most words of one bank in one step.
-    `races` are bytes of shared memory that a warp writes and another uses with no barrier between.
+    `races` are bytes of shared memory that a warp writes and another uses with no barrier between;
+    `block_races` are places of a buffer that a block writes and another uses.
     """
 
     num_global: int
@@ -38,6 +41,7 @@ class AccessCounts:
     least_wavefronts: int
     worst_conflict: int
     races: tuple[int, ...] = ()
+    block_races: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = []
@@ -51,6 +55,9 @@ class AccessCounts:
             parts.append(
                 f"RACES at {len(self.races)} places of shared memory, the first at byte {self.races[0]}"
             )
+        if self.block_races:
+            number = len(self.block_races)
+            parts.append(f"RACES of blocks at {number} places, the first at {self.block_races[0]}")
         return ", ".join(parts) or "no accesses"
 
 
@@ -62,9 +69,7 @@ def access_counts(sites: Sequence[Site], trace: Array, shared: Sequence[tuple[in
     """
     num_global = num_sectors = least_sectors = num_shared = num_wavefronts = least_wavefronts = 0
     worst = 1
-    for number in np.flatnonzero(np.bincount(trace[:, 0], minlength=len(sites))).tolist():
-        site = sites[number]
-        rows = trace[trace[:, 0] == number]
+    for site, rows in _by_site(sites, trace):
         piece = min(site.size_bytes, site.align_bytes, _WIDEST_BYTES)
         first = int(rows[0, 2])
         in_shared = site.space == SHARED or any(start <= first < end for start, end in shared)
@@ -88,27 +93,76 @@ def access_counts(sites: Sequence[Site], trace: Array, shared: Sequence[tuple[in
 def shared_races(sites: Sequence[Site], trace: Array, shared: Sequence[tuple[int, int]]) -> tuple[int, ...]:
     """Where a warp writes what another reads or writes between the same two barriers, whatever the order.
 
-    Places are counted from the lowest shared array, two bytes each. An asynchronous copy writes where it is
+    Bytes are counted from the lowest shared array. An asynchronous copy writes where it is
     issued; that it has ended before it is read, late copies show.
     """
-    units = []
-    for number in np.flatnonzero(np.bincount(trace[:, 0], minlength=len(sites))).tolist():
-        site = sites[number]
-        rows = trace[trace[:, 0] == number]
+    units, unit = [], _unit_bytes(sites)
+    for site, rows in _by_site(sites, trace):
         if site.space != SHARED and not any(start <= rows[0, 2] < end for start, end in shared):
             continue
-        places = (rows[:, 2, None] + np.arange(0, site.size_bytes, 2)) // 2
+        places = (rows[:, 2, None] + np.arange(0, site.size_bytes, unit)) // unit
         columns = (rows[:, 3, None], places, rows[:, 1, None] // BANKS, np.full((1, 1), site.is_store))
         units.append(np.stack([np.broadcast_to(column, places.shape).ravel() for column in columns], 1))
     if not units:
         return ()
-    used = np.concatenate(units)
+    base = min(start for start, _ in shared)
+    return tuple(dict.fromkeys((unit * _contested(np.concatenate(units)) - base).tolist()))
+
+
+def global_uses(sites: Sequence[Site], trace: Array, written: Sequence[Span], block: int) -> Array:
+    """What a block uses of the buffers that its kernel writes, as rows for `block_races`.
+
+    A row is 0, the place in units of the smallest access, the block, and whether it stores there. Atomic
+    operations are no races.
+    """
+    units, unit = [], _unit_bytes(sites)
+    for site, rows in _by_site(sites, trace):
+        if site.space == SHARED or site.is_atomic:
+            continue
+        addresses = rows[:, 2]
+        is_in = np.zeros(len(rows), bool)
+        for span in written:
+            is_in |= (addresses >= span.address) & (addresses < span.end)
+        places = distinct((addresses[is_in, None] + np.arange(0, site.size_bytes, unit)) // unit)
+        columns = (np.zeros(1), places, np.full(1, block), np.full(1, site.is_store))
+        units.append(np.stack([np.broadcast_to(column, places.shape) for column in columns], 1))
+    return np.concatenate(units).astype(np.int64) if units else np.zeros((0, 4), np.int64)
+
+
+def block_races(sites: Sequence[Site], uses: Sequence[Array], written: Sequence[Span]) -> tuple[str, ...]:
+    """Where a block writes what another uses: blocks run in any order, and at the same time."""
+    found, unit = [], _unit_bytes(sites)
+    for place in _contested(np.concatenate(uses)).tolist() if uses else ():
+        address = unit * place
+        span = next(span for span in written if span.address < address + unit and address < span.end)
+        found.append(f"byte {max(0, address - span.address)} of {span.name!r}")
+    return tuple(found)
+
+
+def _unit_bytes(sites: Sequence[Site]) -> int:
+    """The smallest access of a kernel: places of this size are whole parts of every other."""
+    return min((site.size_bytes for site in sites), default=1)
+
+
+def _by_site(sites: Sequence[Site], trace: Array) -> Iterator[tuple[Site, Array]]:
+    """The rows of each access in a kernel's text."""
+    for number in np.flatnonzero(np.bincount(trace[:, 0], minlength=len(sites))).tolist():
+        yield sites[number], trace[trace[:, 0] == number]
+
+
+def _contested(used: Array) -> Array:
+    """Places that one owner writes and another uses in the same phase.
+
+    Rows are phase, place, owner, and whether it writes.
+    """
+    if not len(used):
+        return used[:, 1]
     used = used[np.lexsort((used[:, 1], used[:, 0]))]
     starts = np.flatnonzero(np.any(np.diff(used[:, :2], axis=0, prepend=-1), axis=1))
     least, most = np.minimum.reduceat(used[:, 2], starts), np.maximum.reduceat(used[:, 2], starts)
     found = (least != most) & (np.maximum.reduceat(used[:, 3], starts) > 0)
-    base = min(start for start, _ in shared)
-    return tuple(dict.fromkeys((2 * used[starts[found], 1] - base).tolist()))
+    places: Array = used[starts[found], 1]
+    return places
 
 
 def _warp_instructions(rows: Array) -> list[Array]:

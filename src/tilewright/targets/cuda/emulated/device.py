@@ -31,7 +31,13 @@ from tilewright.targets.cuda.device import (
     Span,
 )
 from tilewright.targets.cuda.dlpack import CPU
-from tilewright.targets.cuda.emulated.counts import AccessCounts, access_counts, shared_races
+from tilewright.targets.cuda.emulated.counts import (
+    AccessCounts,
+    access_counts,
+    block_races,
+    global_uses,
+    shared_races,
+)
 from tilewright.targets.cuda.emulated.rewrite import GLOBAL, MAX_DYNAMIC_BYTES, Site, rewritten
 from tilewright.targets.cuda.emulated.runtime import (
     ABSENT,
@@ -61,6 +67,8 @@ UNWRITTEN = 0xFF
 _GUARD_BYTES = 256
 MAX_TRACED = 1 << 18
 """Accesses of a block that are counted, the first ones."""
+MAX_TRACED_BLOCKS = 32
+"""Blocks of a kernel among which races are looked for: the first of the order that is run."""
 
 _Call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
@@ -182,7 +190,7 @@ class EmulatedDevice:
     def run_kernel(
         self, launch: Launch, kernels: EmulatedKernels, *, name: str = "", counted: bool = False
     ) -> AccessCounts | None:
-        """Run all blocks of a launch; if `counted` only the first one, and count its accesses.
+        """Run all blocks of a launch; if `counted`, count accesses of the first, and look for races of some.
 
         Raises:
             DeviceError: a fault of the kernel; names it, the buffer, the block and the thread.
@@ -246,15 +254,13 @@ class _Run:
             -1, 2
         )
         ranges = self._ranges(arrays)
-        num_blocks = 1 if counted else launch.num_blocks
         block_order, warp_order, lane_order = self._orders(launch.num_blocks, -(-launch.num_threads // WARP))
         traced = np.zeros((MAX_TRACED if counted else 0, 4), np.int64)
         arguments = np.array(launch.arguments, np.uint64)
         slots = self.kernels.address(self.module.slots)
         ctypes.memset(slots, 0, 16 * max(1, len(self.module.sites)))
         for field, value in {
-            "num_threads": launch.num_threads, "num_blocks": num_blocks,
-            "block_order": block_order.ctypes.data, "warp_order": warp_order.ctypes.data,
+            "num_threads": launch.num_threads, "warp_order": warp_order.ctypes.data,
             "lane_order": lane_order.ctypes.data, "stacks": device.stacks(launch.num_threads),
             "records": device.records, "copies": device.queues(launch.num_threads),
             "is_late": device.copies == "late", "shared": shared.ctypes.data, "num_shared": len(shared),
@@ -264,17 +270,32 @@ class _Run:
                for axis, size in zip("xyz", sizes, strict=True)},
         }.items():  # fmt: skip
             fields[FIELD[field]] = value
-        kernel = self.kernels.address(f"{launch.kernel}.emulated")
-        if self.kernels.run(kernel, arguments.ctypes.data, fields.ctypes.data):
-            raise DeviceError(
-                self._fault({name: int(value) for name, value in zip(FIELDS, fields, strict=True)})
-            )
+
+        def run(blocks: Array) -> Array:
+            """Run blocks one after another; gives the trace, if there is one."""
+            fields[FIELD["num_blocks"]], fields[FIELD["block_order"]] = len(blocks), blocks.ctypes.data
+            fields[FIELD["trace_length"]] = 0
+            kernel = self.kernels.address(f"{launch.kernel}.emulated")
+            if self.kernels.run(kernel, arguments.ctypes.data, fields.ctypes.data):
+                raise DeviceError(
+                    self._fault({name: int(value) for name, value in zip(FIELDS, fields, strict=True)})
+                )
+            return traced[: int(fields[FIELD["trace_length"]])]
+
         if not counted:
+            run(block_order)
             return None
-        length = min(int(fields[FIELD["trace_length"]]), MAX_TRACED)
-        ends = [(at, at + size) for at, size in shared.tolist()]
-        counts = access_counts(self.module.sites, traced[:length], ends)
-        return replace(counts, races=shared_races(self.module.sites, traced[:length], ends))
+        ends, sites = [(at, at + size) for at, size in shared.tolist()], self.module.sites
+        uses: list[Array] = []
+        for number in range(min(MAX_TRACED_BLOCKS, len(block_order))):
+            trace = run(block_order[number : number + 1])
+            if not number:
+                counts = access_counts(sites, trace, ends)
+                counts = replace(counts, races=shared_races(sites, trace, ends))
+            uses.append(global_uses(sites, trace, launch.writes, int(block_order[number])))
+        fields[FIELD["trace"]] = 0
+        run(block_order[MAX_TRACED_BLOCKS:])
+        return replace(counts, block_races=block_races(sites, uses, launch.writes))
 
     def _arrays(self) -> list[tuple[int, int, int, bool]]:
         """Space, address, bytes, and whether it may be written, of the arrays that the text declares."""
@@ -373,7 +394,8 @@ class EmulatedGraph:
                     counted = self._device.run_kernel(node.work, self._kernels, name=node.name, counted=True)
                     assert counted is not None
                     counts[node.name] = counted
-                self._device.run_kernel(node.work, self._kernels, name=node.name)
+                else:
+                    self._device.run_kernel(node.work, self._kernels, name=node.name)
             elif isinstance(node.work, Copy):
                 if node.work.source.size_bytes != node.work.target.size_bytes:
                     raise DeviceError(f"copy {node.name!r}: source and target differ in size.")

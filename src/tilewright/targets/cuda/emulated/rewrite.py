@@ -62,6 +62,7 @@ class Site:
     space: int
     size_bytes: int
     align_bytes: int
+    is_atomic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class _Rewriter:
             self.access(found[4], found[3], found[5], size, int(found[6]), is_store=True)
         elif found := _ATOMIC.match(line):
             size = _size_bytes(found[4])
-            self.access(found[2], found[1], found[3], size, size, is_store=True)
+            self.access(found[2], found[1], found[3], size, size, is_store=True, is_atomic=True)
         self.lines.append(self.intrinsics(line))
 
     def array(self, line: str, found: re.Match[str]) -> str:
@@ -180,11 +181,19 @@ class _Rewriter:
         return line
 
     def access(
-        self, space: str | None, written: str | None, pointer: str, size: int, align: int, *, is_store: bool
+        self,
+        space: str | None,
+        written: str | None,
+        pointer: str,
+        size: int,
+        align: int,
+        *,
+        is_store: bool,
+        is_atomic: bool = False,
     ) -> None:
         """A check in front of a load or store."""
         number = int(space or 0)
-        place = self.site(size, align, number, is_store=is_store)
+        place = self.site(size, align, number, is_store=is_store, is_atomic=is_atomic)
         flags = (number << SPACE_SHIFT) | (WRITES if is_store else 0)
         flat = self.flat(written, pointer)
         self.lines.append(
@@ -202,8 +211,8 @@ class _Rewriter:
         self.lines.append(f"  {name} = addrspacecast ptr{written} {pointer} to ptr")
         return name
 
-    def site(self, size: int, align: int, space: int, *, is_store: bool) -> int:
-        self.sites.append(Site(self.kernel, is_store, space, size, align))
+    def site(self, size: int, align: int, space: int, *, is_store: bool, is_atomic: bool = False) -> int:
+        self.sites.append(Site(self.kernel, is_store, space, size, align, is_atomic))
         return len(self.sites) - 1
 
     def slot(self, place: int) -> str:
