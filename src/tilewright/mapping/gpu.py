@@ -144,7 +144,7 @@ def solve_blocks(
         answer = searcher.solve(tried.task(view, problem), _within(budget, left_s))
         tried.prove(view, answer)
         tried.take(view, answer)
-    for program in (Cosa("paper"), Cosa()) if asks_cosa else ():
+    for program in _programs(mapper) if asks_cosa else ():
         left_s = _left_s(budget, started)
         if tried.is_least():
             break
@@ -154,6 +154,13 @@ def solve_blocks(
         with suppress(InfeasibleMapping):
             _take_cosa(tried, program, budget, started, pads=isinstance(mapper, Exact) and mapper.pads)
     return tried.answer(mapper, started)
+
+
+def _programs(mapper: Mapper) -> tuple[Cosa, ...]:
+    """What is asked beside a mapper: a search of few partial mappings has no time for the published code's
+    program, which is hardly ever better than the paper's."""
+    is_short = isinstance(mapper, Exact) and mapper.is_short
+    return (Cosa("paper"),) if is_short else (Cosa("paper"), Cosa())
 
 
 def _take_cosa(tried: _Tried, mapper: Cosa, budget: Budget, started: float, *, pads: bool = True) -> None:

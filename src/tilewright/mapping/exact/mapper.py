@@ -86,6 +86,11 @@ class Exact:
         """The name in the registry."""
         return "exact"
 
+    @property
+    def is_short(self) -> bool:
+        """Whether it looks at few partial mappings."""
+        return self.max_search_states <= _FEW_STATES
+
     def solve(self, problem: MappingProblem, budget: Budget) -> MappingSolution | Infeasible:
         """The best mapping; among those of the least latency, the one of the least energy.
 
@@ -340,7 +345,7 @@ class _Search:
             return inf
         proven, is_blind, last_pass = start, True, 0
         self.seen = inf
-        if self.refines and self._is_small:
+        if self.refines and self.mapper.is_short:
             # What is found below the last of these limits, if anything, is found below one before.
             limit = min(start * _LIMITS[_NUM_BLIND - 1], self._value(objective, cap_cycles) / _NEARLY)
             answer = self._pass(objective, limit, cap_cycles, most=_BLIND)
@@ -364,7 +369,7 @@ class _Search:
             if answer is None:
                 return proven
             last_pass = answer.num_search_states
-            if self._is_small and answer.least_lost < limit:
+            if self.mapper.is_short and answer.least_lost < limit:
                 last_pass = _FEW_STATES + 1
             proven = max(proven, _proven(answer, limit))
             if answer.values or limit == enough:
@@ -380,10 +385,6 @@ class _Search:
         if answer is None:
             return proven
         return max(proven, _proven(answer, known))
-
-    @property
-    def _is_small(self) -> bool:
-        return self.mapper.max_search_states <= _FEW_STATES
 
     def _boldly(self, objective: int, cap_cycles: float, proven: float) -> float:
         """Look at once at all that could be better, by 1.5 % where something is known before: mostly that is
