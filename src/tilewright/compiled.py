@@ -20,6 +20,7 @@ from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.steps import CostInfo, KernelInfo, MemoryInfo, StepInfo, TuningInfo
 from tilewright.system.forks import ForkSafeLock
+from tilewright.text.formatting import counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -423,7 +424,7 @@ class CompiledModel:
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.facts.inputs))
         outputs = ", ".join(map(str, self.facts.outputs))
-        return f"CompiledModel({self.target}, {len(self.steps)} steps, {inputs} -> {outputs})"
+        return f"CompiledModel({self.target}, {counted(len(self.steps), 'step')}, {inputs} -> {outputs})"
 
     def _repr_html_(self) -> str:
         return self.report().summary_html()

@@ -21,6 +21,7 @@ from tilewright.program import Program
 from tilewright.records import dataclass
 from tilewright.results import Result, Table
 from tilewright.steps import KernelInfo, NodeOrigin, StepInfo
+from tilewright.text.formatting import counted
 from tilewright.text.printable import printable
 
 
@@ -102,7 +103,7 @@ class Explanation(Result):
             (k.id, k.template, ", ".join(k.nodes) or "moves a tensor between layouts", ", ".join(k.notes))
             for k in self.kernels
         )
-        title = f"{len(kernels)} kernels, in the order they run"
+        title = f"{counted(len(kernels), 'kernel')}, in the order they run"
         tables = [Table(("kernel", "made by", "nodes", "how"), kernels, title, less=(3,))]
         changed = tuple(
             (n.name, n.op_type, ", ".join(n.became) or "-", ", ".join(n.kernels) or "-", n.note)
@@ -110,7 +111,9 @@ class Explanation(Result):
             if n.became != (n.name,) or not n.kernels
         )
         if changed:
-            title = f"{len(changed)} of {len(self.nodes)} nodes have no kernel under their own name"
+            title = (
+                f"{len(changed)} of {counted(len(self.nodes), 'node')} have no kernel under their own name"
+            )
             heads = ("node", "operator", "became", "kernel", "why")
             tables.append(Table(heads, changed, title, less=(2, 1)))
         if self.edges:
@@ -182,7 +185,7 @@ def kernel_plan(kernels: Sequence[KernelInfo], name: str) -> str:
     if kernel is None:
         planned = [k.id for k in kernels if k.plan]
         hint = f"those with a plan are {', '.join(planned[:8])}" if planned else "none of them has a plan"
-        raise UsageError(f"no kernel is called {name!r}; of {len(kernels)} kernels {hint}.")
+        raise UsageError(f"no kernel is called {name!r}; of {counted(len(kernels), 'kernel')} {hint}.")
     if not kernel.plan:
         raise UsageError(
             f"kernel {kernel.id} is made by {kernel.template!r}, which prints no plan: "
@@ -267,7 +270,7 @@ class _Links:
         planner, note = schedule.provenance.planner, schedule.provenance.note
         if planner == PLAIN_RECIPE.schedule:
             return ""
-        return f"schedule {planner}: {len(schedule.stages)} stages" + (f"; {note}" if note else "")
+        return f"schedule {planner}: {counted(len(schedule.stages), 'stage')}" + (f"; {note}" if note else "")
 
     def _story(self, origin: NodeOrigin) -> NodeStory:
         kernels = dict.fromkeys(k.id for name in origin.became for k in self._by_node.get(name, ()))

@@ -32,6 +32,7 @@ from tilewright.schedule.base import Schedule, build_schedule
 from tilewright.schedule.merge import merge_remarks
 from tilewright.schedule.space import SAME_MERGES, SAME_SUMS
 from tilewright.targets.base import Backend
+from tilewright.text.formatting import counted
 
 JOINT = Recipe("joint", "joint", AUTO)
 """What a plan of blocks of several recipes is called."""
@@ -161,7 +162,7 @@ def _best_of_blocks(
             lambda: (*check_partition(asked, found.partition), *check_schedule(problem, schedule)),
         )
         program = planner.placed(schedule, recipe)
-        attempt = Attempt(f"joint, {len(contents)} blocks", cost_of(program), recipe=recipe)
+        attempt = Attempt(f"joint, {counted(len(contents), 'block')}", cost_of(program), recipe=recipe)
         best = replace(best, attempts=(*best.attempts, attempt))
         is_stated = bound is not None and cost_of(program) <= cost_of(best.plan)
         if cost_of(program) < cost_of(best.plan) or is_stated:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from tilewright.planning.quality import Bound
 from tilewright.records import dataclass
 from tilewright.results import Result, Table, about, in_json
-from tilewright.text.formatting import format_ms
+from tilewright.text.formatting import counted, format_ms
 
 if TYPE_CHECKING:
     from tilewright.memory.base import MemoryPlan, MemoryProblem
@@ -358,7 +358,7 @@ class TuningInfo(Result):
     def _kept(self) -> str:
         if not self.changes:
             return "the estimates' choices"
-        changed = f"other forms of {len(self.forms)} subgraph{'s' if len(self.forms) != 1 else ''}"
+        changed = f"other forms of {counted(len(self.forms), 'subgraph')}"
         if not self.plain_ns:
             return f"{changed}, which nothing was compared with"
         times = f"{format_ms(self.plain_ns / 1e6)} became {format_ms(self.tuned_ns / 1e6)}"

@@ -174,5 +174,5 @@ def test_kernels_without_a_plan_say_so() -> None:
         kernel_plan(kernels, "k1")
     with pytest.raises(UsageError, match="no kernel is called 'k2'; of 2 kernels those with a plan are k0"):
         kernel_plan(kernels, "k2")
-    with pytest.raises(UsageError, match="of 1 kernels none of them has a plan"):
+    with pytest.raises(UsageError, match="of 1 kernel none of them has a plan"):
         kernel_plan(kernels[1:], "k2")

@@ -20,6 +20,7 @@ from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.results import about, in_json
 from tilewright.targets.base import SimulatingTarget
+from tilewright.text.formatting import counted
 
 if TYPE_CHECKING:
     from tilewright.frontend.onnx.inputs import Dimension
@@ -216,7 +217,7 @@ class Batches:
 
     def graph(self, samples: int) -> Graph:
         """The network with so many samples."""
-        self.progress(f"{samples} samples for each cluster", 0, 1)
+        self.progress(f"{counted(samples, 'sample')} for each cluster", 0, 1)
         return self.model.graph(samples)
 
     def seconds(self, samples: int) -> float:
@@ -357,10 +358,12 @@ def runs(
             num_clusters,
         )
         if not run.ways:
-            raise InfeasibleMapping(f"{samples} samples fit neither at once nor in parts; give fewer.")
+            raise InfeasibleMapping(
+                f"{counted(samples, 'sample')} fit neither at once nor in parts; give fewer."
+            )
         if max_latency_s is not None and run.best_s > max_latency_s:
             raise UsageError(
-                f"max-latency {max_latency_s * 1e3:g}: {samples} samples take at least "
+                f"max-latency {max_latency_s * 1e3:g}: {counted(samples, 'sample')} take at least "
                 f"{run.best_s * 1e3:.3g} ms ({run.best}); allow more, or give fewer."
             )
         found.append(run)

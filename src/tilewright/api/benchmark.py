@@ -39,7 +39,7 @@ from tilewright.progress import Progress
 from tilewright.results import Table, about
 from tilewright.specialise.opened import open_compiled
 from tilewright.target_ref import TargetRef
-from tilewright.text.formatting import format_bytes, format_ms
+from tilewright.text.formatting import counted, format_bytes, format_ms
 
 Array = np.ndarray[Any, Any]
 
@@ -97,8 +97,8 @@ class BenchResult(Comparison):
         runs = 0 if first.timing is None else len(first.timing.runs_ms)
         streams = "" if self.num_streams == 1 else f"{self.num_streams} streams on "
         title = (
-            f"{self.model}: {streams}{self.num_threads} thread{'s' if self.num_threads > 1 else ''}, "
-            f"{self.num_rounds} rounds in turns, {runs} runs"
+            f"{self.model}: {streams}{counted(self.num_threads, 'thread')}, "
+            f"{counted(self.num_rounds, 'round')} in turns, {counted(runs, 'run')}"
         )
         figures = (*(("queries/s",) if streams else ()), *(f"p{p:g}" for p in first.percents))
         heads = ("engine", "accuracy", *figures, "error", "memory")

@@ -31,6 +31,7 @@ from tilewright.report.comparison import (
     first_difference,
 )
 from tilewright.results import Result, Table, about, in_json
+from tilewright.text.formatting import counted
 
 Array = np.ndarray[Any, Any]
 
@@ -85,7 +86,9 @@ class BisectResult(Result):
     def verdict(self) -> str:
         """What differs first, in a line."""
         if self.ok:
-            return f"nothing differs, neither outputs nor the results of {self.num_kernels} kernels"
+            return (
+                f"nothing differs, neither outputs nor the results of {counted(self.num_kernels, 'kernel')}"
+            )
         if self.kernel is None and self.passes_differ:
             return "the passes changed what is computed, no kernel did: leave out passes (--disable-pass)"
         if self.kernel is None:

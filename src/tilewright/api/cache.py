@@ -12,7 +12,7 @@ from tilewright.errors import UsageError
 from tilewright.private_files import PrivateFolder, cache_place, hazards_of, verified_records
 from tilewright.results import Result, Table, about
 from tilewright.targets.llvm.cache import CacheEntry, ObjectCache
-from tilewright.text.formatting import format_age, format_bytes, format_ms
+from tilewright.text.formatting import counted, format_age, format_bytes, format_ms
 from tilewright.tuning import TuningDatabase
 from tilewright.tuning.contents import TuningContents, Unwanted
 from tilewright.tuning.contents import contents as database_contents
@@ -127,7 +127,7 @@ class CacheContents(Result):
         return (
             f"{self.directory}: {count} entries, {format_bytes(self.total_bytes)}{more}",
             f"compilations: {self.num_compilations}, {format_bytes(self.compilations_bytes)}",
-            f"tuning: {tuning.num_plans} models, {tuning.num_trials} measurements of "
+            f"tuning: {counted(tuning.num_plans, 'model')}, {counted(tuning.num_trials, 'measurement')} of "
             f"{len(self.findings.sites)} sites, {tuning.num_failures} failures, "
             f"{format_bytes(tuning.size_bytes)}",
         )

@@ -34,7 +34,7 @@ from tilewright.results import Result, Table, about, in_json
 from tilewright.specialise.opened import open_compiled
 from tilewright.target_ref import TargetRef
 from tilewright.targets import TARGETS
-from tilewright.text.formatting import format_shape
+from tilewright.text.formatting import counted, format_shape
 
 Array = np.ndarray[Any, Any]
 
@@ -119,7 +119,7 @@ class ComparisonResult(Result):
         outputs = differences_table(self.outputs, f"{self.a} and {self.b}")
         if self.between is None:
             return (outputs,)
-        title = f"between {self.between.num_kernels} kernels, the least exact"
+        title = f"between {counted(self.between.num_kernels, 'kernel')}, the least exact"
         return (differences_table(_worst(self.between.tensors), title), outputs)
 
 

@@ -21,7 +21,7 @@ from tilewright.hardware.probe import num_threads_default
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.results import Result, Table, about
-from tilewright.text.formatting import format_bytes, format_ms
+from tilewright.text.formatting import counted, format_bytes, format_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,11 @@ class Demonstration(Result):
     def tables(self) -> Sequence[Table]:
         """The figures in words."""
         rows = [
-            ("network", f"{self.network}: {self.num_nodes} operators, {self.flop / 1e9:.2f} GFLOP"),
-            ("compiled in", f"{self.compile_s:.1f} s, to {self.num_kernels} kernels"),
+            (
+                "network",
+                f"{self.network}: {counted(self.num_nodes, 'operator')}, {self.flop / 1e9:.2f} GFLOP",
+            ),
+            ("compiled in", f"{self.compile_s:.1f} s, to {counted(self.num_kernels, 'kernel')}"),
             ("artifact", format_bytes(self.artifact_bytes)),
             ("largest error", f"{self.max_error:.1e} of the output's largest value, against float64"),
         ]
@@ -122,7 +125,7 @@ def demonstrate(
 
 
 def _threads(count: int) -> str:
-    return f"{count} thread{'s' if count > 1 else ''}"
+    return counted(count, "thread")
 
 
 def _beside(comparison: Comparison) -> list[tuple[str, str]]:

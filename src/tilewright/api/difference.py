@@ -16,7 +16,7 @@ from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, about, in_json
 from tilewright.steps import KernelInfo
-from tilewright.text.formatting import format_bytes, format_ms
+from tilewright.text.formatting import counted, format_bytes, format_ms
 
 SHOWN_KERNELS = 30
 
@@ -74,11 +74,11 @@ class DiffResult(Result):
                 (", ".join(k.nodes), _made(k.a, k.a_estimate_ns), _made(k.b, k.b_estimate_ns)) for k in shown
             )
             more = f"; the first {len(shown)}" if len(shown) < len(self.kernels) else ""
-            title = f"{len(self.kernels)} groups of nodes run otherwise{more}"
+            title = f"{counted(len(self.kernels), 'group')} of nodes run otherwise{more}"
             tables.append(Table(("nodes", self.a, self.b), rows, title))
         alone = [(name, self.a) for name in self.only_a] + [(name, self.b) for name in self.only_b]
         if alone:
-            title = f"{len(alone)} nodes of one alone"
+            title = f"{counted(len(alone), 'node')} of one alone"
             tables.append(Table(("node", "is only in"), tuple(alone[:SHOWN_KERNELS]), title))
         return tables
 

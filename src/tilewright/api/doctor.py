@@ -15,7 +15,7 @@ from tilewright.arguments import checked
 from tilewright.extras import EXTRAS, extra_of
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, in_json
-from tilewright.text.formatting import format_bytes
+from tilewright.text.formatting import counted, format_bytes
 from tilewright.version import __version__
 
 if TYPE_CHECKING:
@@ -165,7 +165,11 @@ def _cores() -> list[Check]:
     load = load_average_1min()
     busy = load is not None and load > facts.num_affinity_cores * 0.7
     return [
-        Check("threads", True, f"{facts.num_threads} ({facts.num_affinity_cores} cores allowed, {quota})"),
+        Check(
+            "threads",
+            True,
+            f"{facts.num_threads} ({counted(facts.num_affinity_cores, 'core')} allowed, {quota})",
+        ),
         Check(
             "load",
             True,
@@ -189,7 +193,7 @@ def _cache(folder: Path | None) -> list[Check]:
     parent = next(p for p in (directory, *directory.parents) if p.exists())
     free = shutil.disk_usage(parent).free
     found = (
-        f"{directory}: {len(entries)} kernels, {format_bytes(used)} of at most "
+        f"{directory}: {counted(len(entries), 'kernel')}, {format_bytes(used)} of at most "
         f"{format_bytes(DEFAULT_MAX_BYTES)}; {format_bytes(free)} free on the disk"
     )
     if not parent.is_dir():
@@ -256,7 +260,7 @@ def _measured() -> list[Check]:
         peak, bandwidth = probe_fma_peak(count), probe_bandwidth(count)
         speed = f"{peak.peak_flop_per_s / 1e9:.0f} GFLOP/s"
         text = f"{speed}, {bandwidth.read_bytes_per_s / 1e9:.1f} GB/s from memory"
-        checks.append(Check(f"measured, {count} thread{'s' if count > 1 else ''}", True, text))
+        checks.append(Check(f"measured, {counted(count, 'thread')}", True, text))
     latency = probe_latency()
     if latency is not None:
         checks.append(Check("core to core", True, f"{latency.median_ns:.0f} ns one way"))

@@ -20,7 +20,7 @@ from tilewright.results import Result, Table, about
 from tilewright.specialise.opened import SavedShapes, open_compiled
 from tilewright.steps import LevelInfo, MemoryInfo
 from tilewright.target_ref import CPU, TargetRef
-from tilewright.text.formatting import format_bytes, format_count
+from tilewright.text.formatting import counted, format_bytes, format_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Inspection(Result):
             return (Table(("artifact", str(self.file)), tuple(self._artifact_rows(self.model))),)
         model = self.model
         counts = tuple(model.operator_counts.items())
-        title = f"{model.num_nodes} operators"
+        title = counted(model.num_nodes, "operator")
         return (
             Table(("", ""), self._model_rows(model)),
             Table(("operator", "nodes"), counts, title, (1,)),
@@ -182,7 +182,7 @@ def level_rows(levels: Sequence[LevelInfo]) -> list[tuple[str, str]]:
         size = format_bytes(level.peak_bytes)
         if level.capacity_bytes is not None:
             size = f"{size} of {format_bytes(level.capacity_bytes)}"
-        buffers = "1 buffer" if level.num_buffers == 1 else f"{level.num_buffers} buffers"
+        buffers = counted(level.num_buffers, "buffer")
         rows.append((f"{level.name} memory", f"{size}, {buffers}"))
     return rows
 

@@ -23,6 +23,7 @@ from tilewright.records import dataclass
 from tilewright.results import Result, Table
 from tilewright.target_ref import CPU, TargetRef
 from tilewright.targets import find_target
+from tilewright.text.formatting import counted
 
 DEFAULT_BUDGET = Budget(UNLIMITED, 300.0)
 _FEWEST_KERNELS = 20
@@ -79,12 +80,15 @@ class LearnResult(Result):
     def lines(self) -> Sequence[str]:
         """What was learned from, and how to use it."""
         said = [
-            f"{q.quantity}: from {q.num_measured} of {q.num_kernels} kernels of {self.num_models} models"
+            f"{q.quantity}: from {q.num_measured} of {counted(q.num_kernels, 'kernel')} of "
+            f"{counted(self.num_models, 'model')}"
             for q in self.quantities
         ]
         said += [f"skipped: {reason}" for reason in self.skipped]
         if self.num_unmeasured:
-            said.append(f"{self.num_unmeasured} parts are not measured yet; run it again with --samples FILE")
+            said.append(
+                f"not measured yet: {counted(self.num_unmeasured, 'part')}; run it again with --samples FILE"
+            )
         said.append(f'use it: tilewright compile MODEL --partition "pcgc{{cost={self.output}}}"')
         return said
 
@@ -133,7 +137,7 @@ def learn_costs(
     num_kernels = len(collection.samples.samples)
     if num_kernels < _FEWEST_KERNELS:
         raise UsageError(
-            f"{num_kernels} kernels on target {target}: too few to learn from, which takes "
+            f"{counted(num_kernels, 'kernel')} on target {target}: too few to learn from, which takes "
             f"{_FEWEST_KERNELS}; give more models, or a longer --budget."
         )
     is_measured = find_target(target).is_measurable

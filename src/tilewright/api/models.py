@@ -33,6 +33,7 @@ from tilewright.ir.graph import Graph
 from tilewright.parallel import beside
 from tilewright.records import dataclass
 from tilewright.results import Result, Table, in_json
+from tilewright.text.formatting import counted
 from tilewright.text.printable import printable
 
 Shapes = Mapping[str, Sequence[Axis]]
@@ -149,7 +150,7 @@ class Model:
     def __repr__(self) -> str:
         if isinstance(self.source, PreparedModel):
             return f"Model({self.name!r}, open shapes)"
-        return f"Model({self.name!r}, {len(self.source.nodes)} nodes)"
+        return f"Model({self.name!r}, {counted(len(self.source.nodes), 'node')})"
 
     def _repr_html_(self) -> str:
         return html.escape(repr(self)) if self.is_open else self.summary()._repr_html_()

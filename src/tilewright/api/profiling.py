@@ -24,7 +24,7 @@ from tilewright.progress import Progress
 from tilewright.results import Table, about
 from tilewright.specialise.model import OpenCompiledModel
 from tilewright.specialise.opened import SavedShapes
-from tilewright.text.formatting import format_bytes, format_ms
+from tilewright.text.formatting import counted, format_bytes, format_ms
 
 Array = np.ndarray[Any, Any]
 
@@ -44,9 +44,10 @@ class ModelProfile(Profile):
         kernels = list(self.kernels)
         if not every:
             kernels = sorted(kernels, key=lambda k: -k.median_ns)[:_ROWS]
-        threads = f"{self.limits.num_threads} thread{'s' if self.limits.num_threads > 1 else ''}"
-        shown = "" if every else f"; the {len(kernels)} longest of {len(self.kernels)} kernels"
-        title = f"{self.model}: {format_ms(self.run_ns / 1e6)} a run, {threads}, {self.num_runs} runs{shown}"
+        threads = counted(self.limits.num_threads, "thread")
+        shown = "" if every else f"; the {len(kernels)} longest of {counted(len(self.kernels), 'kernel')}"
+        runs = counted(self.num_runs, "run")
+        title = f"{self.model}: {format_ms(self.run_ns / 1e6)} a run, {threads}, {runs}{shown}"
         heads = (
             "kernel",
             "made by",

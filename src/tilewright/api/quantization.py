@@ -39,7 +39,7 @@ from tilewright.quantization import (
     widened,
 )
 from tilewright.results import Result, Table, about, in_json
-from tilewright.text.formatting import format_bytes, format_ms
+from tilewright.text.formatting import counted, format_bytes, format_ms
 
 Array = np.ndarray[Any, Any]
 Samples = Mapping[str, Array] | str | Path | Sequence[Mapping[str, Array] | str | Path]
@@ -113,7 +113,7 @@ class QuantizeResult(Result):
             for trial in self.trials
         ]
         rows.append(("all", "0", format_ms(self.float_ms), "1.00", format_bytes(self.float_bytes)))
-        title = f"{self.model}, {self.method}: {self.num_quantized} layers quantised"
+        title = f"{self.model}, {self.method}: {counted(self.num_quantized, 'layer')} quantised"
         tables = [Table(head, tuple(rows), title, (0, 1, 2, 3, 4))]
         measured = [layer for layer in self.layers if layer.error_alone is not None]
         if measured:
@@ -134,7 +134,7 @@ class QuantizeResult(Result):
 
     def lines(self) -> Sequence[str]:
         """What the figures are of."""
-        given = "random numbers; give samples with -i" if self.is_random else f"{self.samples} samples"
+        given = "random numbers; give samples with -i" if self.is_random else counted(self.samples, "sample")
         lines = [f"error: distance from the float outputs relative to them, worst of {given}"]
         if self.run_ms > self.float_ms:
             lines.append("on this machine it is no faster than the float model")
@@ -298,7 +298,7 @@ class _Bench:
 
     def trial(self, layers: Sequence[QuantizableLayer], num_float: int) -> QuantizeTrial:
         """Error, time and size of the model with these layers quantised."""
-        self._update(f"measuring with {num_float} layers in float", 0, 1)
+        self._update(f"measuring with {counted(num_float, 'layer')} in float", 0, 1)
         made = self.model(layers)
         compiled = self._compiled(made)
         error, runs_s = self._error(compiled), []

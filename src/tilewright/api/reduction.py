@@ -32,6 +32,7 @@ from tilewright.options import Options, parse_shapes
 from tilewright.progress import Progress
 from tilewright.report.comparison import TensorDifference, Tolerance, first_difference
 from tilewright.results import Result, Table, about
+from tilewright.text.formatting import counted
 
 Array = np.ndarray[Any, Any]
 T = TypeVar("T")
@@ -79,14 +80,16 @@ class ReduceResult(Result):
     def tables(self) -> Sequence[Table]:
         """The nodes that are left."""
         rows = tuple(zip(self.nodes, self.operators, strict=True))
-        return (Table(("node", "operator"), rows, f"{len(rows)} of {self.num_nodes} nodes still fail"),)
+        return (
+            Table(("node", "operator"), rows, f"{len(rows)} of {counted(self.num_nodes, 'node')} still fail"),
+        )
 
     def lines(self) -> Sequence[str]:
         """How it fails, and what was tried."""
         end = "no more nodes can be left out" if self.is_minimal else "more --trials may find less"
         return (
             ": ".join(filter(None, ("fails", self.failure.kind, self.failure.text))),
-            f"{self.num_trials} parts were tried; {end}",
+            f"{counted(self.num_trials, 'part')} were tried; {end}",
         )
 
 
@@ -281,7 +284,7 @@ class _Trier:
                 return False
             self.num_trials += 1
             if self._progress is not None:
-                self._progress(f"{len(part)} nodes", self.num_trials, self._max_trials)
+                self._progress(counted(len(part), "node"), self.num_trials, self._max_trials)
             found = self.failure(part)
             self._known[key] = found is not None and found.kind == failure.kind
             if self._known[key]:

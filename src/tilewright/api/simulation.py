@@ -37,7 +37,7 @@ from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode, SimulatingTarget
 from tilewright.targets.simulated import JointTiling, MappedCosts, NetworkPlan, SimulatedNetwork
-from tilewright.text.formatting import format_bytes
+from tilewright.text.formatting import counted, format_bytes
 from tilewright.text.printable import json_text
 
 if TYPE_CHECKING:
@@ -216,8 +216,8 @@ class SimulationResult(SimulatedRecipe, Result):
 
     def _samples(self) -> str:
         """What each cluster does at a time."""
-        samples = f"{self.samples_per_cluster} sample{'s' if self.samples_per_cluster != 1 else ''}"
-        return f"{samples} for each of {self.num_clusters} cluster{'s' if self.num_clusters != 1 else ''}"
+        samples = counted(self.samples_per_cluster, "sample")
+        return f"{samples} for each of {counted(self.num_clusters, 'cluster')}"
 
     def _plan_table(self) -> Table:
         rows = tuple(

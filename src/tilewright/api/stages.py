@@ -23,6 +23,7 @@ from tilewright.progress import PhaseClock, Progress
 from tilewright.results import Result, Table, json_of
 from tilewright.schedule.base import Schedule
 from tilewright.target_ref import TargetRef
+from tilewright.text.formatting import counted
 
 StageFormat = Literal["stages", "ort-partition"]
 
@@ -49,7 +50,7 @@ class ExportedStages(Result):
         rows = (
             ("file", str(self.path)),
             ("schedule", f"{self.scheduler} for {self.target}: {self.cost:,.0f} {self.unit}"),
-            ("stages", f"{self.num_stages}, of at most {self.max_groups} groups"),
+            ("stages", f"{self.num_stages}, of at most {counted(self.max_groups, 'group')}"),
         )
         return (Table(("", ""), rows),)
 

@@ -16,6 +16,7 @@ from tilewright.results import Result, Table, about, in_json
 from tilewright.target_ref import CPU, TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.base import Support
+from tilewright.text.formatting import counted
 from tilewright.text.printable import printable
 
 Verdict = Literal["native", "host", "deferred", "unsupported", "refused", "unknown"]
@@ -110,9 +111,9 @@ def check(
             loop = loops_over(model.graph, node) if asked.runs_steps else None
             steps = num_steps_of(model.graph, node) if loop is None else None
             if loop is not None:
-                support = Support.yes(f"a loop over its {loop} steps")
+                support = Support.yes(f"a loop over its {counted(loop, 'step')}")
             elif steps is not None:
-                support = Support.yes(f"written as its {steps} steps")
+                support = Support.yes(f"written as its {counted(steps, 'step')}")
         verdict: Verdict = "unsupported" if not support else "host" if support.is_on_host else "native"
         found.setdefault((node.op_type, node.opset, verdict, support.reason), []).append(node.name)
     for other in surveyed.others:

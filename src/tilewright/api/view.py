@@ -19,6 +19,7 @@ from tilewright.options import Options
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.results import Result, about
+from tilewright.text.formatting import counted
 
 Array = np.ndarray[Any, Any]
 
@@ -37,7 +38,8 @@ class ModelView(Result):
     def lines(self) -> Sequence[str]:
         """What was written where."""
         times = "measured times" if self.is_measured else "estimated times"
-        return (f"{self.page}: {self.num_nodes} nodes in {self.num_kernels} kernels, with {times}",)
+        kernels = counted(self.num_kernels, "kernel")
+        return (f"{self.page}: {counted(self.num_nodes, 'node')} in {kernels}, with {times}",)
 
 
 @checked

@@ -20,6 +20,7 @@ from tilewright.report.figure import (
     page,
 )
 from tilewright.results import Table
+from tilewright.text.formatting import counted
 
 _MAX_PLACES = 400
 """Places of a line: more runs are shown by as many of their quantiles."""
@@ -32,8 +33,8 @@ def latency_page(comparison: Comparison, tables: Sequence[Table], lines: Sequenc
     """One HTML page that needs no network; `tables` and `lines` are what is said of all in words."""
     timed = [(c.label, c.timing) for c in comparison.contestants if c.timing is not None]
     streams = "" if comparison.num_streams == 1 else f", {comparison.num_streams} runs at a time"
-    threads = f"{comparison.num_threads} thread{'s' if comparison.num_threads > 1 else ''}"
-    parts = [note(f"{threads}{streams}, {comparison.num_rounds} rounds in turns.")]
+    threads = counted(comparison.num_threads, "thread")
+    parts = [note(f"{threads}{streams}, {counted(comparison.num_rounds, 'round')} in turns.")]
     parts += [html_table(table.heads, table.rows) for table in tables]
     if timed:
         parts += _distributions(timed)

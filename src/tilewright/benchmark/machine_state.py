@@ -10,6 +10,7 @@ from pathlib import Path
 from tilewright.hardware.probe import load_average_1min, probe_host
 from tilewright.results import about
 from tilewright.targets.cpu.tune.probes import probe_latency
+from tilewright.text.formatting import counted
 
 BUSY_SHARE = 0.1
 STEAL_SHARE = 0.02
@@ -121,7 +122,7 @@ class MachineState:
         return any(share is not None and share > BUSY_SHARE for share in shares)
 
     def __str__(self) -> str:
-        parts = [f"{self.cpu_name}, {self.num_cores} cores"]
+        parts = [f"{self.cpu_name}, {counted(self.num_cores, 'core')}"]
         if self.busy_share_before is not None:
             parts.append(f"others used {100 * self.busy_share_before:.0f} % of them")
         if self.load_before is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.benchmark.profile import KernelTime, Profile
 from tilewright.report.limits import TimedKernel
 from tilewright.report.model_page import RunTimes
-from tilewright.text.formatting import format_ms
+from tilewright.text.formatting import counted, format_ms
 
 _EXPLAINED = (
     "Roofs are what this machine did at best just before, with as many threads: operations of its units, and "
@@ -52,7 +52,7 @@ def _timed(kernel: KernelTime) -> TimedKernel:
 def _said(profile: Profile) -> tuple[tuple[str, str], ...]:
     threads = profile.limits.num_threads
     return (
-        ("a run, the median", f"{format_ms(profile.run_ns / 1e6)} of {profile.num_runs} runs"),
+        ("a run, the median", f"{format_ms(profile.run_ns / 1e6)} of {counted(profile.num_runs, 'run')}"),
         ("threads", str(threads)),
         ("limits add up to", format_ms(profile.limit_ns / 1e6)),
         ("between kernels", format_ms(profile.between_ns / 1e6)),

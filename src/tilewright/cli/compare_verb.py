@@ -9,6 +9,7 @@ import typer
 from tilewright.cli.flags import INPUTS, CompileFlags, add_verb
 from tilewright.cli.output import JSON_OPTION, hint, print_model_document, print_result, progress
 from tilewright.errors import NumericMismatch
+from tilewright.text.formatting import counted
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -62,7 +63,7 @@ def compare(
         print_result(found)
         if found.changed_kernels:
             changed = found.changed_kernels
-            hint(f"{len(changed)} kernels had to change for this: {changed[0]!r} ...")
+            hint(f"{counted(len(changed), 'kernel')} had to change for this: {changed[0]!r} ...")
     if found.differing:
         first = found.differing[0]
         raise NumericMismatch(

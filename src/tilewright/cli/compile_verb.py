@@ -25,6 +25,7 @@ from tilewright.cli.output import (
     say,
 )
 from tilewright.errors import UsageError
+from tilewright.text.formatting import counted
 
 if TYPE_CHECKING:
     from tilewright.api import Model
@@ -145,7 +146,7 @@ def _show_shapes(
     served = f", which serve {len(made.kept)}" if num_with_code < len(made.kept) else ""
     rows = [
         ("artifact", f"{path} ({format_bytes(path.stat().st_size)}), for {compiled.target}"),
-        ("code", f"for {num_with_code} sets of shapes{served}"),
+        ("code", f"for {counted(num_with_code, 'set')} of shapes{served}"),
         *((f"time: {phase}", format_ms(1000 * seconds)) for phase, seconds in phase_s.items()),
     ]
     print_table(("", ""), rows)

@@ -20,6 +20,7 @@ from tilewright.cli.output import (
 )
 from tilewright.errors import UsageError
 from tilewright.files import is_artifact
+from tilewright.text.formatting import counted
 
 if TYPE_CHECKING:
     from tilewright.options import Options
@@ -108,7 +109,7 @@ def export(
         print_model_document("export", digest, "cpu", made)
         return
     rows = [
-        ("code", f"{made.object_path}, {made.num_kernels} kernels for {made.isa}"),
+        ("code", f"{made.object_path}, {counted(made.num_kernels, 'kernel')} for {made.isa}"),
         ("header", str(made.header_path)),
         ("weights", f"{made.weights_path}, {format_bytes(made.weights_bytes)}"),
         ("example", str(made.example_path)),

@@ -11,6 +11,7 @@ from tilewright.cli.flags import add_verb
 from tilewright.cli.output import JSON_OPTION, note, print_document, print_table, print_tables, say
 from tilewright.cli.planners_verb import print_options
 from tilewright.errors import UsageError
+from tilewright.text.formatting import counted
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
@@ -129,7 +130,7 @@ def _print_processor() -> None:
     from tilewright.hardware.probe import probe_host
 
     facts, widest = probe_host(), widest_in(host_instructions())
-    threads = f"{facts.num_threads} thread{'s' if facts.num_threads > 1 else ''}"
+    threads = counted(facts.num_threads, "thread")
     here = "no instruction set that code is made for" if widest is None else widest.name
     others = ", ".join(known.name for known in INSTRUCTION_SETS if known is not widest)
     say(f"cpu here: {facts.cpu_name}, {threads}, {here} (there is code for {others}, too)")

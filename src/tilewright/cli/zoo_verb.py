@@ -18,7 +18,7 @@ from tilewright.cli.output import (
     say,
 )
 from tilewright.errors import UsageError
-from tilewright.text.formatting import format_shapes
+from tilewright.text.formatting import counted, format_shapes
 
 _IMAGE_SIZE = re.compile(r"(\d{1,6})(?:x(\d{1,6}))?", re.ASCII)
 
@@ -72,7 +72,7 @@ def build(
     if as_json:
         print_document("zoo-build", zoo.BuiltNetwork(name, path, len(data), len(model.graph.node)))
     else:
-        say(f"{path}: {len(model.graph.node)} nodes, {format_bytes(len(data))}")
+        say(f"{path}: {counted(len(model.graph.node), 'node')}, {format_bytes(len(data))}")
         typed = as_argument(path)
         hint(f"next: tilewright compile {typed}")
 

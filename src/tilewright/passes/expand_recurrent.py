@@ -29,6 +29,7 @@ from tilewright.passes.recurrent_layer import (
 from tilewright.passes.rules import apply_rules
 from tilewright.planning import option
 from tilewright.records import dataclass
+from tilewright.text.formatting import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def _build(editor: Editor, node: Node, layer: RecurrentLayer) -> str:
         if old is not None and new is not None:
             editor.replace(old, new)
     editor.discard([node])
-    return f"{layer.steps} steps of {node.op_type}"
+    return f"{counted(layer.steps, 'step')} of {node.op_type}"
 
 
 def _alive(emit: LayerNodes, layer: RecurrentLayer) -> tuple[list[Value | None], Value | None]:

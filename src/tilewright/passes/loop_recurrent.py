@@ -28,6 +28,7 @@ from tilewright.passes.recurrent_layer import (
 )
 from tilewright.passes.rules import Kept, apply_rules
 from tilewright.records import dataclass
+from tilewright.text.formatting import counted
 
 _MAX_BATCH = 128
 """Sequences of a layer; the products of more are worth kernels of their own at each step."""
@@ -107,7 +108,7 @@ def _build(editor: Editor, node: Node, layer: RecurrentLayer) -> str:
         if old is not None and new is not None:
             editor.replace(old, new)
     editor.discard([node])
-    return f"a loop over {layer.steps} steps of {node.op_type}"
+    return f"a loop over {counted(layer.steps, 'step')} of {node.op_type}"
 
 
 def _ways(node: Node, layer: RecurrentLayer) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.report.charts import chart, mark
 from tilewright.report.figure import Line, Point, colour, drawn, heading, key, note, scatter
-from tilewright.text.formatting import format_ms
+from tilewright.text.formatting import counted, format_ms
 from tilewright.text.printable import printable
 
 _ROW_PX = 20
@@ -72,7 +72,7 @@ def times_section(kernels: Sequence[TimedKernel]) -> list[str]:
     if not longest or not total_ns:
         return []
     shown_ns = sum(k.time_ns for k in longest)
-    said = f"{len(kernels)} kernels, {_time(total_ns)} in all"
+    said = f"{counted(len(kernels), 'kernel')}, {_time(total_ns)} in all"
     if len(longest) < len(kernels):
         said += f"; the {len(longest)} longest, which take {100 * shown_ns / total_ns:.0f} % of it"
     if any(k.limit_ns is not None for k in longest):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tilewright.hardware.machine import TensorKind
 from tilewright.report.charts import chart, mark
 from tilewright.report.figure import colour, folded, html_table, key, note, page, preformatted
+from tilewright.text.formatting import counted
 from tilewright.text.printable import html_text
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def map_page(result: MapResult) -> str:
     total = result.total
     num_layers = len(result.layers)
     said = (
-        f"{num_layers} layer{'s' if num_layers > 1 else ''}, {total.cycles:,} cycles "
+        f"{counted(num_layers, 'layer')}, {total.cycles:,} cycles "
         f"(at least {total.bound_cycles:,}). Figures are estimates; energies: {result.energy_source}."
     )
     parts = [note(said)]

@@ -19,7 +19,7 @@ from tilewright.report.lanes import (
     picture,
     stack_lane,
 )
-from tilewright.text.formatting import format_bytes
+from tilewright.text.formatting import counted, format_bytes
 from tilewright.text.printable import html_text
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class _Run:
         for subgraph, start_s, end_s in stretches:
             text = f"{subgraph}: {self._ends(subgraph)}"
             num_operators = len(self.timeline.subgraphs[subgraph].nodes)
-            label = f"subgraph {text} ({num_operators} operators)\n{_ms(start_s, end_s)}"
+            label = f"subgraph {text} ({counted(num_operators, 'operator')})\n{_ms(start_s, end_s)}"
             yield Span(start_s, end_s, self._colour(subgraph), text, label)
 
     def _step_lanes(self) -> list[Lane]:
@@ -262,7 +262,7 @@ class _Run:
         table = figure.html_table(heads, rows)
         if len(rows) <= _MAX_NAMED_SUBGRAPHS:
             return table
-        return f"<details><summary>{len(rows)} subgraphs</summary>{table}</details>"
+        return f"<details><summary>{counted(len(rows), 'subgraph')}</summary>{table}</details>"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ from tilewright.schedule.base import (
 from tilewright.schedule.instance_orders import demand_of
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph, outputs_of
 from tilewright.schedule.orders import Order, breadth_first, depth_first
+from tilewright.text.formatting import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,9 @@ class CoreGroupsOrder:
         groups = [_share(graph, node.subgraph_id, node.index, len(ranges)) for node in graph.nodes]
         find = depth_first if self.order == "depth-first" else breadth_first
         order = _merged(problem, graph, find(demand_of(graph)), groups, len(ranges))
-        provenance = Provenance(self.name, num_evaluations=1, note=f"{len(ranges)} groups of cores")
+        provenance = Provenance(
+            self.name, num_evaluations=1, note=f"{counted(len(ranges), 'group')} of cores"
+        )
         machine = problem.machine
         is_launched = machine is not None and machine.launches == "each subgraph"
         stages = (
@@ -87,7 +90,7 @@ class CorePipeline:
         stage_of = _stage_of_subgraphs(_work_ns(problem), len(ranges))
         groups = [stage_of[node.subgraph_id] for node in graph.nodes]
         order = _merged(problem, graph, breadth_first(demand_of(graph)), groups, len(ranges))
-        provenance = Provenance(self.name, num_evaluations=1, note=f"{len(ranges)} stages")
+        provenance = Provenance(self.name, num_evaluations=1, note=counted(len(ranges), "stage"))
         return build_schedule(problem, _stages_of_instances(graph, order, groups, ranges), provenance, splits)
 
 

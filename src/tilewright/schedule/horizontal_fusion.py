@@ -15,6 +15,7 @@ from tilewright.planning.budget import Meter
 from tilewright.progress import checkpoint
 from tilewright.schedule.base import Schedule, ScheduleProblem, Stage, build_schedule, single
 from tilewright.schedule.merge import merge_sets, merge_stage
+from tilewright.text.formatting import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class HorizontalFusion:
         provenance = Provenance(
             self.name,
             num_evaluations=1 + fusion.meter.num_evaluations,
-            note=f"{len(fusion.chosen)} merges of {merged} subgraphs",
+            note=f"{counted(len(fusion.chosen), 'merge')} of {counted(merged, 'subgraph')}",
         )
         return build_schedule(problem, fusion.stages(), provenance, cut_off=fusion.meter.cut_off)
 

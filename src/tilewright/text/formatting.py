@@ -32,6 +32,17 @@ def format_count(count: float) -> str:
     return f"{count:.3g} T"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things, in the plural but for one.
+
+    >>> counted(1, "kernel"), counted(2, "kernel"), counted(0, "entry")
+    ('1 kernel', '2 kernels', '0 entries')
+    """
+    if count == 1:
+        return f"{count} {noun}"
+    return f"{count} {noun[:-1]}ies" if noun.endswith("y") else f"{count} {noun}s"
+
+
 def format_ms(milliseconds: float) -> str:
     """A duration for people.
 

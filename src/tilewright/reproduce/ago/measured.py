@@ -11,6 +11,7 @@ from tilewright.reproduce.ago.ablation import NO_INTENSIVE, NO_REFORMER, Stack
 from tilewright.reproduce.ago.latency import AGO, FLAT, UNTUNED, Raced
 from tilewright.reproduce.ago.paper import FIGURE_10, FIGURE_11, FIGURE_12, FIGURE_13
 from tilewright.reproduce.base import Basis, Exhibit, Figure
+from tilewright.text.formatting import counted
 
 _ENGINES = (UNTUNED, FLAT, AGO, "onnxruntime", "openvino")
 _LIBRARY = "onnxruntime"
@@ -30,7 +31,7 @@ def latency_exhibit(name: str, races: Sequence[Raced]) -> Exhibit:
     threads = races[0].job.num_threads
     paper = FIGURE_10 if name == "Figure 10" else FIGURE_11
     figures = [figure for size in paper for figure in _by_size(races, size, paper[size])]
-    title = f"latency of classical networks, {threads} thread{'s' if threads > 1 else ''}"
+    title = f"latency of classical networks, {counted(threads, 'thread')}"
     return _exhibit(name, title, races, figures)
 
 
