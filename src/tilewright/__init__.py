@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         map_chain,
         schedule_graph,
         simulate,
+        simulate_sweep,
     )
     from tilewright.api import bisect_model as bisect
     from tilewright.api import compare_models as compare
@@ -109,6 +110,7 @@ __all__ = [
     "reduce",
     "schedule_graph",
     "simulate",
+    "simulate_sweep",
     "tune",
     "view",
 ]
@@ -140,6 +142,7 @@ _API = (
     "map_chain",
     "schedule_graph",
     "simulate",
+    "simulate_sweep",
 )
 _HOMES: dict[str, tuple[str, str]] = {
     **{name: ("tilewright.errors", name) for name in _ERRORS},

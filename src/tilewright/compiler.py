@@ -27,7 +27,7 @@ from tilewright.targets.base import Backend, Code, Target
 
 if TYPE_CHECKING:
     from tilewright.joint.launched.decisions import Decision
-    from tilewright.joint_prices import PriceSettings
+    from tilewright.mapping.sweep.answered import TaskSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,7 +138,7 @@ def plan_optimised(
     target: Target | None = None,
     passes: PassReport | None = None,
     portfolio: Budget | Meter = WHOLE_PORTFOLIO,
-    prices: PriceSettings | None = None,
+    prices: TaskSettings | None = None,
 ) -> Planned:
     """The same of a graph that stays as it is; `portfolio` is as for `Planner.best`, `prices` says how blocks
     of a joint plan are priced ahead.

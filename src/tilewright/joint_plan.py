@@ -17,7 +17,8 @@ from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import Proof
 from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.joint.launched.search import LaunchedSearch
-from tilewright.joint_prices import PriceSettings, price_ahead
+from tilewright.joint_prices import price_ahead
+from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.options import AUTO, Options
 from tilewright.partition import check_partition
 from tilewright.planner import LEFT_OPEN, Planner, brief, cheapest, cost_of, machine_of, with_sums_split
@@ -49,7 +50,7 @@ _SHARE_OF_SUMS, _SHARE_OF_GRAPH = 0.8, 0.5
 
 
 def joint_plan(
-    planner: Planner, best: Best[Program], prices: PriceSettings | None = None
+    planner: Planner, best: Best[Program], prices: TaskSettings | None = None
 ) -> tuple[Best[Program], Backend]:
     """The best path through the blocks of all plans that a planner made, and on from there: on its graph and
     on those that merging made of it. The best plan, and the backend of the graph that it is of."""
@@ -80,7 +81,7 @@ class _Found:
 
 
 def _best_of_graphs(
-    planner: Planner, best: Best[Program], meter: Meter, prices: PriceSettings | None
+    planner: Planner, best: Best[Program], meter: Meter, prices: TaskSettings | None
 ) -> tuple[Best[Program], Backend]:
     if planner.given is not None and not _is_open(planner.options):
         return _best_of_blocks(planner, best, meter, prices), planner.backend
@@ -135,7 +136,7 @@ def _best_of_recipes(
 
 
 def _best_of_blocks(
-    planner: Planner, best: Best[Program], meter: Meter, prices: PriceSettings | None
+    planner: Planner, best: Best[Program], meter: Meter, prices: TaskSettings | None
 ) -> Best[Program]:
     """The better of a plan and what the search over blocks finds from all plans of its graph on."""
     if meter.is_over:

@@ -14,21 +14,18 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict
 from math import inf
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilewright.fields import FieldError, decoded
+from tilewright.fields import decoded
 from tilewright.hardware.machine import Machine
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.pricer import LaunchedPricer
-from tilewright.mapping.sweep.crews import crew_of
-from tilewright.mapping.sweep.journal import Journal
-from tilewright.mapping.sweep.workers import answers
+from tilewright.mapping.sweep.answered import Kind, Task, TaskSettings, answer_with, answered
 from tilewright.options import Options
 from tilewright.partition.split import split_of
 from tilewright.planner import machine_of
@@ -45,20 +42,8 @@ _MODULE = "tilewright.joint_prices"
 _CONSTANT = re.compile(r"const \S+: (\w+)\[([\d, ]*)\] = sha256:([0-9a-f]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class PriceSettings:
-    """How blocks are priced ahead; none of it changes the answer.
-
-    `workers` is a number of processes, or the address of a Ray cluster. What `journal` has is not priced
-    again, and what is found is appended.
-    """
-
-    workers: str | None = None
-    journal: Path | None = None
-
-
 def price_ahead(
-    pricer: LaunchedPricer, contents: Iterable[Content], options: Options, settings: PriceSettings
+    pricer: LaunchedPricer, contents: Iterable[Content], options: Options, settings: TaskSettings
 ) -> None:
     """Let workers price the blocks whose costs are not known yet, each structure once.
 
@@ -76,22 +61,13 @@ def price_ahead(
             key = hashlib.sha256(text.encode()).hexdigest()
             texts[key], blocks[key] = text, content
     found: dict[str, float] = {}
-    with contextlib.ExitStack() as stack:
-        journal = None if settings.journal is None else Journal(settings.journal, _cost_of)
-        if journal is not None:
-            stack.enter_context(journal)
-            found.update((key, cost) for key, cost in journal.answers.items() if key in texts)
-        left = {key: text for key, text in texts.items() if key not in found}
-        if left and settings.workers is not None:
-            crew = crew_of(settings.workers, _LIMIT_S, _MODULE)
-            stack.callback(crew.close)
-            for key, answer in stack.enter_context(contextlib.closing(answers(left, crew))):
-                # A block that a worker could not price is priced where it is asked for, or is none there.
-                with contextlib.suppress(FieldError, json.JSONDecodeError):
-                    found[key] = _cost_of(answer)
-                    if journal is not None:
-                        journal.add(key, answer, machine=str(options.target))
-                checkpoint()
+    # A block that a worker could not price is priced where it is asked for, or is none there.
+    kind = Kind(_MODULE, _LIMIT_S, _cost_of, loses_failed=True)
+    tasks = {key: Task(text, {"machine": str(options.target)}) for key, text in texts.items()}
+    with contextlib.closing(answered(tasks, kind, settings)) as come:
+        for key, cost in come:
+            found[key] = cost
+            checkpoint()
     for key in sorted(found):
         pricer.know(blocks[key], found[key])
 
@@ -154,10 +130,11 @@ class _Answer:
 
 def answer(task: str) -> str:
     """A task answered; an error as the line it is."""
-    try:
-        cost = _priced(json.loads(task))
-    except Exception as error:
-        return json.dumps({"failed": " ".join(f"{type(error).__name__}: {error}".split())})
+    return answer_with(_priced_text, task)
+
+
+def _priced_text(task: str) -> str:
+    cost = _priced(json.loads(task))
     return json.dumps(asdict(_Answer(None if cost == inf else cost)))
 
 

@@ -53,6 +53,7 @@ COMMANDS: dict[str, tuple[object, ...]] = {
     "map-chains": ("map", "small.onnx", "--fuse"),
     "map-evaluate": ("map", "--evaluate", CASES, "--noc"),
     "map-sweep": ("map", "1_1_4_4_1", "--sweep", "levels.AccumulationBuffer.capacity_bytes=2,192"),
+    "simulate-sweep": ("simulate", "small.onnx", "--sweep", "target=a310", "--recipe", "graphturbo"),
     "schedule": ("simulate", CONTEST, "--recipe", "joint", "--budget", "3trials"),
     "compare": ("compare", "small.tw", "--layers"),
     "compare-schedules": ("compare-schedules", "small.onnx", "--schedule", "sequential", "--duration", "0"),

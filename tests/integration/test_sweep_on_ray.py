@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.test_plan_sweep import network
 
 import tilewright as tw
 from tilewright.mapping.sweep import ray_workers
@@ -47,8 +48,8 @@ def test_killed_processes_change_nothing(
     crews: list[RayCrew] = []
 
     class Watched(RayCrew):
-        def __init__(self, address: str, limit_s: float) -> None:
-            super().__init__(address, limit_s)
+        def __init__(self, *asked: Any) -> None:
+            super().__init__(*asked)
             crews.append(self)
 
     def kill(_what: str, done: int, _total: int) -> None:
@@ -82,3 +83,21 @@ def test_a_cluster_that_is_left_is_left_whole() -> None:
     while ray.available_resources().get("CPU", 0) < 2 and time.monotonic() < deadline_s:
         time.sleep(0.1)
     assert ray.available_resources()["CPU"] == 2
+
+
+def test_plans_of_networks_are_made_on_a_cluster(tmp_path: Path) -> None:
+    models = [network(tmp_path / "small.onnx", 8), network(tmp_path / "large.onnx", 16)]
+    journal = tmp_path / "plans.jsonl"
+    told: list[int] = []
+
+    def told_so_far(_what: str, num_done: int, _total: int) -> None:
+        told.append(num_done)
+
+    def figures(**settings: Any) -> list[tuple[Any, ...]]:
+        sweep = ["target=a310", "batch=1,2"]
+        found = tw.simulate_sweep(models, sweep=sweep, recipe="joint", budget="5trials", **settings)
+        return [(m.values, p.network, p.time_s, p.recipe, m.is_best) for m in found.machines for p in m.plans]
+
+    assert figures(workers="ray", journal=journal, progress=told_so_far) == figures()
+    assert told == list(range(5)), "rows come as they end"
+    assert len(journal.read_bytes().splitlines()) == 4

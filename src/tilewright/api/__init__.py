@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tilewright.api.map_request import MapRequest
     from tilewright.api.mapping import map_operators
     from tilewright.api.models import Model, ModelSummary, load
+    from tilewright.api.plan_sweep import simulate_sweep
     from tilewright.api.plans import PlanComparison, PlanRequest, plan_model
     from tilewright.api.profiling import ModelProfile, profile_model
     from tilewright.api.quantization import QuantizeResult, quantize_model
@@ -57,6 +58,7 @@ _HOMES = {
     "tilewright.api.map_request": ("MapRequest",),
     "tilewright.api.mapping": ("map_operators",),
     "tilewright.api.models": ("Model", "ModelSummary", "load"),
+    "tilewright.api.plan_sweep": ("simulate_sweep",),
     "tilewright.api.plans": ("PlanComparison", "PlanRequest", "plan_model"),
     "tilewright.api.profiling": ("ModelProfile", "profile_model"),
     "tilewright.api.quantization": ("QuantizeResult", "quantize_model"),
@@ -127,6 +129,7 @@ __all__ = [
     "reproduce_paper",
     "schedule_graph",
     "simulate",
+    "simulate_sweep",
     "tune_model",
     "view_model",
 ]

@@ -117,10 +117,11 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
         verify=request.verify,
     )
     if request.sweep:
-        from tilewright.mapping.sweep.explore import SweepSettings, map_variants
+        from tilewright.mapping.sweep.answered import TaskSettings
+        from tilewright.mapping.sweep.explore import map_variants
         from tilewright.report.sweep import sweep_page
 
-        settings = SweepSettings(request.workers, request.journal)
+        settings = TaskSettings(request.workers, request.journal)
         swept = map_variants(problem, request.sweep, settings, update)
         _plot(request, lambda: sweep_page(swept))
         return swept

@@ -28,7 +28,7 @@ from tilewright.errors import NumericMismatch, UsageError
 from tilewright.files import write_output
 from tilewright.frontend.onnx import Source
 from tilewright.joint.launched.decisions import Decision
-from tilewright.joint_prices import PriceSettings
+from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.options import Options
 from tilewright.planning import Bound, Meter, Quality
 from tilewright.progress import PhaseClock, Progress, ending_with
@@ -41,6 +41,7 @@ from tilewright.text.formatting import counted, format_bytes
 from tilewright.text.printable import json_text
 
 if TYPE_CHECKING:
+    from tilewright.hardware.machine import Machine
     from tilewright.ir.graph import Graph
     from tilewright.planning.portfolio import Attempt, Recipe
 
@@ -287,18 +288,20 @@ def simulate(
 
 def answer(request: SimulationRequest, progress: Progress | None = None) -> SimulationResult:
     """What a request asks for; as `tw.simulate`."""
-    return _Simulation(request, progress or (lambda *_: None)).result()
+    return Simulation(request, progress or (lambda *_: None)).result()
 
 
-class _Simulation:
-    """One request on its way to its result."""
+class Simulation:
+    """One request on its way to its result; a `machine` stands for the one that the target names."""
 
-    def __init__(self, request: SimulationRequest, progress: Progress) -> None:
+    def __init__(
+        self, request: SimulationRequest, progress: Progress, machine: Machine | None = None
+    ) -> None:
         assert isinstance(request.target, TargetRef), "what the request makes of a text"
-        target = find_target(request.target)
+        target = find_target(request.target, machine)
         if not isinstance(target, SimulatingTarget):
             raise UsageError("simulate: takes a machine (stcp920, a YAML file), not a target that runs.")
-        self.request, self.progress, self.target = request, progress, target
+        self.request, self.progress, self.target, self.machine = request, progress, target, machine
         self.named = target.named_plans(request.target)
         self.options = request.options(self.named)
         self.num_clusters = target.machine.num_clusters
@@ -307,6 +310,7 @@ class _Simulation:
         )
 
     def result(self) -> SimulationResult:
+        """Everything that is asked for."""
         request, model = self.request, self.model
         wanted = wanted_batch(request.batch)
         throughputs: list[tuple[int, float]] = []
@@ -386,29 +390,30 @@ class _Simulation:
         name: str = "",
         *,
         is_interruptible: bool = False,
-    ) -> _Planned:
+    ) -> SimulatedPlanning:
         """The plan that options ask for, under a name or that of its recipe; `is_interruptible`: an interrupt
         ends the search for a better one."""
         meter = self.request.portfolio.start(is_interruptible=is_interruptible)
         with ending_with(meter):
             return self._planned(graph, options, name, meter)
 
-    def _planned(self, graph: Graph, options: Options | None, name: str, meter: Meter) -> _Planned:
+    def _planned(self, graph: Graph, options: Options | None, name: str, meter: Meter) -> SimulatedPlanning:
         asked = options or self.options
         if options is None and self.request.recipe in self.named:
             name = str(self.request.recipe)
         clock = PhaseClock(None, self.progress)
         prices = None
         if self.request.workers is not None:
-            prices = PriceSettings(self.request.workers, self.request.journal)
-        planned = plan_optimised(graph, asked, clock, portfolio=meter, prices=prices)
+            prices = TaskSettings(self.request.workers, self.request.journal)
+        target = find_target(asked.target, self.machine)
+        planned = plan_optimised(graph, asked, clock, target=target, portfolio=meter, prices=prices)
         code = planned.backend.generate(planned.program)
         assert isinstance(code, SimulatedCode), "that is what simulating targets make"
         priced = [a for a in planned.attempts if a.cost is not None]
         best = min(priced, key=lambda a: a.cost or 0.0, default=None)
         name = name or (str(planned.program.recipe) if best is None else best.what)
         quality = planned.program.schedule.quality
-        return _Planned(
+        return SimulatedPlanning(
             name,
             code,
             planned.attempts,
@@ -420,7 +425,7 @@ class _Simulation:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Planned:
+class SimulatedPlanning:
     """A simulated plan, how it is called, and what it was compared with."""
 
     name: str

@@ -147,15 +147,15 @@ class SimulationRequest(MachineRequest):
     workers: str | None = asked(
         None,
         "With --recipe joint: price blocks of plans in so many processes, or on a Ray cluster: ray, or "
-        "ray://HOST:10001. The answer is the same.",
+        "ray://HOST:10001. With --sweep: make plans there. The answer is the same.",
         "--workers",
         panel=PLANS,
         metavar="N|ray",
     )
     journal: Path | None = asked(
         None,
-        "With --workers: append prices of blocks to a file of JSON lines; those that it holds are not "
-        "asked for again.",
+        "With --workers or --sweep: append prices of blocks, or plans, to a file of JSON lines; what it "
+        "holds is not asked for again.",
         "--journal",
         panel=FILES,
         metavar="FILE",

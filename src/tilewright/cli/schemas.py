@@ -76,6 +76,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "reproduce": ("tilewright.reproduce.base:ReproducedPaper",),
     "schedule": ("tilewright.contest.schedule:ContestSchedule",),
     "simulate": ("tilewright.api.simulation:SimulationResult",),
+    "simulate-sweep": ("tilewright.report.plan_sweep:PlanSweep",),
     "compare": (_FACTS, "tilewright.api.comparison:ComparisonResult"),
     "compare-schedules": (_FACTS, "tilewright.api.schedules:ScheduleComparison"),
     "diff": ("tilewright.api.difference:DiffResult",),

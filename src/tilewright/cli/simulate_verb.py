@@ -10,10 +10,10 @@ import typer
 
 from tilewright.api.simulation_request import SimulationRequest
 from tilewright.cli.compile_verb import EXIT_INTERRUPTED
-from tilewright.cli.flags import MODEL, Flags, add_verb
+from tilewright.cli.flags import Flags, add_verb
 from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress, say
 from tilewright.errors import UsageError
-from tilewright.requests import FILES, flag_of
+from tilewright.requests import FILES, PLANS, flag_of
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -23,7 +23,17 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def simulate(
     flags: Flags[SimulationRequest],
-    model: Path = MODEL,
+    models: list[Path] = typer.Argument(
+        metavar="MODEL",
+        help="An ONNX file, or an artifact that `tilewright compile` wrote; several with --sweep.",
+    ),
+    sweep: list[str] = typer.Option(
+        [],
+        "--sweep",
+        help="Plan every model for every combination of these, repeatable: target=v100,a100 (machines), "
+        "batch=1,16, levels.GB.capacity_bytes=1MiB,2MiB (a number of the machine).",
+        rich_help_panel=PLANS,
+    ),
     trace: Path | None = typer.Option(
         None,
         "--trace",
@@ -34,7 +44,8 @@ def simulate(
         None,
         "--html",
         "--report",
-        help="Write an HTML page that shows what buffers hold and what units do over time.",
+        help="Write an HTML page that shows what buffers hold and what units do over time; with --sweep "
+        "time, energy and area against each other.",
         rich_help_panel=FILES,
     ),
     output: Path | None = typer.Option(
@@ -54,6 +65,15 @@ def simulate(
     """
     from tilewright.api.simulation import answer
 
+    if sweep:
+        if output is not None or trace is not None:
+            flag = "--output" if output is not None else "--trace"
+            raise UsageError(f"{flag} has no effect beside --sweep; leave one of them out.")
+        _sweep(models, sweep, flags, page, as_json=as_json)
+        return
+    if len(models) > 1:
+        raise UsageError(f"{models[1]}: one model is simulated at a time; give --sweep for several.")
+    (model,) = models
     if model.suffix.lower() == ".json":
         _check_flags(flags, {"--trace": trace, "--html": page})
         _schedule(model, flags.values["recipe"], flags.values["budget"], output, as_json=as_json)
@@ -78,6 +98,28 @@ def simulate(
         if trace is not None:
             say(f"timeline in {trace}: open it in ui.perfetto.dev")
     _end_if_interrupted(result.is_interrupted)
+
+
+def _sweep(
+    models: list[Path], sweep: list[str], flags: Flags[SimulationRequest], page: Path | None, *, as_json: bool
+) -> None:
+    """Plan several models for several machines."""
+    from tilewright.api.plan_sweep import simulate_sweep
+
+    settings = {name: flags.values[name] for name in flags.asked}
+    with progress("planning") as update:
+        result = simulate_sweep(models, sweep=sweep, progress=update, **settings)
+    if page is not None:
+        result.save_page(page)
+    if as_json:
+        print_document("simulate-sweep", result)
+    else:
+        print_result(result)
+        if page is not None:
+            say(f"time, energy and area in {page}")
+    if result.is_interrupted:
+        hint("interrupted: what was planned until then is kept")
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _end_if_interrupted(is_interrupted: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,27 +59,45 @@ def named(sweep: MapSweep, variant: SweptMachine) -> str:
     )
 
 
-def _pictures(sweep: MapSweep, mapped: list[tuple[int, SweptMachine]]) -> list[str]:
-    has_clock = all(variant.clock_hz is not None for _, variant in mapped)
-    latency = "latency in ms" if has_clock else "latency in cycles"
-    figures = []
-    for number, variant in mapped:
-        cycles, energy_pj = variant.mean_cycles, variant.mean_energy_pj
-        assert cycles is not None
-        assert energy_pj is not None
-        time = (variant.mean_latency_ms if has_clock else cycles) or 0.0
-        figures.append((number, variant, {latency: time, _ENERGY: energy_pj / 1e6, _AREA: variant.area_mm2}))
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What is compared by figures, with the name of each; `anchor` is where its dot leads to."""
+
+    label: str
+    is_best: bool
+    anchor: str
+    figures: Mapping[str, float | None]
+
+
+def pareto_pictures(compared: Sequence[Compared], axes: Sequence[tuple[str, str]]) -> list[str]:
+    """A scatter plot for each pair of figures, of what has both; none of a pair that nothing has."""
     pictures = []
-    for x, y in ((latency, _ENERGY), (latency, _AREA), (_AREA, _ENERGY)):
+    for x, y in axes:
         points = [
-            Point(values[x], values[y], named(sweep, variant), variant.is_best, f"variant{number}")
-            for number, variant, values in figures
-            if values[x] > 0 and values[y] > 0
+            Point(across, up, one.label, one.is_best, one.anchor)
+            for one in compared
+            if (across := one.figures[x] or 0.0) > 0 and (up := one.figures[y] or 0.0) > 0
         ]
         if points:
             title = f"{y.split(' in ')[0]} over {x.split(' in ')[0]}"
             pictures.append(drawn(scatter(title, x, y, points)))
     return pictures
+
+
+def _pictures(sweep: MapSweep, mapped: list[tuple[int, SweptMachine]]) -> list[str]:
+    has_clock = all(variant.clock_hz is not None for _, variant in mapped)
+    latency = "latency in ms" if has_clock else "latency in cycles"
+    compared = []
+    for number, variant in mapped:
+        cycles, energy_pj = variant.mean_cycles, variant.mean_energy_pj
+        assert energy_pj is not None, "what is mapped has figures"
+        figures = {
+            latency: variant.mean_latency_ms if has_clock else cycles,
+            _ENERGY: energy_pj / 1e6,
+            _AREA: variant.area_mm2,
+        }
+        compared.append(Compared(named(sweep, variant), variant.is_best, f"variant{number}", figures))
+    return pareto_pictures(compared, ((latency, _ENERGY), (latency, _AREA), (_AREA, _ENERGY)))
 
 
 _ENERGY, _AREA = "energy in µJ", "area in mm² at 45 nm"

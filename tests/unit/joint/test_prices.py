@@ -17,8 +17,10 @@ from tilewright.compiler import plan_optimised
 from tilewright.hardware.presets import preset_text
 from tilewright.joint.launched.content import Content, Numbered
 from tilewright.joint.launched.search import LaunchedSearch
-from tilewright.joint_prices import PriceSettings, price_ahead
+from tilewright.joint_prices import price_ahead
+from tilewright.mapping.sweep import answered as answered_by
 from tilewright.mapping.sweep import crews as sweep_crews
+from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.mapping.sweep.workers import Processes
 from tilewright.options import Options
 from tilewright.planning import Budget
@@ -102,7 +104,7 @@ class Threads:
 def test_the_answer_is_the_same_for_any_number_of_workers(
     num_trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joint_prices, "crew_of", lambda workers, *_: Threads(int(workers)))
+    monkeypatch.setattr(answered_by, "crew_of", lambda workers, *_: Threads(int(workers)))
     graph = GRAPHS["fork"]()
     numbered = Numbered(graph)
     planner = planner_of(graph, MACHINE)
@@ -114,7 +116,7 @@ def test_the_answer_is_the_same_for_any_number_of_workers(
         pricer, meter = pricer_of(planner, numbered), Budget(num_trials).start()
         if workers:
             every = (content for plan in plans for content in plan)
-            price_ahead(pricer, every, planner.options, PriceSettings(str(workers)))
+            price_ahead(pricer, every, planner.options, TaskSettings(str(workers)))
         search = LaunchedSearch.of(pricer, plans, meter)
         published: list[tuple[float, tuple[Content, ...]]] = []
         search.run(lambda contents: published.append((search.cost, tuple(contents))))
@@ -127,7 +129,7 @@ def test_the_answer_is_the_same_for_any_number_of_workers(
 
 @pytest.mark.slow
 def test_whole_plans_are_the_same_for_any_number_of_workers() -> None:
-    def figures(prices: PriceSettings | None) -> tuple[object, ...]:
+    def figures(prices: TaskSettings | None) -> tuple[object, ...]:
         options = Options(target=TargetRef.parse(MACHINE), plan="joint")
         planned = plan_optimised(siblings(), options, portfolio=Budget(130), prices=prices)
         program = planned.program
@@ -137,7 +139,7 @@ def test_whole_plans_are_the_same_for_any_number_of_workers() -> None:
 
     alone = figures(None)
     for workers in ("1", "2", "3"):
-        assert figures(PriceSettings(workers)) == alone
+        assert figures(TaskSettings(workers)) == alone
 
 
 def test_a_killed_worker_loses_one_task_and_a_journal_keeps_the_rest(
@@ -161,7 +163,7 @@ def test_a_killed_worker_loses_one_task_and_a_journal_keeps_the_rest(
     num_tasks = len(list(pricer.unknown(contents)))
     killer = threading.Thread(target=kill_the_first)
     killer.start()
-    price_ahead(pricer, contents, planner.options, PriceSettings("1", journal))
+    price_ahead(pricer, contents, planner.options, TaskSettings("1", journal))
     killer.join()
     assert len(crews[0].started) == 2, "another process took its place"
     assert len(journal.read_bytes().splitlines()) == num_tasks
@@ -171,13 +173,13 @@ def test_a_killed_worker_loses_one_task_and_a_journal_keeps_the_rest(
     assert [pricer.cost(c) for c in contents] == [plain.cost(c) for c in contents]
     assert pricer.num_simulated == plain.num_simulated == num_tasks, "as many trials as without workers"
     again = pricer_of(planner, numbered)
-    price_ahead(again, contents, planner.options, PriceSettings("1", journal))
+    price_ahead(again, contents, planner.options, TaskSettings("1", journal))
     assert len(crews) == 1, "all prices were in the journal"
     assert [again.cost(c) for c in contents] == [plain.cost(c) for c in contents]
 
 
 def test_a_block_that_a_worker_cannot_price_is_lost_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(joint_prices, "crew_of", lambda workers, *_: Threads(int(workers)))
+    monkeypatch.setattr(answered_by, "crew_of", lambda workers, *_: Threads(int(workers)))
     numbered, contents = blocks("fork")
     planner = planner_of(numbered.graph, MACHINE)
     pricer, asked = pricer_of(planner, numbered), []
@@ -190,7 +192,7 @@ def test_a_block_that_a_worker_cannot_price_is_lost_alone(monkeypatch: pytest.Mo
         return priced(document)
 
     monkeypatch.setattr(joint_prices, "_priced", fail_first)
-    price_ahead(pricer, contents, planner.options, PriceSettings("1"))
+    price_ahead(pricer, contents, planner.options, TaskSettings("1"))
     assert len(asked) > 1
     assert len(list(pricer.unknown(contents))) == 1
     plain = pricer_of(planner, numbered)

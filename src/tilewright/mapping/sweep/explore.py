@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections import Counter, defaultdict
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
-from tilewright.errors import InternalError
 from tilewright.hardware.components import components_of, with_energies
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.variants import Axis, Variant, parse_axis, variants
@@ -24,8 +20,7 @@ from tilewright.mapping.solve import (
     same_loops,
     streamed_nodes,
 )
-from tilewright.mapping.sweep.crews import crew_of
-from tilewright.mapping.sweep.journal import Journal
+from tilewright.mapping.sweep.answered import Kind, Task, TaskSettings, answered
 from tilewright.mapping.sweep.results import (
     MapSweep,
     SweptComponent,
@@ -44,27 +39,15 @@ from tilewright.mapping.sweep.tasks import (
     answer_of,
     solve_text,
 )
-from tilewright.mapping.sweep.workers import answers, answers_here
+from tilewright.mapping.sweep.workers import LAYERS
 from tilewright.progress import Progress
 
 _LIMIT_S = 24 * 3600.0
 """What a layer may take where its search has no time limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class SweepSettings:
-    """How a sweep is done; none of it changes the result.
-
-    `workers` is a number of processes, or the address of a Ray cluster; None works in this process. What
-    `journal` has is not searched again, and what is found is appended.
-    """
-
-    workers: str | None = None
-    journal: Path | None = None
-
-
 def map_variants(
-    problem: MapProblem, axes: Sequence[str], settings: SweepSettings, progress: Progress
+    problem: MapProblem, axes: Sequence[str], settings: TaskSettings, progress: Progress
 ) -> MapSweep:
     """Map every layer onto every combination of numbers of the machine, `levels.L1.capacity=64KiB,128KiB`.
 
@@ -102,50 +85,29 @@ def _distinct(problem: MapProblem) -> dict[tuple[object, ...], Problem]:
 
 
 def _answered(
-    tasks: Mapping[str, MapTask], settings: SweepSettings, progress: Progress
+    tasks: Mapping[str, MapTask], settings: TaskSettings, progress: Progress
 ) -> dict[str, LayerAnswer | Refusal]:
     """Every task's answer: the journal's, or a worker's."""
-    with contextlib.ExitStack() as stack:
-        journal = (
-            None if settings.journal is None else stack.enter_context(Journal(settings.journal, answer_of))
-        )
-        known = {} if journal is None else {k: a for k, a in journal.answers.items() if k in tasks}
-        left = {key: task.to_text() for key, task in tasks.items() if key not in known}
-        _tell(len(known), len(tasks), progress)
-        search = next(iter(tasks.values())).search
-        # Closed at once whatever happens: workers must not outlive it.
-        for key, text in stack.enter_context(contextlib.closing(_worked_on(left, settings, search))):
-            known[key] = _checked(text, tasks[key])
-            if journal is not None:
-                task = tasks[key]
-                journal.add(key, text, layer=task.layer.name, machine=task.machine.fingerprint[:16])
+    search = next(iter(tasks.values())).search
+    deadline_s = search.budget.deadline_s
+    limit_s = _LIMIT_S if deadline_s is None else 300.0 + 20 * deadline_s
+    texts = {
+        key: Task(task.to_text(), {"layer": task.layer.name, "machine": task.machine.fingerprint[:16]})
+        for key, task in tasks.items()
+    }
+    known: dict[str, LayerAnswer | Refusal] = {}
+    kind = Kind(LAYERS, limit_s, answer_of, solve_text)
+    # Closed at once whatever happens: workers must not outlive it.
+    with contextlib.closing(answered(texts, kind, settings)) as found:
+        _tell(0, len(tasks), progress)
+        for key, answer in found:
+            known[key] = answer
             _tell(len(known), len(tasks), progress)
     return known
 
 
 def _tell(num_done: int, num_tasks: int, progress: Progress) -> None:
     progress(f"{num_done} of {num_tasks} layers mapped", num_done, num_tasks)
-
-
-def _checked(text: str, task: MapTask) -> LayerAnswer | Refusal:
-    document = json.loads(text)
-    if "failed" in document:
-        raise InternalError(f"layer {task.layer.name} on {task.machine.name}: {document['failed']}")
-    return answer_of(text)
-
-
-def _worked_on(
-    tasks: Mapping[str, str], settings: SweepSettings, search: Search
-) -> Generator[tuple[str, str], None, None]:
-    if settings.workers is None or not tasks:
-        yield from answers_here(tasks, solve_text)
-        return
-    deadline_s = search.budget.deadline_s
-    crew = crew_of(settings.workers, _LIMIT_S if deadline_s is None else 300.0 + 20 * deadline_s)
-    try:
-        yield from answers(tasks, crew)
-    finally:
-        crew.close()
 
 
 def _row(

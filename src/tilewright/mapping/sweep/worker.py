@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
+from tilewright.mapping.sweep.answered import answer_with
 from tilewright.mapping.sweep.tasks import solve_text
 from tilewright.system.worker_process import serve_texts
 
 
 def answer(task: str) -> str:
     """A task answered; an error as the line it is."""
-    try:
-        return solve_text(task)
-    except Exception as error:
-        return json.dumps({"failed": " ".join(f"{type(error).__name__}: {error}".split())})
+    return answer_with(solve_text, task)
 
 
 if __name__ == "__main__":

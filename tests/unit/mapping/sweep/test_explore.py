@@ -18,7 +18,7 @@ from tilewright.errors import UsageError
 from tilewright.hardware.presets import find_machine
 from tilewright.mapping.sweep import crews as sweep_crews
 from tilewright.mapping.sweep import explore
-from tilewright.mapping.sweep.explore import SweepSettings
+from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.mapping.sweep.journal import Journal
 from tilewright.mapping.sweep.tasks import answer_of
 from tilewright.mapping.sweep.workers import Processes
@@ -147,7 +147,7 @@ def test_what_a_journal_has_is_not_searched_again(
     said: list[str] = []
     assert document(journal=journal, progress=lambda what, *_: said.append(what)) == plain
     assert len(solved) == 5
-    assert said[0] == "3 of 8 layers mapped"
+    assert said[3] == "3 of 8 layers mapped"
     assert said[-1] == "8 of 8 layers mapped"
     assert document(journal=journal) == plain
     assert len(solved) == 5
@@ -200,4 +200,4 @@ def test_a_journal_is_lines_that_people_can_read(tmp_path: Path) -> None:
     assert {row["layer"] for row in rows} == set(LAYERS)
     assert len({row["machine"] for row in rows}) == 4
     assert len({row["task"] for row in rows}) == 8
-    assert SweepSettings() == SweepSettings(None, None)
+    assert TaskSettings() == TaskSettings(None, None)
