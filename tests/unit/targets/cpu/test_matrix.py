@@ -27,7 +27,7 @@ from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.matrix import MATRIX, match_matrix
 from tilewright.targets.cpu.product.matrix.choose import choose_plan, chosen_plan
 from tilewright.targets.cpu.product.matrix.generate import generate_matrix
-from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, plan_matrix
+from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, Shape, plan_matrix
 from tilewright.targets.cpu.product.matrix.tiles import TERMS, Block, multiply, split
 from tilewright.targets.cpu.product.plan import Dot
 from tilewright.targets.cpu.template import Context, lower_with
@@ -472,6 +472,25 @@ def test_a_line_that_is_not_finite_gives_nan_where_it_is_read(matrix_isa: Isa) -
     got = runner.result(("output", 0))
     assert np.isfinite(got[:, :, :3]).all()
     assert np.isnan(got[:, :, 3:]).all()
+
+
+def test_sums_that_wait_in_memory_for_the_next_steps_are_kept(matrix_isa: Isa) -> None:
+    graph = product(130, 33, 400)
+    dot: Dot = "3 bfloat16 products"
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    problem = match_matrix(group.nests[0], layouts_of(group))
+    assert not isinstance(problem, Declined)
+    sizes = Shape.of(problem, TERMS[dot]).plan(Block(2, 2), 1, 1)
+    assert sizes.num_passes > 1
+    assert not sizes.adds_passes
+    kernel = generate_matrix(plan_matrix(problem, sizes), matrix_isa)
+    feed = {"x": np.random.default_rng(1).integers(-4, 5, (130, 400)).astype(np.float32)}
+    operands = {("input", i): v.data if v.data is not None else feed["x"] for i, v in enumerate(group.inputs)}
+    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
+    runner = KernelRunner((kernel,), operands, layouts_of(group), matrix_isa)
+    runner()
+    np.testing.assert_array_equal(runner.result(("output", 0)), run_graph(graph, feed)["y"])
 
 
 def test_without_the_unit_it_declines() -> None:

@@ -204,7 +204,9 @@ class _MatrixWalk(TileWalk):
                     lambda: tiles.load_sums(e, block, self.frame.block_sums(number)),
                 )
             self._steps(number, first, last, block, b, taps)
-            self._keep_sums(number, block, panel, line_tap, is_first=is_first or not plan.adds_passes)
+            # Sums that were loaded hold what is in memory already.
+            replaces = is_first if plan.adds_passes else True
+            self._keep_sums(number, block, panel, line_tap, is_first=replaces)
 
         e.loop(0, num_blocks, 1, one, nonempty=True)
 
