@@ -7,7 +7,7 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.product.contraction.generate import generate_kernel
 from tilewright.targets.cpu.product.integer.generate import byte_kernels
-from tilewright.targets.cpu.product.matrix.generate import generate_matrix
+from tilewright.targets.cpu.product.matrix.generate import matrix_kernels
 from tilewright.targets.cpu.product.plan import KernelPlan, parse_product
 from tilewright.targets.cpu.product.winograd.generate import generate_winograd
 
@@ -33,4 +33,4 @@ def plan_kernels(plan: Plan, isa: Isa, next_local: int = 0) -> tuple[Kernel, ...
         return byte_kernels(plan, isa, next_local)
     if plan.dot == "fma":
         return ((generate_winograd if plan.units == "image tiles" else generate_kernel)(plan, isa),)
-    return (generate_matrix(plan, isa),)
+    return matrix_kernels(plan, isa, next_local)

@@ -19,9 +19,12 @@ from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.rows import with_row_loops
+from tilewright.ir.text import parse_graph
+from tilewright.options import Accuracy
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.pieces import power_of_two, split_bfloat16
+from tilewright.targets.cpu.plans import parse_plan, plan_kernels
 from tilewright.targets.cpu.product.amx import NUM_TILES
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.matrix import MATRIX, match_matrix
@@ -30,6 +33,7 @@ from tilewright.targets.cpu.product.matrix.generate import generate_matrix
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, Shape, plan_matrix
 from tilewright.targets.cpu.product.matrix.tiles import TERMS, Block, multiply, split
 from tilewright.targets.cpu.product.plan import Dot
+from tilewright.targets.cpu.product.select import lower_product
 from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.llvm.codegen import JitLibrary, compile_object
 from tilewright.targets.llvm.emitter import Emitter, Param
@@ -491,6 +495,79 @@ def test_sums_that_wait_in_memory_for_the_next_steps_are_kept(matrix_isa: Isa) -
     runner = KernelRunner((kernel,), operands, layouts_of(group), matrix_isa)
     runner()
     np.testing.assert_array_equal(runner.result(("output", 0)), run_graph(graph, feed)["y"])
+
+
+COMPUTED = {
+    "scores": """
+  input %p: float32[4, 40, 48]
+  input %k: float32[4, 50, 48]
+  %v: float32[4, 48, 50] = Transpose(%k) {perm = [0, 2, 1]} "t"
+  %y: float32[4, 40, 50] = MatMul(%p, %v) "y"
+""",
+    "weighted sums": """
+  input %p: float32[3, 2, 40, 70]
+  input %v: float32[3, 2, 70, 24]
+  input %r: float32[3, 2, 40, 24]
+  %m: float32[3, 2, 40, 24] = MatMul(%p, %v) "m"
+  %y: float32[3, 2, 40, 24] = Add(%m, %r) "y"
+""",
+    "one for all": """
+  input %p: float32[5, 33, 64]
+  input %v: float32[64, 100]
+  %y: float32[5, 33, 100] = MatMul(%p, %v) "y"
+""",
+    "shared rows": """
+  input %p: float32[1, 17, 40]
+  input %v: float32[3, 40, 20]
+  %y: float32[3, 17, 20] = MatMul(%p, %v) "y"
+""",
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("dot", ["1 bfloat16 product", "3 bfloat16 products", "6 bfloat16 products"])
+@pytest.mark.parametrize("name", COMPUTED)
+def test_two_computed_factors(matrix_isa: Isa, name: str, dot: Dot) -> None:
+    graph = parse_graph(f'graph "g" opset 17 {{{COMPUTED[name]}  return %y\n}}\n')
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    (nest,) = group.nests
+    keys = [*((("input", i), v) for i, v in enumerate(group.inputs)), (("output", 0), group.outputs[0])]
+    layouts = {key: Layout.row_major(len(value.shape)) for key, value in keys}
+    problem = match_matrix(nest, layouts, frozenset())
+    assert not isinstance(problem, Declined)
+    plan = plan_matrix(problem, choose_plan(problem, TERMS[dot], matrix_isa))
+    kernels = plan_kernels(parse_plan(str(plan)), matrix_isa)
+    rng = np.random.default_rng(0)
+    feed = {v.name: rng.integers(-4, 5, v.shape).astype(np.float32) for v in graph.inputs}
+    operands = {("input", i): feed[v.name] for i, v in enumerate(group.inputs)}
+    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
+    runner = KernelRunner(kernels, operands, layouts, matrix_isa)
+    runner()
+    np.testing.assert_array_equal(runner.result(("output", 0)), run_graph(graph, feed)["y"])
+
+
+def test_two_computed_factors_are_multiplied_where_that_gains() -> None:
+    graph = parse_graph(f'graph "g" opset 17 {{{COMPUTED["one for all"]}  return %y\n}}\n')
+    large = parse_graph(
+        'graph "g" opset 17 {\n  input %p: float32[384, 768]\n  input %v: float32[768, 512]\n'
+        '  %y: float32[384, 512] = MatMul(%p, %v) "y"\n  return %y\n}\n'
+    )
+
+    def templates(graph: Graph, accuracy: Accuracy) -> list[str]:
+        group = fuse_nodes(graph.nodes, graph.outputs)
+        assert isinstance(group, NestGroup)
+        keys = [*((("input", i), v) for i, v in enumerate(group.inputs)), (("output", 0), group.outputs[0])]
+        layouts = {key: Layout.row_major(len(value.shape)) for key, value in keys}
+        context = Context(isa_with_matrix_unit(), layouts, accuracy=accuracy)
+        kernels = lower_product(group.nests[0], context)
+        assert not isinstance(kernels, Declined)
+        return [kernel.template for kernel in kernels]
+
+    assert templates(large, "default") == ["contraction"]
+    assert templates(large, "relaxed") == ["matrix-tiles", "matrix-3"]
+    assert templates(large, "fast") == ["matrix-tiles", "matrix-1"]
+    assert templates(graph, "relaxed") == ["contraction"]
 
 
 def test_without_the_unit_it_declines() -> None:

@@ -36,9 +36,16 @@ from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW, TILE_ROWS
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.matrix.activations import TiledFactor
 from tilewright.targets.cpu.product.matrix.choose import SCRATCH_SHARE
-from tilewright.targets.cpu.product.matrix.cycles import SPLIT_CYCLES, VECTOR_CYCLES, step_cycles
+from tilewright.targets.cpu.product.matrix.cycles import VECTOR_CYCLES, step_cycles
 from tilewright.targets.cpu.product.matrix.plan import FLOAT32_PRODUCTS, MAX_TILE_CHAIN
-from tilewright.targets.cpu.product.matrix.tiles import TERMS, TILE_COLUMNS, TILE_DEPTH, Block, Terms
+from tilewright.targets.cpu.product.matrix.tiles import (
+    SPLIT_CYCLES,
+    TERMS,
+    TILE_COLUMNS,
+    TILE_DEPTH,
+    Block,
+    Terms,
+)
 from tilewright.targets.cpu.product.plan import Dot, KernelPlan, PlanText, Strided, parse_product
 from tilewright.targets.cpu.product.tiling import (
     MAX_TILE_SIZE,

@@ -28,7 +28,7 @@ from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.matrix.choose import state_of
 from tilewright.targets.cpu.product.matrix.template import DOTS_BY_ACCURACY
 from tilewright.targets.cpu.product.matrix.tiles import TERMS
-from tilewright.targets.cpu.product.select import product_way
+from tilewright.targets.cpu.product.select import nest_cycles, product_way
 from tilewright.targets.cpu.template import (
     MIN_GAIN,
     Context,
@@ -69,14 +69,17 @@ class AttentionTemplate:
                 return Declined("keys and values of many queries are put together before")
             if not all(x.b for product in (problem.scores, problem.sums) for x in product.outer):
                 return Declined("heads share keys that are still to be put together")
+        plan = self._plan(problem, context)
+        if isinstance(plan, Declined):
+            return plan
         # Products of few queries wait for memory: no unit is faster at that.
         products = () if reads_in_place(problem, context.isa) else (work[0], work[-1])
-        for nest in products:
-            way = product_way(nest, context)
-            if way is not None and way[0] != CONTRACTION.name:
-                return Declined(f"its products are left to {way[0]}")
-        plan = self._plan(problem, context)
-        return plan if isinstance(plan, Declined) else problem
+        ways = [product_way(nest, context) for nest in products]
+        if any(way is not None and way[0] != CONTRACTION.name for way in ways):
+            apart = sum(nest_cycles(nest, context) for nest in work)
+            if apart < self.estimate(problem, Choice(self.name), context).cycles:
+                return Declined("kernels of its products and its softmax take less")
+        return problem
 
     def algorithms(self, problem: AttentionPlan, context: Context) -> tuple[Choice, ...]:
         """One."""

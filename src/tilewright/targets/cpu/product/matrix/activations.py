@@ -9,8 +9,8 @@ from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.loopnest.transpose import transpose
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
 from tilewright.targets.cpu.product.lanes import load_lanes
-from tilewright.targets.cpu.product.matrix.cycles import SPLIT_CYCLES
 from tilewright.targets.cpu.product.matrix.tiles import (
+    SPLIT_CYCLES,
     TILE_BYTES,
     TILE_COLUMNS,
     TILE_DEPTH,

@@ -11,10 +11,15 @@ from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.contraction.choose import contraction_cycles
 from tilewright.targets.cpu.product.matrix.cycles import chunk_parts
 from tilewright.targets.cpu.product.matrix.match import MatrixProblem
-from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, Shape
+from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, Shape, packed_factor, plan_matrix
 from tilewright.targets.cpu.product.matrix.tiles import TERMS, Block, Terms
 from tilewright.targets.cpu.product.plan import Dot
-from tilewright.targets.cpu.template import Context, chunks_waited
+from tilewright.targets.cpu.template import (
+    PRIVATE_BYTES_PER_CYCLE,
+    START_CYCLES,
+    Context,
+    chunks_waited,
+)
 from tilewright.tuning import Choice
 
 TEMPLATE = "matrix"
@@ -51,8 +56,12 @@ def state_of(context: Context) -> UnitState:
 def matrix_cycles(problem: MatrixProblem, plan: MatrixPlan, context: Context) -> float:
     """Estimated cycles of a plan on one thread, weights cold."""
     shape, rates = Shape.of(problem, plan.terms), context.isa.matrix_rates
-    parts = chunk_parts(shape, plan, rates, state_of(context), context.cold_bytes_per_cycle)
-    return parts.total * plan.num_chunks
+    if not problem.packs:
+        parts = chunk_parts(shape, plan, rates, state_of(context), context.cold_bytes_per_cycle)
+        return parts.total * plan.num_chunks
+    parts = chunk_parts(shape, plan, rates, state_of(context), PRIVATE_BYTES_PER_CYCLE)
+    packing = packed_factor(plan_matrix(problem, plan)).packing_cycles
+    return parts.total * plan.num_chunks + START_CYCLES + plan.num_heads * packing
 
 
 def figures(problem: MatrixProblem, dots: Sequence[Dot], context: Context) -> tuple[str, ...]:

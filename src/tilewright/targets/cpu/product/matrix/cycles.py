@@ -11,12 +11,11 @@ from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import MatrixRates, UnitState
 from tilewright.targets.cpu.product.amx import TILE_ROWS
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, Shape
-from tilewright.targets.cpu.product.matrix.tiles import Block, Terms, num_loads
+from tilewright.targets.cpu.product.matrix.tiles import SPLIT_CYCLES, Block, Terms, num_loads
 from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE
 
-# Splitting 32 elements and storing the pieces, by the number of pieces; of bytes with the search for the
-# largest, which reads them before, and what each position takes besides: its scale.
-SPLIT_CYCLES = {1: 5.0, 2: 11.0, 3: 18.0}
+# Splitting 32 elements into bytes with the search for the largest, which reads them before, and what each
+# position takes besides: its scale.
 _SLICE_CYCLES = 12.0
 _SCALE_CYCLES = 30.0
 _ELEMENTS = 32

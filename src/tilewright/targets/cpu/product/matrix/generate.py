@@ -1,6 +1,7 @@
 """The matrix-unit kernel: split the inputs of a chunk into pieces, multiply tiles, finish and store.
 
-Condition of use: a processor with the matrix unit, float32, constant weights, summed elements side by side.
+Condition of use: a processor with the matrix unit, float32, summed elements side by side; constant weights
+or, of bfloat16, a second factor that a kernel before splits and packs.
 With three products of bfloat16 the error of a factor is 2^-17 of it, with six that of float32, and long sums
 are cut into passes that are added up; one product is plain bfloat16. Products of digits are summed exactly,
 and each pass becomes float32 with the scales of its inputs (`slices.py`).
@@ -12,8 +13,12 @@ of operations whichever chunk computes it. An infinite factor may give NaN where
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
+from math import prod
 
+from tilewright.ir.dtype import DType
+from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.arrangements import (
     TILE_BYTES,
     TILE_COLUMNS,
@@ -23,18 +28,21 @@ from tilewright.targets.cpu.arrangements import (
     window,
 )
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel, Packed
+from tilewright.targets.cpu.kernel import Kernel, KernelArg, Packed, choose_num_chunks
+from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product import amx
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW
 from tilewright.targets.cpu.product.frame import Factor, Panel, product_function
+from tilewright.targets.cpu.product.loops import digits
 from tilewright.targets.cpu.product.matrix import tiles
 from tilewright.targets.cpu.product.matrix.finish import Finish
 from tilewright.targets.cpu.product.matrix.frame import Chunk, Columns, MatrixFrame
-from tilewright.targets.cpu.product.matrix.plan import phases, plan_loops, shift, sizes_of
+from tilewright.targets.cpu.product.matrix.match import heads_of
+from tilewright.targets.cpu.product.matrix.plan import packed_factor, phases, plan_loops, shift, sizes_of
 from tilewright.targets.cpu.product.matrix.planes import Planes
 from tilewright.targets.cpu.product.matrix.slices import Slices
 from tilewright.targets.cpu.product.matrix.tiles import Block
-from tilewright.targets.cpu.product.plan import KernelPlan
+from tilewright.targets.cpu.product.plan import KernelPlan, Strided
 from tilewright.targets.cpu.product.walk import Range, TileWalk
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import Bool, Int, Val, vec
@@ -42,9 +50,48 @@ from tilewright.targets.llvm.values import Bool, Int, Val, vec
 _Taps = list[tuple[int, int]]  # phase and positions ahead of each
 
 
+def matrix_kernels(plan: KernelPlan, isa: Isa, next_local: int) -> tuple[Kernel, ...]:
+    """The kernels of a plan: where B is no constant it is split and packed first, into a local."""
+    if plan.packing != "in panels":
+        return (generate_matrix(plan, isa),)
+    packing, packed = pack_tiles(plan, next_local, isa)
+    return packing, replace(generate_matrix(packed, isa), plan=plan)
+
+
+def pack_tiles(plan: KernelPlan, local_position: int, isa: Isa) -> tuple[Kernel, KernelPlan]:
+    """The kernel that packs B into a new local, and the plan of the product that reads it."""
+    heads, factor = heads_of(plan.outer), packed_factor(plan)
+    num_heads = prod(x.extent for x in heads)
+    packed = Operand("local", local_position, DType.INT8, (num_heads * factor.size_bytes,))
+    e, num_pieces = Emitter(attributes=isa.function_attributes), num_heads * factor.num_tiles
+    num_chunks = choose_num_chunks(num_pieces, num_heads * factor.depth * factor.columns)
+    with kernel_function(e, (plan.b.operand, packed)) as function:
+        source, target = function.pointers
+
+        def piece(number: Int, _: Sequence[Val]) -> None:
+            head, tile = e.udiv(number, factor.num_tiles), e.urem(number, factor.num_tiles)
+            at: Int = plan.b.offset
+            for x, index in digits(e, head, heads):
+                at = e.add(at, e.mul(index, x.b))
+            to = e.gep(target, e.mul(head, factor.size_bytes))
+            factor.pack(e, e.gep(source, at, "float"), to, tile, e.add(tile, 1))
+
+        low, high = e.piece(function.chunk, num_chunks, num_pieces)
+        e.loop(low, high, 1, piece)
+    kernel = function.kernel(
+        "pack_tiles",
+        num_chunks=num_chunks,
+        template="matrix-tiles",
+        notes=(f"{num_heads} x {factor.num_tiles} tiles of columns, {factor.num_pieces} pieces",),
+        estimate_cycles=num_heads * factor.packing_cycles,
+    )
+    return kernel, replace(plan, b=Strided(packed))
+
+
 def generate_matrix(plan: KernelPlan, isa: Isa) -> Kernel:
-    """The kernel of a plan whose factors are multiplied in bfloat16 pieces."""
-    sizes, loops, weights = sizes_of(plan), plan_loops(plan), pack_weights(plan)
+    """The kernel of a plan whose factors are multiplied in pieces, of which B is packed already."""
+    sizes, loops = sizes_of(plan), plan_loops(plan)
+    weights: KernelArg = plan.b.operand if plan.packing == "in panels" else pack_weights(plan)
     terms, name = sizes.terms, "slices" if sizes.terms.is_bytes else "matrix"
     e, has_rows = Emitter(attributes=isa.function_attributes), loops.row_loop is not None
     with product_function(e, plan, vec("float", TILE_COLUMNS), weights, {}, has_rows=has_rows) as frame:
@@ -70,19 +117,43 @@ class _MatrixWalk(TileWalk):
 
     frame: MatrixFrame
 
-    def __init__(self, frame: MatrixFrame, weights: Packed) -> None:
+    def __init__(self, frame: MatrixFrame, weights: KernelArg) -> None:
         sizes = frame.sizes
         super().__init__(frame, Factor(weights, {}, sizes.panel_bytes, sizes.factors_bytes))
-        self.frame, self.sizes, self.loops = frame, sizes, frame.loops
-        self.planes = Planes(frame)
-        self.results = Finish(frame)
+        self.sizes, self.loops = sizes, frame.loops
+        self._set(frame)
         self.batch: Int = 0
         self.end: Int = self.loops.num_positions
+
+    def _set(self, frame: MatrixFrame) -> None:
+        self.frame, self.planes, self.results = frame, Planes(frame), Finish(frame)
+
+    def _move_to_head(self, head: Int) -> None:
+        """Operands from the first element of a combination of the loops that move B on."""
+        e, plan, frame = self.emitter, self.plan, self.frame
+        heads = heads_of(plan.outer)
+        at: dict[str | int, Int] = dict.fromkeys(("a", "c", *range(len(plan.extras))), 0)
+        for x, index in digits(e, head, heads):
+            at = {place: e.add(offset, e.mul(index, x.moves(place))) for place, offset in at.items()}
+
+        def moved(pointer: Val, place: str | int, operand: Operand) -> Val:
+            return e.gep(pointer, e.mul(at[place], operand.dtype.size_bytes))
+
+        pointers = dict(frame.pointers)
+        pointers["a"] = moved(pointers["a"], "a", plan.a.operand)
+        pointers["c"] = moved(pointers["c"], "c", plan.c.operand)
+        pointers["b"] = e.gep(pointers["b"], e.mul(head, packed_factor(plan).size_bytes))
+        extras = zip(frame.extra_pointers, plan.extras, strict=True)
+        extra_pointers = tuple(moved(pointer, n, x.operand) for n, (pointer, x) in enumerate(extras))
+        self._set(replace(frame, pointers=pointers, extra_pointers=extra_pointers))
 
     def chunk(self, chunk: Val, num_rows: Val | None) -> None:
         """What a chunk covers, and its products if the run has any rows of it."""
         e, sizes = self.emitter, self.sizes
         rest: Int = chunk
+        if sizes.num_heads > 1:
+            self._move_to_head(e.udiv(chunk, self.plan.cut.num_chunks))
+            rest = e.urem(chunk, self.plan.cut.num_chunks)
         if sizes.batch_parts > 1:
             self.batch, rest = (
                 e.udiv(chunk, self.plan.cut.num_chunks),

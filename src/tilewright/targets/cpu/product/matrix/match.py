@@ -1,4 +1,4 @@
-"""Recognise what the matrix unit multiplies: a grid of output positions, a window, a depth, constant weights.
+"""Recognise what the matrix unit multiplies: a grid of output positions, a window, a depth, a second factor.
 
 A is read as *positions* (pixels, rows) whose summed elements, the *depth*, lie side by side. Each axis of the
 grid has output positions and, where the operator slides a window, taps: the input index along the axis is
@@ -8,14 +8,14 @@ convolutions, strided ones too) have axes without taps.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Affine, Nest, RowsOf
 from tilewright.records import dataclass
-from tilewright.targets.cpu.kernel import Declined, Layout, Layouts
+from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.product.loops import StridedLoop, Window, WindowLoop
 from tilewright.targets.llvm.addresses import matched_walk
@@ -82,6 +82,13 @@ class MatrixProblem:
 
     contraction: Contraction
     work: Contraction
+    packs: bool = False
+    """Whether the second factor is no constant: a kernel splits and packs it before."""
+
+    @property
+    def heads(self) -> tuple[StridedLoop, ...]:
+        """Loops that move the second factor: products of each combination are by themselves."""
+        return heads_of(self.work.outer)
 
     @property
     def num_macs(self) -> int:
@@ -93,11 +100,22 @@ class MatrixProblem:
     def loops(self) -> MatrixLoops:
         """Its loops."""
         work = self.work
-        return matrix_loops((*work.outer, work.row), work.inner, work.windows, work.a_offset)
+        positions = (*(x for x in work.outer if not x.b), work.row)
+        return matrix_loops(positions, work.inner, work.windows, work.a_offset)
 
 
-def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
-    """The nest as a product for the matrix unit, or why it is none."""
+def heads_of(outer: Sequence[StridedLoop]) -> tuple[StridedLoop, ...]:
+    """Of the loops outside of rows those that move the second factor."""
+    return tuple(x for x in outer if x.b)
+
+
+def match_matrix(
+    nest: Nest, layouts: Layouts, constants: Collection[OperandKey] | None = None
+) -> MatrixProblem | Declined:
+    """The nest as a product for the matrix unit, or why it is none.
+
+    Without `constants` the second factor counts as one.
+    """
     contraction = match_contraction(nest, layouts)
     if isinstance(contraction, Declined):
         return contraction
@@ -107,9 +125,14 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
     extras = [matched_walk(nest.reads[i], layouts) for i in contraction.extra_reads]
     extents, vector = nest.extents, contraction.vector.name
     rows_of = {d.name: d.rows for d in nest.dims}
-    parallel = [d.name for d in nest.parallel_dims if d.extent > 1 and d.name != vector]
-    if any(b[0].get(n) for n in parallel):
+    packs = constants is not None and contraction.b.operand.key not in constants
+    outside = [d.name for d in nest.parallel_dims if d.extent > 1 and d.name != vector]
+    heads = [n for n in outside if b[0].get(n)]
+    parallel = [n for n in outside if n not in heads]
+    if heads and not packs:
         return Declined("the weights differ between positions")
+    if packs and any(rows_of.values()):
+        return Declined("a run may have fewer rows of two computed factors")
     if any(not a[0].get(n) for n in parallel):
         return Declined("an output dim moves neither factor")
     side_by_side = _depth(nest, a[0], b[0])
@@ -124,7 +147,7 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
         layout.strides(contraction.a.shape), contraction.a.index, contraction.a.shape, strict=True
     ):
         assert isinstance(index, Affine)
-        terms = [(n, k) for n, k in index.terms if extents[n] > 1 and n not in names]
+        terms = [(n, k) for n, k in index.terms if extents[n] > 1 and n not in (*names, *heads)]
         if not terms:
             continue
         positions = [t for t in terms if t[0] in parallel]
@@ -164,14 +187,22 @@ def match_matrix(nest: Nest, layouts: Layouts) -> MatrixProblem | Declined:
     tapped = [StridedLoop(x.num_taps, x.tap_step * x.a, x.tap_b, name=taps_of[x.name]) for x in windowed]
     windows = [Window(x.name, x.step, taps_of[x.name], x.tap_step, x.offset, x.size) for x in windowed]
     summed = [replace(x, extras=(0,) * len(extras)) for x in (*tapped, depth)]
+    if packs and (windows or any(x.is_window for x in ordered)):
+        return Declined("a window over two computed factors")
+    around = [
+        StridedLoop(
+            extents[n], a[0].get(n, 0), b[0][n], c[0].get(n, 0), tuple(x[0].get(n, 0) for x in extras), n
+        )
+        for n in heads
+    ]
     work = replace(
         contraction,
         row=rows[-1],
-        outer=tuple(rows[:-1]),
+        outer=(*around, *rows[:-1]),
         inner=tuple(summed),
         windows=tuple(windows),
     )
-    return MatrixProblem(contraction, work)
+    return MatrixProblem(contraction, work, packs)
 
 
 def _depth(nest: Nest, a: dict[str, int], b: dict[str, int]) -> tuple[set[str], StridedLoop] | Declined:

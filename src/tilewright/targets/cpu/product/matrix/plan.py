@@ -7,14 +7,16 @@ are ranked by what `cycles.py` estimates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tilewright.errors import UsageError
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW, TILE_ROWS
 from tilewright.targets.cpu.product.contraction.choose import plan_of
-from tilewright.targets.cpu.product.loops import WindowLoop
-from tilewright.targets.cpu.product.matrix.match import MatrixLoops, MatrixProblem, matrix_loops
+from tilewright.targets.cpu.product.loops import StridedLoop, WindowLoop
+from tilewright.targets.cpu.product.matrix.activations import TiledFactor
+from tilewright.targets.cpu.product.matrix.match import MatrixLoops, MatrixProblem, heads_of, matrix_loops
 from tilewright.targets.cpu.product.matrix.tiles import TERMS, TILE_BYTES, TILE_COLUMNS, Block, Terms
 from tilewright.targets.cpu.product.plan import KernelPlan
 from tilewright.targets.cpu.product.tiling import Cut, Panels, Tile
@@ -119,6 +121,7 @@ class MatrixPlan:
     num_blocks: int
     plane_positions: int
     planes_per_step: int
+    num_heads: int
 
     @property
     def num_pieces(self) -> int:
@@ -158,7 +161,7 @@ class MatrixPlan:
     @property
     def num_chunks(self) -> int:
         """All chunks."""
-        return self.batch_parts * self.unit_parts * self.panel_parts
+        return self.num_heads * self.batch_parts * self.unit_parts * self.panel_parts
 
     @property
     def steps_together(self) -> int:
@@ -271,16 +274,20 @@ class Shape:
     depth: int
     columns: int
     taps: int
+    num_heads: int = 1
 
     @classmethod
     def of(cls, problem: MatrixProblem, terms: Terms) -> Shape:
         """That of a problem."""
-        return cls.of_loops(problem.loops, problem.work.vector.extent, terms)
+        return cls.of_loops(problem.loops, problem.work.vector.extent, terms, problem.heads)
 
     @classmethod
-    def of_loops(cls, loops: MatrixLoops, columns: int, terms: Terms) -> Shape:
-        """That of these loops."""
-        return cls(terms, Grid.of(loops), loops.depth.extent, columns, loops.num_taps)
+    def of_loops(
+        cls, loops: MatrixLoops, columns: int, terms: Terms, heads: Sequence[StridedLoop] = ()
+    ) -> Shape:
+        """That of these loops, for each combination of the `heads`."""
+        num_heads = prod(x.extent for x in heads)
+        return cls(terms, Grid.of(loops), loops.depth.extent, columns, loops.num_taps, num_heads)
 
     @property
     def num_steps(self) -> int:
@@ -340,6 +347,7 @@ class Shape:
             num_blocks=blocks,
             plane_positions=positions,
             planes_per_step=planes_per_step,
+            num_heads=self.num_heads,
         )
 
 
@@ -351,6 +359,7 @@ def plan_matrix(problem: MatrixProblem, sizes: MatrixPlan) -> KernelPlan:
         Tile(Panels(TILE_COLUMNS, block.columns, sizes.num_columns), block.num_positions),
         dot=next(dot for dot, terms in TERMS.items() if terms == sizes.terms),
         staging="in int8 planes" if sizes.terms.is_bytes else "in bfloat16 planes",
+        packing="in panels" if problem.packs else "in constant panels",
         units="lines" if sizes.grid.has_window else "blocks",
         cut=Cut(sizes.unit_parts, sizes.panel_parts),
     )
@@ -358,7 +367,7 @@ def plan_matrix(problem: MatrixProblem, sizes: MatrixPlan) -> KernelPlan:
 
 def sizes_of(plan: KernelPlan) -> MatrixPlan:
     """The sizes that a kernel's plan gives."""
-    shape = Shape.of_loops(plan_loops(plan), plan.vector.extent, TERMS[plan.dot])
+    shape = Shape.of_loops(plan_loops(plan), plan.vector.extent, TERMS[plan.dot], heads_of(plan.outer))
     block = Block(plan.max_rows // TILE_ROWS, plan.panels.num_vectors)
     if block not in shape.blocks:
         known = ", ".join(f"{x.num_positions} rows by {x.columns}" for x in shape.blocks)
@@ -371,7 +380,15 @@ def sizes_of(plan: KernelPlan) -> MatrixPlan:
 
 def plan_loops(plan: KernelPlan) -> MatrixLoops:
     """The loops of a kernel's plan."""
-    return matrix_loops((*plan.outer, plan.row), plan.summed, plan.windows, plan.a.offset)
+    positions = (*(x for x in plan.outer if not x.b), plan.row)
+    return matrix_loops(positions, plan.summed, plan.windows, plan.a.offset)
+
+
+def packed_factor(plan: KernelPlan) -> TiledFactor:
+    """The second factor of a combination of the outer loops that move it, where a kernel packs it."""
+    (depth,), columns = plan.summed, plan.vector
+    num_pieces, panel_tiles = TERMS[plan.dot].num_pieces, plan.panels.num_vectors
+    return TiledFactor(depth.extent, columns.extent, depth.b, columns.b, num_pieces, panel_tiles)
 
 
 def _num_computed(grid: Grid, num_lines: int) -> int:

@@ -19,7 +19,7 @@ from tilewright.targets.cpu.product.matrix.choose import (
     terms_of,
     undivided_plan,
 )
-from tilewright.targets.cpu.product.matrix.generate import generate_matrix
+from tilewright.targets.cpu.product.matrix.generate import matrix_kernels
 from tilewright.targets.cpu.product.matrix.match import MatrixProblem, match_matrix
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, plan_matrix
 from tilewright.targets.cpu.product.matrix.tiles import TERMS, Terms
@@ -48,21 +48,23 @@ class MatrixTemplate:
     name: ClassVar[str] = TEMPLATE
 
     def match(self, work: Nest, context: Context) -> MatrixProblem | Declined:
-        """The nest as a product with constant weights, where there is a matrix unit."""
+        """The nest as a product of float32, where there is a matrix unit."""
         if not context.isa.has_matrix_unit:
             return Declined(f"{context.isa.name} here has no matrix unit")
-        problem = match_matrix(work, context.layouts)
-        if not isinstance(problem, Declined) and problem.contraction.b.operand.key not in context.constants:
-            return Declined("weights that are computed at run time")
-        return problem
+        return match_matrix(work, context.layouts, context.constants)
 
     def algorithms(self, problem: MatrixProblem, context: Context) -> tuple[Choice, ...]:
         """What the accuracy allows."""
-        return tuple(algorithm(TERMS[dot]) for dot in DOTS_BY_ACCURACY[context.accuracy])
+        return tuple(algorithm(TERMS[dot]) for dot in self._dots(problem, context))
+
+    def _dots(self, problem: MatrixProblem, context: Context) -> tuple[Dot, ...]:
+        """What products may be made of; digits are of constant weights alone."""
+        dots = DOTS_BY_ACCURACY[context.accuracy]
+        return tuple(dot for dot in dots if not (problem.packs and TERMS[dot].is_bytes))
 
     def estimate(self, problem: MatrixProblem, choice: Choice, context: Context) -> Estimate:
         """Products and loads of tiles, splitting, finishing, and the bytes of weights."""
-        terms = self._terms(choice, context)
+        terms = self._terms(problem, choice, context)
         assert not isinstance(terms, Declined)
         plan = self._plan(problem, terms, choice, context)
         assert not isinstance(plan, Declined)
@@ -70,7 +72,7 @@ class MatrixTemplate:
 
     def notes(self, problem: MatrixProblem, context: Context) -> tuple[str, ...]:
         """The model's figures of every way that the accuracy allows, whichever is taken."""
-        return figures(problem, DOTS_BY_ACCURACY[context.accuracy], context)
+        return figures(problem, self._dots(problem, context), context)
 
     def neighbours(self, problem: MatrixProblem, algorithm: Choice, context: Context) -> tuple[Choice, ...]:
         """Other numbers of chunks, then other blocks."""
@@ -80,15 +82,15 @@ class MatrixTemplate:
 
     def lower(self, problem: MatrixProblem, choice: Choice, context: Context) -> Kernels | Declined:
         """The kernel."""
-        terms = self._terms(choice, context)
+        terms = self._terms(problem, choice, context)
         plan = terms if isinstance(terms, Declined) else self._plan(problem, terms, choice, context)
         if isinstance(plan, Declined):
             return plan
-        return (generate_matrix(plan_matrix(problem, plan), context.isa),)
+        return matrix_kernels(plan_matrix(problem, plan), context.isa, context.next_local)
 
-    def _terms(self, choice: Choice, context: Context) -> Terms | Declined:
+    def _terms(self, problem: MatrixProblem, choice: Choice, context: Context) -> Terms | Declined:
         terms = terms_of(choice)
-        allowed = [TERMS[dot] for dot in DOTS_BY_ACCURACY[context.accuracy]]
+        allowed = [TERMS[dot] for dot in self._dots(problem, context)]
         if terms is None or terms not in allowed:
             return Declined(f"{choice} is not {context.accuracy}")
         return terms

@@ -21,6 +21,9 @@ from tilewright.targets.cpu.product.plan import Dot
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import Int, Val, vec
 
+SPLIT_CYCLES = {1: 5.0, 2: 11.0, 3: 18.0}
+"""Cycles to split 32 elements into bfloat16 pieces and to store them, by their number."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terms:
