@@ -63,6 +63,18 @@ class TargetRef(Spec):
 
         return self.name in preset_names() or is_file(self.name)
 
+    def require_measurable(self, what: str) -> None:
+        """Refuse to time `what` runs here where this is an emulated device.
+
+        Raises:
+            UsageError: it is.
+        """
+        if ("device", "emulated") in self.options:
+            raise UsageError(
+                f"{what} runs on an emulated device, whose time says nothing of a GPU; give a target that is "
+                "there."
+            )
+
 
 CPU = TargetRef(_HOST_TARGET)
 """The processor of this host, as it is by default."""

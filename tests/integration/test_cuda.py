@@ -50,7 +50,7 @@ def test_an_operator_without_kernels_runs_on_the_host_with_a_warning(caplog: Any
 
 
 def test_the_emulated_device_is_not_measured() -> None:
-    with pytest.raises(UsageError, match="is made for an emulated device, whose time says nothing"):
+    with pytest.raises(UsageError, match="runs on an emulated device, whose time says nothing"):
         tw.bench(compiled(small_net(8, 6)), duration=0.1)
 
 

@@ -333,11 +333,7 @@ class _Workshop:
         self._for_models = for_models(self._options, files)
         made = [self._entrant(number, model) for number, model in enumerate(models)]
         for entrant, what in made:
-            if ("device", "emulated") in what.target.options:
-                raise UsageError(
-                    f"{entrant.label}: is made for an emulated device, whose time says nothing of a GPU; "
-                    "compile it for a target that is there."
-                )
+            what.target.require_measurable(entrant.label)
         made = [(dataclasses.replace(one, accuracy=what.accuracy), what) for one, what in made]
         (first, subject), *rest = made
         made = [made[0], *((_beside(subject, first, what, one), what) for one, what in rest)]

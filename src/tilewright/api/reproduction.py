@@ -12,8 +12,9 @@ from tilewright.hardware.probe import affinity_cores
 from tilewright.planning import Budget
 from tilewright.progress import Progress
 from tilewright.reproduce import REPRODUCTIONS
-from tilewright.reproduce.base import Effort, ReproducedPaper, report_page, with_missing
+from tilewright.reproduce.base import Effort, ReproducedPaper, Reproduction, report_page, with_missing
 from tilewright.reproduce.kept import Kept
+from tilewright.target_ref import TargetRef
 
 
 @checked
@@ -27,6 +28,7 @@ def reproduce_paper(
     resume: str | Path | None = None,
     only: Sequence[str] = (),
     budget: str | None = None,
+    device: TargetRef | str | None = None,
     progress: Progress | None = None,
 ) -> ReproducedPaper:
     """Make a paper's tables and figures again, and write them with the paper's numbers into one HTML file.
@@ -35,11 +37,12 @@ def reproduce_paper(
     shown; `processes` is how many work, by default one for each core. `resume` is
     a file of JSON lines that keeps finished parts: a run that was cut short goes on from there. `only` names
     exhibits, such as `Figure 10`; `budget` is the time for what they tune and race: what does not fit is left
-    out.
+    out. `device`, such as `cuda`, is measured beside the processor.
 
     Raises:
         UsageError: an unknown paper or exhibit, a share, number or time that makes no sense, or a file of
-            something else, or one that cannot be written.
+            something else, or one that cannot be written; a device that nothing is measured on.
+        DeviceError: there is no such device; says what to do.
     """
     reproduction = REPRODUCTIONS.get(paper)
     if resume is not None and not reproduction.resumes:
@@ -53,11 +56,12 @@ def reproduce_paper(
     budget_s = None if budget is None else Budget.parse(budget).deadline_s
     if budget is not None and budget_s is None:
         raise UsageError(f"reproduce: budget {budget!r}: expected a time, such as 5m.")
+    target = None if device is None else _measurable(paper, reproduction, TargetRef.parse(device))
     path = Path(output or f"{paper}.html")
     require_writable(path)
     num_processes = max(1, affinity_cores() if processes is None else processes)
     kept = Kept(None if resume is None else Path(resume))
-    effort = Effort(share, samples, num_processes, kept, tuple(only), budget_s)
+    effort = Effort(share, samples, num_processes, kept, tuple(only), budget_s, target)
     made = reproduction.run(effort, progress or (lambda *_: None))
     exhibits = with_missing(reproduction.printed, made, effort.only)
     layers = "all layers" if share == 1 else f"one layer in {round(1 / share)}"
@@ -67,3 +71,16 @@ def reproduce_paper(
     )
     write_output(path, report_page(f"Reproducing {paper}", exhibits, conditions).encode())
     return ReproducedPaper(paper, path, exhibits)
+
+
+def _measurable(paper: str, reproduction: Reproduction, device: TargetRef) -> TargetRef:
+    """A device that the paper's schedules can be measured on; it is there."""
+    if not reproduction.measures_devices:
+        raise UsageError(f"reproduce: {paper} is measured on no other device; leave out {device}.")
+    if device.name != "cuda":
+        raise UsageError(f"reproduce: device {device}: expected cuda, perhaps with options.")
+    device.require_measurable(f"reproduce: device {device}")
+    from tilewright.targets.cuda.driver import gpu_here
+
+    gpu_here()
+    return device

@@ -36,6 +36,9 @@ def reproduce(
         "--budget",
         help="Time for tuning and measuring, such as 5m; what does not fit is left out (ago).",
     ),
+    device: str | None = typer.Option(
+        None, "--device", help="A GPU to measure on beside the processor: cuda (ios)."
+    ),
     as_json: bool = JSON_OPTION,
 ) -> None:
     """Reproduce a paper's tables and figures beside the paper's own numbers, as one HTML file.
@@ -54,6 +57,7 @@ def reproduce(
             resume=resume,
             only=[name.strip() for name in only.split(",")] if only else (),
             budget=budget,
+            device=device,
             progress=update,
         )
     if as_json:

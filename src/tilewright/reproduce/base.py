@@ -13,6 +13,7 @@ from tilewright.errors import UsageError
 from tilewright.report.figure import drawn, heading, html_table, note, page
 from tilewright.reproduce.kept import Kept
 from tilewright.results import Result, Table, about
+from tilewright.target_ref import TargetRef
 
 Update = Callable[[str, int, int], None]
 """Called with what is being done, how many steps are done and how many there are."""
@@ -89,7 +90,7 @@ class ReproducedPaper(Result):
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much to do: a share of the layers (1 is all), samples of a distribution, processes; what an earlier
-    run finished; which exhibits (none: all), and in what time."""
+    run finished; which exhibits (none: all), and in what time; a device to measure on, too."""
 
     share: float = 1.0
     num_samples: int = 4000
@@ -97,6 +98,7 @@ class Effort:
     kept: Kept = field(default_factory=Kept)
     only: tuple[str, ...] = ()
     budget_s: float | None = None
+    device: TargetRef | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
@@ -107,10 +109,12 @@ class Effort:
 
 @runtime_checkable
 class Reproduction(Protocol):
-    """One paper. It `resumes` if it keeps finished parts; `exhibits` are those that can be made alone, in a
-    time that is given; `printed` is every table and figure of the paper, in its order."""
+    """One paper. It `resumes` if it keeps finished parts, and `measures_devices` beside the processor;
+    `exhibits` are those that can be made alone, in a time that is given; `printed` is every table and figure
+    of the paper, in its order."""
 
     resumes: ClassVar[bool]
+    measures_devices: ClassVar[bool]
     exhibits: ClassVar[tuple[str, ...]]
     printed: ClassVar[tuple[Printed, ...]]
 

@@ -77,6 +77,7 @@ class Ago:
     """The reproduction. A share of the effort is one of what is tuned and raced."""
 
     resumes: ClassVar[bool] = True
+    measures_devices: ClassVar[bool] = False
     exhibits: ClassVar[tuple[str, ...]] = (
         *(f"Figure {number}" for number in (6, 7, 8, 9)),
         *JOBS,

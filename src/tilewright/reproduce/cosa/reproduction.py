@@ -34,6 +34,7 @@ class Cosa:
     """The reproduction."""
 
     resumes: ClassVar[bool] = False
+    measures_devices: ClassVar[bool] = False
     exhibits: ClassVar[tuple[str, ...]] = ()
     printed: ClassVar[tuple[Printed, ...]] = PRINTED
 

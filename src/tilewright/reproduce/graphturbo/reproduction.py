@@ -43,6 +43,7 @@ class GraphTurbo:
     """The reproduction."""
 
     resumes: ClassVar[bool] = False
+    measures_devices: ClassVar[bool] = False
     exhibits: ClassVar[tuple[str, ...]] = ()
     printed: ClassVar[tuple[Printed, ...]] = PRINTED
 

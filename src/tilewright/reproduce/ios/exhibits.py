@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tilewright.report.figure import Bars, bar_chart
 from tilewright.reproduce.base import Basis, Exhibit, Figure
@@ -26,6 +26,7 @@ from tilewright.reproduce.ios.paper import (
     TABLE_3_BATCHES,
     TABLE_3_DEVICES,
 )
+from tilewright.reproduce.ios.processor import Measured
 from tilewright.reproduce.ios.runs import BOTH, SCHEDULES, SEQUENTIAL, IosOutcome, PlannedStage
 from tilewright.reproduce.ios.trends import figure_1
 
@@ -45,6 +46,7 @@ def all_of(measured: Measurements) -> Sequence[Exhibit]:
         table_2(measured),
         *(figure_6(measured, device) for device in DEVICES),
         *of_processor,
+        *((figure_6_on_device(measured),) if measured.device else ()),
         *(frameworks(measured, device) for device in FRAMEWORK_DEVICES),
         figure_8(measured.example),
         *of_pruning,
@@ -169,47 +171,66 @@ def _schedules_row(name: str, outcome: IosOutcome) -> tuple[str, ...]:
 
 def figure_6_here(measured: Measurements) -> Exhibit:
     """Schedules compared on this processor."""
-    rows = []
-    figures = []
-    for (threads, name), found in measured.processor.items():
-        sequential_ns = found[SEQUENTIAL].median_ns
-        rows.append(
-            (
-                name,
-                str(threads),
-                *(
-                    f"{m.median_ns / 1e6:.2f} [{m.low_ns / 1e6:.2f}, {m.high_ns / 1e6:.2f}] "
-                    f"({sequential_ns / m.median_ns:.2f})"
-                    for m in (found[name] for name in SCHEDULES)
-                ),
-            )
-        )
-        figures.append(
-            Figure(
-                f"{name}, {threads} threads, IOS-Both over Sequential",
-                sequential_ns / found[BOTH].median_ns,
-                None,
-            )
-        )
-    return Exhibit(
+    return _measured_schedules(
         "Figure 6 here",
         "schedules compared at batch 1 on this processor, measured: medians with quartiles",
         "Whole models run in turns. Schedules are planned by the cost model of the processor, kernels share "
         "its threads. With one thread nothing can be gained but by merging; with two, as much as "
         "kernels leave "
         "of the second.",
+        {(name, f"{threads} threads"): found for (threads, name), found in measured.processor.items()},
+    )
+
+
+def figure_6_on_device(measured: Measurements) -> Exhibit:
+    """Schedules compared on the device that was asked for."""
+    return _measured_schedules(
+        "Figure 6 on a GPU here",
+        "schedules compared at batch 1 on a GPU of this machine, measured: medians with quartiles",
+        "Whole models run in turns, a graph of kernels each, from inputs on the host to outputs there. "
+        "Schedules are planned by the cost model of the described GPU, and IOS-M cuts kernels for the "
+        "multiprocessors that groups get.",
+        {(name, "GPU"): found for name, found in measured.device.items()},
+    )
+
+
+def _measured_schedules(
+    name: str, title: str, text: str, times: Mapping[tuple[str, str], Mapping[str, Measured]]
+) -> Exhibit:
+    """Times of networks by schedule, with gains over the sequential one, by network and where it ran."""
+    rows = []
+    figures = []
+    for (network, where), found in times.items():
+        sequential_ns = found[SEQUENTIAL].median_ns
+        rows.append(
+            (
+                network,
+                where,
+                *(
+                    f"{m.median_ns / 1e6:.2f} [{m.low_ns / 1e6:.2f}, {m.high_ns / 1e6:.2f}] "
+                    f"({sequential_ns / m.median_ns:.2f})"
+                    for m in (found[schedule] for schedule in SCHEDULES)
+                ),
+            )
+        )
+        gain = sequential_ns / found[BOTH].median_ns
+        figures.append(Figure(f"{network}, {where}, IOS-Both over Sequential", gain, None))
+    return Exhibit(
+        name,
+        title,
+        text,
         tuple(figures),
         bar_chart(
             "",
             "ms",
-            [f"{name}, {threads}" for threads, name in measured.processor],
+            [f"{network}, {where}" for network, where in times],
             [
-                Bars(name, tuple(found[name].median_ns / 1e6 for found in measured.processor.values()))
-                for name in SCHEDULES
+                Bars(schedule, tuple(found[schedule].median_ns / 1e6 for found in times.values()))
+                for schedule in SCHEDULES
             ],
             is_logarithmic=True,
         ),
-        ("network", "threads", *(f"{name}, ms (gain)" for name in SCHEDULES)),
+        ("network", "on", *(f"{schedule}, ms (gain)" for schedule in SCHEDULES)),
         tuple(rows),
         basis=Basis.MEASURED,
     )

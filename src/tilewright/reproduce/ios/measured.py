@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilewright.benchmark.engines import PEERS
@@ -26,7 +26,7 @@ class Measurements:
     schedules' stages: executed on, optimised for. `processor` is figure 6 on this processor by threads and
     network, other engines included. `by_node_ns` is by device and network what kernels of single operators
     take, `tuned` figure 12's kernels by network. `trends` are figure 1's networks of the zoo, `example` is
-    the block of figure 2.
+    the block of figure 2. `device` is figure 6 on a device that was asked for, by network.
     """
 
     networks: Sequence[PublishedNetwork]
@@ -42,6 +42,7 @@ class Measurements:
     tuned: Mapping[str, Tuned]
     trends: Mapping[str, Convolutions]
     example: Example
+    device: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
 
     @property
     def peers(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The same schedules on this processor, measured: whole models in turns."""
+"""The same schedules on this processor, or another device, measured: whole models in turns."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tilewright.options import Options
+    from tilewright.target_ref import TargetRef
 
 _SECONDS = 10.0
 _LEAST_ROUNDS, _RUNS = 9, 3
@@ -54,8 +55,7 @@ def measured(
     from tilewright.frontend.onnx import load_onnx
     from tilewright.options import Options
 
-    schedules = {name: Options(schedule=text) for name, text in _SCHEDULES.items()}
-    asked = schedules if plans is None else plans
+    asked = _plans(Options()) if plans is None else plans
     model = zoo.build(network)
     graph = load_onnx(model)
     rng = np.random.default_rng(0)
@@ -73,6 +73,21 @@ def measured(
             runs[peer] = partial(make_engine(peer, str(path), num_threads, {}).run, feed)
         samples = _in_turns(list(runs.values()))
     return {name: _of(times) for name, times in zip(runs, samples, strict=True)}
+
+
+def measured_on(network: str, device: TargetRef) -> dict[str, Measured]:
+    """A network of the zoo by each schedule on a device, from inputs on the host to outputs there.
+
+    Raises:
+        DeviceError: there is none; says what to do.
+    """
+    from tilewright.options import Options
+
+    return measured(network, 1, _plans(Options(target=device)))
+
+
+def _plans(options: Options) -> dict[str, Options]:
+    return {name: replace(options, schedule=text) for name, text in _SCHEDULES.items()}
 
 
 def _in_turns(runs: Sequence[Run]) -> list[list[float]]:

@@ -30,6 +30,7 @@ from tilewright.reproduce.ios.paper import (
     PublishedNetwork,
 )
 from tilewright.reproduce.ios.processor import measured as measured_here
+from tilewright.reproduce.ios.processor import measured_on
 from tilewright.reproduce.ios.runs import (
     BOTH,
     SEQUENTIAL,
@@ -54,6 +55,7 @@ class Ios:
     """The reproduction."""
 
     resumes: ClassVar[bool] = False
+    measures_devices: ClassVar[bool] = True
     exhibits: ClassVar[tuple[str, ...]] = ()
     printed: ClassVar[tuple[Printed, ...]] = PRINTED
 
@@ -86,6 +88,10 @@ class Ios:
             for network in chosen:
                 update(f"{network.name} on this processor", 0, 1)
                 found["here", threads, network.name] = measured_here(network.zoo_name, threads, peers=PEERS)
+        if effort.device is not None:
+            for network in chosen:
+                update(f"{network.name} on {effort.device}", 0, 1)
+                found["device", network.name] = measured_on(network.zoo_name, effort.device)
         return exhibits.all_of(_measurements(chosen, specialised, found))
 
 
@@ -202,4 +208,5 @@ def _measurements(
         {network.name: found["tuned", network.name] for network in chosen},
         {zoo_name: found["trends", zoo_name] for _, _, zoo_name, _ in FIGURE_1},
         found["example"],
+        {n.name: found["device", n.name] for n in chosen if ("device", n.name) in found},
     )

@@ -40,6 +40,7 @@ class Pcgc:
     """The reproduction; a share of the effort is one of each table's networks."""
 
     resumes: ClassVar[bool] = True
+    measures_devices: ClassVar[bool] = False
     exhibits: ClassVar[tuple[str, ...]] = ()
     printed: ClassVar[tuple[Printed, ...]] = PRINTED
 
