@@ -10,7 +10,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -24,18 +24,26 @@ _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) 
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _SECTION = re.compile(r"^\s*\.section\s+(?:\.text\.)?([^,\s]+)")
+MULTIPLIES = ("FFMA", "DFMA", "HMMA", "IMMA")
+"""Instructions that multiply and add: of cores and of tensor cores."""
+_LABEL = re.compile(r"^(\.L_x_\d+):")
+_BRANCH = re.compile(r"\bBRA `\((\.L_x_\d+)\)")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class KernelUse:
-    """What a kernel uses of a multiprocessor, and how often its code has each instruction: `{"HMMA": 16}`."""
+    """What a kernel uses of a multiprocessor, and how often its code has each instruction: `{"HMMA": 16}`.
+
+    `loop` are those of the loop that multiplies most.
+    """
 
     num_registers: int
     stack_bytes: int
     spilled_bytes: int
     shared_bytes: int
     instructions: Mapping[str, int]
+    loop: Mapping[str, int]
 
 
 def has_tools() -> bool:
@@ -64,7 +72,7 @@ def kernel_uses(ptx: bytes, isa: str) -> dict[str, KernelUse]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "k.cubin"
         file.write_bytes(cubin)
-        counts = _instructions(_run("nvdisasm", str(file)).stdout)
+        listings = _instructions(_run("nvdisasm", str(file)).stdout)
     uses = {}
     for part in _ENTRY.split(told)[1:][::2]:
         text = told.split(f"'{part}'", 1)[1].split("Compiling entry", 1)[0]
@@ -76,7 +84,8 @@ def kernel_uses(ptx: bytes, isa: str) -> dict[str, KernelUse]:
             stack_bytes=int(spills[1]),
             spilled_bytes=int(spills[2]) + int(spills[3]),
             shared_bytes=int(shared[1]) if shared else 0,
-            instructions=counts.get(part, {}),
+            instructions=Counter(name for name, _ in listings.get(part, ()) if name),
+            loop=_multiplying_loop(listings.get(part, ())),
         )
     return uses
 
@@ -92,15 +101,33 @@ def _assemble(ptx: bytes, isa: str) -> tuple[bytes, str]:
         return target.read_bytes(), done.stderr
 
 
-def _instructions(listing: str) -> dict[str, Counter[str]]:
-    counts: dict[str, Counter[str]] = {}
+_Listing = Sequence[tuple[str, str]]
+"""Instructions of a kernel, in order, each with the label to which it branches; a label stands alone."""
+
+
+def _instructions(listing: str) -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
     kernel = ""
     for line in listing.splitlines():
         if section := _SECTION.match(line):
             kernel = section[1]
-        elif kernel and (found := _INSTRUCTION.match(line)):
-            counts.setdefault(kernel, Counter())[found[1]] += 1
-    return counts
+        elif kernel and (label := _LABEL.match(line)):
+            found.setdefault(kernel, []).append(("", label[1]))
+        elif kernel and (instruction := _INSTRUCTION.match(line)):
+            target = _BRANCH.search(line)
+            found.setdefault(kernel, []).append((instruction[1], target[1] if target else ""))
+    return found
+
+
+def _multiplying_loop(listing: _Listing) -> Counter[str]:
+    """The instructions between a label and a later branch to it, where most of them multiply."""
+    labels = {label: place for place, (name, label) in enumerate(listing) if not name}
+    loops = [
+        Counter(name for name, _ in listing[labels[label] : place] if name)
+        for place, (name, label) in enumerate(listing)
+        if name and label and labels.get(label, place) < place
+    ]
+    return max(loops, key=lambda loop: sum(loop[name] for name in MULTIPLIES), default=Counter())
 
 
 def _run(tool: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -98,6 +98,22 @@ def test_every_form_of_kernel_is_assembled_as_its_facts_say(
     assert seen >= 3 * len(list(forms()))
 
 
+def test_the_loop_that_multiplies_is_between_a_label_and_the_branch_back() -> None:
+    listing = """\t.section\t.text.k,"ax",@progbits
+        /*0000*/                   IMAD.MOV R1, RZ, RZ, R2 ;
+.L_x_1:
+        /*0010*/                   LDS R4, [R5] ;
+        /*0020*/               @P0 BRA `(.L_x_0) ;
+        /*0030*/                   FFMA R1, R2, R3, R1 ;
+.L_x_0:
+        /*0040*/              @!P1 BRA `(.L_x_1) ;
+.L_x_2:
+        /*0050*/                   BRA `(.L_x_2) ;
+"""
+    (found,) = check_ptx._instructions(listing).values()
+    assert check_ptx._multiplying_loop(found) == {"LDS": 1, "BRA": 1, "FFMA": 1}
+
+
 @needs_tools
 def test_what_the_assembler_refuses_is_told() -> None:
     with pytest.raises(InternalError, match=r"ptxas refuses generated code: .* Missing .version"):
