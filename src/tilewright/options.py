@@ -180,7 +180,7 @@ class Options:
     )
     threads: int | None = asked(
         None,
-        "Worker threads; default: the cores this process may use, or 1 with --hint throughput.",
+        "Worker threads; default: the physical cores this process may use, or 1 with --hint throughput.",
         "--threads",
     )
     hint: Hint = asked(

@@ -73,10 +73,18 @@ class Diagnosis(Result):
 
 @checked
 def diagnose(
-    *, measure: bool = False, cache: Path | None = None, progress: Progress | None = None
+    *,
+    measure: bool = False,
+    calibrate: bool = False,
+    cache: Path | None = None,
+    progress: Progress | None = None,
 ) -> Diagnosis:
-    """Look at the installation and the machine; with `measure` also at its speed, for a second or two."""
-    groups: list[Callable[[], list[Check]]] = [_python, _processor, _cores, lambda: _cache(cache), _code]
+    """Look at the installation and the machine; with `measure` also at its speed, for a second or two.
+
+    With `calibrate` rates of this machine are measured, and estimates use them from then on.
+    """
+    groups: list[Callable[[], list[Check]]] = [_python, _processor, lambda: _rates(calibrate), _cores]
+    groups += [lambda: _cache(cache), _code]
     if measure:
         groups.append(_measured)
     checks: list[Check] = []
@@ -147,6 +155,36 @@ def _processor() -> list[Check]:
     ]
 
 
+def _rates(calibrate: bool) -> list[Check]:
+    """Which rates estimates use, measured now if that is asked for."""
+    from tilewright.hardware.calibration import keep_calibration
+    from tilewright.hardware.probe import host_calibration, machine_facts
+    from tilewright.hardware.rates import MatrixRates
+
+    found, is_kept = host_calibration(), True
+    if calibrate:
+        from tilewright.targets.cpu.isa import host_isa
+        from tilewright.targets.cpu.tune.calibrate import calibrated_host
+
+        found = calibrated_host()
+        is_kept = keep_calibration(found, machine_facts())
+        host_calibration.cache_clear()
+        host_isa.cache_clear()
+    if found is None:
+        return [Check("estimates", True, "use the named profile of instruction sets")]
+    rates, tiles = found.rates, found.matrix_rates
+    caches = (rates.private_bytes_per_cycle, rates.shared_bytes_per_cycle, rates.memory_bytes_per_cycle)
+    text = f"use measured rates: {'/'.join(f'{rate:.3g}' for rate in caches)} bytes a cycle of L2, L3, memory"
+    text += f"; {found.fmas_per_cycle:g} multiply-adds of the widest vectors"
+    if tiles != MatrixRates():
+        loads = f"{tiles.exposed_load_cycles:.3g} to {tiles.slow_exposed_load_cycles:.3g}"
+        text += f"; {loads} cycles a tile load"
+    if found.num_cores < found.num_threads:
+        text += f"; {found.num_threads} cores compute as {found.num_cores}"
+    advice = "" if is_kept else "not kept, as nothing is: set TILEWRIGHT_CACHE"
+    return [Check("estimates", True, text, advice)]
+
+
 def _described(instruction_set: InstructionSet) -> str:
     """An instruction set's name, its vectors, and what tiles are multiplied."""
     from tilewright.hardware.instruction_sets import AMX_NEEDS
@@ -158,17 +196,20 @@ def _described(instruction_set: InstructionSet) -> str:
 
 
 def _cores() -> list[Check]:
-    from tilewright.hardware.probe import load_average_1min, probe_host
+    from tilewright.hardware.probe import load_average_1min, physical_cores, probe_host
 
     facts = probe_host()
     quota = "no quota" if facts.quota_cores is None else f"quota {facts.quota_cores:g}"
+    physical = physical_cores()
+    allowed = facts.num_affinity_cores
+    shared = f" on {physical} physical" if physical < allowed else ""
     load = load_average_1min()
     busy = load is not None and load > facts.num_affinity_cores * 0.7
     return [
         Check(
             "threads",
             True,
-            f"{facts.num_threads} ({counted(facts.num_affinity_cores, 'core')} allowed, {quota})",
+            f"{facts.num_threads} ({counted(allowed, 'core')} allowed{shared}, {quota})",
         ),
         Check(
             "load",

@@ -32,7 +32,7 @@ from tilewright.content_pool import ContentPool
 from tilewright.errors import TilewrightError
 from tilewright.families import MEMORY_PLANNERS, PARTITIONERS, SCHEDULERS
 from tilewright.frontend.onnx import PreparedModel
-from tilewright.hardware.probe import probe_host, processor_facts
+from tilewright.hardware.probe import host_calibration, probe_host, processor_facts
 from tilewright.options import AUTO, Options
 from tilewright.private_files import (
     DATABASE_FILES,
@@ -211,7 +211,7 @@ def _place(model: Model, options: Options) -> _Place | None:
         options.to_json(),
         [model.source.row_axes, model.source.past_axes] if isinstance(model.source, Graph) else [],
         repr(processor_facts()),
-        repr((host.cpu_name, host.num_threads, host.caches)),
+        repr((host.cpu_name, host.num_threads, host.caches, host_calibration())),
         [_stamp(directory / name) for name in DATABASE_FILES],
     ]
     digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()

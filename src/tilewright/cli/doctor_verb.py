@@ -17,6 +17,9 @@ def register(app: typer.Typer, panel: str) -> None:
 
 def doctor(
     measure: bool = typer.Option(False, "--measure", help="Also measure this machine (a second or two)."),
+    calibrate: bool = typer.Option(
+        False, "--calibrate", help="Measure rates of this machine for estimates, which use them from then on."
+    ),
     cache: Path | None = CACHE,
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -27,7 +30,7 @@ def doctor(
     from tilewright.api.doctor import diagnose
 
     with progress("looking") as update:
-        found = diagnose(measure=measure, cache=cache, progress=update)
+        found = diagnose(measure=measure, calibrate=calibrate, cache=cache, progress=update)
     if as_json:
         print_document("doctor", found)
     else:

@@ -14,9 +14,13 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tilewright.errors import UsageError
 from tilewright.records import dataclass
+
+if TYPE_CHECKING:
+    from tilewright.hardware.calibration import Calibration
 
 _ROOT = Path("/")
 MAX_THREADS = 1024
@@ -80,10 +84,26 @@ def probe_host(root: Path = _ROOT) -> HostFacts:
 
 
 def num_threads_default(root: Path = _ROOT) -> int:
-    """Threads worth running: cores of the affinity mask, but no more than the quota pays for."""
-    cores = affinity_cores()
+    """Threads worth running: physical cores of the affinity mask, but no more than the quota pays for."""
+    cores = physical_cores(root)
+    measured = host_calibration() if root is _ROOT else None
+    if measured is not None and measured.num_threads == affinity_cores():
+        cores = measured.num_cores
     quota = cgroup_quota_cores(root)
     return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+
+
+@functools.cache
+def host_calibration() -> Calibration | None:
+    """Rates that were measured on this machine, as this process first saw them."""
+    from tilewright.hardware.calibration import kept_calibration
+
+    return kept_calibration(machine_facts())
+
+
+def machine_facts() -> str:
+    """What tells this machine from others that share a home folder."""
+    return repr((cpu_name(), affinity_cores(), caches()))
 
 
 def resolve_threads(num_threads: int | None) -> int:
@@ -93,6 +113,20 @@ def resolve_threads(num_threads: int | None) -> int:
     if not 1 <= num_threads <= MAX_THREADS:
         raise UsageError(f"--threads {num_threads}: give a number from 1 to {MAX_THREADS}.")
     return num_threads
+
+
+def physical_cores(root: Path = _ROOT) -> int:
+    """Cores of the affinity mask, two virtual ones of one physical core counted once: they share its units.
+
+    All of the mask where the system does not tell which are siblings.
+    """
+    try:
+        numbers = sorted(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return affinity_cores()
+    folder = root / "sys/devices/system/cpu"
+    siblings = {_read(folder / f"cpu{n}/topology/thread_siblings_list") or f"cpu{n}" for n in numbers}
+    return max(1, len(siblings))
 
 
 def affinity_cores() -> int:

@@ -27,6 +27,7 @@ from tilewright.private_files.keys import (
 )
 from tilewright.private_files.places import (
     CACHE_ENV,
+    CALIBRATIONS,
     DATABASE,
     DATABASE_FILES,
     KEY_NAME,
@@ -46,6 +47,7 @@ from tilewright.private_files.trusted import TRUST_ENV, distrust, is_public_key,
 
 __all__ = [
     "CACHE_ENV",
+    "CALIBRATIONS",
     "DATABASE",
     "DATABASE_FILES",
     "HEADER_BYTES",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 from dataclasses import replace
-from typing import Literal
 
 from tilewright.errors import UsageError
 from tilewright.hardware.host import host_instructions, host_machine
@@ -19,7 +18,11 @@ from tilewright.hardware.instruction_sets import (
     widest_in,
 )
 from tilewright.hardware.machine import Machine
+from tilewright.hardware.probe import host_calibration
 from tilewright.hardware.processor import narrowed, promised_machine
+from tilewright.hardware.rates import PROFILE, Rates
+from tilewright.hardware.rates import MatrixRates as MatrixRates
+from tilewright.hardware.rates import UnitState as UnitState
 from tilewright.records import dataclass
 from tilewright.targets.llvm.values import ELEMENT_BYTES
 
@@ -49,30 +52,6 @@ class CacheSizes:
         return 1.0 if self.l1_bytes > 32 * 1024 else 2.0
 
 
-UnitState = Literal["better", "worse", "mean"]
-"""Which of the unit's states is meant; the mean is that of both."""
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixRates:
-    """Cycles of the matrix unit, as one core sees it.
-
-    The defaults are those of an Emerald Rapids server that others share (docs/benchmarks_amx.md): among
-    products a tile load takes what is exposed of it, in one of two states for seconds at a time.
-    """
-
-    product_cycles: float = 16.0
-    latency_cycles: float = 52.0
-    exposed_load_cycles: float = 4.6
-    slow_exposed_load_cycles: float = 77.0
-    l2_load_cycles: float = 24.0
-
-    def load_cycles(self, state: UnitState) -> float:
-        """What a tile load adds to products, in a state of the unit."""
-        of_states = {"better": self.exposed_load_cycles, "worse": self.slow_exposed_load_cycles}
-        return sum(of_states.values()) / 2 if state == "mean" else of_states[state]
-
-
 @dataclass(frozen=True, slots=True)
 class Isa:
     """One instruction set as kernels see it; `triple`, `cpu` and `features` are LLVM's words."""
@@ -89,6 +68,7 @@ class Isa:
     runs_on_host: bool
     fmas_per_cycle: float = 2.0  # of the widest vectors; cores whose pipes are narrower take one
     matrix_rates: MatrixRates = MatrixRates()
+    rates: Rates = PROFILE
 
     @property
     def arch(self) -> str:
@@ -114,6 +94,14 @@ class Isa:
         """Stable digest of what decides the machine code (not the caches, which only decide tile sizes)."""
         listed = "\n".join((self.name, self.triple, self.cpu, *sorted(self.features.split(","))))
         return hashlib.sha256(listed.encode()).hexdigest()[:16]
+
+    @property
+    def rates_digest(self) -> str:
+        """What tells measured rates from others; empty for the named profile."""
+        if (self.rates, self.matrix_rates) == (PROFILE, MatrixRates()):
+            return ""
+        rates = self.rates, self.matrix_rates, self.fmas_per_cycle
+        return hashlib.sha256(repr(rates).encode()).hexdigest()[:12]
 
     @property
     def function_attributes(self) -> str:
@@ -212,7 +200,17 @@ def host_isa() -> Isa:
     Raises:
         UsageError: a processor without a vector unit that kernels are generated for.
     """
-    return isa_of(host_machine())
+    return calibrated(isa_of(host_machine()), host_machine())
+
+
+def calibrated(isa: Isa, machine: Machine) -> Isa:
+    """The record with the rates that were measured on a machine, if it is this host and they were."""
+    found = host_calibration() if machine is host_machine() else None
+    if found is None:
+        return isa
+    return replace(
+        isa, rates=found.rates, matrix_rates=found.matrix_rates, fmas_per_cycle=found.fmas_per_cycle
+    )
 
 
 @functools.cache
@@ -284,6 +282,6 @@ def isa_for_export(name: str) -> Isa:
     exported = tuple(known for known in instruction_set_names() if "+" not in known)
     if name not in exported:
         raise UsageError(f"unknown instruction set {name!r}: give {', '.join(exported)}.")
-    isa = isa_by_name(name)
+    isa = isa_of(host_machine()) if name == HOST else isa_by_name(name)
     features = (f"-{f[1:]}" if f.startswith("+amx") else f for f in isa.features.split(","))
     return replace(isa, name=isa.vectors, features=",".join(features))

@@ -115,17 +115,3 @@ class Kernel:
 # of float additions grows with its length. A block hides what the additional addition costs.
 MAX_CHAIN_STEPS = 384
 BLOCK_STEPS = 256
-
-# Enough pieces for a few threads to balance, few enough that starting them costs nothing.
-TARGET_CHUNKS = 16
-# Work below this many operations is not worth a parallel region.
-MIN_CHUNK_OPERATIONS = 16_384
-
-
-def choose_num_chunks(extent: int, operations: int) -> int:
-    """Pieces to cut `extent` independent iterations into, from the work alone (never the threads).
-
-    >>> choose_num_chunks(56, 100_000_000), choose_num_chunks(56, 1000)
-    (16, 1)
-    """
-    return max(1, min(extent, TARGET_CHUNKS, operations // MIN_CHUNK_OPERATIONS))

@@ -20,6 +20,7 @@ from tilewright.errors import (
     UsageError,
 )
 from tilewright.hardware.host import host_machine
+from tilewright.hardware.instruction_sets import HOST
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.probe import num_threads_default, resolve_threads
 from tilewright.ir.control_flow import CONTROL_FLOW
@@ -50,7 +51,7 @@ from tilewright.targets.cpu.forms import choose_forms
 from tilewright.targets.cpu.image.code import CpuCode, PlacedModel, main_steps, passthrough
 from tilewright.targets.cpu.image.image import CpuImage
 from tilewright.targets.cpu.image.stored import CpuStore
-from tilewright.targets.cpu.isa import Isa, isa_by_name, isa_of
+from tilewright.targets.cpu.isa import Isa, calibrated, isa_by_name, isa_of
 from tilewright.targets.cpu.lower.arrange import Barriers, arrange
 from tilewright.targets.cpu.lower.check_places import check_places
 from tilewright.targets.cpu.lower.lower import lower_partition
@@ -127,7 +128,10 @@ class CpuTarget:
         """
         names = options.isas
         runs_here = (name for name in names if len(names) == 1 or isa_by_name(name).runs_on_host)
-        return isa_of(self.machine, next(runs_here, next(iter(names), None)))
+        name = next(runs_here, next(iter(names), None))
+        isa = isa_of(self.machine, name)
+        measures = name in (None, HOST) and not (options.frozen or options.no_cache)
+        return calibrated(isa, self.machine) if measures else isa
 
     def backend(self, graph: Graph, options: Options) -> CpuBackend:
         """What plans and compiles a graph.
@@ -259,6 +263,7 @@ class CpuTarget:
             rows_share=placed.rows_share,
             body_options=program.options if placed.host_steps else None,
             runtime=runtime_object(isa, cache=cache) if with_runtime else None,
+            rates=isa.rates_digest,
         )
 
     def place(

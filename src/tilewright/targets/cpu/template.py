@@ -7,7 +7,7 @@ its blocks for fused kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import field
 from math import inf
 from typing import Protocol, TypeVar
@@ -26,15 +26,8 @@ ProblemT = TypeVar("ProblemT")
 # Where weights that few rows share may be rounded to 24 bits, which errs as three bfloat16 products do: about
 # twenty times as much as float32 (`benchmarks/errors.py` measures it).
 _ROUNDS_WEIGHTS: frozenset[Accuracy] = frozenset({"relaxed", "fast"})
-# Orders of magnitude of one core, in bytes per cycle: what lies in the private, the shared cache, in memory.
-PRIVATE_BYTES_PER_CYCLE = 40.0
-_SHARED_BYTES_PER_CYCLE = 20.0
-_MEMORY_BYTES_PER_CYCLE = 6.0
-# Weights as a kernel meets them that reads them ahead, from the shared cache or memory: on a Zen 4 core 12
-# where no other core reads, 6 on a busy machine.
-COLD_BYTES_PER_CYCLE = 8.0
-# They come from the shared cache where a run touches no more than this part of it: transformed weights take
-# up to four times as much, and others use it too.
+# Weights come from the shared cache where a run touches no more than this part of it: transformed weights
+# take up to four times as much, and others use it too.
 _STAYING_SHARE = 0.5
 # Weights that a kernel reads again and again stay in a private cache up to this part of it. At batch 1, with
 # 2 MiB of cache, 24-bit weights take 1.3 times as long up to 1 MiB, and as long at 1.6 MiB.
@@ -75,7 +68,8 @@ class Context:
     def cold_bytes_per_cycle(self) -> float:
         """How fast constants come that no private cache holds, read ahead."""
         stays = 0 < self.run_bytes <= _STAYING_SHARE * self.isa.caches.l3_bytes
-        return _SHARED_BYTES_PER_CYCLE if stays else COLD_BYTES_PER_CYCLE
+        rates = self.isa.rates
+        return rates.shared_bytes_per_cycle if stays else rates.cold_bytes_per_cycle
 
     def may_round(self, operands: Iterable[Operand]) -> bool:
         """Whether weights may be rounded to read fewer bits: of cached ones that would save nothing."""
@@ -153,12 +147,13 @@ def lower_problem(
 
 def transfer_cycles(sizes_bytes: Iterable[int], isa: Isa) -> float:
     """Time in which one core reads or writes operands of these sizes, from where so much data stays."""
-    total = 0.0
+    total, rates = 0.0, isa.rates
     for size_bytes in sizes_bytes:
         if size_bytes <= isa.caches.l2_bytes // 2:
-            rate = PRIVATE_BYTES_PER_CYCLE
+            rate = rates.private_bytes_per_cycle
         else:
-            rate = _SHARED_BYTES_PER_CYCLE if size_bytes <= isa.caches.l3_bytes else _MEMORY_BYTES_PER_CYCLE
+            in_cache = size_bytes <= isa.caches.l3_bytes
+            rate = rates.shared_bytes_per_cycle if in_cache else rates.memory_bytes_per_cycle
         total += size_bytes / rate
     return total
 
@@ -167,11 +162,6 @@ def overlapped(compute_cycles: float, transfer: float, share_not_hidden: float =
     """Time of arithmetic and of transfers that go on beside it, with the start of a kernel."""
     longer, shorter = max(compute_cycles, transfer), min(compute_cycles, transfer)
     return START_CYCLES + longer + share_not_hidden * shorter
-
-
-def chunks_waited(num_chunks: int, usual_threads: Sequence[int]) -> float:
-    """Times of a chunk that usual numbers of threads take together for equal ones: all wait for the last."""
-    return sum(-(-num_chunks // p) * p for p in usual_threads) / len(usual_threads)
 
 
 def operand_bytes(operand: Operand) -> int:

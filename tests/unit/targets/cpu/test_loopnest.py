@@ -25,8 +25,9 @@ from tilewright.ir.nest import (
     Operand,
     affine,
 )
+from tilewright.targets.cpu.cut import MAX_CHUNKS
 from tilewright.targets.cpu.isa import Isa, isa_by_name
-from tilewright.targets.cpu.kernel import TARGET_CHUNKS, Declined, Layout
+from tilewright.targets.cpu.kernel import Declined, Layout
 from tilewright.targets.cpu.loopnest import loop_nest_supports, lower_nests
 from tilewright.targets.cpu.loopnest.plan import plan_nest
 from tilewright.targets.cpu.loopnest.region import single_region
@@ -499,7 +500,7 @@ def test_big_nests_have_chunks_enough_and_small_ones_one(isa: Isa) -> None:
         nest = Nest(dims(i=size), (at(x, "i"),), at(out, "i"), Read(0, F))
         return sum(k.num_chunks for k in lower_nests((nest,), {}, isa))
 
-    assert lowered(1 << 20) == TARGET_CHUNKS
+    assert lowered(1 << 24) == MAX_CHUNKS
     assert lowered(1000) == 1
 
 

@@ -39,9 +39,9 @@ def test_the_peak_loop_keeps_its_accumulators_in_registers() -> None:
     isa = host_isa()
     if isa.arch != "x86_64":
         pytest.skip("reads x86 assembly")
-    assembly = emit_assembly(topology._fma_ir(isa, 100), isa)
+    assembly = emit_assembly(topology.fma_ir(isa, 100), isa)
     fmas = [line for line in assembly.splitlines() if "vfmadd" in line]
-    assert len(fmas) == topology._NUM_ACCUMULATORS
+    assert len(fmas) == topology.FMAS
     assert not any("(" in line for line in fmas)
 
 
@@ -59,7 +59,7 @@ def test_peak_and_bandwidth_count_what_was_done() -> None:
 def test_the_bandwidth_kernel_reads_every_byte_of_its_chunk_in_each_pass(num_passes: int) -> None:
     """Its sum shows it: lane 0 adds every `lanes`-th word, and the first accumulator of eight twice."""
     isa, chunk_bytes = host_isa(), 8192
-    library = JitLibrary([compile_object(topology._read_ir(isa, chunk_bytes, num_passes), isa)], ["read"])
+    library = JitLibrary([compile_object(topology.read_ir(isa, chunk_bytes, num_passes), isa)], ["read"])
     read = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)(library["read"])
     data, out = AlignedBuffer(2 * chunk_bytes), AlignedBuffer(128)
     words = np.ctypeslib.as_array((ctypes.c_int64 * (chunk_bytes // 4)).from_address(data.address))

@@ -12,10 +12,11 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Iter, substitute
 from tilewright.ir.nest import Affine, Nest, Operand, RowsOf
 from tilewright.targets.cpu.attention.plan import AttentionPlan, Part
+from tilewright.targets.cpu.cut import UNCUT
 from tilewright.targets.cpu.kernel import Declined, Layouts
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import KernelPlan, Strided
-from tilewright.targets.cpu.product.tiling import UNCUT, Panels
+from tilewright.targets.cpu.product.tiling import Panels
 from tilewright.targets.llvm.addresses import Walk, access_walk
 from tilewright.targets.llvm.attention import (
     CHANNEL,

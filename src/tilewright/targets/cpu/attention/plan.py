@@ -30,8 +30,9 @@ from tilewright.ir.expr import Expr, format_expr
 from tilewright.ir.nest import RowsOf
 from tilewright.memory.base import aligned
 from tilewright.records import dataclass
+from tilewright.targets.cpu.cut import Cut, choose_num_chunks
 from tilewright.targets.cpu.isa import Isa, MatrixRates, UnitState
-from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, MIN_CHUNK_OPERATIONS, TARGET_CHUNKS, Declined
+from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Declined
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW, TILE_ROWS
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.matrix.activations import TiledFactor
@@ -50,7 +51,6 @@ from tilewright.targets.cpu.product.plan import Dot, KernelPlan, PlanText, Strid
 from tilewright.targets.cpu.product.tiling import (
     MAX_TILE_SIZE,
     MAX_TILE_VECTORS,
-    Cut,
     Panels,
     Rows,
     Tile,
@@ -75,7 +75,6 @@ _MAX_SINGLES = 2
 # A head is cut into parts where heads are few; each part of its queries packs keys and values again.
 _ENOUGH_UNITS = 8
 _MIN_PART_ROWS = 32
-_MAX_CHUNKS = 2 * TARGET_CHUNKS
 # Cycles of the softmax per vector of scores and per row; of packing a vector.
 _POWER_CYCLES = 9.0
 _ROW_CYCLES = 14.0
@@ -526,7 +525,7 @@ def _tiled(
     problem: AttentionPlan, num_rows: int, keys: Panels, channels: Panels, num_parts: int, *, divides: bool
 ) -> AttentionPlan:
     """The problem with tiles of so many rows and such panels, in chunks of heads or their parts."""
-    chunks = _num_chunks(problem, num_parts * problem.num_heads) if divides else 1
+    chunks = choose_num_chunks(num_parts * problem.num_heads, problem.num_macs) if divides else 1
     scores, sums = (
         replace(product, max_rows=num_rows, panels=panels, cut=Cut(chunks, 1))
         for product, panels in ((problem.scores, keys), (problem.sums, channels))
@@ -540,12 +539,6 @@ def _tiled(
 def score_stride(keys: Panels) -> int:
     """Elements from a row of scores to the next."""
     return keys.padded_extent + keys.lanes
-
-
-def _num_chunks(problem: AttentionPlan, units: int) -> int:
-    """Chunks of so many heads or parts of heads, each worth a thread's while."""
-    most = max(1, problem.num_macs // MIN_CHUNK_OPERATIONS)
-    return min(most, units if units <= _MAX_CHUNKS else TARGET_CHUNKS)
 
 
 def _head_bytes(problem: AttentionPlan) -> int:

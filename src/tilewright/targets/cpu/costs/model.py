@@ -26,9 +26,10 @@ from tilewright.partition.base import Subgraph
 from tilewright.records import dataclass
 from tilewright.targets.cpu.attention import ATTENTION
 from tilewright.targets.cpu.costs.stage_times import Launched, stage_ns
+from tilewright.targets.cpu.cut import choose_num_chunks
 from tilewright.targets.cpu.fused.prices import GroupEstimates
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, OperandKey, choose_num_chunks
+from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, Layouts, OperandKey
 from tilewright.targets.cpu.loopnest import LOOP_NEST
 from tilewright.targets.cpu.loopnest.estimate import LoopCycles, loop_cycles
 from tilewright.targets.cpu.lower.arrange import Barriers

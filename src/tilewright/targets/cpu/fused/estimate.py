@@ -21,19 +21,18 @@ from tilewright.ir.restrict import missing, windows_of
 from tilewright.partition.form import MAX_BLOCKS, Blocking
 from tilewright.records import dataclass
 from tilewright.targets.cpu.attention import attention_runs
+from tilewright.targets.cpu.cut import STRAGGLER_SHARE, waiting_cycles
 from tilewright.targets.cpu.fused.blocks import blocked_result, passed_on, whole_constants
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import OperandKey
-from tilewright.targets.cpu.template import chunks_waited
 
 # Shares of the L2 cache from which on a tensor between two kernels begins to leave it, and has left it.
 _LEAVES_CACHE = (0.2, 0.6)
 # Most of the windows of a block, since the kernels' own scratch needs the rest; less than that is roomy.
 _WINDOWS_SHARE = 0.5
 _ROOMY_SHARE = 0.15
-_SHARED_CACHE_BYTES_PER_CYCLE = 10.0
-_MEMORY_BYTES_PER_CYCLE = 5.0
-_PRIVATE_CACHE_BYTES_PER_CYCLE = 30.0
+# Share of a core's rates at which tensors between kernels are written and read again; weights of each block.
+_SHARED_CACHE_SHARE, _MEMORY_SHARE, _WEIGHTS_SHARE = 1 / 2, 5 / 6, 3 / 4
 _MOVE_BYTES_PER_CYCLE = 16.0
 _PRODUCT_SHOWN = 0.35
 _LOOP_SHOWN = 0.8
@@ -51,9 +50,6 @@ _FINISH_CYCLES = 0.4
 # Packing an element of the keys and values of an attention, for each block anew.
 _PACK_CYCLES = 0.4
 _START_CYCLES = 1000.0
-_USUAL_THREADS = (1, 1, 2, 2, 4)
-# On a busy machine a thread is late with a block: small ones make that cheap.
-_LATE_SHARE = 0.2
 # Parts into which an axis is cut, and numbers of strips: each strip starts with halos of its own.
 _PARTS = (2, 3, 4, 6, 8, 11, 14, 16, 20, 28, 40, 56)
 _STRIPS = (4, 8, 16)
@@ -92,7 +88,8 @@ def saved_cycles(size_bytes: int, isa: Isa) -> float:
     low, high = _LEAVES_CACHE
     leaving = min(1.0, max(0.0, (size_bytes / isa.caches.l2_bytes - low) / (high - low)))
     in_cache = size_bytes <= isa.caches.l3_bytes
-    rate = _SHARED_CACHE_BYTES_PER_CYCLE if in_cache else _MEMORY_BYTES_PER_CYCLE
+    shared = isa.rates.shared_bytes_per_cycle * _SHARED_CACHE_SHARE
+    rate = shared if in_cache else isa.rates.memory_bytes_per_cycle * _MEMORY_SHARE
     return 2 * size_bytes * leaving / rate
 
 
@@ -235,7 +232,8 @@ class Work:
         filled = self._windows_bytes(windows) / self._isa.caches.l2_bytes
         if filled > _WINDOWS_SHARE or not self._makes_once(windows):
             return
-        start = self._num_kernels * _START_CYCLES + self._weights(windows) / _PRIVATE_CACHE_BYTES_PER_CYCLE
+        rate = self._isa.rates.private_bytes_per_cycle * _WEIGHTS_SHARE
+        start = self._num_kernels * _START_CYCLES + self._weights(windows) / rate
         alone = Blocking(block)
         num_blocks, along = alone.num_blocks(self.shape), alone.num_along(self.shape)
         first = self._made(windows) * prod(block) / volume(inner)
@@ -260,8 +258,7 @@ class Work:
     def _waiting(self, blocking: Blocking) -> float:
         """Cycles that threads wait for each other where strips are no multiple of them, or one is late."""
         num_strips = blocking.num_strips(self.shape)
-        waits = chunks_waited(num_strips, _USUAL_THREADS) / num_strips
-        return (waits - 1 + _LATE_SHARE / num_strips) * self._whole
+        return waiting_cycles(self._whole, num_strips)
 
     def _steady(self, blocking: Blocking, before: Mapping[OperandKey, Region]) -> float:
         """Cycles of a block that finds what it shares with the one before, and moves that to its place."""
@@ -327,7 +324,7 @@ def end_cycles(size_bytes: int, is_product: bool, isa: Isa) -> float:
 
 def least_paid(cycles: float, num_products: int) -> float:
     """What blocks of so much work cost at least, in whatever number: starts of kernels, and late threads."""
-    return 2 * sqrt(_LATE_SHARE * cycles * num_products * _START_CYCLES)
+    return 2 * sqrt(STRAGGLER_SHARE * cycles * num_products * _START_CYCLES)
 
 
 def highest_rate(isa: Isa) -> float:

@@ -46,7 +46,7 @@ from tilewright.targets.cpu.loopnest import loop_nest_supports, lower_nests
 from tilewright.targets.cpu.loopnest.constant_layouts import arrange_constants, transposed
 from tilewright.targets.cpu.product.select import lower_product
 from tilewright.targets.cpu.products import product_signature
-from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE, START_CYCLES, Context
+from tilewright.targets.cpu.template import START_CYCLES, Context
 from tilewright.targets.llvm.attention import attention_run
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import I64, PTR, Int, Val
@@ -328,6 +328,7 @@ class _Driver:
         self.group, self.work, self.blocking = problem.group, problem.work, problem.blocking
         self.layouts = context.layouts
         self.variants = variants
+        self.cold_rate = context.isa.rates.cold_bytes_per_cycle
         self.emitter = Emitter(attributes=context.isa.function_attributes)
         self.scratch = Scratch.of(variants, self.work.kept)
         shapes = {key: self._value(key).shape for key in sorted(problem.constants)}
@@ -438,7 +439,9 @@ class _Driver:
             notes=self._notes(),
             parts=tuple({k.symbol: k for v in self.variants for k in v}.values()),
             plan=FusedPlan(self.blocking, len(strips), [counts[v] for v in kinds], self.variants),
-            estimate_cycles=sum(_repeated_cycles(v, counts[i]) for i, v in enumerate(self.variants)),
+            estimate_cycles=sum(
+                _repeated_cycles(v, counts[i], self.cold_rate) for i, v in enumerate(self.variants)
+            ),
         )
 
     def _notes(self) -> tuple[str, ...]:
@@ -486,12 +489,12 @@ class _Driver:
         e.line(f"call void @llvm.memmove.p0.p0.i64(ptr {target}, ptr {source}, i64 {size_bytes}, i1 false)")
 
 
-def _repeated_cycles(kernels: Sequence[Kernel], count: int) -> float:
+def _repeated_cycles(kernels: Sequence[Kernel], count: int, cold_rate: float) -> float:
     """Estimated cycles of kernels that `count` blocks run: constants are cold in the first of them alone."""
     total = 0.0
     for kernel in kernels:
         cycles = kernel.estimate_cycles or 0.0
-        cold = sum(a.size_bytes for a in kernel.args if isinstance(a, Packed)) / COLD_BYTES_PER_CYCLE
+        cold = sum(a.size_bytes for a in kernel.args if isinstance(a, Packed)) / cold_rate
         total += cycles + (count - 1) * max(cycles - cold, START_CYCLES)
     return total
 

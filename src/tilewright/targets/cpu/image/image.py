@@ -52,7 +52,8 @@ class CpuImage:
     `triple` and `features` say for which system and processor, in LLVM's words; `objects` are the kernels'
     and, last, the main's, `runtime` is the runtime's, where it is known. `passthrough` gives outputs that no
     kernel computes: a constant, or the name of an input. A run may have fewer rows, along `row_axes` of
-    inputs, where there are any: that much of the work, `rows_share`, is less then.
+    inputs, where there are any: that much of the work, `rows_share`, is less then. `rates` are those of
+    `Isa.rates_digest` that chose the kernels.
     """
 
     isa_name: str
@@ -72,6 +73,7 @@ class CpuImage:
     row_axes: Mapping[str, int] = field(default_factory=dict)
     rows_share: float = 0.0
     body_options: Options | None = None
+    rates: str = ""
 
     def load(self, num_threads: int | None, pool: ContentPool | None = None) -> CpuExecutable:
         """Make it runnable in this process; what a pool has of its constants is not held a second time."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from tilewright.hardware.instruction_sets import INSTRUCTION_SETS
 from tilewright.hardware.probe import processor_facts
 from tilewright.records import dataclass
@@ -17,18 +19,26 @@ OPERATORS_OWN = "own.bin"
 @dataclass(frozen=True, slots=True)
 class MadeFor:
     """Where code can be used: features of a processor, in LLVM's words, beyond those that the instruction set
-    promises, the system whose objects it is in, and the runtime that it expects (`pool_ir.INTERFACE`)."""
+    promises, the system whose objects it is in, and the runtime that it expects (`pool_ir.INTERFACE`).
+
+    `rates` are the digest of those that chose the kernels, where they were measured: they decide no value.
+    """
 
     isa: str
     system: str
     features: str
     interface: str
+    rates: str = ""
 
     @classmethod
     def of(cls, image: CpuImage) -> MadeFor:
         """What an image was made for."""
         needed = sorted(f[1:] for f in image.features.split(",") if f.startswith("+"))
-        return cls(image.isa_name, _system(image.triple), ",".join(needed), INTERFACE)
+        return cls(image.isa_name, _system(image.triple), ",".join(needed), INTERFACE, image.rates)
+
+    def to_json(self) -> dict[str, str]:
+        """Plain values, without what is empty and may be left out."""
+        return {name: value for name, value in asdict(self).items() if value or name != "rates"}
 
     def refusal(self) -> str | None:
         """Why this host cannot run it; None if it can."""

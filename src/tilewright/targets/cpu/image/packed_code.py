@@ -46,7 +46,7 @@ def packed_image(image: CpuImage, graph: Graph, weights: Weights | None) -> Stor
     if image.runtime is not None:
         facts["runtime"] = RUNTIME_OBJECT
         parts[RUNTIME_OBJECT] = (image.runtime,)
-    return StoredCode(asdict(MadeFor.of(image)), facts, parts)
+    return StoredCode(MadeFor.of(image).to_json(), facts, parts)
 
 
 def _constants(weights: Weights) -> tuple[dict[str, Any], list[Bytes]]:

@@ -78,6 +78,7 @@ class CpuStore:
         main = tables.main
         return CpuImage(
             isa_name=made_for.isa,
+            rates=made_for.rates,
             triple=made_for.system,
             features=made_for.features,
             inputs=tables.inputs,

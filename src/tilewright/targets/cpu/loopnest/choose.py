@@ -16,8 +16,9 @@ from math import prod
 from typing import Final
 
 from tilewright.ir.nest import Affine, Dim
+from tilewright.targets.cpu.cut import choose_num_chunks
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Loops, choose_num_chunks
+from tilewright.targets.cpu.kernel import Declined, Loops
 from tilewright.targets.cpu.loopnest.plan import (
     NOTHING_CHOSEN,
     Chosen,

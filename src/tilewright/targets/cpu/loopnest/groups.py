@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.ir.nest import Affine, Lookup, Nest
+from tilewright.targets.cpu.cut import choose_num_chunks
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey, choose_num_chunks
+from tilewright.targets.cpu.kernel import Declined, Layout, Layouts, OperandKey
 from tilewright.targets.cpu.loopnest.plan import NOTHING_CHOSEN, Chosen, lanes_for
 from tilewright.targets.cpu.loopnest.region import Region, Split, nest_operations
 from tilewright.targets.llvm.exprgen import storage_type

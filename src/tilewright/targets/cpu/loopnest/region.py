@@ -12,13 +12,13 @@ from tilewright.arrays import distinct
 from tilewright.ir.expr import FUNCTIONS, Call, Expr, Read, reads_of, substitute
 from tilewright.ir.nest import Dim, Nest, Operand, RowsOf
 from tilewright.records import dataclass
+from tilewright.targets.cpu.cut import choose_num_chunks
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import (
     REPORTS,
     IndexCheck,
     Kernel,
     OperandKey,
-    choose_num_chunks,
     reports_operand,
 )
 from tilewright.targets.cpu.kernel_function import kernel_function

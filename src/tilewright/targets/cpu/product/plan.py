@@ -30,8 +30,10 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, format_expr, parse_expr
 from tilewright.ir.nest import Operand, RowsOf
 from tilewright.records import dataclass
+from tilewright.targets.cpu.cut import Cut, CutWork, rank_cuts
+from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.product.loops import Spread, StridedLoop, Window
-from tilewright.targets.cpu.product.tiling import Cut, Panels, RowTile, split_rows
+from tilewright.targets.cpu.product.tiling import Panels, RowTile, split_rows
 
 Packing = Literal[
     "in place", "in panels", "in panels by head", "in constant panels", "in constant panels of 24 bits"
@@ -196,6 +198,14 @@ class KernelPlan:
     def num_macs(self) -> int:
         """Multiply-accumulates, padding taps included."""
         return prod(x.extent for x in self.loops)
+
+    def ranked_cuts(self, isa: Isa, macs_per_operation: int = 1) -> tuple[Cut, ...]:
+        """Cuts of its rows and panels, the best first; an operation of a lane does so many products."""
+        operations = self.num_macs // macs_per_operation
+        sizes = (x.operand.num_elements * x.operand.dtype.size_bytes for x in (self.a, self.b))
+        lanes = isa.vector_bytes[0] // self.dtype.size_bytes
+        cycles = operations / (lanes * isa.fmas_per_cycle)
+        return rank_cuts(CutWork(self.num_units, self.panels.num_panels, operations, cycles, *sizes), isa)
 
     def window_of(self, position: str) -> Window | None:
         """The padded axis whose output position is this loop."""

@@ -13,8 +13,6 @@ from collections import Counter
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import L1_WAY_BYTES, CacheSizes, Isa
-from tilewright.targets.cpu.kernel import MIN_CHUNK_OPERATIONS, TARGET_CHUNKS
-from tilewright.targets.cpu.template import chunks_waited
 
 FMAS_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0
@@ -223,62 +221,3 @@ def tile_cycles(
                 once = TILE_OVERHEAD_CYCLES + STORE_CYCLES * tile.rows * vectors
                 total += tile.count * count * (num_steps * step + once)
     return total
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How a kernel is cut into chunks: `num_row_parts` x `num_panel_parts`."""
-
-    num_row_parts: int
-    num_panel_parts: int
-
-    @property
-    def num_chunks(self) -> int:
-        """All chunks."""
-        return self.num_row_parts * self.num_panel_parts
-
-
-UNCUT = Cut(1, 1)
-
-
-def choose_cut(num_row_units: int, num_panels: int, a_bytes: int, b_bytes: int, num_macs: int) -> Cut:
-    """The cut with the least estimated time over a few usual numbers of threads.
-
-    A row part reads all of B, and a panel part all of A unless it stays in a private cache; threads wait for
-    the one that has most chunks. `num_row_units` are the independent units that rows can be cut into. The
-    work alone decides, never the number of threads.
-
-    >>> choose_cut(16, 96, 400_000, 9_000_000, 300_000_000)
-    Cut(num_row_parts=1, num_panel_parts=16)
-    """
-    return rank_cuts(num_row_units, num_panels, a_bytes, b_bytes, num_macs)[0]
-
-
-def rank_cuts(
-    num_row_units: int, num_panels: int, a_bytes: int, b_bytes: int, num_macs: int
-) -> tuple[Cut, ...]:
-    """Every cut worth considering, the least estimated time first."""
-    most = max(1, min(TARGET_CHUNKS, num_macs // MIN_CHUNK_OPERATIONS))
-    found: list[tuple[float, int, int]] = []
-    for panel_parts in range(1, min(num_panels, most) + 1):
-        for row_parts in range(1, min(num_row_units, most // panel_parts) + 1):
-            chunks = panel_parts * row_parts
-            largest = -(-num_panels // panel_parts) * -(-num_row_units // row_parts)
-            whole = num_panels * num_row_units
-            waits = chunks_waited(chunks, _USUAL_THREADS) * largest / whole
-            # On a busy machine a thread is late with a chunk: small ones make that cheap.
-            seconds = num_macs / _MACS_PER_S * (waits + _LATE_SHARE * largest / whole)
-            seconds += row_parts * b_bytes / _SHARED_BYTES_PER_S
-            if a_bytes > _PRIVATE_BYTES:
-                seconds += panel_parts * a_bytes / _SHARED_BYTES_PER_S
-            found.append((seconds + chunks * _CHUNK_S, panel_parts, row_parts))
-    return tuple(Cut(num_row_parts=rows, num_panel_parts=panels) for _, panels, rows in sorted(found))
-
-
-# Orders of magnitude of one core: they only weigh balance against traffic.
-_USUAL_THREADS = (2, 4)
-_MACS_PER_S = 60e9
-_SHARED_BYTES_PER_S = 40e9
-_PRIVATE_BYTES = 1 << 20
-_LATE_SHARE = 0.5
-_CHUNK_S = 0.2e-6

@@ -8,10 +8,10 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Expr, Read
 from tilewright.ir.nest import Access, Nest
 from tilewright.records import dataclass
+from tilewright.targets.cpu.cut import Cut
 from tilewright.targets.cpu.kernel import Layout
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import KernelPlan, Strided
-from tilewright.targets.cpu.product.tiling import Cut
 from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem
 from tilewright.targets.cpu.recurrent.tiling import Tiling
 from tilewright.targets.llvm.addresses import Walk, walk

@@ -14,7 +14,7 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, OperandKey
 from tilewright.targets.cpu.recurrent.generate import generate_steps
 from tilewright.targets.cpu.recurrent.match import StepsProblem, match_steps
 from tilewright.targets.cpu.recurrent.tiling import tiling_of
-from tilewright.targets.cpu.template import PRIVATE_BYTES_PER_CYCLE, START_CYCLES, transfer_cycles
+from tilewright.targets.cpu.template import START_CYCLES, transfer_cycles
 
 # A vector of an activation, and a wait for the other threads.
 _ACTIVATION_CYCLES = 18.0
@@ -67,7 +67,7 @@ def estimate_steps(node: Node, isa: Isa) -> StepsEstimate | None:
 def _weight_cycles(size_bytes: int, isa: Isa) -> float:
     """To read the weights of a direction, which stay in a private cache from step to step if they fit."""
     if size_bytes <= isa.caches.l2_bytes:
-        return size_bytes / PRIVATE_BYTES_PER_CYCLE
+        return size_bytes / isa.rates.private_bytes_per_cycle
     return transfer_cycles([size_bytes], isa)
 
 

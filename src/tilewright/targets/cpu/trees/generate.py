@@ -15,8 +15,9 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Operand
 from tilewright.ir.ops.trees import START
 from tilewright.records import dataclass
+from tilewright.targets.cpu.cut import choose_num_chunks
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel, choose_num_chunks
+from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.trees.pack import TREES_AT_ONCE, Tables
 from tilewright.targets.llvm.emitter import Emitter

@@ -10,8 +10,9 @@ from tilewright.ir.nest import Operand, Walks
 from tilewright.ir.ops.registry import describe
 from tilewright.ir.ops.trees import TREE_SUMS, ensemble_of
 from tilewright.records import dataclass
+from tilewright.targets.cpu.cut import choose_num_chunks
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Declined, Kernel, choose_num_chunks
+from tilewright.targets.cpu.kernel import Declined, Kernel
 from tilewright.targets.cpu.template import START_CYCLES
 from tilewright.targets.cpu.trees.generate import generate_trees
 from tilewright.targets.cpu.trees.pack import tables_of

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from dataclasses import asdict
 
+from tilewright.hardware.host import host_machine
 from tilewright.hardware.probe import cpu_name
 from tilewright.options import Accuracy
-from tilewright.targets.cpu.isa import ISA_NAMES, Isa, host_isa, isa_by_name
+from tilewright.targets.cpu.isa import ISA_NAMES, Isa, host_isa, isa_by_name, isa_of
 from tilewright.targets.llvm.codegen import toolchain_version
 from tilewright.tuning.database import FORMAT_VERSION
 from tilewright.tuning.observation import PlanContext
@@ -19,7 +20,7 @@ def context_on(isa: Isa, accuracy: Accuracy, num_threads: int, surroundings: str
     return PlanContext(
         version=__version__,
         machine=isa.fingerprint,
-        caches=str(asdict(isa.caches)),
+        caches=_caches(isa),
         toolchain=toolchain_version(),
         accuracy=accuracy,
         num_threads=num_threads,
@@ -27,6 +28,11 @@ def context_on(isa: Isa, accuracy: Accuracy, num_threads: int, surroundings: str
         processor=_processor(),
         format_version=FORMAT_VERSION,
     )
+
+
+def _caches(isa: Isa) -> str:
+    """Sizes of caches, and rates where these were measured: they decide what a choice leaves open."""
+    return f"{asdict(isa.caches)}{isa.rates_digest}"
 
 
 @functools.cache
@@ -37,5 +43,5 @@ def _processor() -> str:
 
 def host_fingerprints() -> frozenset[str]:
     """Fingerprints of this machine's contexts, one for each instruction set that code may be made for."""
-    isas = (host_isa(), *map(isa_by_name, ISA_NAMES))
+    isas = (host_isa(), isa_of(host_machine()), *map(isa_by_name, ISA_NAMES))
     return frozenset(context_on(isa, "default", 1).fingerprint for isa in isas)

@@ -34,8 +34,8 @@ from tilewright.targets.llvm.emitter import Emitter, Param
 from tilewright.targets.llvm.values import I64, PTR, vec
 
 _PROBE_S = 0.05
-_NUM_ACCUMULATORS = 12  # covers FMA latency 4 on two ports with room; fits 16 registers
-_NUM_TILE_SUMS = 4
+FMAS = 12  # covers FMA latency 4 on two ports with room; fits 16 registers
+TILE_PRODUCTS = 4
 _CACHED_BYTES = 4 << 20
 _NUM_PASSES = 30  # per sample: few, because each takes a time slice while both threads share a core
 
@@ -108,8 +108,8 @@ def probe_fma_peak(num_threads: int = 1) -> FmaProbe:
     """Independent chains of FMAs in the widest vectors."""
     isa = host_isa()
     iterations = 20_000
-    flop = 2 * isa.lanes() * _NUM_ACCUMULATORS * iterations
-    executor = _executor(_fma_ir(isa, iterations), "fma", num_threads, num_chunks=4 * num_threads)
+    flop = 2 * isa.lanes() * FMAS * iterations
+    executor = probe_executor(fma_ir(isa, iterations), "fma", num_threads, num_chunks=4 * num_threads)
     out = AlignedBuffer(64 * 4 * num_threads)
     best_s = _best_s(lambda: executor.run([out.address, 0]))
     return FmaProbe(num_threads, 4 * num_threads * flop / best_s, isa.vector_bytes[0])
@@ -121,10 +121,10 @@ def probe_tile_peak(num_threads: int = 1) -> TileProbe | None:
     if not isa.has_matrix_unit:
         return None
     iterations = 5_000
-    executor = _executor(_tile_ir(isa, iterations), "tile", num_threads, num_chunks=4 * num_threads)
+    executor = probe_executor(tile_ir(isa, iterations), "tile", num_threads, num_chunks=4 * num_threads)
     out = AlignedBuffer(64)
     best_s = _best_s(lambda: executor.run([out.address, 0]))
-    flop = 2 * TILE_ROWS * TILE_COLUMNS * TILE_DEPTH * _NUM_TILE_SUMS * iterations
+    flop = 2 * TILE_ROWS * TILE_COLUMNS * TILE_DEPTH * TILE_PRODUCTS * iterations
     return TileProbe(num_threads, 4 * num_threads * flop / best_s)
 
 
@@ -138,8 +138,8 @@ def probe_bandwidth(num_threads: int = 1, footprint_bytes: int = 256 << 20) -> B
     num_passes = max(1, num_threads * _CACHED_BYTES // max(1, footprint_bytes))
     num_chunks = num_threads if num_passes > 1 else 8 * num_threads
     chunk_bytes = max(4096, footprint_bytes // num_chunks // 4096 * 4096)
-    text = _read_ir(isa, chunk_bytes, num_passes)
-    executor = _executor(text, "read", num_threads, num_chunks=num_chunks)
+    text = read_ir(isa, chunk_bytes, num_passes)
+    executor = probe_executor(text, "read", num_threads, num_chunks=num_chunks)
     out, data = AlignedBuffer(64 * num_chunks), AlignedBuffer(chunk_bytes * num_chunks)
     ctypes.memset(data.address, 1, chunk_bytes * num_chunks)  # untouched pages are all one page of zeros
     best_s = _best_s(lambda: executor.run([out.address, data.address]))
@@ -147,7 +147,8 @@ def probe_bandwidth(num_threads: int = 1, footprint_bytes: int = 256 << 20) -> B
     return BandwidthProbe(num_threads, chunk_bytes * num_chunks, read_bytes / best_s)
 
 
-def _executor(text: str, symbol: str, num_threads: int, *, num_chunks: int) -> Executor:
+def probe_executor(text: str, symbol: str, num_threads: int, *, num_chunks: int) -> Executor:
+    """What runs a probe's function on threads."""
     isa = host_isa()
     main = build_main([Launch(symbol, num_chunks, (ArgRef(1), ArgRef(2)))], isa)
     return Executor(main, link_main(main, [_compiled(text)], isa), num_threads=num_threads)
@@ -207,10 +208,11 @@ exit:
 """
 
 
-def _fma_ir(isa: Isa, iterations: int) -> str:
+def fma_ir(isa: Isa, iterations: int) -> str:
+    """`FMAS` independent chains of multiply-adds."""
     vector = f"<{isa.lanes()} x float>"
     intrinsic = f"@llvm.fma.v{isa.lanes()}f32"
-    numbers = range(_NUM_ACCUMULATORS)
+    numbers = range(FMAS)
     phis = "\n".join(f"  %a{k} = phi {vector} [%start, %entry], [%b{k}, %loop]" for k in numbers)
     steps = "\n".join(
         f"  %b{k} = call {vector} {intrinsic}({vector} %a{k}, {vector} %factor, {vector} %start)"
@@ -239,14 +241,14 @@ loop:
   br i1 %more, label %loop, label %exit
 exit:
 {sums}
-  %first = extractelement {vector} %s{_NUM_ACCUMULATORS}, i32 0
+  %first = extractelement {vector} %s{FMAS}, i32 0
   store float %first, ptr %out_at
   ret void
 }}
 """
 
 
-def _tile_ir(isa: Isa, iterations: int) -> str:
+def tile_ir(isa: Isa, iterations: int) -> str:
     """Four sums, two tiles of each factor, all zero."""
     e = Emitter(attributes=isa.function_attributes)
     with e.function("tile", (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))):
@@ -264,7 +266,7 @@ def _tile_ir(isa: Isa, iterations: int) -> str:
     return e.text()
 
 
-def _read_ir(isa: Isa, chunk_bytes: int, num_passes: int) -> str:
+def read_ir(isa: Isa, chunk_bytes: int, num_passes: int) -> str:
     """Add up a chunk with eight accumulators, so that loads and not additions set the pace."""
     vector, width, num = f"<{isa.lanes('i64')} x i64>", isa.vector_bytes[0], 8
     carried = "\n".join(

@@ -9,6 +9,7 @@ from math import prod
 from tilewright.ir.derive import nest_flops
 from tilewright.ir.expr import Expr, substitute
 from tilewright.ir.nest import Nest
+from tilewright.targets.cpu.cut import UNCUT, Cut
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS, Declined
 from tilewright.targets.cpu.product.contraction.edges import MAX_EDGE_OPERATIONS, edge_operations
@@ -21,8 +22,6 @@ from tilewright.targets.cpu.product.contraction.match import (
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import Dot, KernelPlan, Packing, Staging, Strided, Units, ZeroPoints
 from tilewright.targets.cpu.product.tiling import (
-    UNCUT,
-    Cut,
     Panels,
     Rows,
     Tile,

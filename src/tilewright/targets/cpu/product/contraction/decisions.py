@@ -13,6 +13,7 @@ from dataclasses import replace
 from math import prod
 
 from tilewright.ir.dtype import DType
+from tilewright.targets.cpu.cut import Cut
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.product.contraction.blocks import (
@@ -29,7 +30,7 @@ from tilewright.targets.cpu.product.contraction.choose import (
 )
 from tilewright.targets.cpu.product.contraction.match import Contraction
 from tilewright.targets.cpu.product.plan import KernelPlan, Packing, Units
-from tilewright.targets.cpu.product.tiling import Cut, Rows, Tile, rank_cuts, rank_tiles, split_rows
+from tilewright.targets.cpu.product.tiling import Rows, Tile, rank_tiles, split_rows
 from tilewright.targets.cpu.template import Context
 from tilewright.tuning import Choice
 
@@ -71,7 +72,7 @@ def plan_contraction(problem: Contraction, choice: Choice, context: Context) -> 
     plan = replace(plan, units=units, packing=packing)
     rows, panels = choice.get("row_parts"), choice.get("panel_parts")
     if rows is None or panels is None:
-        cut = _ranked_cuts(plan)[0]
+        cut = plan.ranked_cuts(context.isa)[0]
     elif 1 <= rows <= plan.num_units and 1 <= panels <= plan.panels.num_panels:
         cut = Cut(num_row_parts=rows, num_panel_parts=panels)
     else:
@@ -135,7 +136,7 @@ def _otherwise(plan: KernelPlan, context: Context) -> Iterator[KernelPlan]:
     if plan.window_of(plan.row.name) is None:
         units: Units = "whole rows" if plan.cuts_tiles else "row tiles"
         other = replace(plan, units=units)
-        yield _settled(replace(other, cut=_ranked_cuts(other)[0]), isa)
+        yield _settled(replace(other, cut=other.ranked_cuts(isa)[0]), isa)
 
 
 def _code(plan: KernelPlan) -> object:
@@ -175,20 +176,9 @@ def _in_cuts(plan: KernelPlan, tile: Tile, isa: Isa, most: int) -> list[KernelPl
     """The plan with a tile in its best cuts, one for each number of chunks up to a power of two."""
     tiled = replace(plan, max_rows=tile.max_rows, panels=tile.panels)
     cuts: dict[int, Cut] = {}
-    for cut in _ranked_cuts(tiled):
+    for cut in tiled.ranked_cuts(isa):
         cuts.setdefault(cut.num_chunks.bit_length(), cut)
     return [_settled(replace(tiled, cut=cut), isa) for cut in list(cuts.values())[:most]]
-
-
-def _ranked_cuts(plan: KernelPlan) -> tuple[Cut, ...]:
-    size_bytes = plan.dtype.size_bytes
-    return rank_cuts(
-        plan.num_units,
-        plan.panels.num_panels,
-        plan.a.operand.num_elements * size_bytes,
-        plan.b.operand.num_elements * size_bytes,
-        plan.num_macs,
-    )
 
 
 def _units(plan: KernelPlan, row_tiles: int | None) -> Units | Declined:

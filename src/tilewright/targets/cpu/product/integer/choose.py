@@ -16,7 +16,7 @@ from tilewright.targets.cpu.product.integer.tiles import (
     with_order,
 )
 from tilewright.targets.cpu.product.plan import Dot, KernelPlan, Units
-from tilewright.targets.cpu.product.tiling import Panels, Rows, Tile, choose_cut, choose_tile
+from tilewright.targets.cpu.product.tiling import Panels, Rows, Tile, choose_tile
 
 # Byte products of one instruction per product of floats: what a chunk must hold to be worth a region.
 _PRODUCTS_PER_WORD = 4
@@ -29,7 +29,7 @@ def plan_integer(problem: IntegerProblem, isa: Isa) -> KernelPlan:
         lanes = next((n for n in reversed(isa.lane_choices("i32")) if n >= columns), isa.lanes("i32"))
         tile = Tile(Panels(lanes, 1, columns), MAX_ROWS[isa.num_vector_registers])
         dot: Dot = f"{dot_of(isa, lanes).name} by column"  # type: ignore[assignment]  # one of them
-        return _cut(_planned(problem, tile, dot, "whole rows"), 1)
+        return _cut(_planned(problem, tile, dot, "whole rows"), isa, 1)
     if tiles_suit(problem, isa):
         tile = Tile(
             tile_panels(columns), tile_rows(rows, in_pairs=any(x.b for x in problem.contraction.outer))
@@ -42,7 +42,7 @@ def plan_integer(problem: IntegerProblem, isa: Isa) -> KernelPlan:
         most_rows, most_vectors = PAIRS_TILE[isa.num_vector_registers]
         vectors = min(most_vectors, -(-columns // lanes))
         tile = Tile(Panels(lanes, vectors, columns), most_rows * most_vectors // vectors)
-    return _cut(_planned(problem, tile, name, "row tiles"), _PRODUCTS_PER_WORD)
+    return _cut(_planned(problem, tile, name, "row tiles"), isa, _PRODUCTS_PER_WORD)
 
 
 def _planned(problem: IntegerProblem, tile: Tile, dot: Dot, units: Units) -> KernelPlan:
@@ -57,8 +57,5 @@ def _planned(problem: IntegerProblem, tile: Tile, dot: Dot, units: Units) -> Ker
     )
 
 
-def _cut(plan: KernelPlan, products_per_operation: int) -> KernelPlan:
-    a, b = plan.a.operand.num_elements, plan.b.operand.num_elements
-    operations = plan.num_macs // products_per_operation
-    cut = choose_cut(plan.num_units, plan.panels.num_panels, a, b, operations)
-    return replace(plan, cut=cut)
+def _cut(plan: KernelPlan, isa: Isa, products_per_operation: int) -> KernelPlan:
+    return replace(plan, cut=plan.ranked_cuts(isa, products_per_operation)[0])

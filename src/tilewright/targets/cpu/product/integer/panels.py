@@ -14,8 +14,9 @@ from math import prod
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
+from tilewright.targets.cpu.cut import choose_num_chunks
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel, choose_num_chunks
+from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product.integer.dot import FLIP, dot_of
 from tilewright.targets.cpu.product.integer.match import signed_zero

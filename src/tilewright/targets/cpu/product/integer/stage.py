@@ -13,8 +13,9 @@ from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Affine, Nest
+from tilewright.targets.cpu.cut import choose_num_chunks
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel, Layout, Layouts, choose_num_chunks
+from tilewright.targets.cpu.kernel import Kernel, Layout, Layouts
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product.loops import WindowLoop, digits
 from tilewright.targets.cpu.template import operand_bytes, overlapped, transfer_cycles

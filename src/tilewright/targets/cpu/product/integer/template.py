@@ -22,7 +22,6 @@ from tilewright.targets.cpu.product.integer.stage import lower_staging
 from tilewright.targets.cpu.product.integer.tiles import TILE_COLUMNS
 from tilewright.targets.cpu.product.integer.words import words_of
 from tilewright.targets.cpu.template import (
-    COLD_BYTES_PER_CYCLE,
     Context,
     Estimate,
     Kernels,
@@ -38,8 +37,6 @@ _DOT_CYCLES = {"vnni": 0.5, "pairs": 2.0, "widened": 10.0}
 _FINISH_CYCLES = 4.0
 # Of a tap of a depthwise window on one register of channels: widening its inputs is shared by few outputs.
 _TAP_CYCLES = {"vnni": 0.5, "pairs": 0.8, "widened": 1.5}
-# Of one product of tiles, with loads.
-_TILE_CYCLES = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +73,16 @@ class IntegerTemplate:
         if problem.by_column:
             compute = positions * vectors * words.num_runs * _TAP_CYCLES[name]
         elif plan.dot == "byte tiles":
+            tile_cycles = isa.matrix_rates.product_cycles + isa.matrix_rates.load_cycles("better")
             tiles = -(-positions // TILE_ROWS) * -(-contraction.vector.extent // TILE_COLUMNS)
-            compute = tiles * words.steps_per_run * words.num_runs * _TILE_CYCLES
+            compute = tiles * words.steps_per_run * words.num_runs * tile_cycles
         else:
             compute = positions * vectors * words.num_words * _DOT_CYCLES[name]
         compute += positions * vectors * _FINISH_CYCLES
         if problem.packs:
             compute += packing_cycles(plan)
         moved = (operand_bytes(contraction.a.operand), operand_bytes(contraction.nest.write.operand))
-        weights = operand_bytes(contraction.b.operand) / COLD_BYTES_PER_CYCLE
+        weights = operand_bytes(contraction.b.operand) / isa.rates.cold_bytes_per_cycle
         return Estimate(overlapped(compute, weights + transfer_cycles(moved, isa)))
 
     def neighbours(self, problem: IntegerProblem, algorithm: Choice, context: Context) -> tuple[Choice, ...]:

@@ -14,8 +14,9 @@ from math import prod
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import STEPS_PER_WORD
+from tilewright.targets.cpu.cut import MAX_CHUNKS, Cut, choose_num_chunks
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import TARGET_CHUNKS, Kernel, choose_num_chunks
+from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.product import amx
 from tilewright.targets.cpu.product.amx import TILE_ROWS
 from tilewright.targets.cpu.product.contraction import Contraction
@@ -27,7 +28,7 @@ from tilewright.targets.cpu.product.integer.pack import PackedBytes, packed_byte
 from tilewright.targets.cpu.product.integer.words import words_of
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import TILES_TOGETHER, KernelPlan
-from tilewright.targets.cpu.product.tiling import Cut, Panels, choose_cut
+from tilewright.targets.cpu.product.tiling import Panels
 from tilewright.targets.cpu.product.walk import Range
 from tilewright.targets.llvm.values import Int, Val
 
@@ -107,7 +108,7 @@ def with_order(plan: KernelPlan, isa: Isa) -> KernelPlan:
     While all of B stays in a private cache, chunks are cut by rows alone, results written line by line.
     """
     operations = plan.num_macs // PRODUCTS_PER_OPERATION
-    wanted = choose_num_chunks(TARGET_CHUNKS, operations)
+    wanted = choose_num_chunks(MAX_CHUNKS, operations)
     plan = replace(plan, units="pairs of tiles")
     num_units, num_panels = plan.num_units, plan.panels.num_panels
     across = packed_bytes(plan) <= isa.caches.l2_bytes // 3
@@ -117,8 +118,7 @@ def with_order(plan: KernelPlan, isa: Isa) -> KernelPlan:
     if across and num_units >= 2 * wanted:
         cut = Cut(num_row_parts=wanted, num_panel_parts=1)
     else:
-        a, b = plan.a.operand.num_elements, plan.b.operand.num_elements
-        cut = choose_cut(num_units, num_panels, a, b, operations)
+        cut = plan.ranked_cuts(isa, PRODUCTS_PER_OPERATION)[0]
     return replace(plan, cut=cut, fetches_ahead=ahead)
 
 

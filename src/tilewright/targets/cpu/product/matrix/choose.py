@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from tilewright.targets.cpu.isa import Isa, MatrixRates, UnitState
+from tilewright.targets.cpu.cut import cut_cycles
+from tilewright.targets.cpu.isa import Isa, UnitState
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.contraction.choose import contraction_cycles
@@ -14,12 +15,7 @@ from tilewright.targets.cpu.product.matrix.match import MatrixProblem
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, Shape, packed_factor, plan_matrix
 from tilewright.targets.cpu.product.matrix.tiles import TERMS, Block, Terms
 from tilewright.targets.cpu.product.plan import Dot
-from tilewright.targets.cpu.template import (
-    PRIVATE_BYTES_PER_CYCLE,
-    START_CYCLES,
-    Context,
-    chunks_waited,
-)
+from tilewright.targets.cpu.template import START_CYCLES, Context
 from tilewright.tuning import Choice
 
 TEMPLATE = "matrix"
@@ -27,15 +23,12 @@ _MAX_NEIGHBOURS = 8
 # Share of the L2 cache for the split inputs: a panel of weights and the result need the rest.
 SCRATCH_SHARE = 0.6
 _MAX_PARTS = 32
-_USUAL_THREADS = (1, 2, 4)
-# On a busy machine a thread is late with a chunk: small ones make that cheap.
-_LATE_SHARE = 0.2
 
 
 def choose_plan(problem: MatrixProblem, terms: Terms, isa: Isa) -> MatrixPlan:
     """The cut with the least estimated time over a few usual numbers of threads; the work alone decides."""
     shape = Shape.of(problem, terms)
-    return _ranked(shape, shape.blocks[0], isa.caches.l2_bytes, isa.matrix_rates)[0]
+    return _ranked(shape, shape.blocks[0], isa)[0]
 
 
 def matrix_gain(problem: MatrixProblem, terms: Terms, context: Context) -> float:
@@ -59,7 +52,7 @@ def matrix_cycles(problem: MatrixProblem, plan: MatrixPlan, context: Context) ->
     if not problem.packs:
         parts = chunk_parts(shape, plan, rates, state_of(context), context.cold_bytes_per_cycle)
         return parts.total * plan.num_chunks
-    parts = chunk_parts(shape, plan, rates, state_of(context), PRIVATE_BYTES_PER_CYCLE)
+    parts = chunk_parts(shape, plan, rates, state_of(context), context.isa.rates.private_bytes_per_cycle)
     packing = packed_factor(plan_matrix(problem, plan)).packing_cycles
     return parts.total * plan.num_chunks + START_CYCLES + plan.num_heads * packing
 
@@ -105,7 +98,7 @@ def matrix_neighbours(problem: MatrixProblem, terms: Terms, isa: Isa) -> tuple[C
     usual = shape.blocks[0]
     plans: dict[tuple[Block, int], MatrixPlan] = {}
     for block in shape.blocks:
-        for plan in _ranked(shape, block, isa.caches.l2_bytes, isa.matrix_rates):
+        for plan in _ranked(shape, block, isa):
             # Of plans that differ by less than twice the chunks the best; one of each unusual block.
             plans.setdefault((block, plan.num_chunks.bit_length() if block == usual else 0), plan)
     return tuple(_choice(plan) for plan in list(plans.values())[:_MAX_NEIGHBOURS])
@@ -152,18 +145,18 @@ def _choice(plan: MatrixPlan) -> Choice:
 
 
 @functools.lru_cache(maxsize=1024)
-def _ranked(shape: Shape, block: Block, l2_bytes: int, rates: MatrixRates) -> tuple[MatrixPlan, ...]:
+def _ranked(shape: Shape, block: Block, isa: Isa) -> tuple[MatrixPlan, ...]:
     """Plans with a block, the least estimated time over the usual numbers of threads first."""
     num_units = shape.num_units(block)
     found: list[tuple[float, int, int, MatrixPlan]] = []
     for unit_parts in range(1, min(num_units, _MAX_PARTS) + 1):
         first = shape.plan(block, unit_parts, 1)
-        if first.scratch_bytes > SCRATCH_SHARE * l2_bytes and unit_parts < num_units:
+        if first.scratch_bytes > SCRATCH_SHARE * isa.caches.l2_bytes and unit_parts < num_units:
             continue
         for panel_parts in range(1, min(first.num_panels, _MAX_PARTS // unit_parts) + 1):
             plan = shape.plan(block, unit_parts, panel_parts)
-            waits = chunks_waited(plan.num_chunks, _USUAL_THREADS)
-            cycles = chunk_parts(shape, plan, rates, "better").total * (waits + _LATE_SHARE)
+            chunk = chunk_parts(shape, plan, isa.matrix_rates, "better", isa.rates.cold_bytes_per_cycle)
+            cycles = cut_cycles(chunk.total * plan.num_chunks, plan.num_chunks)
             found.append((cycles, unit_parts, panel_parts, plan))
     if not found:  # more units than parts, each too large: as small as the limit allows
         return (shape.plan(block, min(num_units, _MAX_PARTS), 1),)

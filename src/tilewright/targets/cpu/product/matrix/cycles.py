@@ -12,7 +12,6 @@ from tilewright.targets.cpu.isa import MatrixRates, UnitState
 from tilewright.targets.cpu.product.amx import TILE_ROWS
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, Shape
 from tilewright.targets.cpu.product.matrix.tiles import SPLIT_CYCLES, Block, Terms, num_loads
-from tilewright.targets.cpu.template import COLD_BYTES_PER_CYCLE
 
 # Splitting 32 elements into bytes with the search for the largest, which reads them before, and what each
 # position takes besides: its scale.
@@ -77,7 +76,7 @@ def chunk_parts(
     plan: MatrixPlan,
     rates: MatrixRates,
     state: UnitState,
-    cold_rate: float = COLD_BYTES_PER_CYCLE,
+    cold_rate: float,
 ) -> Parts:
     """The largest chunk's time; `cold_rate` is that of weights, in bytes per cycle."""
     grid, block, terms = plan.grid, plan.block, plan.terms

@@ -27,8 +27,9 @@ from tilewright.targets.cpu.arrangements import (
     SliceTiles,
     window,
 )
+from tilewright.targets.cpu.cut import choose_num_chunks
 from tilewright.targets.cpu.isa import Isa
-from tilewright.targets.cpu.kernel import Kernel, KernelArg, Packed, choose_num_chunks
+from tilewright.targets.cpu.kernel import Kernel, KernelArg, Packed
 from tilewright.targets.cpu.kernel_function import kernel_function
 from tilewright.targets.cpu.product import amx
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.errors import UsageError
+from tilewright.targets.cpu.cut import Cut
 from tilewright.targets.cpu.product.amx import TILE_BYTES_PER_ROW, TILE_ROWS
 from tilewright.targets.cpu.product.contraction.choose import plan_of
 from tilewright.targets.cpu.product.loops import StridedLoop, WindowLoop
@@ -19,7 +20,7 @@ from tilewright.targets.cpu.product.matrix.activations import TiledFactor
 from tilewright.targets.cpu.product.matrix.match import MatrixLoops, MatrixProblem, heads_of, matrix_loops
 from tilewright.targets.cpu.product.matrix.tiles import TERMS, TILE_BYTES, TILE_COLUMNS, Block, Terms
 from tilewright.targets.cpu.product.plan import KernelPlan
-from tilewright.targets.cpu.product.tiling import Cut, Panels, Tile
+from tilewright.targets.cpu.product.tiling import Panels, Tile
 
 _BLOCKS = (Block(2, 2), Block(1, 4), Block(4, 1), Block(1, 3), Block(3, 1))
 # Weights that stay in the L1 cache while blocks of inputs pass.

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import NUM_TAPS
+from tilewright.targets.cpu.cut import Cut, cut_cycles
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.product.contraction import CONTRACTION
@@ -20,7 +21,6 @@ from tilewright.targets.cpu.product.loops import Window
 from tilewright.targets.cpu.product.plan import KernelPlan, Staging
 from tilewright.targets.cpu.product.tiling import (
     FMAS_PER_CYCLE,
-    Cut,
     Panels,
     RowTile,
     Tile,
@@ -29,9 +29,7 @@ from tilewright.targets.cpu.product.tiling import (
 )
 from tilewright.targets.cpu.product.winograd.match import WinogradLoops, WinogradProblem
 from tilewright.targets.cpu.template import (
-    COLD_BYTES_PER_CYCLE,
     Context,
-    chunks_waited,
     operand_bytes,
     overlapped,
     transfer_cycles,
@@ -64,10 +62,6 @@ _NEAR_SHARE = 0.5
 # While one matrix is multiplied the weights of the next are fetched: 512 channels at 7 x 7 with 17 MB of them
 # take as long where these come from memory as where they do not.
 _SHARE_NOT_HIDDEN = 0.1
-_CHUNK_CYCLES = 600.0
-_USUAL_THREADS = (1, 2, 4)
-# On a busy machine a thread is late with a chunk: small ones make that cheap.
-_LATE_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +222,9 @@ def _ranked(shape: Shape, isa: Isa) -> tuple[tuple[float, int, int], ...]:
         for parts in range(1, min(plan.panels.num_panels, 16) + 1):
             # As if nothing hid the weights: cuts that read them less often also leave more to other threads.
             chunk = _compute_cycles(shape, plan, parts)
-            chunk += _weight_cycles(shape, plan, parts, COLD_BYTES_PER_CYCLE, isa)
+            chunk += _weight_cycles(shape, plan, parts, isa.rates.cold_bytes_per_cycle, isa)
             chunks = num_blocks * shape.num_groups * parts
-            waits = chunks_waited(chunks, _USUAL_THREADS)
-            cycles = chunk * (waits + _LATE_SHARE) + chunks * _CHUNK_CYCLES
-            found.append((cycles, num_blocks, parts))
+            found.append((cut_cycles(chunk * chunks, chunks), num_blocks, parts))
     return tuple(sorted(found))
 
 
