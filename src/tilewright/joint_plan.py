@@ -114,7 +114,9 @@ def _best_of_graphs(
         chosen.best, attempts=(*plain.best.attempts, *others), num_untried=plain.best.num_untried
     )
     if chosen.rewritten is not None:
-        answer = replace(answer, plan=chosen.rewritten.stated(answer.plan, best.plan.schedule.quality))
+        plan = chosen.rewritten.stated(answer.plan, best.plan.schedule.quality)
+        splits_sums = SAME_SUMS in chosen.rewritten.rules
+        answer = replace(answer, plan=replace(plan, recipe=replace(plan.recipe, splits_sums=splits_sums)))
         planner.decisions = chosen.planner.decisions
     return answer, chosen.planner.backend
 

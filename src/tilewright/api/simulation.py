@@ -207,13 +207,17 @@ class SimulationResult(SimulatedRecipe, Result):
 
     def save_page(self, path: str | os.PathLike[str]) -> Path:
         """Draw what buffers hold and what units do over time, as an HTML file."""
-        from tilewright.report.decisions import decision_parts
+        from tilewright.report.decisions import decision_parts, planner_parts
         from tilewright.report.simulation import cost_rows
         from tilewright.report.timeline import run_page
 
         plan = f"{self.recipe}, {self._samples()}"
         said = [("plan", plan), *(row for row in cost_rows(self) if row[0] != "busy")]  # units say it
-        return _written(path, run_page(self.code.timeline(), self, said, decision_parts(self.decisions)))
+        program = self.code.program
+        tried = [(t.planners, t.cost) for t in self.tried if t.planners is not None and t.cost is not None]
+        more = decision_parts(program.graph, self.decisions)
+        more += planner_parts(program.recipe, tried, self.objective_unit)
+        return _written(path, run_page(self.code.timeline(), self, said, more))
 
     def _samples(self) -> str:
         """What each cluster does at a time."""

@@ -61,6 +61,16 @@ def graph_section(
     return graph_frame(boxes, described, f"{source}, {format_ms(total_ns / 1e6)} in all")
 
 
+def block_section(graph: Graph, blocks: Sequence[DrawnKernel], said: str) -> str:
+    """Blocks that hold every node of a graph, as HTML; `said` is what is said of their times."""
+    ordered = in_order(blocks, graph)
+    total_ns = sum(block.time_ns or 0.0 for block in ordered)
+    arcs = _arcs(graph, _owners(ordered))
+    described = [[*arc, [value for _, _, value in values]] for arc, values in arcs.items()]
+    boxes = [_described(block, total_ns) for block in ordered]
+    return graph_frame(boxes, described, f"{said}, {format_ms(total_ns / 1e6)} in all")
+
+
 def graph_frame(boxes: Sequence[Mapping[str, Any]], arcs: Sequence[Sequence[Any]], said: str) -> str:
     """The picture of boxes, of which most arcs lead to a later one; `said` is what is said of their times.
 
