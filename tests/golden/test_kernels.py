@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,11 @@ GRAPHS = {
   %y: float32[4, 32, 24] = MatMul(%q, %t) "y"
 """,
     "few_rows": """
+  input %x: float32[1, 512]
+  const %w: float32[512, 256] = sha256:w
+  %y: float32[1, 256] = MatMul(%x, %w) "y"
+""",
+    "four_bits": """
   input %x: float32[1, 512]
   const %w: float32[512, 256] = sha256:w
   %y: float32[1, 256] = MatMul(%x, %w) "y"
@@ -182,6 +188,7 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "attention_of_many_queries": {},
     "in_panels": {},
     "few_rows": {"w": (512, 256)},
+    "four_bits": {"w": (512, 256)},
     "window": {"w": (48, 64, 3, 3)},
     "slices": {"w": (64, 256, 2, 3), "b": (64,)},
     "image_tiles": {"w": (96, 64, 3, 3), "b": (96,)},
@@ -219,9 +226,17 @@ def dtype_of(name: str, key: str) -> type:
     return np.float64 if name == "doubles" else np.float32
 
 
+def constant(name: str, key: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """A constant; of `four_bits` one whose weights are integers times a scale."""
+    dtype = dtype_of(name, key)
+    if name.startswith("byte") or name == "four_bits":
+        return np.ones(shape, dtype)
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
 def planned(name: str, instruction_set: str) -> Kernel:
     """The last kernel of a graph that has a plan."""
-    constants = {key: np.ones(shape, dtype_of(name, key)) for key, shape in SHAPES[name].items()}
+    constants = {key: constant(name, key, shape) for key, shape in SHAPES[name].items()}
     opset = 23 if name.startswith("attention") else 17
     graph = parse_graph(
         f'graph "{name}" opset {opset} {{{GRAPHS[name]}  return %y\n}}\n', constants=constants

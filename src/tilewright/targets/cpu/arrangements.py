@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.fields import FieldError, Signed
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
+from tilewright.targets.cpu.few_bits import BLOCKS, WEIGHTS_PER_WORD, numbers_of, scales_of
 from tilewright.targets.cpu.pieces import (
     LARGEST_FIXED,
     NUM_DIGITS,
@@ -290,6 +291,45 @@ def compact(values: Array) -> Array:
             rounded.astype("<u4", copy=False).view(np.uint8).reshape(-1, 4)[:, 1:]
         )
     return stored.reshape(*values.shape[:-1], COMPACT_BYTES * values.shape[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class FewBitPanels:
+    """Panels of weights that are integers of four bits times a scale for each block of `block` steps.
+
+    The window's loops are steps and columns. A panel has for each block the scales of its columns, float32,
+    then for each eight steps a word of 32 bits a column, the first step in the lowest bits.
+    """
+
+    kind: ClassVar[str] = "panels of 4 bits"
+    window: Window
+    lanes: int
+    width: int
+    block: int
+
+    @property
+    def words_per_block(self) -> int:
+        """Words of a block's column, its scale included."""
+        return 1 + self.block // WEIGHTS_PER_WORD
+
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
+        """The panels, one after the other."""
+        _require_panels(self.lanes, self.width)
+        view = self.window.of(array)
+        if view.ndim != 2 or self.block not in BLOCKS or view.shape[0] % self.block:
+            raise FieldError(f"{view.shape} in blocks of {self.block}", ".block")
+        scales = scales_of(view, self.block)
+        if scales is None:
+            raise FieldError(f"the constant is not of four bits in blocks of {self.block}", ".block")
+        num_blocks, extent = scales.shape
+        columns = _padded(extent, self.lanes)
+        laid = np.zeros((num_blocks, self.words_per_block, columns), np.uint32)
+        laid[:, 0, :extent] = scales.view(np.uint32)
+        numbers = numbers_of(view, scales).view(np.uint8) & 0xF
+        eights = numbers.reshape(num_blocks, -1, WEIGHTS_PER_WORD, extent)
+        for step in range(WEIGHTS_PER_WORD):
+            laid[:, 1:, :extent] |= eights[:, :, step].astype(np.uint32) << np.uint32(4 * step)
+        return _panel_by_panel(laid.reshape(1, -1, columns), self.width)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class Product:
     layouts: Layouts
     constants: frozenset[OperandKey]
     run_bytes: int = 0
+    few_bits: frozenset[tuple[OperandKey, int, int]] = frozenset()
 
     @property
     def next_local(self) -> int:
@@ -37,6 +38,7 @@ class Product:
             self.constants,
             next_local=self.next_local,
             run_bytes=self.run_bytes,
+            few_bits=self.few_bits,
         )
 
 

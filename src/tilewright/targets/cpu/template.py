@@ -58,6 +58,8 @@ class Context:
     next_local: int = 0
     divides: bool = True
     run_bytes: int = 0
+    few_bits: frozenset[tuple[OperandKey, int, int]] = frozenset()
+    """Constants that are integers of four bits times scales: of which axis, how many steps share one."""
 
     @property
     def exceeds_caches(self) -> bool:

@@ -38,12 +38,16 @@ def test_equal_nests_of_other_operands_are_made_once() -> None:
     first = repeats.nests((a_nest(),), {}, make)
     assert repeats.nests((a_nest(),), {}, make) is first
     nothing: frozenset[tuple[str, int]] = frozenset()
-    product = repeats.product(a_nest(), {}, (nothing,), 0, make)
-    assert repeats.product(a_nest(), {}, (nothing,), 0, make) is product
+    few_bits: frozenset[tuple[tuple[str, int], int, int]] = frozenset()
+    special = nothing, nothing, few_bits
+    product = repeats.product(a_nest(), {}, special, 0, make)
+    assert repeats.product(a_nest(), {}, special, 0, make) is product
     # A constant the nest does not read makes no difference, one that it reads does.
-    assert repeats.product(a_nest(), {}, (frozenset({("input", 7)}),), 0, make) is product
-    assert repeats.product(a_nest(), {}, (frozenset({("input", 0)}),), 0, make) is not product
-    assert repeats.product(a_nest(), {}, (nothing,), 1, make) is not product
+    assert repeats.product(a_nest(), {}, (frozenset({("input", 7)}), nothing, few_bits), 0, make) is product
+    assert (
+        repeats.product(a_nest(), {}, (frozenset({("input", 0)}), nothing, few_bits), 0, make) is not product
+    )
+    assert repeats.product(a_nest(), {}, special, 1, make) is not product
     assert len(made) == 4
 
 

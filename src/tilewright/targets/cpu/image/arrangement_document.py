@@ -11,6 +11,7 @@ from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import (
     Arrangement,
     ColumnSums,
+    FewBitPanels,
     IntegerWords,
     MatrixTiles,
     Order,
@@ -29,6 +30,7 @@ _KINDS: dict[str, Any] = {
     for arrangement in (
         Order,
         PanelOrder,
+        FewBitPanels,
         WinogradPanels,
         MatrixTiles,
         SliceTiles,

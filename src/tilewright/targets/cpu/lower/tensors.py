@@ -9,6 +9,7 @@ from functools import cached_property
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.nest import Access, Nest, Operand
+from tilewright.targets.cpu.few_bits import block_of
 from tilewright.targets.cpu.kernel import Kernel, Layout, OperandKey, Packed
 from tilewright.targets.cpu.loopnest.constant_layouts import arrange_constants, transposed
 from tilewright.targets.cpu.lower.layouts import Tensor
@@ -35,6 +36,7 @@ class ModelTensors:
         self.locals: dict[Tensor, Operand] = {}
         self.relayouts: dict[Value, Tensor] = {}
         self._num_users: dict[Value, int] = {}
+        self._blocks: dict[Value, tuple[tuple[int, int], ...]] = {}
 
     @cached_property
     def run_bytes(self) -> int:
@@ -75,6 +77,15 @@ class ModelTensors:
         tensor = (-1 - len(self.locals), 0)
         self.locals[tensor] = operand
         return tensor
+
+    def blocks(self, value: Value) -> tuple[tuple[int, int], ...]:
+        """Axes of a constant matrix with integers of four bits, with the steps that share a scale."""
+        if value not in self._blocks:
+            data = value.data
+            axes = range(2) if data is not None and len(value.shape) == 2 else ()
+            found = ((axis, block_of(data, axis)) for axis in axes if data is not None)
+            self._blocks[value] = tuple((axis, block) for axis, block in found if block is not None)
+        return self._blocks[value]
 
     def num_users(self, value: Value) -> int:
         """Nodes that read a value, counted once: thousands of steps of time may ask."""
@@ -129,6 +140,14 @@ class Names:
             if value.is_constant
             and self._tensors.num_users(value) >= _MIN_REPEATED_READS
             and value.size_bytes <= CACHED_SHARE * cache_bytes
+        )
+
+    def few_bits(self, nest: Nest) -> frozenset[tuple[OperandKey, int, int]]:
+        """Constants of a nest that are integers of four bits times scales (`Context.few_bits`)."""
+        keys = {a.operand.key for a in nest.reads} & self.constants
+        values = {key: self._group.inputs[key[1]] for key in keys}
+        return frozenset(
+            (key, axis, block) for key, value in values.items() for axis, block in self._tensors.blocks(value)
         )
 
     def declare(self, kernels: Sequence[Kernel]) -> None:

@@ -36,10 +36,18 @@ from tilewright.targets.cpu.product.loops import Spread, StridedLoop, Window
 from tilewright.targets.cpu.product.tiling import Panels, RowTile, split_rows
 
 Packing = Literal[
-    "in place", "in panels", "in panels by head", "in constant panels", "in constant panels of 24 bits"
+    "in place",
+    "in panels",
+    "in panels by head",
+    "in constant panels",
+    "in constant panels of 24 bits",
+    "in constant panels of 4 bits by 16",
+    "in constant panels of 4 bits by 32",
+    "in constant panels of 4 bits by 64",
+    "in constant panels of 4 bits by 128",
 ]
 """How the kernel finds B: as it lies, packed by a kernel before it, by itself for each combination of the
-outer loops, packed when the model is compiled."""
+outer loops, packed when the model is compiled; of four bits with a scale for so many steps of a column."""
 
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 

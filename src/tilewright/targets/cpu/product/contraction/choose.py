@@ -41,6 +41,8 @@ from tilewright.targets.cpu.template import (
 from tilewright.tuning import Choice
 
 TEMPLATE = "contraction"
+# Bytes of weights of four bits with a scale for 32 of them, beside those of float32.
+_FEW_BITS_SHARE = (4 + 32 / 32) / 32
 ELEMENT = {4: "float", 8: "double"}
 
 
@@ -58,6 +60,8 @@ def contraction_cycles(problem: Contraction, choice: Choice, context: Context) -
     cold = 0.0
     moved = [operand_bytes(problem.a.operand), operand_bytes(problem.nest.write.operand)]
     weights = operand_bytes(problem.b.operand)
+    if any(key == problem.b.operand.key for key, _, _ in context.few_bits):
+        weights = round(_FEW_BITS_SHARE * weights)
     if problem.b.operand.key in context.constants - context.cached:
         cold = weights / context.cold_bytes_per_cycle
     else:

@@ -29,6 +29,7 @@ from tilewright.targets.cpu.product.contraction.choose import (
     summed_order,
 )
 from tilewright.targets.cpu.product.contraction.match import Contraction
+from tilewright.targets.cpu.product.contraction.pack import FEW_BITS
 from tilewright.targets.cpu.product.plan import KernelPlan, Packing, Units
 from tilewright.targets.cpu.product.tiling import Rows, Tile, rank_tiles, split_rows
 from tilewright.targets.cpu.template import Context
@@ -44,12 +45,15 @@ _MIN_PREFETCH_BYTES = 12 * 1024
 # stay in the L2 cache from run to run.
 MAX_COMPACT_ROWS = 4
 _MIN_COMPACT_BYTES = 64 * 1024
+# Integers of four bits are widened for every tile of rows, which takes less time than reading whole weights.
+MAX_WIDENED_TIMES = 8
 # The bits and the packing by a kernel before that say how B is packed.
 _NAMES: Mapping[Packing, tuple[int | None, int | None]] = {
     "in place": (None, 0),
     "in panels": (None, 1),
     "in constant panels": (32, None),
     "in constant panels of 24 bits": (24, None),
+    **dict.fromkeys(FEW_BITS, (4, None)),
 }
 # Of other register tiles: those that differ much in their best cuts, then the best ones in several.
 _MAX_DISTINCT = 7
@@ -208,6 +212,8 @@ def _packing(plan: KernelPlan, choice: Choice, context: Context) -> Packing | De
 
 def _packings(plan: KernelPlan, context: Context) -> tuple[Packing, ...]:
     """How B may be packed, the usual way first but for weights that may have 24 bits."""
+    if few := _of_few_bits(plan, context):
+        return few, "in constant panels"
     if plan.b.operand.key in context.constants:
         is_plain = plan.dtype is DType.FLOAT32 and plan.spread is None
         operands = (plan.a.operand, plan.b.operand, *plan.operands)
@@ -222,9 +228,26 @@ def _packings(plan: KernelPlan, context: Context) -> tuple[Packing, ...]:
     return ("in place", "in panels") if is_known and is_used_again else ("in place",)
 
 
+def _of_few_bits(plan: KernelPlan, context: Context) -> Packing | None:
+    """The packing of weights that are integers of four bits, whose blocks lie along the sum."""
+    if plan.dtype is not DType.FLOAT32 or plan.spread or plan.windows or len(plan.summed) != 1:
+        return None
+    loop, shape = plan.summed[0], plan.b.operand.shape
+    blocks = {axis: steps for key, axis, steps in context.few_bits if key == plan.b.operand.key}
+    strides = (shape[-1], 1) if len(shape) == 2 else ()
+    for axis, steps in blocks.items():
+        lies = (loop.b, plan.vector.b) == (strides if axis == 0 else strides[::-1])
+        if lies and (loop.extent, plan.vector.extent) == (shape if axis == 0 else shape[::-1]):
+            return next(packing for packing, block in FEW_BITS.items() if block == steps)
+    return None
+
+
 def _usual_packing(plan: KernelPlan, context: Context) -> Packing:
     """Weights have 24 bits where they may be rounded and reading them takes longer than multiplying."""
     first, *others = _packings(plan, context)
+    num_tiles = sum(t.count for t in plan.row_tiles) * prod(x.extent for x in plan.outer)
+    if first in FEW_BITS and num_tiles > MAX_WIDENED_TIMES:
+        return "in constant panels"
     rows = prod(x.extent for x in (plan.row, *plan.outer) if not x.b)
     size_bytes = plan.b.operand.num_elements * plan.dtype.size_bytes
     is_bound_by_weights = rows <= MAX_COMPACT_ROWS and size_bytes >= _MIN_COMPACT_BYTES

@@ -85,7 +85,9 @@ def generate_kernel(plan: KernelPlan, isa: Isa) -> Kernel:
             memory = e.alloca(element, most_rows * panels.num_vectors)
         sums = Sums(frame, factor, memory if is_blocked else None)
         _Tiles(sums, memory if in_memory else None, blocks).chunk(function.chunk, num_rows)
-    kind = "of 24 bits" if factor.is_compact else "packed" if factor.is_packed else "in place"
+    kind = "packed" if factor.is_packed else "in place"
+    if factor.is_compact or factor.block_steps:
+        kind = "of 24 bits" if factor.is_compact else f"of 4 bits by {factor.block_steps}"
     return function.kernel(
         "contract",
         num_chunks=plan.cut.num_chunks,

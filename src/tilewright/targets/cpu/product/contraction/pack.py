@@ -7,16 +7,18 @@ them, so that the micro-kernel reads it front to back. Missing columns of the la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from math import prod
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Read, cast
 from tilewright.ir.nest import Access, Affine, Dim, Index, Nest, Operand, affine
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import (
     COMPACT_BEHIND_BYTES,
     COMPACT_BYTES,
+    FewBitPanels,
     PanelOrder,
     window,
 )
@@ -24,8 +26,16 @@ from tilewright.targets.cpu.kernel import KernelArg, Packed
 from tilewright.targets.cpu.product.contraction.match import Contraction
 from tilewright.targets.cpu.product.frame import Factor
 from tilewright.targets.cpu.product.loops import StridedLoop
-from tilewright.targets.cpu.product.plan import KernelPlan
+from tilewright.targets.cpu.product.plan import KernelPlan, Packing
 from tilewright.targets.cpu.product.tiling import Panels
+
+FEW_BITS: Mapping[Packing, int] = {
+    "in constant panels of 4 bits by 16": 16,
+    "in constant panels of 4 bits by 32": 32,
+    "in constant panels of 4 bits by 64": 64,
+    "in constant panels of 4 bits by 128": 128,
+}
+"""Steps that share a scale, of each packing that has scales."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,6 +46,8 @@ class FactorB(Factor):
     tail_step_strides: dict[str, int] = field(default_factory=dict)
     is_packed: bool = True
     is_compact: bool = False
+    block_steps: int | None = None
+    """Steps of a column that share a scale, where weights have four bits."""
 
 
 def factor_of(plan: KernelPlan) -> FactorB:
@@ -44,7 +56,26 @@ def factor_of(plan: KernelPlan) -> FactorB:
         return _in_place(plan)
     if plan.packing == "in panels":
         return _in_panels(plan, plan.b.operand, _local_width(plan.panels), _local_width(plan.panels))
+    if plan.packing in FEW_BITS:
+        return _in_panels_of_few_bits(plan, FEW_BITS[plan.packing])
     return _in_constant_panels(plan)
+
+
+def _in_panels_of_few_bits(plan: KernelPlan, block: int) -> FactorB:
+    """B as integers of four bits with their scales; a step of the summed loop is a block of them."""
+    panels, (loop,) = plan.panels, plan.summed
+    lies = window((loop.extent, plan.vector.extent), (loop.b, plan.vector.b), plan.b.offset)
+    arrangement = FewBitPanels(lies, panels.lanes, panels.width, block)
+    words = loop.extent // block * arrangement.words_per_block
+    tail_width = panels.tail_vectors * panels.lanes
+    return FactorB(
+        arg=Packed(plan.b.operand, arrangement, words * panels.padded_extent * DType.INT32.size_bytes),
+        outer_strides={},
+        panel_stride=words * panels.width,
+        step_strides={loop.name: arrangement.words_per_block * panels.width},
+        tail_step_strides={loop.name: arrangement.words_per_block * tail_width},
+        block_steps=block,
+    )
 
 
 def _in_constant_panels(plan: KernelPlan) -> FactorB:

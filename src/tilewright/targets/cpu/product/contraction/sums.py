@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.arrangements import COMPACT_BYTES
+from tilewright.targets.cpu.few_bits import WEIGHTS_PER_WORD
 from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
 from tilewright.targets.cpu.product.contraction.pack import FactorB
 from tilewright.targets.cpu.product.frame import Frame, Panel
 from tilewright.targets.cpu.product.lanes import load_compact, load_lanes
 from tilewright.targets.cpu.product.loops import Spread, StridedLoop
-from tilewright.targets.llvm.values import Int, Val
+from tilewright.targets.llvm.values import Int, Val, vec
 
 
 @dataclass(slots=True, eq=False)
@@ -49,8 +51,10 @@ class Sums:
         accumulators: list[Val],
     ) -> list[Val]:
         """The remaining summed loops, neighbours merged where A walks on evenly, around the FMAs."""
-        e = self.frame.emitter
+        e, per_step = self.frame.emitter, self.factor.block_steps or 1
         local = [replace(x, b=panel.step_strides[x.name], c=0, extras=()) for x in loops]
+        if self.factor.block_steps:
+            local = [replace(x, extent=x.extent // per_step, a=x.a * per_step) for x in local]
         merged: list[StridedLoop] = []
         for x in local:
             if merged and x.collapses_into(merged[-1]):
@@ -62,7 +66,7 @@ class Sums:
             if depth == len(merged):
                 return self._multiply(rows, a, b, panel, carried)
             loop = merged[depth]
-            is_innermost = depth == len(merged) - 1
+            is_innermost = depth == len(merged) - 1 and per_step == 1
             unroll = self._unroll(loop.extent, len(carried)) if is_innermost else 1
             return counted(depth, a, b, 0, loop.extent, unroll, carried)
 
@@ -84,7 +88,7 @@ class Sums:
         def blocked(depth: int, a: Int, b: Int) -> None:
             """Run the loops from `depth` on in blocks, each summed from zero and added to the totals."""
             zeros = [e.constant(self.frame.type, 0.0)] * (len(rows) * panel.num_vectors)
-            steps = prod(x.extent for x in merged[depth:])
+            steps = per_step * prod(x.extent for x in merged[depth:])
             if steps <= MAX_CHAIN_STEPS:
                 self._add_to_totals(rows, panel, nested(depth, a, b, zeros))
                 return
@@ -100,7 +104,7 @@ class Sums:
                 low = e.mul(part, size)
                 high = e.min(e.add(low, size), loop.extent)
                 unroll = self._unroll(size, len(zeros)) if loop.extent % size == 0 else 1
-                unroll = unroll if depth == len(merged) - 1 else 1
+                unroll = unroll if depth == len(merged) - 1 and per_step == 1 else 1
                 self._add_to_totals(rows, panel, counted(depth, a, b, low, high, unroll, zeros))
 
             first, last = self.part_range or (0, parts)
@@ -132,6 +136,8 @@ class Sums:
         e, plan = self.frame.emitter, self.frame.plan
         if plan.spread is not None:
             return self._multiply_groups(plan.spread, rows, a, b, panel, accumulators)
+        if self.factor.block_steps is not None:
+            return self._multiply_block(self.factor.block_steps, rows, a, b, panel, accumulators)
         b_operand, a_operand = plan.b.operand, plan.a.operand
         b_dtype = plan.dtype if self.factor.is_packed else b_operand.dtype
         lanes = self.frame.plan.panels.lanes
@@ -161,6 +167,42 @@ class Sums:
         at = e.moved(self.frame.pointers["b"], e.mul(b, COMPACT_BYTES), 1)
         places = (e.gep(at, COMPACT_BYTES * lanes * j) for j in range(panel.num_vectors))
         return [load_compact(e, place, lanes) for place in places]
+
+    def _multiply_block(
+        self, block: int, rows: Sequence[int], a: Int, b: Int, panel: Panel, accumulators: Sequence[Val]
+    ) -> list[Val]:
+        """All steps that share a scale: eight at a time, whose integers of four bits a word of B holds."""
+        e, plan, lanes = self.frame.emitter, self.frame.plan, self.frame.plan.panels.lanes
+        a_dtype, (loop,), word = plan.a.operand.dtype, plan.summed, DType.INT32.size_bytes
+        word_type = vec("i32", lanes)
+        at_b = self.frame.pointer("b", b, word)
+        places = [j * lanes * word for j in range(panel.num_vectors)]
+        scales = [e.load(self.frame.type, e.gep(at_b, place)) for place in places]
+        line = panel.num_vectors * lanes
+
+        def eight(number: Int, sums: Sequence[Val]) -> Sequence[Val]:
+            words = e.gep(at_b, e.mul(e.mul(e.add(number, 1), line), word))
+            loaded = [e.load(word_type, e.gep(words, place)) for place in places]
+            first = e.mul(number, WEIGHTS_PER_WORD)
+            made = list(sums)
+            for step in range(WEIGHTS_PER_WORD):
+                at = e.add(a, e.mul(e.add(first, step), loop.a))
+                at_a = self.frame.pointer("a", at, a_dtype.size_bytes)
+                above = 28 - 4 * step
+                vectors = [
+                    e.fmul(e.cast("sitofp", e.ashr(e.shl(x, above) if above else x, 28), "float"), scale)
+                    for x, scale in zip(loaded, scales, strict=True)
+                ]
+                for number_of_row, r in enumerate(rows):
+                    pointer = e.gep(at_a, r * plan.row.a * a_dtype.size_bytes)
+                    spread = e.splat(load_lanes(e, a_dtype, pointer, 1), lanes)
+                    for j, vector in enumerate(vectors):
+                        place = number_of_row * len(vectors) + j
+                        made[place] = e.fma(spread, vector, made[place])
+            return made
+
+        carried = [(self.frame.type, value) for value in accumulators]
+        return list(e.loop(0, block // WEIGHTS_PER_WORD, 1, eight, carried, nonempty=True))
 
     def _multiply_groups(
         self,

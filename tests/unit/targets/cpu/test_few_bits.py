@@ -1,0 +1,124 @@
+"""Weights that are integers of four bits: found in float constants, packed as such, with the same results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import tilewright as tw
+from tilewright.fields import FieldError
+from tilewright.targets.cpu import few_bits
+from tilewright.targets.cpu.arrangements import FewBitPanels, window
+from tilewright.targets.cpu.few_bits import BLOCKS, block_of, numbers_of, scales_of
+from tilewright.targets.cpu.isa import isa_by_name
+from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS
+from tilewright.targets.cpu.plans import parse_plan
+
+Array = np.ndarray[Any, Any]
+ISAS = [name for name in ("avx512", "avx2", "neon") if isa_by_name(name).runs_on_host]
+
+
+def weights(num_steps: int, num_columns: int, block: int, seed: int = 0) -> Array:
+    """Integers of four bits times scales of either sign, with a block and a column of zeros."""
+    rng = np.random.default_rng(seed)
+    scales = rng.standard_normal((num_steps // block, num_columns)).astype(np.float32)
+    scales[0, 0] = 0
+    numbers = rng.integers(-8, 8, (num_steps, num_columns)).astype(np.float32)
+    numbers[:, -1] = 0
+    return np.repeat(scales, block, axis=0) * numbers
+
+
+@given(block=st.sampled_from(BLOCKS), seed=st.integers(0, 2**32 - 1), columns=st.integers(1, 9))
+@settings(max_examples=40, deadline=None)
+def test_scales_and_numbers_are_the_constant(block: int, seed: int, columns: int) -> None:
+    constant = weights(2 * block, columns, block, seed)
+    scales = scales_of(constant, block)
+    assert scales is not None
+    numbers = numbers_of(constant, scales)
+    assert numbers.min() >= -8
+    assert numbers.max() <= 7
+    np.testing.assert_array_equal(numbers * np.repeat(scales, block, axis=0), constant)
+
+
+def test_a_weight_that_is_no_multiple_keeps_a_constant_whole() -> None:
+    constant = weights(256, 96, 32)
+    assert block_of(constant, 0) == 32
+    assert block_of(np.ascontiguousarray(constant.T), 1) == 32
+    assert block_of(constant, 1) is None
+    for wrong in (1.5, np.inf, np.nan):
+        changed = constant.copy()
+        changed[77, 33] *= np.float32(wrong)
+        changed[77, 34] += np.float32(1e-3)
+        assert block_of(changed, 0) is None
+
+
+def model(constant: Array, num_rows: int, *, is_turned: bool) -> onnx.ModelProto:
+    """A product by a constant, whose columns may be its rows in the file."""
+    steps, columns = constant.shape
+    stored = np.ascontiguousarray(constant.T) if is_turned else constant
+    nodes = [helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0])] if is_turned else []
+    nodes += [helper.make_node("MatMul", ["x", "t" if is_turned else "w"], ["m"])]
+    nodes += [helper.make_node("Relu", ["m"], ["y"])]
+    edges = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [num_rows, extent])
+        for name, extent in (("x", steps), ("y", columns))
+    ]
+    graph = helper.make_graph(nodes, "few", edges[:1], edges[1:], [numpy_helper.from_array(stored, "w")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("num_rows", "num_steps", "num_columns", "block", "is_turned"),
+    [(1, 256, 200, 32, False), (1, 1024, 130, 128, True), (5, 480, 96, 16, False), (20, 128, 144, 64, True)],
+)
+def test_products_have_the_bits_of_those_by_floats(
+    num_rows: int,
+    num_steps: int,
+    num_columns: int,
+    block: int,
+    is_turned: bool,
+    isa: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    proto = model(weights(num_steps, num_columns, block), num_rows, is_turned=is_turned)
+    feed = {"x": np.random.default_rng(1).standard_normal((num_rows, num_steps)).astype(np.float32)}
+    packed = tw.compile(proto, threads=2, isa=isa, no_cache=True)
+    (kernel,) = packed.kernels
+    assert f"B of 4 bits by {block}" in kernel.notes
+    assert kernel.plan is not None
+    assert str(parse_plan(kernel.plan)) == kernel.plan
+    (found,) = packed.run(None, feed)
+    with tw.open(packed.save(tmp_path / "m.tw")) as opened:
+        np.testing.assert_array_equal(opened.run(None, feed)[0], found)
+    monkeypatch.setattr("tilewright.targets.cpu.lower.tensors.block_of", lambda constant, axis: None)
+    plain = tw.compile(proto, threads=1, isa=isa, no_cache=True)
+    assert "B packed" in plain.kernels[0].notes
+    expected = np.maximum(feed["x"].astype(np.float64) @ weights(num_steps, num_columns, block), 0)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    if num_steps <= MAX_CHAIN_STEPS:  # one chain of sums, whatever the tile
+        np.testing.assert_array_equal(found, plain.run(None, feed)[0])
+
+
+def test_an_arrangement_of_another_constant_is_an_error() -> None:
+    constant = np.random.default_rng(0).standard_normal((64, 16)).astype(np.float32)
+    arrangement = FewBitPanels(window((64, 16), (16, 1), 0), 16, 16, 32)
+    with pytest.raises(FieldError, match="not of four bits"):
+        arrangement.arrange(constant)
+    with pytest.raises(FieldError, match="blocks of 24"):
+        FewBitPanels(window((64, 16), (16, 1), 0), 16, 16, 24).arrange(constant)
+
+
+def test_constants_that_are_no_matrices_of_float32_are_not_looked_at() -> None:
+    assert block_of(np.zeros((4, 4, 4096), np.float32), 0) is None
+    assert block_of(weights(256, 96, 32).astype(np.float64), 0) is None
+    assert block_of(weights(64, 16, 32), 0) is None  # too small to gain anything
+    assert few_bits.WEIGHTS_PER_WORD == 8
