@@ -302,7 +302,7 @@ def _reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     require_holdable(node, resized)
     plan = _plan(node, x.shape, arguments)
     exact = node.str_attr("mode", "nearest") == "nearest"
-    fill = node.float_attr("extrapolation_value", 0.0)
+    fill = _fill(node)
     result = x if exact or x.dtype.kind == "f" else x.astype(np.float64)
     for axis, resampling in enumerate(plan):
         if resampling is None:
@@ -322,6 +322,12 @@ def _reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     if result.dtype != x.dtype and x.dtype.kind in "iu":
         result = saturated_array(np.rint(result), node.output.dtype)
     return (result,)
+
+
+def _fill(node: Node) -> float:
+    """What is read outside, as a number that the type has: whole and in its range for integers."""
+    fill, dtype = node.float_attr("extrapolation_value", 0.0), node.require(0).dtype
+    return float(saturated_array(np.trunc(fill), dtype)) if dtype.is_integer else fill
 
 
 def _tap_index(resampling: Resampling, tap: int, dim: Dim) -> Index:
@@ -393,7 +399,7 @@ def resize(node: Node) -> Description:
     require(node, 0 not in source.shape, f"{list(out.shape)} cannot be made of {list(source.shape)}")
     plan = _plan(node, source.shape, arguments)
     leaves = any(r is not None and (r.positions < 0).any() for r in plan)
-    fill = node.float_attr("extrapolation_value", 0.0) if leaves else None
+    fill = _fill(node) if leaves else None
     planned = {a: r for a, r in enumerate(plan) if r is not None}
     dims = dims_of(out.shape)
     if node.str_attr("mode", "nearest") == "nearest" or not planned:

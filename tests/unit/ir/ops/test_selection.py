@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from tilewright.errors import ModelRejected
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, format_expr
 from tilewright.ir.graph import Attribute, Node, Value
+from tilewright.ir.interpret import run_node
 from tilewright.ir.nest import Indirect, Lookup, Nest, Nests, Opaque, affine
+from tilewright.ir.nest_interpreter import run_described
 from tilewright.ir.ops import describe
 from tilewright.ir.ops.resize import MOST_TAPS
 
@@ -93,6 +96,26 @@ def resize(
         (size,) * rank,
         {"mode": mode, **(attributes or {})},
     )
+
+
+@pytest.mark.parametrize(
+    ("fill", "dtype", "read"),
+    [(-1.5, np.uint8, 0), (3.7, np.uint8, 3), (300.0, np.int8, 127), (-1.5, np.int8, -1)],
+)
+@pytest.mark.parametrize("mode", ["cubic", "linear", "nearest"])
+def test_integers_outside_a_crop_are_cut_off_and_saturate(
+    mode: str, fill: float, dtype: type[Any], read: int
+) -> None:
+    x = Value("x", DType.from_numpy(np.dtype(dtype)), (8,))
+    roi, scales = np.array([-4.0, -3.0], np.float32), np.array([1.0], np.float32)
+    constants = [Value(f"c{i}", DType.FLOAT32, c.shape, c) for i, c in enumerate((roi, scales))]
+    crop: dict[str, Attribute] = {"extrapolation_value": fill}
+    crop["coordinate_transformation_mode"] = "tf_crop_and_resize"
+    output = Value("y", x.dtype, (8,))
+    resized = Node("Resize", [x, *constants], [output], {"mode": mode, **crop}, opset=19)
+    arrays = [np.arange(8).astype(dtype), roi, scales]
+    for (found,) in (run_node(resized, arrays), run_described(resized, arrays)):
+        np.testing.assert_array_equal(found, np.full(8, read, dtype))
 
 
 class TestResize:
