@@ -25,9 +25,10 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.pricer import LaunchedPricer
+from tilewright.mapping.chains.plan import ChainPlan
 from tilewright.mapping.sweep.answered import Kind, Task, TaskSettings, answer_with, answered
 from tilewright.options import Options
-from tilewright.partition.split import split_of
+from tilewright.partition.split import Split, split_of, tiled_jointly
 from tilewright.planner import machine_of
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
@@ -84,11 +85,19 @@ def _asked(options: Options) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """A kernel with its slices as cuts, as `split_of` takes them."""
+    """A kernel with its slices as cuts, as `split_of` takes them, and its layers that are tiled jointly."""
 
     layers: tuple[tuple[int, ...], ...]
     cuts: tuple[tuple[int, int], ...]
     keeps_rows: bool
+    tilings: tuple[tuple[int, ChainPlan], ...] = ()
+
+    @property
+    def split(self) -> Split:
+        """How the kernel runs."""
+        if self.tilings:
+            return tiled_jointly(dict(self.tilings))
+        return split_of(self.cuts, keeps_rows=self.keeps_rows)
 
 
 def _task(numbered: Numbered, content: Content, asked: dict[str, Any]) -> str:
@@ -103,6 +112,7 @@ def _task(numbered: Numbered, content: Content, asked: dict[str, Any]) -> str:
                 tuple(tuple(place[i] for i in layer) for layer in kernel.layers),
                 kernel.split.cuts,
                 kernel.split.chain_length > 1,
+                kernel.split.tilings,
             )
         )
         for kernel in content.kernels
@@ -144,8 +154,7 @@ def _priced(document: dict[str, Any]) -> float:
     machine = Machine.model_validate_json(document["machine"])
     backend = find_target(options.target, machine).backend(graph, options)
     kernels = tuple(
-        Kernel(kernel.layers, split_of(kernel.cuts, keeps_rows=kernel.keeps_rows))
-        for kernel in decoded(tuple[_Kernel, ...], document["kernels"])
+        Kernel(kernel.layers, kernel.split) for kernel in decoded(tuple[_Kernel, ...], document["kernels"])
     )
     content = Content(kernels, decoded(tuple[Stage, ...], document["stages"]))
     return LaunchedPricer(Numbered(graph), machine_of(backend, options)).cost(content)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Hint = Literal["latency", "throughput", "energy", "edp"]
 FirstAnswer = Literal["compiled", "quick"]
 Plan = Literal["portfolio", "grid", "joint"]
-Choice = Literal["kernels", "slices", "stages", "lanes", "merges", "sums"]
+Choice = Literal["kernels", "slices", "stages", "lanes", "merges", "sums", "tilings"]
 Accuracy = Literal["strict", "default", "relaxed", "fast"]
 Shapes = Mapping[str, tuple[int, ...]]
 OpenShapes = Mapping[str, tuple[Axis, ...]]
@@ -254,7 +254,7 @@ class Options:
     only: tuple[Choice, ...] = asked(
         (),
         "With --plan joint, on machines that launch kernels one by one: search these decisions alone, "
-        "of kernels, slices, stages, lanes, merges and sums; all others stay as --partition and "
+        "of kernels, slices, stages, lanes, merges, sums and tilings; all others stay as --partition and "
         "--schedule say (default: layers one by one). Kernels of a named partition are cut again.",
         "--only",
         panel=PLANS,

@@ -448,6 +448,7 @@ def machine_of(backend: Backend, options: Options) -> PricedParts:
         floors_ns=parts.floors_ns(),
         layer_times=parts.layer_times,
         cores_worth=parts.cores_worth,
+        tilings=parts.tilings,
     )
 
 

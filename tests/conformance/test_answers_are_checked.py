@@ -334,7 +334,8 @@ def test_plans_that_are_only_compared_are_checked_where_that_is_asked(
 # Where answers are made: what the compiler, `tw.map`, chains and targets hand out passes there.
 ANSWERED_BY: dict[str, set[str]] = {
     "joint.check": {"contest.schedule"},
-    "mapping.chains.check": {"mapping.chains.solve"},
+    "mapping.chains.check": {"mapping.chains.solve"}
+    | {"partition.check_splits", "targets.npu.check_tilings"},
     "mapping.check": {"mapping.checked", "mapping.gpu", "mapping.solve"},
     "mapping.check_launch": {"mapping.solve"},
     "mapping.checked": {"mapping.chains.price", "mapping.solve"}
@@ -348,7 +349,7 @@ ANSWERED_BY: dict[str, set[str]] = {
     "partition.check_fusions": {"partition.check"},
     "partition.check_rows": {"memory.check_scopes", "partition.check_splits"}
     | {"schedule.check", "schedule.check_instances"},
-    "partition.check_splits": {"partition.check", "targets.npu.check_plan"},
+    "partition.check_splits": {"artifact.plan", "partition.check", "targets.npu.check_plan"},
     "schedule.check": {"schedule", "targets.validate"},
     "schedule.check_instances": {"schedule.scheduled", "targets.npu.check_plan"},
     "schedule.check_lanes": {"schedule.check"},
@@ -360,6 +361,7 @@ ANSWERED_BY: dict[str, set[str]] = {
     "targets.npu.check_order": {"targets.npu.check_run"},
     "targets.npu.check_plan": {"targets.npu.backend"},
     "targets.npu.check_run": {"targets.npu.check_plan"},
+    "targets.npu.check_tilings": {"targets.npu.check_run"},
     "targets.npu.check_sections": {"targets.npu.check_levels", "targets.npu.check_run"},
 }
 NO_CHECKERS_OF_ANSWERS = {

@@ -36,7 +36,7 @@ from tilewright.results import Result, Table, about, in_json
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.base import SimulatedCode, SimulatingTarget
-from tilewright.targets.simulated import JointTiling, MappedCosts, NetworkPlan, SimulatedNetwork
+from tilewright.targets.simulated import MappedCosts, NetworkPlan, SimulatedNetwork
 from tilewright.text.formatting import counted, format_bytes
 from tilewright.text.printable import json_text
 
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
     from tilewright.ir.graph import Graph
     from tilewright.planning.portfolio import Attempt, Recipe
-
-_JOINT_TILING_S = 2.0
-"""Time limit of each search of a joint tiling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +102,6 @@ class SimulationResult(SimulatedRecipe, Result):
             "they are lowered to. What lowering rounds is no part of it."
         )
     )
-    joint_tilings: tuple[JointTiling, ...] | None = field(
-        metadata=about("Subgraphs beside the best joint tilings of their operators.", optional=True)
-    )
     bounds: tuple[Bound, ...] | None = field(
         metadata=about("Lower bounds of a joint plan's cost, each of a space of plans.", optional=True)
     )
@@ -150,8 +144,6 @@ class SimulationResult(SimulatedRecipe, Result):
                 for name, other in self.compared.items()
             )
             tables.append(Table(("compared", "ms", "samples/s", "times"), rows, right=(1, 2, 3)))
-        if self.joint_tilings is not None:
-            tables.append(_joint_table(self.joint_tilings))
         if self.mappings is not None:
             tables += _mapped_tables(self.mappings)
         return tables
@@ -334,17 +326,13 @@ class Simulation:
         samples = wanted if isinstance(wanted, int) else model.samples(graph)
         chosen = self.plan(graph, is_interruptible=is_single)
         if chosen.is_interrupted:
-            request = replace(request, compare=False, joint_tilings=False, mappings=False, check=False)
+            request = replace(request, compare=False, mappings=False, check=False)
         compared = {}
         for number, (name, options) in enumerate(self.named.items() if request.compare else ()):
             self.progress(name, number, len(self.named))
             compared[name] = SimulatedRecipe(
                 **self.plan(graph, options, name).figures(samples, self.num_clusters)
             )
-        tilings = None
-        if request.joint_tilings:
-            self.progress("tiling subgraphs jointly", 0, 1)
-            tilings = chosen.code.joint_tilings(_JOINT_TILING_S)
         mappings = None
         if request.mappings:
             self.progress("mapping sums of products alone", 0, 1)
@@ -378,7 +366,6 @@ class Simulation:
             decisions=chosen.decisions,
             compared=compared,
             values_checked=request.check,
-            joint_tilings=tilings,
             bounds=chosen.quality.bounds if request.recipe == JOINT else None,
             optimal_among=chosen.quality.among if request.recipe == JOINT else None,
             is_grid=request.recipe == GRID,
@@ -465,23 +452,6 @@ def _check(code: SimulatedCode) -> None:
             f"output {worst.name!r} of the plan differs from the network's by up to "
             f"{worst.max_difference:.3g}, where {worst.allowed:.3g} is allowed."
         )
-
-
-def _joint_table(tilings: Sequence[JointTiling]) -> Table:
-    """Subgraphs beside joint tilings of them; why some have none."""
-
-    def told(size_bytes: int | None) -> str:
-        return "-" if size_bytes is None else format_bytes(size_bytes)
-
-    rows = []
-    for row in tilings:
-        tiles = ", ".join(f"{loop.dim} {loop.tile} of {loop.extent}" for loop in row.loops) or "whole"
-        if not row.is_whole_search:
-            tiles += " (not all tilings)"
-        alone = told(row.sliced_bytes), told(row.joint_bytes), told(row.least_bytes)
-        rows.append((str(row.subgraph), format_bytes(row.moved_bytes), *alone, row.why or tiles))
-    heads = ("subgraph", "moves", "alone, in slices", "tiled jointly", "at least", "tiles of a step")
-    return Table(heads, tuple(rows), "past main memory's port", (1, 2, 3, 4), (4,))
 
 
 def _mapped_tables(costs: MappedCosts) -> tuple[Table, Table]:

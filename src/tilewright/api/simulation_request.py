@@ -73,7 +73,7 @@ class SimulationRequest(MachineRequest):
     only: str | Sequence[str] | None = asked(
         None,
         "With --recipe joint, on machines that launch kernels one by one: search these decisions alone, "
-        "of kernels, slices, stages, lanes, merges and sums; all others stay as --partition and "
+        "of kernels, slices, stages, lanes, merges, sums and tilings; all others stay as --partition and "
         "--schedule say (default: layers one by one). Kernels of a named partition are cut again.",
         "--only",
         panel=PLANS,
@@ -171,13 +171,6 @@ class SimulationRequest(MachineRequest):
         "Compute the values of the plan buffer by buffer, and compare them with the network's.",
         "--check",
         panel=None,
-    )
-    joint_tilings: bool = asked(
-        False,
-        "Say of each subgraph what the best joint tiling of its operators would move past main memory.",
-        "--joint-tilings",
-        panel=PLANS,
-        is_expert=True,
     )
     mappings: bool = asked(
         False,

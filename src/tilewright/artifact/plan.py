@@ -9,13 +9,15 @@ from typing import Any
 from tilewright.artifact.qualities import StoredQuality, encode_quality
 from tilewright.fields import FieldError, decoded, inside
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.mapping.chains.plan import ChainPlan, Tiling
 from tilewright.options import Options
 from tilewright.partition.base import EdgeDecision, Partition, Reason, Subgraph, make_subgraph
 from tilewright.partition.check_forms import form_violations
+from tilewright.partition.check_splits import tiling_violations
 from tilewright.partition.form import Blocking, Form, KernelForm
 from tilewright.partition.fusion_records import FusionRecord, Verdict
 from tilewright.partition.layers import Layer, layer_of
-from tilewright.partition.split import WHOLE, Split, split_of
+from tilewright.partition.split import WHOLE, Split, split_of, tiled_jointly
 from tilewright.planning import Provenance
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
@@ -70,6 +72,17 @@ class _FormFields:
 
 
 @dataclass(frozen=True, slots=True)
+class _TilingFields:
+    """A layer of a subgraph that is tiled jointly: loops from the outermost, their tiles, depths by value."""
+
+    subgraph: int
+    layer: int
+    loops: tuple[int, ...]
+    tiles: tuple[int, ...]
+    depths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class _PartitionFields:
     subgraphs: tuple[tuple[int, ...], ...]
     decisions: tuple[tuple[int, int, str, Reason], ...]
@@ -79,6 +92,7 @@ class _PartitionFields:
     forms: tuple[tuple[int, tuple[int, ...], int, float], ...] = ()  # in older artifacts: of whole subgraphs
     splits: tuple[tuple[int, ...], ...] = ()
     keeps_rows: tuple[int, ...] = ()
+    tilings: tuple[_TilingFields, ...] = ()
     layers: tuple[tuple[tuple[int, ...], ...], ...] | None = None
     element_bytes: Mapping[str, int] | None = None
     in_place: bool = True
@@ -100,6 +114,7 @@ class _ScheduleFields:
     provenance: Provenance
     splits: tuple[tuple[int, ...], ...] | None = None  # those of the partition
     keeps_rows: tuple[int, ...] = ()
+    tilings: tuple[_TilingFields, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +179,12 @@ def decode_plan(document: Any, graph: Graph, options: Options) -> Program:
     splits = partition.splits
     if stored.schedule.splits is not None:
         splits = _read_splits(stored.schedule, subgraphs, ".schedule")
+    for where, stated in ((".partition", partition.splits), (".schedule", splits)):
+        for subgraph, split in zip(subgraphs, stated, strict=True):
+            layers = [layer.nodes for layer in partition.layers_of(subgraph)] if split.tilings else []
+            fault = next(tiling_violations(subgraph, split, layers), None)
+            if fault is not None:
+                raise FieldError(str(fault)[:200], f"{where}.tilings")
     stages = tuple(Stage(tuple(_read_group(g, splits) for g in stage)) for stage in stored.schedule.stages)
     schedule = Schedule(partition, stages, qualities[1], stored.schedule.provenance, splits)
     return Program(
@@ -256,9 +277,21 @@ def _split_fields(splits: Sequence[Split]) -> dict[str, Any]:
     """
     stated = [(i, split) for i, split in enumerate(splits) if split.num_instances > 1]
     kept = [i for i, split in stated if split.chain_length > 1]
+    tilings = [
+        {
+            "subgraph": i,
+            "layer": layer,
+            "loops": plan.tiling.order,
+            "tiles": plan.tiling.tiles,
+            "depths": plan.depths,
+        }
+        for i, split in enumerate(splits)
+        for layer, plan in split.tilings
+    ]
     return {
         "splits": [[i, *(number for cut in split.cuts for number in cut)] for i, split in stated],
         **({"keeps_rows": kept} if kept else {}),
+        **({"tilings": tilings} if tilings else {}),
     }
 
 
@@ -283,6 +316,14 @@ def _read_splits(
     for number in stored.keeps_rows:
         if number >= len(subgraphs) or splits[number].chain_length == 1:
             raise FieldError(f"subgraph {number} is not split, so it keeps no rows", f"{where}.keeps_rows")
+    tilings: dict[int, dict[int, ChainPlan]] = {}
+    for tiled in stored.tilings:
+        if tiled.subgraph >= len(subgraphs) or splits[tiled.subgraph] is not WHOLE:
+            raise FieldError(f"subgraph {tiled.subgraph} has no layers to tile", f"{where}.tilings")
+        plan = ChainPlan(Tiling(tiled.loops, tiled.tiles), tiled.depths)
+        tilings.setdefault(tiled.subgraph, {})[tiled.layer] = plan
+    for number, plans in tilings.items():
+        splits[number] = tiled_jointly(plans)
     return tuple(splits)
 
 

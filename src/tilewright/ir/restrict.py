@@ -14,7 +14,15 @@ from types import MappingProxyType
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Const, Expr, Iter, substitute
 from tilewright.ir.nest import Access, Affine, Dim, Index, Indirect, Lookup, Nest, Operand
-from tilewright.ir.region import Interval, Region, dim_intervals, full_region, hull, nest_input_regions
+from tilewright.ir.region import (
+    Interval,
+    Region,
+    access_region,
+    dim_intervals,
+    full_region,
+    hull,
+    nest_input_regions,
+)
 from tilewright.records import dataclass
 
 OperandKey = tuple[str, int]
@@ -56,6 +64,21 @@ def restrict(
             return None
         restricted.append(found)
     return RestrictedNests(tuple(restricted), windows)
+
+
+def restrict_iterations(nest: Nest, intervals: Mapping[str, Interval]) -> RestrictedNests | None:
+    """Some iterations of one nest, of a sum only those, as a nest on windows; `intervals` are of all dims.
+
+    None as of `restrict`.
+    """
+    windows: dict[OperandKey, Region] = {}
+    for access in (nest.write, *nest.reads):
+        touched = access_region(access, intervals)
+        if touched is not None:
+            key = access.operand.key
+            windows[key] = hull(windows[key], touched) if key in windows else touched
+    found = _restrict_nest(nest, intervals, windows)
+    return None if found is None else RestrictedNests((found,), windows)
 
 
 def windows_of(

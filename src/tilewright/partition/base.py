@@ -217,7 +217,7 @@ class Partition:
     @property
     def is_split(self) -> bool:
         """Whether some subgraph may run as several instances."""
-        return any(split.num_instances > 1 for split in self.splits)
+        return any(not split.is_whole for split in self.splits)
 
     def kernel_of(self, node: Node) -> KernelForm:
         """The kernel of a node, as the form of its subgraph cuts that."""

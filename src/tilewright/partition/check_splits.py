@@ -12,6 +12,8 @@ from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.nest import Opaque
 from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, hull, volume
+from tilewright.mapping.chains.chain import CannotFuse, chain_of
+from tilewright.mapping.chains.check import tiling_fault
 from tilewright.partition.base import Partition, Subgraph
 from tilewright.partition.check_rows import chain_links, link_peaks
 from tilewright.partition.split import Split, WeighedSplits
@@ -42,6 +44,7 @@ def check_splits(
     for subgraph, split in zip(partition.subgraphs, partition.splits, strict=True):
         layers = [layer.nodes for layer in partition.layers_of(subgraph)]
         found += _check_layers(subgraph, layers)
+        found += tiling_violations(subgraph, split, layers)
         if partition.weighed is not None:
             found += _check_choice(subgraph, split, layers, partition.weighed)
         found += _check_instances(partition, subgraph, split, maps, recompute_limit)
@@ -64,6 +67,24 @@ def _check_layers(subgraph: Subgraph, layers: Layers) -> Iterator[Violation]:
         for node in layer[:-1]:
             if any(id(u) not in members for v in node.results() for u in v.users):
                 yield Violation("layers", f"{subgraph!r}: {node!r} lies inside a layer but is read outside")
+
+
+def tiling_violations(subgraph: Subgraph, split: Split, layers: Layers) -> Iterator[Violation]:
+    """Layers that are tiled jointly are chains, each with one tiling of its own loops, and are not cut."""
+    numbers = [number for number, _ in split.tilings]
+    if len(set(numbers)) < len(numbers) or (numbers and split.cuts):
+        yield Violation("tiling", f"{subgraph!r}: layers {numbers} are tiled jointly, {split}")
+    for number, plan in split.tilings:
+        if not 0 <= number < len(layers):
+            yield Violation("tiling", f"{subgraph!r}: layer {number} of {len(layers)} is tiled jointly")
+            continue
+        nodes = layers[number]
+        try:
+            fault = tiling_fault(chain_of(nodes, frozenset(nodes[-1].results())), plan)
+        except CannotFuse as error:
+            fault = str(error)
+        if fault:
+            yield Violation("tiling", f"{subgraph!r}: layer {number} is not tiled so: {fault}")
 
 
 def _check_choice(

@@ -6,9 +6,10 @@ along another axis where one is not enough; what comes of that are the instances
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tilewright.ir.region import Interval, Region, full_region, volume
+from tilewright.mapping.chains.plan import ChainPlan
 from tilewright.records import dataclass
 
 
@@ -19,12 +20,25 @@ class Split:
     `inner` cuts each of the slices again, along another axis. `keeps_rows`, of the innermost cut only: these
     slices run one after another, and what they share of the values inside the subgraph is kept from one to
     the next instead of being computed again.
+
+    Of a subgraph that is not cut, layers may have `tilings`, by their numbers: the operators of such a layer,
+    as the chain of its nodes, run tile by tile together.
     """
 
     dim: int | None
     factor: int
     inner: Split | None = None
     keeps_rows: bool = False
+    tilings: tuple[tuple[int, ChainPlan], ...] = ()
+
+    def tiling_of(self, layer: int) -> ChainPlan | None:
+        """The joint tiling of a layer, if it has one."""
+        return next((plan for number, plan in self.tilings if number == layer), None)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is cut or tiled jointly: layers run one after another as they are."""
+        return self.num_instances == 1 and not self.tilings
 
     @property
     def num_instances(self) -> int:
@@ -45,11 +59,18 @@ class Split:
         return self.factor if self.keeps_rows else 1
 
     def __str__(self) -> str:
+        if self.tilings:
+            return f"{len(self.tilings)} layers tiled jointly"
         cuts = ", ".join(f"axis {dim} by {factor}" for dim, factor in self.cuts) or "whole"
         return f"{cuts}, rows kept" if self.chain_length > 1 else cuts
 
 
 WHOLE = Split(None, 1)
+
+
+def tiled_jointly(tilings: Mapping[int, ChainPlan]) -> Split:
+    """No cut, but layers whose operators run tile by tile together."""
+    return Split(None, 1, tilings=tuple(sorted(tilings.items(), key=lambda item: item[0])))
 
 
 def split_of(cuts: Sequence[tuple[int, int]], *, keeps_rows: bool = False) -> Split:

@@ -318,7 +318,7 @@ class ScheduleProblem:
             return self.merged_kernel([i.subgraph_id for i in instances])
         if len(instances) == 1 and stage.groups[0].num_cores is None and not stage.groups[0].has_lanes:
             return self._instance(instances[0], splits)
-        if all(splits[i.subgraph_id].num_instances == 1 for i in instances):
+        if all(splits[i.subgraph_id].is_whole for i in instances):
             groups = [[self.work(i.subgraph_id, lanes) for i, lanes in g.sections()] for g in stage.groups]
             return self.cost.stage(groups, [g.num_cores for g in stage.groups])
         estimates = [
@@ -331,7 +331,7 @@ class ScheduleProblem:
 
     def _instance(self, instance: Instance, splits: Sequence[Split]) -> Estimate:
         kernel, split = self.kernel(instance.subgraph_id), splits[instance.subgraph_id]
-        if split.num_instances == 1:
+        if split.is_whole:
             return kernel
         shape = self.partition.subgraphs[instance.subgraph_id].outputs[0].shape
         return kernel.scaled(volume(instance_region(shape, split, instance.index)) / prod(shape))
@@ -360,7 +360,7 @@ def _kept(
     partition: Partition, stages: Sequence[Stage], splits: Sequence[Split], groups: Sequence[Group]
 ) -> Iterator[Rule]:
     yield merging(stages)
-    if all(split.num_instances == 1 for split in splits):
+    if all(split.is_whole for split in splits):
         yield WHOLE_SUBGRAPHS
     if not any(group.has_lanes for group in groups):
         yield WITHOUT_LANES

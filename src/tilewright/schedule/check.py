@@ -69,7 +69,7 @@ def _check_splits(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Viol
         yield Violation("splits", f"{len(schedule.splits)} splits for {len(subgraphs)} subgraphs")
     for subgraph, split in zip(subgraphs, schedule.splits, strict=False):
         cuts = list(_cuts(split))
-        if cuts and not problem.allows_slices:
+        if (cuts or split.tilings) and not problem.allows_slices:
             yield Violation("slices", f"subgraph {subgraph.id} is split, which the problem does not allow")
         shapes = [v.shape for v in subgraph.outputs]
         is_valid = len({dim for dim, _ in cuts}) == len(cuts) and all(

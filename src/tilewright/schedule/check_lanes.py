@@ -28,7 +28,7 @@ def check_lanes(problem: ScheduleProblem, schedule: Schedule) -> Iterator[Violat
                 where = f"subgraph {instance.subgraph_id}"
                 if not problem.allows_lanes:
                     yield Violation("lanes", f"{where} has lanes, which the problem does not allow")
-                if stage.strategy == "merge" or schedule.splits[instance.subgraph_id].num_instances > 1:
+                if stage.strategy == "merge" or not schedule.splits[instance.subgraph_id].is_whole:
                     yield Violation("lanes", f"{where} has lanes but runs in slices, or merged")
                     continue
                 subgraph = schedule.partition.subgraphs[instance.subgraph_id]

@@ -40,7 +40,7 @@ def _faults(problem: ScheduleProblem, schedule: Schedule, stage: Stage) -> Itera
     if len(instances) < 2 or any(len(group.instances) != 1 for group in stage.groups):
         yield "merges other than two groups or more of one instance each"
         return
-    if any(schedule.splits[i.subgraph_id].num_instances != 1 for i in instances):
+    if any(not schedule.splits[i.subgraph_id].is_whole for i in instances):
         yield "merges slices"
         return
     first, *others = [schedule.partition.subgraphs[i.subgraph_id] for i in instances]

@@ -15,7 +15,7 @@ from tilewright.cost.base import CostModel
 from tilewright.cost.roofline import NOMINAL
 from tilewright.errors import BudgetExceeded, UnsupportedOp
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.joint.launched.times import TimeLayers
+from tilewright.joint.launched.times import TileJointly, TimeLayers
 from tilewright.memory import MEMORY_PLANNERS, memory_problem
 from tilewright.memory.base import MemoryPlan, MemoryProblem
 from tilewright.memory.check import check_memory
@@ -30,7 +30,7 @@ from tilewright.records import dataclass
 from tilewright.schedule.base import PriceSchedule, Schedule, Stage, StageBench
 from tilewright.steps import STORED_TUNING, MemoryInfo, SimulatedCost, StepInfo, TuningInfo, TuningSettings
 from tilewright.target_ref import TargetRef
-from tilewright.targets.simulated import JointTiling, MappedCosts, NetworkPlan, SimulatedNetwork, Timeline
+from tilewright.targets.simulated import MappedCosts, NetworkPlan, SimulatedNetwork, Timeline
 from tilewright.targets.stored import StoredCode, StoredParts
 
 if TYPE_CHECKING:
@@ -161,10 +161,6 @@ class SimulatedCode(Code, Protocol):
         """What every unit does when."""
         ...
 
-    def joint_tilings(self, deadline_s: float) -> tuple[JointTiling, ...]:
-        """Subgraphs beside the best joint tilings of their operators, with so long a search for each."""
-        ...
-
     def mapped_costs(self) -> MappedCosts:
         """Sums of products of the plan beside their mappings."""
         ...
@@ -234,7 +230,7 @@ class LaunchedParts:
     `floors_ns` are, for each node of the graph, seconds of one unit that every plan takes; `layer_times` what
     layers take within kernels that run them whole; several kernels of a stage take `join_ns` beside.
     `cores_worth` says how many cores would take as long for a node's result if they had equal parts of it and
-    nothing else.
+    nothing else, `tilings` which joint tilings of nodes, from which these results leave, should take least.
     """
 
     price: PriceSchedule
@@ -243,6 +239,7 @@ class LaunchedParts:
     floors_ns: Callable[[], tuple[float, ...]]
     layer_times: TimeLayers
     cores_worth: Callable[[Node], float]
+    tilings: TileJointly
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ A target that simulates (`SimulatingTarget` in `base.py`) tells of its plans in 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import groupby
 from operator import itemgetter
 
@@ -31,52 +31,6 @@ class SimulatedSubgraph:
     binding: tuple[int, ...] = field(
         metadata=about("Parts of an instance's output along each axis, one for each core.")
     )
-
-
-@dataclass(frozen=True, slots=True)
-class JointLoop:
-    """A loop of a joint tiling, from the outermost: the iterations that one step has of it."""
-
-    dim: str
-    extent: int
-    tile: int
-
-
-@dataclass(frozen=True, slots=True)
-class JointTiling:
-    """What operators of a subgraph move past main memory's port, and what they would if tiled jointly.
-
-    All but `moved_bytes` are of the subgraph alone, whose inputs and results are in main memory; its weights
-    pass once. Null, and `why`, where its operators have no joint tiling.
-    """
-
-    subgraph: int = 0
-    moved_bytes: int = field(
-        default=0,
-        metadata=about("Simulated: of values that stay on the chip between subgraphs nothing passes."),
-    )
-    sliced_bytes: int | None = field(
-        default=None,
-        metadata=about(
-            "In its slices; null where these are no equal tiles of loops, or do not fit the chip."
-        ),
-    )
-    joint_bytes: int | None = field(
-        default=None, metadata=about("Of the best joint tiling for all buffers of a cluster together.")
-    )
-    least_bytes: int | None = field(
-        default=None, metadata=about("Weights, inputs and results once: what nothing beats.")
-    )
-    loops: tuple[JointLoop, ...] = field(default=(), metadata=about("Of the best one; empty: it runs whole."))
-    is_whole_search: bool = field(
-        default=True,
-        metadata=about("Whether all joint tilings were looked at, of the tiles that are searched."),
-    )
-    why: str = ""
-
-    def of_subgraph(self, number: int, moved_bytes: int) -> JointTiling:
-        """The same of another subgraph that is alike."""
-        return replace(self, subgraph=number, moved_bytes=moved_bytes)
 
 
 @dataclass(frozen=True, slots=True)

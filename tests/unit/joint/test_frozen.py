@@ -170,7 +170,9 @@ def test_open_kernels_take_blocks_of_all_planners_that_leave_the_rest() -> None:
     whole = planned(siblings(), "v100", partition="pcgc", schedule="sequential").program
     assert program.schedule.quality.cost <= whole.schedule.quality.cost
     assert program.schedule.quality.status is Status.OPTIMAL
-    assert "leave slices, stages, lanes, merges, sums as given" in str(program.schedule.quality.among)
+    assert "leave slices, stages, lanes, merges, sums, tilings as given" in str(
+        program.schedule.quality.among
+    )
 
 
 def test_a_budget_that_ends_leaves_the_given_plan() -> None:

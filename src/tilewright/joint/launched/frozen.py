@@ -85,6 +85,8 @@ class Frozen:
         """Of the blocks that are left."""
         if "stages" not in self.left:
             machine = replace(machine, limits=replace(machine.limits, num_groups=1))
+        if "tilings" not in self.left:
+            machine = replace(machine, tilings=lambda nodes, results: ())
         return LaunchedPricer(numbered, machine, self.allows)
 
     @property
@@ -111,7 +113,10 @@ class Frozen:
         may_cut = "kernels" in self.left and not mask & ~self._home.get(next(kernel.nodes), 0)
         if known is None and self.has_kernels and not may_cut:
             return False
-        return "slices" in self.left or kernel.split == (WHOLE if known is None else known.split)
+        given = WHOLE if known is None else known.split
+        if kernel.split.tilings != given.tilings and "tilings" not in self.left:
+            return False
+        return "slices" in self.left or kernel.split.cuts == given.cuts
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -53,7 +53,7 @@ class Moves:
     def fused(self, mask: int, split: Split = WHOLE) -> Content:
         """One kernel of a set of nodes, in these slices if all of its results can be cut so."""
         shapes = {value.shape for value in self.pricer.numbered.outputs(mask)}
-        fits = all(
+        fits = not split.tilings and all(
             dim < len(shape) and factor <= shape[dim] for shape in shapes for dim, factor in split.cuts
         )
         alike = all(len({shape[dim] for shape in shapes}) == 1 for dim, _ in split.cuts) if fits else False

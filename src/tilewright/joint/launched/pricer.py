@@ -11,7 +11,7 @@ from tilewright.ir.graph import Node
 from tilewright.ir.graph_regions import kernel_structure
 from tilewright.joint.base import Block, bits
 from tilewright.joint.launched.content import Content, Numbered
-from tilewright.joint.launched.times import TimeLayers
+from tilewright.joint.launched.times import TileJointly, TimeLayers
 from tilewright.partition.base import Partition
 from tilewright.planning import Bound, Limits, Rule, Space
 from tilewright.progress import checkpoint
@@ -25,7 +25,8 @@ class Machine:
 
     `launch_ns` is what every kernel takes beside its work, `join_ns` a stage of several; `floors_ns` what
     each node takes at least of the unit that has most to do; `layer_times` says what layers take within
-    kernels that run them whole; `cores_worth` how many cores' worth of work a node's result fills.
+    kernels that run them whole; `cores_worth` how many cores' worth of work a node's result fills; `tilings`
+    which joint tilings of nodes are worth a price.
     """
 
     cost: CostModel
@@ -39,6 +40,7 @@ class Machine:
     floors_ns: tuple[float, ...]
     layer_times: TimeLayers
     cores_worth: Callable[[Node], float]
+    tilings: TileJointly
 
     def problem(self, partition: Partition) -> ScheduleProblem:
         """Of a part of a network that is a network of its own."""

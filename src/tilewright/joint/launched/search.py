@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field
+from itertools import pairwise
 from math import inf
 
 from tilewright.joint.additive import Part, shortest
@@ -16,6 +17,7 @@ from tilewright.joint.launched.frozen import Frozen, FrozenProof, search_frozen
 from tilewright.joint.launched.moves import Moves
 from tilewright.joint.launched.pricer import LaunchedPricer
 from tilewright.joint.launched.proof import Proof, prove
+from tilewright.joint.launched.tiling import JointTiler
 from tilewright.planning import UNLIMITED, Meter
 from tilewright.planning.quality import beside
 from tilewright.progress import Progress
@@ -27,6 +29,8 @@ PRICES_PER_TRIAL = 50
 MOST_PRICED = 2000
 """Blocks that a proof simulates at most, whatever the budget."""
 _MOST_JOINED = 4
+_SHARE_OF_TILINGS = 0.5
+"""Of what is left of a budget, for finding joint tilings."""
 
 
 @dataclass(slots=True)
@@ -72,6 +76,10 @@ class LaunchedSearch:
         if self._combined():
             publish(self.best)
         moves = self.moves
+        tiler = JointTiler(self.pricer, self._due_after(_SHARE_OF_TILINGS, MOST_PRICED))
+        self._tile(tiler)
+        if self._combined():
+            publish(self.best)
         while not self.is_spent:
             self.num_rounds += 1
             self._told()
@@ -80,11 +88,18 @@ class LaunchedSearch:
                 laned = moves.laned(content, self.meter)
                 if laned is not None:
                     new += [laned] * self.pricer.add(laned)
+            new += self._tile(tiler)
             if not new:
                 return
             if not self._combined():
                 return
             publish(self.best)
+
+    def _tile(self, tiler: JointTiler) -> list[Content]:
+        """Add the best blocks, and each two neighbours as one kernel, with layers tiled jointly."""
+        joined = (self.moves.fused(a.mask | b.mask) for a, b in pairwise(self.best))
+        tiled = (new for content in (*self.best, *joined) for new in tiler.tiled(content))
+        return [content for content in tiled if self.pricer.add(content)]
 
     def prove(self, publish: Callable[[Sequence[Content]], None], share: float) -> Proof | None:
         """The cheapest plan of a declared space that holds the best blocks, or a bound of its plans, for a

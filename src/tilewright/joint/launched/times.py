@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.ir.graph import Node, Value
+from tilewright.mapping.chains.plan import ChainPlan
 from tilewright.records import dataclass
 
 
@@ -25,6 +26,9 @@ class LayerTime:
 
 NOTHING = LayerTime({}, {}, {}, {}, {})
 """Of a layer of which no time is known."""
+
+TileJointly = Callable[[Sequence[Node], Sequence[Value]], Sequence[ChainPlan]]
+"""Asks a target for joint tilings of nodes from which these values leave, the most promising ones first."""
 
 TimeLayers = Callable[[Sequence[Sequence[Node]]], Sequence[LayerTime]]
 """Asks a target for the times of layers, each given by its nodes in order."""

@@ -41,7 +41,7 @@ def check_plan(
     Raises:
         TooLong: steps touch more than `max_words` words.
     """
-    walk = _Walk(chain, plan, max_words)
+    walk = Walk(chain, plan, max_words)
     violations = [
         Violation("held", f"{part.value.name} has {live} words on chip, {held} were kept for it")
         for part, live, held in zip(chain.parts, walk.live, count.held_by_part, strict=True)
@@ -77,8 +77,32 @@ def check_cuts(
     return tuple(found)
 
 
-class _Walk:
-    """Everything that happens in the steps of a plan. `live` is what lies of each part on chip at most."""
+def tiling_fault(chain: Chain, plan: ChainPlan) -> str:
+    """Why a plan is no joint tiling of a chain; empty if it is one."""
+    order, tiles = plan.tiling.order, plan.tiling.tiles
+    if len(set(order)) != len(order) or not all(0 <= loop < len(chain.loops) for loop in order):
+        return f"{order} are no loops of {len(chain.loops)}"
+    if len(tiles) != len(order) or not all(
+        1 <= tile <= chain.loops[loop].extent for loop, tile in zip(order, tiles, strict=True)
+    ):
+        return f"tiles {tiles} do not fit loops {order}"
+    if len(plan.depths) != len(chain.parts) or not all(
+        STREAMED <= depth <= len(order) for depth in plan.depths
+    ):
+        return f"depths {plan.depths} of {len(chain.parts)} values and {len(order)} loops"
+    sums = [loop for loop in order if chain.loops[loop].role == "reduce"]
+    if sums and chain.nest.finish is not None:
+        return f"{chain.anchor.name!r} finishes its sums, which are in parts"
+    return ""
+
+
+class Walk:
+    """Everything that happens in the steps of a plan. `live` is what lies of each part on chip at most,
+    `words` what all steps together make of it, or fetch.
+
+    Raises:
+        TooLong: steps touch more than `max_words` words.
+    """
 
     def __init__(self, chain: Chain, plan: ChainPlan, max_words: float) -> None:
         self.chain, self.plan = chain, plan
@@ -91,6 +115,7 @@ class _Walk:
         self.steps: list[Step] = list(product(*numbers))
         self.fresh: list[Boxes] = []
         self.live: list[int] = []
+        self.words: list[int] = []
         self.read_words, self.num_macs = 0, chain.nest.num_iterations
         self._needs_of_anchor: dict[int, Boxes] = {}
         self._walk_anchor()
@@ -124,6 +149,7 @@ class _Walk:
         backwards = _Seen(written[::-1], self._spend)
         self.fresh.append([box for box, _ in backwards.new][::-1])
         self.written_words = sum(count for _, count in backwards.new)
+        self.words.append(self.written_words)
         self.live.append(_Seen(written, self._spend).most_live)
 
     def _add(self, part: ChainPart, depth: int) -> None:
@@ -141,6 +167,7 @@ class _Walk:
             self.live.append(most_live)
         self.fresh.append([box for box, _ in fresh])
         num_fresh = sum(count for _, count in fresh)
+        self.words.append(num_fresh)
         self.num_macs += part.macs_per_word * num_fresh
         if part.kind in ("input", "constant"):
             self.read_words += num_fresh

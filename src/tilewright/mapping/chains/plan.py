@@ -27,6 +27,9 @@ class Tiling:
     order: tuple[int, ...]
     tiles: tuple[int, ...]
 
+    def __str__(self) -> str:
+        return ", ".join(f"{loop}: {tile}" for loop, tile in zip(self.order, self.tiles, strict=True))
+
     def sides(self, chain: Chain) -> tuple[Side, ...]:
         """The steps of each loop, in this order."""
         extents = (chain.loops[i].extent for i in self.order)

@@ -18,7 +18,8 @@ from tilewright.families import MEMORY_PLANNERS
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine
-from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.region import Region, volume
 from tilewright.joint.launched.content import Numbered
 from tilewright.memory.base import MemoryPlan
 from tilewright.memory.check import check_memory
@@ -59,6 +60,7 @@ from tilewright.targets.npu.simulate import Policy, Simulation
 from tilewright.targets.npu.steps import KnownSteps
 from tilewright.targets.npu.tile_mapping import MAPPER_NAMES, MapperName
 from tilewright.targets.npu.tiles import Tiler
+from tilewright.targets.npu.tilings import JointTilings
 from tilewright.targets.npu.work import Works
 from tilewright.targets.validate import require_valid_program
 
@@ -149,7 +151,15 @@ class NpuBackend(Backend):
             self._floors_ns,
             times.of,
             self.works.cores_worth,
+            self._tilings.of,
         )
+
+    @cached_property
+    def _tilings(self) -> JointTilings:
+        def bytes_of(value: Value, region: Region) -> int:
+            return volume(region) * self.types.stored(value.dtype).size_bytes
+
+        return JointTilings(self.works, self.machine, bytes_of)
 
     def _floors_ns(self) -> tuple[float, ...]:
         """Of the unit that has most to do, what it does for each node."""

@@ -220,6 +220,11 @@ def _in_cores(trace: Trace, number: int) -> Iterator[Stay]:
     step = trace.planned.simulation.steps[number]
     tiling, work = step.tiling, by_tile(trace.work(number))
     done = last_end(chain.from_iterable(work.values()))
+    if tiling.inside_bytes:
+        start = first_start(chain.from_iterable(work.values()))
+        stored = [run for store in step.stores for run in trace.of(number, "store", name=store.value)]
+        end = max(done, last_end(stored)) if tiling.stores_last else done
+        yield Stay(f"values between operators of step {number}", start, end, tiling.inside_bytes)
     coming = [
         (w.key or "", trace.of(number, "weights", name=w.key or ""), p)
         for w, p in zip(step.weights, tiling.weights, strict=True)

@@ -23,6 +23,7 @@ from tilewright.targets.npu.check_energies import check_energies
 from tilewright.targets.npu.check_levels import check_levels
 from tilewright.targets.npu.check_order import check_order
 from tilewright.targets.npu.check_sections import check_sections
+from tilewright.targets.npu.check_tilings import check_tilings
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA
@@ -56,7 +57,7 @@ def check_run(planned: SimulatedPlan, machine: Machine) -> tuple[Violation, ...]
     faster than the units multiply; whatever a step reads, writes and multiplies by moves, and totals are
     those of the runs; energies are those of what moves and is computed; no level ever holds more than its
     capacity, with weights and tiles on their way; nothing is read before it is there, nothing written where
-    something is still needed.
+    something is still needed; layers that are tiled jointly move, compute and hold what their steps need.
     """
     trace = Trace(planned, machine)
     return (
@@ -68,6 +69,7 @@ def check_run(planned: SimulatedPlan, machine: Machine) -> tuple[Violation, ...]
         *check_energies(trace),
         *check_levels(trace),
         *check_order(trace),
+        *check_tilings(trace),
     )
 
 

@@ -16,14 +16,12 @@ from tilewright.steps import MemoryInfo, SimulatedCost, StepInfo, planned_steps
 from tilewright.targets.base import Array
 from tilewright.targets.npu.describe import plan_of, subgraphs_of
 from tilewright.targets.npu.execute import execute
-from tilewright.targets.npu.joint_tilings import joint_tilings
 from tilewright.targets.npu.mapped_costs import mapped_costs
 from tilewright.targets.npu.occupancy import levels_over_time
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.simulate import Simulation
 from tilewright.targets.runs import written_into
 from tilewright.targets.simulated import (
-    JointTiling,
     LoweredType,
     MappedCosts,
     NetworkPlan,
@@ -82,10 +80,6 @@ class NpuCode:
     def plan(self) -> NetworkPlan:
         """All that one cluster does for a batch."""
         return plan_of(self.planned, self.machine)
-
-    def joint_tilings(self, deadline_s: float) -> tuple[JointTiling, ...]:
-        """Subgraphs beside the best joint tilings of their operators."""
-        return joint_tilings(self.planned, self.machine, deadline_s)
 
     def mapped_costs(self) -> MappedCosts:
         """Sums of products beside their mappings."""

@@ -23,9 +23,11 @@ from tilewright.ir.nest_interpreter import run_nests
 from tilewright.ir.ops import describe
 from tilewright.ir.region import Region, full_region, hull, volume
 from tilewright.ir.restrict import RestrictedNests, restrict
+from tilewright.mapping.chains.chain import chain_of
 from tilewright.memory.instances import InstanceStep, Read
 from tilewright.memory.scopes import ScopePlan
 from tilewright.schedule.instances import Kind
+from tilewright.targets.npu.execute_tiles import TiledLayer
 
 Array = np.ndarray[Any, Any]
 Held = dict[Value, tuple[Region, Array]]
@@ -116,7 +118,13 @@ def _joined(value: Value, region: Region, parts: Sequence[tuple[Region, Array]])
 
 
 def _compute(plan: ScopePlan, step: InstanceStep, held: Held, arrays: dict[int, Array]) -> None:
-    """A layer's operators in order, each on its part of what is held."""
+    """A layer's operators in order, each on its part of what is held; or tile by tile together."""
+    tiling = plan.graph.splits[plan.graph.nodes[step.node].subgraph_id].tiling_of(step.layer)
+    if tiling is not None:
+        (number,) = step.writes
+        chain = chain_of(step.operators, frozenset({plan.buffers[number].value}))
+        arrays[number] = TiledLayer(chain, tiling, held, _run).values()[1]
+        return
     made = {plan.buffers[i].value: plan.buffers[i].region for i in step.writes}
     wanted = value_regions(step.operators, made, plan.graph.maps)
     for node in step.operators:

@@ -8,10 +8,11 @@ extents, unless that leaves units idle: then it is mapped for itself.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
+from types import MappingProxyType
 from typing import cast
 
 from tilewright.cost.bound import num_mac_units
@@ -187,15 +188,17 @@ class ProductMapper:
         num_cores: int,
         *,
         is_inner: bool,
+        summed: Mapping[str, int] = MappingProxyType({}),
     ) -> NodeProducts | None:
         """The sums of products that make a region of a node's result; None where some have no mapping.
 
-        `is_inner`: the mapping is that of what the cores do, whatever brings operands to them.
+        `is_inner`: the mapping is that of what the cores do, whatever brings operands to them. Of the dims
+        that are `summed` the sums have so many iterations.
         """
         part_key = (rate.unit.name, rate.dtype, rate.per_cycle, element_bytes, num_cores, is_inner)
         nests = [nest for nest in nests_of(node) if contraction_of(nest)]
         whole = [layer.problem for layer in layers_in([node]) if layer.problem is not None]
-        restricted = _alone(nests, node, region) if len(whole) == 1 else None
+        restricted = _alone(nests, node, region, summed) if len(whole) == 1 else None
         products = None if restricted is None else products_of(node, restricted)
         if restricted is not None and products is not None:
             mapped = self._slice(products.problem, whole[0], rate, part_key)
@@ -338,12 +341,18 @@ class ProductMapper:
         return MappedProducts(problem, part, mapping, cost, num_cores, local, is_in_cores)
 
 
-def _alone(nests: Sequence[Nest], node: Node, region: Region) -> Nest | None:
+def _alone(
+    nests: Sequence[Nest], node: Node, region: Region, summed: Mapping[str, int] = MappingProxyType({})
+) -> Nest | None:
     """The only nest, which makes a region of a node's result alone; None where it makes something else, such
     as the gates of a recurrent layer."""
     if len(nests) != 1 or nests[0].write.shape != node.output.shape:
         return None
-    return restricted_nest(nests[0], region)
+    nest = restricted_nest(nests[0], region)
+    if nest is None or not summed:
+        return nest
+    dims = (replace(dim, extent=summed.get(dim.name, dim.extent)) for dim in nest.dims)
+    return replace(nest, dims=tuple(dims))
 
 
 def restricted_nest(nest: Nest, region: Region) -> Nest | None:

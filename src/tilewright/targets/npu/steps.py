@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from types import MappingProxyType
 from typing import TypeVar
 
 from tilewright.errors import InfeasibleMapping
@@ -13,6 +14,8 @@ from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region, full_region, hull, volume
+from tilewright.mapping.chains.chain import chain_of
+from tilewright.mapping.chains.plan import ChainPlan
 from tilewright.memory.instances import InstanceStep, Read, bytes_made, is_result
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.progress import checkpoint
@@ -20,6 +23,7 @@ from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain
 from tilewright.schedule.instances import Edge, Kind
 from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.groups import StepGroup, bringing
+from tilewright.targets.npu.joint_steps import JointStep
 from tilewright.targets.npu.kernels import Kernel, StepCores, StepLane, kernel_of, lanes_of
 from tilewright.targets.npu.places import reused_places
 from tilewright.targets.npu.pools import PoolSizes, pool_sizes
@@ -230,18 +234,66 @@ class _Lowering:
         main = max(made, key=lambda v: volume(made[v]))
         parts = self._weights(step, regions, exact)
         weights = tuple(weight for weight, _ in parts)
+        tiled = self.graph.splits[node.subgraph_id].tiling_of(step.layer)
+        if tiled is not None:
+            return self._tiled_jointly(number, step, tiled, made, weights, loads, stores)
         self.tilings.append(self._tiling(step, regions, main, parts, loads, stores, exact))
-        waiting = tuple(
-            load if load.producer is None or load.moved_bytes or not needs else replace(load, tiles=needs)
-            for load, read in zip(loads, step.reads, strict=True)
-            for needs in [self._tile_needs(step, read, main, made, load)]
-        )
+        waiting = self._waiting(step, main, made, loads)
         return SimulatedStep(
             number, step.operators[0].name, node.kind,
             (*self._works_of(step, regions, main, exact), *self._conversions(step)), waiting, stores,
             weights, self.tilings[-1], self.reused[number], self.kernel,
             self._own_binding(step, main, regions), self.group, self.lane,
             self.known.of(("multiplied", step.operators), lambda: _multiplied(step.operators)),
+        )  # fmt: skip
+
+    def _waiting(
+        self, step: InstanceStep, main: Value, made: Mapping[Value, Region], loads: Sequence[Load]
+    ) -> tuple[Load, ...]:
+        """What a step reads, with the tiles that it waits for."""
+        return tuple(
+            load if load.producer is None or load.moved_bytes or not needs else replace(load, tiles=needs)
+            for load, read in zip(loads, step.reads, strict=True)
+            for needs in [self._tile_needs(step, read, main, made, load)]
+        )
+
+    def _tiled_jointly(
+        self,
+        number: int,
+        step: InstanceStep,
+        plan: ChainPlan,
+        made: Mapping[Value, Region],
+        weights: Sequence[Weight],
+        loads: Sequence[Load],
+        stores: Sequence[Store],
+    ) -> SimulatedStep:
+        """A step whose operators run tile by tile together."""
+        (main,) = made
+        whole = {value for node in step.operators[-1:] for value in node.results()}
+        chain = self.known.of(
+            ("chain", step.operators, *whole), lambda: chain_of(step.operators, frozenset(whole))
+        )
+        pools = PoolSizes(self.requests.local_bytes, self.requests.shared_bytes)
+        joint = JointStep(self.works, chain, plan, self.graph.bytes_of, self._cores_of_step, pools)
+        readers = {part.value.name: part.readers[0].node for part in chain.parts[1:]}
+        weights = tuple(
+            replace(w, num_copies=joint.num_copies(readers[w.name])) if w.name in readers else w
+            for w in weights
+        )
+        works = joint.unit_works()
+        tiling = joint.tiling(weights, loads, stores, len({work.unit for work in works}))
+        self.tilings.append(tiling)
+        waiting = self._waiting(step, main, made, loads)
+        moved = {
+            load.value: p.moved_bytes / max(1, load.size_bytes)
+            for load, p in zip(loads, tiling.loads, strict=True)
+        }
+        converted = tuple(self._conversions(step, moved))
+        return SimulatedStep(
+            number, step.operators[0].name, self.graph.nodes[step.node].kind, (*works, *converted),
+            waiting, tuple(stores), weights, tiling, self.reused[number], self.kernel,
+            group=self.group, lane=self.lane,
+            multiplied=self.known.of(("multiplied", step.operators), lambda: _multiplied(step.operators)),
         )  # fmt: skip
 
     def _own_binding(self, step: InstanceStep, main: Value, regions: Mapping[Value, Region]) -> Binding:
@@ -362,14 +414,24 @@ class _Lowering:
             self.known_works[key] = found
         return found
 
-    def _conversions(self, step: InstanceStep) -> Iterator[UnitWork]:
-        """What a step reads and makes of the network's inputs and results is converted on its way."""
+    def _conversions(
+        self, step: InstanceStep, times: Mapping[str, float] = MappingProxyType({})
+    ) -> Iterator[UnitWork]:
+        """What a step reads and makes of the network's inputs and results is converted on its way; of what is
+        read several `times` as often."""
         converts = self.graph.partition.converts
         num_cores = self._cores_of_step
         for read in step.reads:
             is_border = read.buffer is None or self._is_result(self.plan.buffers[read.buffer])
             if is_border and converts(read.value):
-                yield from self.works.of_conversion(read.value.dtype, read.region, num_cores)
+                for work in self.works.of_conversion(read.value.dtype, read.region, num_cores):
+                    often = times.get(read.value.name, 1.0)
+                    yield replace(
+                        work,
+                        seconds=work.seconds * often,
+                        ops=work.ops * often,
+                        energy_pj=work.energy_pj * often,
+                    )
         for made in (self.plan.buffers[i] for i in step.writes):
             if self._is_result(made) and converts(made.value):
                 yield from self.works.of_conversion(made.value.dtype, made.region, num_cores)

@@ -146,7 +146,7 @@ class StepTasks(ClusterTasks):
             counted += size_bytes if passage.is_counted else 0
         made_bytes = 0 if products else sum(store.size_bytes for store in step.stores)
         self.account.charges = True
-        self.account.local(read_bytes, arrived + made_bytes)
+        self.account.local(read_bytes + step.tiling.again_bytes, arrived + made_bytes)
         self.account.mapped(0, counted)
         for x in products:
             self.account.mapped(*x.local_bytes(self.ports.local.name))

@@ -147,6 +147,9 @@ class TileTasks:
         """Add them, and note after which each tile is computed and stored."""
         step, tiling = self.step, self.tiling
         kept: list[int] = []
+        if tiling.inside_bytes:
+            kept += self.local.take(tiling.inside_bytes)
+            self.kept_bytes += tiling.inside_bytes
         for place, (weight, passage) in enumerate(zip(step.weights, tiling.weights, strict=True)):
             self.sources[place] = self._source(weight, passage)
             if step.holds(weight):
@@ -162,14 +165,15 @@ class TileTasks:
         ends: list[int] = []
         puts: list[int] = []
         for tile in range(self.num_tiles):
-            end, put = self._tile(tile, [*kept, *ends[-1:]])
+            end, put = self._tile(tile, [*kept, *ends[: tile + 1 - tiling.num_at_once][-1:]])
             ends.append(end)
             puts.append(put)
         for place, (weight, passage) in enumerate(zip(step.weights, tiling.weights, strict=True)):
             self._leave(place, weight, passage)
-        self.local.release(self.kept_bytes, ends[-1:])
+        last = puts[-1:] if tiling.stores_last else ends[-tiling.num_at_once :]
+        self.local.release(self.kept_bytes, last)
         if self.passing is not None:
-            self.passing.release(staying_bytes, [*ends[-1:], *puts[-1:]])
+            self.passing.release(staying_bytes, [*ends[-tiling.num_at_once :], *puts[-tiling.num_at_once :]])
         self.all.computed.append(ends)
         self.all.stored.append(puts)
 
@@ -191,7 +195,9 @@ class TileTasks:
         """The tasks after which a tile is computed, and stored."""
         step, tiling = self.step, self.tiling
         going = [
-            (s, p) for s, p in zip(step.stores, tiling.stores, strict=True) if s.scope is not Scope.LOCAL
+            (s, p)
+            for s, p in zip(step.stores, tiling.stores, strict=True)
+            if s.scope is not Scope.LOCAL and (tile == self.num_tiles - 1 or not tiling.stores_last)
         ]
         out_bytes = sum(passage.held_bytes for _, passage in going)
         self.places = [*self.freed, *(self.local.take(out_bytes) if out_bytes else ())]
@@ -425,9 +431,10 @@ class TileTasks:
     def _store(self, store: Store, passage: Passage, tile: int, end: int) -> int:
         """Takes a tile of a result away from the cores."""
         self.account.charges = not passage.is_counted
-        size_bytes = self._part(passage.moved_bytes, tile)
+        part = -1 if self.tiling.stores_last else tile
+        size_bytes = self._part(passage.moved_bytes, part)
         at = (self.number, tile, _STORE)
-        outer_bytes = self._part(passage.outer_bytes, tile)
+        outer_bytes = self._part(passage.outer_bytes, part)
         self.account.from_cores(size_bytes, outer_bytes)
         if self.shared is None:
             return self._moved(DMA, size_bytes, at, "store", [end], store.value)

@@ -57,6 +57,11 @@ class Tiling:
     Without an axis every tile may need all of an operand. `loops` is their order in words, `bound_s` what is
     proven of the time that moving takes. A step that runs its whole mapping has `energy_pj`: what the mapping
     charges, by level, for what passes.
+
+    Of a step whose operators are tiled jointly `inside_bytes` is what values between them, and parts of
+    operands that are retained, take of the cores' buffers from the first tile to the last, `again_bytes` what
+    partial sums are read again in all. Units that compute different operators work on `num_at_once` tiles.
+    Where it `stores_last`, every tile adds to all of the result, which is among what lies inside.
     """
 
     axis: int | None
@@ -67,6 +72,10 @@ class Tiling:
     loops: str = ""
     bound_s: float = 0.0
     energy_pj: tuple[tuple[str, float], ...] = ()
+    inside_bytes: int = 0
+    again_bytes: int = 0
+    num_at_once: int = 1
+    stores_last: bool = False
 
     @property
     def is_mapped(self) -> bool:

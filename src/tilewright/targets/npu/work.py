@@ -35,6 +35,10 @@ AS_IN_FILE = ElementTypes()
 _AS_GOOD = 1.1  # times the cycles: a mapping that whole tiles slow down by no more is kept
 
 
+Summed = tuple[tuple[str, int, int], ...]
+"""Of loops of a sum, by their dims, how many iterations a part of the sum has, and how many there are."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnitWork:
     """Work of one node on one unit of every core: how long it takes, what it computes, and in which type.
@@ -115,19 +119,22 @@ class Works:
         blocks: Blocks | None = None,
         *,
         is_whole: bool = False,
+        summed: Summed = (),
     ) -> tuple[UnitWork, ...]:
         """The work to make a region of a node's result, on cores as bound; none if nothing is computed.
 
         A node that multiplies matrices and does more, as attention does, has a share on each of two units.
         Without a binding: on all cores, with nothing left over in any tile. Blocks of threads take the place
         of the binding. Sums of products on cores as bound keep no more of a core's units busy than their
-        mapping does; where `is_whole`, the mapping says which cores have which part, too.
+        mapping does; where `is_whole`, the mapping says which cores have which part, too. Of its sums so many
+        iterations of each loop that is `summed`, else all.
         """
         task = self._task(node)
         if task.work is Work.MOVEMENT or not volume(region):
             return ()
         elements = volume(region)
         share = elements / max(1, node.output.num_elements)
+        share *= prod(length / extent for _, length, extent in summed)
         cores: float = self.machine.num_cores_per_cluster
         if binding is not None:
             # The core with the largest part decides.
@@ -144,7 +151,7 @@ class Works:
             and blocks is None
         ):
             filled = _filled(rate.unit, task.shape, region, binding)
-        mapped = None if binding is None else self.products(node, region, is_whole=is_whole)
+        mapped = None if binding is None else self.products(node, region, is_whole=is_whole, summed=summed)
         if is_whole and mapped is not None and blocks is None:
             cores = mapped.cores_used
             filled = self._filled_whole(task, rate, region, mapped)
@@ -159,25 +166,32 @@ class Works:
         rest = self.rates.of(task.rest.work, task.rest.dtypes, node)
         return main, self._plain(rest, task.rest.ops * share, cores)
 
-    def products(self, node: Node, region: Region, *, is_whole: bool) -> NodeProducts | None:
+    def products(
+        self, node: Node, region: Region, *, is_whole: bool, summed: Summed = ()
+    ) -> NodeProducts | None:
         """The sums of products that make a region of a node's result, mapped onto all cores; None of a node
         that has none, or that finds no mapping. `is_whole`: from main memory to main memory; else what the
-        cores do, wherever operands come from."""
+        cores do, wherever operands come from. `summed` as of `of`."""
         task = self._task(node)
         if task.work not in MULTIPLYING:
             return None
-        key = (id(describe(node)), node.outputs.index(node.output), extents(region), is_whole)
+        key = (id(describe(node)), node.outputs.index(node.output), extents(region), is_whole, summed)
         if key not in self._products:
-            self._products[key] = self._mapped(task, node, region, is_whole=is_whole)
+            self._products[key] = self._mapped(task, node, region, is_whole=is_whole, summed=summed)
         return self._products[key]
 
-    def _mapped(self, task: _Task, node: Node, region: Region, *, is_whole: bool) -> NodeProducts | None:
+    def _mapped(
+        self, task: _Task, node: Node, region: Region, *, is_whole: bool, summed: Summed
+    ) -> NodeProducts | None:
         """A mapping onto all cores; a whole one that the tiles of matrix units slow down gives way to one in
         the parts that fill these, or to none."""
         rate = self.rates.of(task.work, task.dtypes, node)
         element_bytes = self.types.stored(task.dtypes[0]).size_bytes
         num_cores = self.machine.num_cores_per_cluster
-        found = self._mapper.of_node(node, region, rate, element_bytes, num_cores, is_inner=not is_whole)
+        lengths = {name: length for name, length, _ in summed}
+        found = self._mapper.of_node(
+            node, region, rate, element_bytes, num_cores, is_inner=not is_whole, summed=lengths
+        )
         if not is_whole or found is None or len(found.parts) > 1 or self.machine.threads is not None:
             return found
         cycles = self._tiled_cycles(task, rate, region, found)
@@ -374,6 +388,14 @@ class Works:
     def shape(self, node: Node) -> Shape | None:
         """Rows and columns of a node's largest contraction; as `shape_of`."""
         return self._task(node).shape
+
+    def sum_tile(self, node: Node) -> int | None:
+        """How many products of a sum the tile of the matrix unit that makes a node takes; None of others."""
+        task = self._task(node)
+        if task.work is not Work.CONTRACTION:
+            return None
+        tile = self.rates.of(task.work, task.dtypes, node).unit.tile
+        return tile[2] if len(tile) > 2 else None
 
     def _task(self, node: Node) -> _Task:
         description = describe(node)
