@@ -255,7 +255,7 @@ def rendered(name: str, section: str) -> str:
     return "".join(f"{line}\n" for line in SECTIONS[section](*planned_by(name)))
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("section", SECTIONS)
 @pytest.mark.parametrize("name", NAMES)
 def test_faults_are_found_as_the_text_says(name: str, section: str) -> None:

@@ -113,6 +113,7 @@ def test_the_host_is_a_machine_as_others_are(tmp_path: Path) -> None:
     assert "instructions" in tilewright("targets", "host", "--table").out
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "name", ["stcp920", "stcp920-paper", "ascend910", "a310", "ipu-mk1", "ipu-mk2", "goya"]
 )

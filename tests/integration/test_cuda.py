@@ -29,6 +29,7 @@ RNG = np.random.default_rng(7)
 IMAGE = {"image": RNG.standard_normal((1, 3, 6, 6)).astype(np.float32)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("schedule", ["sequential", "greedy", "ios", "random"])
 def test_a_small_network_is_right_in_every_schedule(schedule: str) -> None:
     proto = small_net(8, 6)

@@ -138,6 +138,7 @@ def test_an_interrupted_close_is_taken_up_by_the_next(monkeypatch: pytest.Monkey
     assert executor._lifecycle is Lifecycle.CLOSED
 
 
+@pytest.mark.sampled(1)
 @needs_fork
 @pytest.mark.parametrize("seed", range(2))
 def test_random_lives_end_well(seed: int) -> None:

@@ -143,7 +143,7 @@ def above_the_roofline(name: str, network: str, sizes: Mapping[str, int], execut
     assert result.time_s >= least_s > 0
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("network", SMALL)
 @pytest.mark.parametrize("name", STORED)
 def test_small_networks_are_not_faster_than_the_roofline(name: str, network: str) -> None:

@@ -75,6 +75,7 @@ def test_sums_of_products_are_contractions_or_listed(key: tuple[str, str]) -> No
                 assert one.node.op_type in NO_CONTRACTIONS, nest
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("key", KEYS, ids="".join)
 def test_the_factors_of_a_form_multiply_to_the_body(key: tuple[str, str]) -> None:
     rng = np.random.default_rng(0)

@@ -63,7 +63,7 @@ def cells() -> Graph:
 STAGED = {**GRAPHS, "cells": cells}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", STAGED)
 @pytest.mark.parametrize(
@@ -139,6 +139,7 @@ def test_with_kernels_cut_again_alone_the_cost_is_that_of_the_exact_cutting(
     assert costs[1] <= planner.schedule(published, replace(recipe, partition=cut)).quality.cost
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("only", ["kernels", "slices", "stages", "lanes", "merges"])
 def test_what_is_frozen_stays_as_it_is(only: Choice) -> None:
     given = planned(siblings(), "v100", partition="pcgc", schedule="sequential").program

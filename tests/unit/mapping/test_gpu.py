@@ -321,6 +321,7 @@ def test_every_mapper_keeps_the_limits_of_a_block(mapper: str) -> None:
         answer(mapper, problem, tiny("max_block_shape: [8, 8, 2]", "max_block_shape: [3, 3, 1]"))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["k80", "h200", "jetson-nano"])
 def test_cosa_on_described_gpus(name: str) -> None:
     answer("cosa-paper", layer("3_14_256_256_1"), load_preset(name))

@@ -148,6 +148,7 @@ def test_searches_equal_the_dynamic_programme_on_every_block(network: str, noise
     assert all(factor * asked_for <= of_dynamic for asked_for in of_searches)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("network", ["ios_inception_v3", "ios_squeezenet", "ios_randwire"])
 def test_whole_networks_are_proven_in_no_time(network: str) -> None:
     for label in (block.label for block in load_blocks(network).blocks):

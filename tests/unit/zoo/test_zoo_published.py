@@ -39,6 +39,7 @@ _TORCHVISION = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "name", [*sorted(_TORCHVISION.keys() - {"vgg16"}), pytest.param("vgg16", marks=pytest.mark.slow)]
 )

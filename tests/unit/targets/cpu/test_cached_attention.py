@@ -111,6 +111,7 @@ def check(graph: Graph, isa: Isa, *, exceeds_caches: bool = False, shift_bytes: 
     return kernels[0]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["host", "avx2"])
 @settings(EXAMPLES, max_examples=15)
 @given(data=st.data())

@@ -217,6 +217,7 @@ def test_a_form_of_other_nodes_blocks_or_products_is_not_read(spaces: dict[int, 
         assert space.read(Form(kernels).to_json()) is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("seed", range(3))
 def test_whatever_is_reached_computes_the_same(
     program: Program, spaces: dict[int, SubgraphForms], seed: int

@@ -146,6 +146,7 @@ SETTINGS = settings(
 )  # fmt: skip
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("isa", ISAS, ids=lambda isa: isa.name)
 @SETTINGS
 @given(data=st.data())

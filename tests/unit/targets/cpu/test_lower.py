@@ -289,6 +289,7 @@ def test_an_elementwise_result_may_be_written_over_its_dead_operand() -> None:
     assert reuses(net, net.op("Neg", [b], (4, 40)))[b.name] == (a.name,)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "choice", [Choice.of("winograd", tile=4), Choice.of("winograd", tile=2), None], ids=str
 )

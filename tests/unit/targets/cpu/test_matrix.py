@@ -246,7 +246,7 @@ ROWS = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dot", ACCURATE)
 @pytest.mark.parametrize("unit_parts", [None, 3])
 @pytest.mark.parametrize("name", ROWS)

@@ -107,6 +107,7 @@ def test_layers_agree_with_onnxruntime(op_type: str, linear: int, batch: int) ->
     np.testing.assert_allclose(compiled.run(None, {"x": x})[0], expected[0], rtol=0, atol=3e-6)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("op_type", "linear"), [("LSTM", 0), ("GRU", 1), ("GRU", 0)])
 def test_any_number_of_threads_gives_the_same_bits(op_type: str, linear: int) -> None:
     graph = layer(op_type, steps=40, batch=2, width=8, size=96, directions=2, linear=linear)

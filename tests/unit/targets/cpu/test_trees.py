@@ -75,6 +75,7 @@ CASES: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 def test_kernels_sum_as_the_reference_does(case: dict[str, Any], isa: str) -> None:

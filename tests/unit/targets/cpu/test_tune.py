@@ -187,6 +187,7 @@ def test_a_model_that_refuses_random_inputs_is_compiled_by_estimate(
     ]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("search", ["reformer", "flat"])
 def test_a_table_of_one_row_is_measured_with_the_index_that_it_has(search: SearchName) -> None:
     model = onnx.parser.parse_model(
@@ -200,6 +201,7 @@ def test_a_table_of_one_row_is_measured_with_the_index_that_it_has(search: Searc
     assert tuned.tuning.num_trials > 0
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [host_net, mixed_outputs])
 def test_host_operators_and_constant_outputs_are_tuned(
     make: Callable[[], onnx.ModelProto],

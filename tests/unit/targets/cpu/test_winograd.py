@@ -177,7 +177,7 @@ CONVOLUTIONS = {
 }
 
 
-@pytest.mark.sampled(11)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("tile", PAIRS)
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolution_equals_float64(name: str, tile: int, isa: Isa) -> None:

@@ -77,7 +77,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(58)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(("function", "dtype"), CASES, ids=lambda c: str(c))
 def test_functions_mean_what_numpy_means(isa: Isa, function: str, dtype: DType) -> None:
     arrays = [samples(dtype, seed) for seed in range(FUNCTIONS[function].arity)]

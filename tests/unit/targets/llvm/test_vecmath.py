@@ -170,6 +170,7 @@ def test_float64_error_where_longdouble_is_wider(name: str) -> None:
     assert error[worst] <= limit, f"{name}({x[worst]!r}) is off by {error[worst]:.3f} ulp"
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", sorted(set(VECTOR_FUNCTIONS) - set(ARITY_TWO)))
 def test_special_values_of_one_argument(name: str, dtype: type[np.floating[Any]]) -> None:
@@ -260,6 +261,7 @@ def test_hot_functions_stay_in_registers_and_call_nothing(name: str, isa_name: s
     assert [line for line in instructions if "(%rsp)" in line and "mm" in line] == []
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("element", ["float", "double"])
 @pytest.mark.parametrize("name", sorted(VECTOR_FUNCTIONS))
 def test_aarch64_objects_need_no_library(name: str, element: str) -> None:

@@ -71,6 +71,7 @@ def found(planned: SimulatedPlan, machine: Machine, energies: Mapping[str, float
     return [str(violation) for violation in check_energies(Trace(changed, machine))]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_stated_energy_is_right_to_a_millionth(name: str) -> None:
     planned, machine = planned_on(name)

@@ -144,6 +144,7 @@ def test_totals_are_those_of_the_runs(name: str) -> None:
         assert rules(changed, machine) == expected
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["shared", "groups", "lanes", "kernels"])
 def test_units_do_one_thing_at_a_time_and_nothing_in_no_time(name: str) -> None:
     planned, machine = planned_on(name) if name in NAMES else planned_by(name)

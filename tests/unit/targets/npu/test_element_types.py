@@ -45,6 +45,7 @@ def simulated(net: onnx.ModelProto, target: str, dtype: str | None = None) -> Si
     return tw.simulate(net, target, dtype=dtype, recipe="graphturbo")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("machine", ["ipu-mk2", "stcp920", "h200", "ascend910"])
 def test_lowering_a_float32_file_is_as_good_as_a_float16_file(machine: str) -> None:
     lowered, given = simulated(NET, machine, "float16"), simulated(in_float16(NET), machine)

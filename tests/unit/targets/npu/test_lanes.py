@@ -232,6 +232,7 @@ def without_shared(found: Machine) -> Machine:
     return found.model_copy(update={"levels": levels})
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(
     "on",

@@ -59,7 +59,7 @@ def mapped_costs(name: str, model: ModelProto) -> tuple[tw.SimulationResult, Map
     return found, found.mappings
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", LAYERS)
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_layer_costs_the_same_mapped_and_simulated(name: str, kind: str) -> None:
@@ -101,6 +101,7 @@ def test_differences_of_energy_make_up_what_is_simulated() -> None:
         assert told == pytest.approx(differs)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["jetson-nano", "a310", "stcp920", "v100"])
 def test_a_longer_layer_takes_little_more_time_than_mapped(name: str) -> None:
     model = _model("Conv", {"x": (1, 128, 30, 30), "w": (256, 128, 3, 3)}, (1, 256, 28, 28))
@@ -129,7 +130,7 @@ def test_a_mapping_fitted_to_fewer_and_more_iterations_covers_them() -> None:
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", MACHINES)
 def test_mapping_the_layer_alone_says_the_same(name: str) -> None:
     _, costs = mapped_costs(name, LAYERS["3x3"])

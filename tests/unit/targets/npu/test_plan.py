@@ -89,6 +89,7 @@ def test_overlap_only_helps_and_no_unit_works_longer_than_the_whole(seed: int) -
         assert sum(r.end_s - r.start_s for r in found.runs if r.unit == unit) >= busy * (1 - 1e-9)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", [*SEEDS, 25, 29])
 def test_nothing_is_computed_where_something_is_still_read(seed: int) -> None:
     """A step waits for whoever made or reads what lay where its own pieces come to lie."""
@@ -125,6 +126,7 @@ def faster(machine: Machine, factor: float) -> Machine:
     return machine.model_copy(update={"levels": levels})
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_more_bandwidth_is_never_slower_in_sequence(seed: int) -> None:
     planned = plan(integer_network(seed), MACHINE, BASELINES["tvm"])

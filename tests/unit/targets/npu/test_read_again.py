@@ -62,6 +62,7 @@ def test_weights_that_are_fetched_again_pass_the_shared_buffer_in_turn() -> None
         assert (fetched, read) == (passage.outer_bytes, passage.moved_bytes)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("width", "size", "local_bytes", "shared_bytes", "slice_bytes", "order"),
     [
