@@ -66,12 +66,23 @@ class KernelFunction:
         )
 
 
+_PARAMS = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
+
+
 @contextmanager
 def kernel_function(
-    emitter: Emitter, operands: Sequence[KernelArg], *, has_rows: bool = False
+    emitter: Emitter,
+    operands: Sequence[KernelArg],
+    *,
+    has_rows: bool = False,
+    name: str = SYMBOL_PLACEHOLDER.removeprefix("@"),
+    params: tuple[Param, Param, Param] = _PARAMS,
 ) -> Iterator[KernelFunction]:
-    """A kernel's function around the emitted body; see `kernel.py` for its signature."""
-    params = (Param("args", PTR), Param("chunk", I64), Param("scratch", PTR))
-    with emitter.function(SYMBOL_PLACEHOLDER.removeprefix("@"), params) as (block, chunk, scratch):
+    """A kernel's function around the emitted body; see `kernel.py` for its signature.
+
+    One that text around it calls has a name of its own, and what it is called with instead.
+    """
+    linkage = "" if params is _PARAMS else "internal"
+    with emitter.function(name, params, linkage=linkage) as (block, chunk, scratch):
         pointers = tuple(emitter.load(PTR, emitter.gep(block, 8 * i)) for i in range(len(operands)))
         yield KernelFunction(emitter, tuple(operands), pointers, chunk, scratch, block, has_rows)

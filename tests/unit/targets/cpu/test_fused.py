@@ -144,6 +144,22 @@ def check(chain: Chain, blocking: Blocking, isa: Isa | None = None, *, accuracy:
     return kernel
 
 
+def test_products_of_blocks_are_by_winograd_where_that_gains() -> None:
+    chain = Chain(48, (24, 20)).conv(48, 3).conv(48, 3)
+    group = chain.group()
+    layouts, constants = (
+        layouts_of(group),
+        {("input", i) for i, v in enumerate(group.inputs) if v.is_constant},
+    )
+    context = Context(host_isa(), layouts, constants=frozenset(constants), next_local=len(group.locals))
+    kernel = lower_fused(group, Blocking((1, 48, 12, 20)), context)
+    assert not isinstance(kernel, Declined), kernel
+    assert len(kernel.parts) == 4
+    assert all(part.template.startswith("winograd") for part in kernel.parts)
+    got, expected = run(chain.graph, group, layouts, kernel, host_isa())
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
 def inverted(stride: int = 1, *, add: bool = False, size: tuple[int, int] = (20, 18)) -> Chain:
     """A block of MobileNet-v2: pointwise, depthwise, pointwise."""
     return Chain(16, size).conv(96).conv(0, 3, depthwise=True, stride=stride).conv(24, add=add)

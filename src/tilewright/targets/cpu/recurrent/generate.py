@@ -23,7 +23,7 @@ from tilewright.targets.cpu.recurrent.share import SHARE_FUNCTION, Sharing, part
 from tilewright.targets.cpu.recurrent.tile import Memory, Tile, quantised_state
 from tilewright.targets.cpu.recurrent.tiling import tiling_of
 from tilewright.targets.llvm.emitter import Emitter, Param
-from tilewright.targets.llvm.module_text import SYMBOL_PLACEHOLDER, name_by_content
+from tilewright.targets.llvm.module_text import SYMBOL_PLACEHOLDER
 from tilewright.targets.llvm.values import I64, PTR, Int, Val, vec
 
 TEMPLATE = "recurrent"
@@ -41,11 +41,12 @@ def generate_steps(
         size_bytes = sync_bytes(num_cells, tiling.num_shares)
         sync = Operand("local", next_local, DType.INT64, (size_bytes // DType.INT64.size_bytes,))
         args.append(sync)
+    text = None
     if sync is not None:
         params = (Param("args", PTR), Param("share", I64), Param("turn", I64))
-        with emitter.function(SHARE_FUNCTION, params, linkage="internal") as (block, share, turn):
-            loaded = [emitter.load(PTR, emitter.gep(block, 8 * i)) for i in range(len(args))]
-            steps = _Steps(emitter, problem, tiling, pointers_of(args, loaded))
+        with kernel_function(emitter, args, name=SHARE_FUNCTION, params=params) as function:
+            share, turn = function.chunk, function.scratch
+            steps = _Steps(emitter, problem, tiling, pointers_of(args, function.pointers))
             if num_phases > 1:
                 steps.share(share, emitter.udiv(turn, num_phases), emitter.urem(turn, num_phases))
             else:
@@ -66,13 +67,9 @@ def generate_steps(
                     steps.share(cell, t, phase)
 
             emitter.loop(0, problem.steps, 1, step)
-        text = emitter.text()
-    symbol, text = name_by_content(text, TEMPLATE)
-    kernel = Kernel(
-        symbol=symbol,
-        text=text,
+    kernel = function.kernel(
+        TEMPLATE,
         num_chunks=num_cells * tiling.num_shares,
-        args=tuple(args),
         template=TEMPLATE,
         macs=problem.steps * problem.step_macs,
         notes=(
@@ -81,6 +78,7 @@ def generate_steps(
             f"{num_cells}x{tiling.num_shares} shares of units",
             *(["weights of 24 bits"] if tiling.is_compact else []),
         ),
+        text=text,
         plan=StepsPlan(problem, tiling),
     )
     return (kernel,) if sync is None else (_clear(sync, isa), kernel)

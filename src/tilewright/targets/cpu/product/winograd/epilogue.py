@@ -7,7 +7,6 @@ from dataclasses import field
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.product.lanes import load_lanes, store_lanes
-from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import KernelPlan
 from tilewright.targets.cpu.product.winograd.match import WinogradLoops
 from tilewright.targets.llvm.emitter import Emitter
@@ -24,24 +23,15 @@ class TileIndex:
     batch: tuple[Int, ...]
     group: Int
 
-    def offset(self, e: Emitter, start: Int, loops: WinogradLoops, operand: str, read: int = 0) -> Int:
-        """Elements from the start of an operand (a, c, or the `read`-th extra) to this tile."""
+    def offset(self, e: Emitter, start: Int, loops: WinogradLoops, place: str | int) -> Int:
+        """Elements from the start of an operand (a, c, or one of the epilogue by its number) to this tile."""
         total = start
         axes = (loops.rows, loops.columns, *loops.batch)
         for index, loop in zip((self.row, self.column, *self.batch), axes, strict=True):
-            total = e.add(total, e.mul(index, _step(loop, operand, read)))
+            total = e.add(total, e.mul(index, loop.moves(place)))
         if loops.groups is not None:
-            total = e.add(total, e.mul(self.group, _step(loops.groups, operand, read)))
+            total = e.add(total, e.mul(self.group, loops.groups.moves(place)))
         return total
-
-
-def _step(loop: StridedLoop, operand: str, read: int) -> int:
-    match operand:
-        case "a":
-            return loop.a
-        case "c":
-            return loop.c
-    return loop.extras[read]
 
 
 def element_pointer(e: Emitter, base: Val, elements: Int, element_bytes: int = 4) -> Val:
@@ -92,7 +82,7 @@ class Epilogue:
         if key not in self._loaded:
             operand = extra.operand
             start = e.add(extra.offset, e.mul(self.channel, channel_step))
-            start = self.at.offset(e, start, loops, "extra", number)
+            start = self.at.offset(e, start, loops, number)
             elements = e.add(start, key[1] * row_step + key[2] * column_step)
             pointer = element_pointer(e, self.extras[number], elements, operand.dtype.size_bytes)
             self._loaded[key] = load_lanes(
