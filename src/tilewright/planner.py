@@ -128,8 +128,13 @@ class Planner:
         with meter.share(_SHARE_OF_SEEDS if is_joint else 1.0):
             best = self.compared(None, meter)
         budget, left_s = self.options.budget, meter.left_s
+        default: Program | None = None
+        if self.target.is_measurable and (is_joint or (self.options.plan == "grid" and budget is not None)):
+            # What least is estimated for may be slower: it must win against what is planned by default.
+            default = self._tried(self.backend.recipes(self.partition), None, WHOLE_PORTFOLIO.start()).plan
+            budget = budget or _RACE_ALONE
         if budget is None or meter.is_over:
-            return best
+            return best if default is None else replace(best, plan=default, recipe=default.recipe)
         if is_joint and meter.budget.max_evaluations != UNLIMITED:
             # What was tried so far counts.
             budget = replace(budget, max_evaluations=budget.max_evaluations - meter.num_evaluations)
@@ -147,10 +152,13 @@ class Planner:
             improved = Improved(given)
             with meter.ending_early():
                 improved = planner.backend.improve(
-                    given, make, budget, seeds=planner.seeds, progress=self.clock.report
+                    given, make, budget, seeds=planner.seeds, default=default, progress=self.clock.report
                 )
         plan = best.plan if improved.program is given else self._stated(improved.program, planner)
-        return replace(best, plan=plan, attempts=(*best.attempts, *improved.attempts))
+        attempts = (*best.attempts, *improved.attempts)
+        return replace(
+            best, plan=plan, recipe=best.recipe if default is None else plan.recipe, attempts=attempts
+        )
 
     def _of_papers(self, meter: Meter) -> Best[Program]:
         """The best of layers one by one and of what papers propose."""
@@ -472,6 +480,8 @@ _SHARE_AS_IS = 0.6
 """Of the time of a portfolio or a grid, for the graph as it is: the rest is for sums in parts."""
 _NUM_AGAIN = 8
 """Recipes of a portfolio that are tried again with sums in parts: those that took least."""
+_RACE_ALONE = Budget(1)
+"""For a plan that must win a race, where no budget is given: none that is a time."""
 _LEAST_S = 0.001
 """Of a budget that is used up."""
 _MAX_ROUNDS = 3

@@ -329,9 +329,13 @@ class Backend:
         budget: Budget,
         *,
         seeds: Sequence[Schedule] = (),
+        default: Program | None = None,
         progress: Progress | None = None,
     ) -> Improved:
-        """A plan that is no worse, searched from the best one on within a budget; `seeds` are others."""
+        """A plan that is no worse, searched from the best one on within a budget; `seeds` are others.
+
+        `default` is what the answer must not be slower than, where plans are measured.
+        """
         return Improved(best)
 
     def refine(

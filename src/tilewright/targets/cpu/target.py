@@ -404,13 +404,19 @@ class CpuBackend(Backend):
         budget: Budget,
         *,
         seeds: Sequence[Schedule] = (),
+        default: Program | None = None,
         progress: Progress | None = None,
     ) -> Improved:
-        """Another recipe instead, if it wins a race of whole models that takes a share of the budget."""
-        is_rewritten = best.graph is not self.graph
-        if self.options.frozen or is_rewritten or self._side_by_side(best.partition) is None:
+        """Another recipe instead, if it wins a race of whole models that takes a share of the budget.
+
+        With a `default`, the plan of least estimate is one of those that have to win against it.
+        """
+        best, cheapest = default or best, best
+        others = [] if _is_same(best, cheapest) else [cheapest]
+        if not (best.graph is not self.graph or self._side_by_side(best.partition) is None):
+            others += (other for other in self._others(best, make) if not _is_same(other, cheapest))
+        if self.options.frozen or not others:
             return Improved(best)
-        others = self._others(best, make)
         attempts = tuple(Attempt(f"{p.recipe}, raced", p.schedule.quality.cost) for p in others)
         seconds = _RACE_S if budget.deadline_s is None else _RACE_SHARE * budget.deadline_s
         try:
@@ -436,9 +442,7 @@ class CpuBackend(Backend):
             if recipe == best.recipe:
                 continue
             other = make(best.partition, recipe)
-            if all(
-                p.graph is not other.graph or p.schedule.stages != other.schedule.stages for p in programs
-            ):
+            if not any(_is_same(known, other) for known in programs):
                 programs.append(other)
         return programs[1:]
 
@@ -504,6 +508,14 @@ class CpuBackend(Backend):
     ) -> TuningInfo | None:
         """Measure how to make the kernels."""
         return tune(self.cpu, code, settings, progress=progress or _silent, meter=meter)
+
+
+def _is_same(one: Program, other: Program) -> bool:
+    """Whether two programs run the same kernels in the same stages."""
+    if one.graph is not other.graph or one.schedule.stages != other.schedule.stages:
+        return False
+    kernels = ([(s.nodes, s.form) for s in program.partition.subgraphs] for program in (one, other))
+    return next(kernels) == next(kernels)
 
 
 def _silent(what: str, done: int, total: int) -> None:

@@ -245,6 +245,7 @@ class NpuBackend(Backend):
         budget: Budget,
         *,
         seeds: Sequence[Schedule] = (),
+        default: Program | None = None,
         progress: Progress | None = None,
     ) -> Improved:
         """A search over kernels, slices, orders and places; none on a graph that merging made."""

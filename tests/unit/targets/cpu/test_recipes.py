@@ -1,12 +1,16 @@
 """Which recipes the processor tries, by estimate and by race."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import onnx.parser
 import pytest
 
 from tilewright import zoo
+from tilewright.compiler import plan_optimised
+from tilewright.cost.base import Estimate, KernelWork
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
 from tilewright.planner import Planner
@@ -15,6 +19,7 @@ from tilewright.planning.portfolio import PLAIN_RECIPE
 from tilewright.progress import PhaseClock
 from tilewright.schedule.ios import planner as ios
 from tilewright.targets.cpu import target as cpu
+from tilewright.targets.cpu.costs.model import CpuCosts
 from tilewright.targets.cpu.runtime.executable import CpuExecutable
 from tilewright.targets.cpu.target import CpuBackend, CpuTarget
 
@@ -80,3 +85,46 @@ def test_a_chain_has_nothing_to_race(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = _planner(chain)
     plain = planner.program(PLAIN_RECIPE)
     assert planner.backend.improve(plain, planner.ordered, Budget(deadline_s=1.0)).program is plain
+
+
+_BRANCHES = (
+    '<ir_version: 8, opset_import: ["": 17]> g (float[8,8] x) => (float[8,8] y) '
+    "{ a = MatMul(x, x) b = Softmax(a) c = Exp(a) d = MatMul(b, c) y = Add(d, x) }"
+)
+
+
+@pytest.mark.parametrize(
+    ("candidate_ns", "is_taken"), [(9.0, True), (9.95, False), (10.0, False), (11.0, False)]
+)
+@pytest.mark.parametrize("budget", [None, Budget(deadline_s=1.0)])
+def test_a_joint_plan_must_win_against_the_default(
+    monkeypatch: pytest.MonkeyPatch, candidate_ns: float, is_taken: bool, budget: Budget | None
+) -> None:
+    """The plan of least estimate runs as it is measured to, whatever it was estimated to take."""
+    raced: list[list[CpuExecutable]] = []
+
+    def race(
+        executables: Sequence[CpuExecutable], feed: Mapping[str, Any], seconds: float
+    ) -> list[list[float]]:
+        raced.append(list(executables))
+        results = [executable.run(feed) for executable in executables]
+        for result in results[1:]:
+            assert all(np.allclose(result[name], results[0][name], rtol=1e-5) for name in result)
+        return [[10.0] * 9, *([candidate_ns] * 9 for _ in executables[1:])]
+
+    monkeypatch.setattr(cpu, "race", race)
+    graph = load_onnx(onnx.parser.parse_model(_BRANCHES))
+    default = plan_optimised(graph, Options(no_cache=True, threads=1)).program
+    # No estimate is right: whatever is not the default seems to cost next to nothing.
+    real = CpuCosts.kernel
+
+    def kernel(costs: CpuCosts, work: KernelWork, num_cores: int | None = None) -> Estimate:
+        found = real(costs, work, num_cores)
+        return replace(found, time_ns=found.time_ns * 1e-3) if len(work.nodes) > 2 else found
+
+    monkeypatch.setattr(CpuCosts, "kernel", kernel)
+    asked = Options(no_cache=True, threads=1, plan="joint", budget=budget)
+    planned = plan_optimised(graph, asked)
+    assert len(raced) == 1
+    sizes = [[len(s.nodes) for s in p.partition.subgraphs] for p in (default, planned.program)]
+    assert (sizes[0] != sizes[1]) == is_taken
