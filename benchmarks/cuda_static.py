@@ -106,11 +106,14 @@ def counts_of(shape: Sequence[int], batch: int, accuracy: str, known: dict[str, 
     # The loop of the code may hold several steps.
     multiplying = _multiplying_slots(plan)
     in_loop = warps * sum(use.loop.get(name, 0) for name in check_ptx.MULTIPLIES)
-    slots = warps * sum(use.loop.values()) * multiplying / max(in_loop, 1)
-    around = warps * (sum(use.instructions.values()) - sum(use.loop.values()))
-    loads = sum(use.loop.get(name, 0) for name in ("LDS", "LDSM"))
+    loop, steps_in_loop = use.loop, in_loop / multiplying
+    if not in_loop:  # few steps: all of them written out
+        loop, steps_in_loop = use.instructions, steps
+    slots = warps * sum(loop.values()) / steps_in_loop
+    around = warps * (sum(use.instructions.values()) - sum(loop.values()))
+    loads = sum(loop.get(name, 0) for name in ("LDS", "LDSM"))
     step_bytes = (tile.rows + tile.columns) * ROW_BYTES
-    read_bytes = warps * loads * multiplying / max(in_loop, 1) * WARP * 16
+    read_bytes = warps * loads / steps_in_loop * WARP * 16
     cycles_per_us = (machine.clock_hz or 1e9) / 1e6
     busiest = max(ceil(num_blocks / rates.num_multiprocessors), ROUNDS_AT_ONCE)
     planes_bytes = 0

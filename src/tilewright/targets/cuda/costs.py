@@ -23,9 +23,10 @@ from tilewright.targets.cuda.emitter import WARP
 from tilewright.targets.cuda.kernel import Array
 from tilewright.targets.cuda.loopnest.plan import plan_loops
 from tilewright.targets.cuda.loopnest.rows import match_rows
-from tilewright.targets.cuda.lower import KernelLaunch, Work, copied_to, is_empty
-from tilewright.targets.cuda.products.match import Product, match_product
-from tilewright.targets.cuda.products.tiles import plan_product
+from tilewright.targets.cuda.lower import KernelLaunch, Work, copied_to, is_empty, made_chains
+from tilewright.targets.cuda.products import made_choice
+from tilewright.targets.cuda.products.match import Product, match_made_product, match_product
+from tilewright.targets.cuda.products.tiles import plan_made, plan_product
 from tilewright.targets.cuda.rates import Kind, Rates
 from tilewright.targets.llvm.attention import NUM_NESTS, AttentionProblem, attention_run
 from tilewright.targets.llvm.layout import Declined, OperandKey
@@ -139,7 +140,10 @@ class GpuCosts:
             flop_per_ns = 2 * self.rates.macs_per_ns["fma"] * whole
             own_ns = max(nest.flop / flop_per_ns, nest.num_bytes / self.rates.bytes_per_ns) / share
             return own_ns, share
-        choice = plan_product(nest.product, nest.kind, replace(self.rates, num_multiprocessors=num_cores))
+        rates = replace(self.rates, num_multiprocessors=num_cores)
+        is_made = any(side.is_made for side in nest.product.sides)
+        choice = plan_made(nest.product, nest.kind, rates) if is_made else None
+        choice = choice or plan_product(nest.product, nest.kind, rates)
         share = min(choice.num_blocks, num_cores) / whole
         return max(choice.time_ns, nest.num_bytes / self.rates.bytes_per_ns / share), share
 
@@ -162,6 +166,7 @@ class GpuCosts:
         """Nests as they are launched: those that share loops in one kernel, as lowering has it."""
         found = [self._nest(nest, constants) for nest in nests]
         self._find_attention(nests, found)
+        self._find_made_products(nests, found, constants)
         run: list[int] = []
         for number, nest in enumerate([*found, None]):
             if nest is not None and nest.product is None and nest.attention is None and nest.is_launched:
@@ -189,6 +194,25 @@ class GpuCosts:
             found[number] = _Nest(None, "fma", 2 * problem.num_macs, num_bytes, 0, attention=problem)
             for other in range(number + 1, number + NUM_NESTS):
                 found[other] = _Nest(None, "fma", 0, 0, 1, is_launched=False)
+
+    def _find_made_products(
+        self, nests: Sequence[Nest], found: list[_Nest], constants: Mapping[OperandKey, Array]
+    ) -> None:
+        """Let a product stand for the nests before it, too, that make its factor in the same kernel."""
+        for number in range(len(nests)):
+            for maker, place in made_chains(nests, number) if found[number].is_launched else ():
+                nest = nests[place]
+                product = match_made_product(maker, nest, constants)
+                if isinstance(product, Declined):
+                    continue
+                if isinstance(made_choice(product, nest, self.accuracy, self.rates), Declined):
+                    continue
+                kept = [o for o in operands_of([maker, nest]) if o.key != maker.write.operand.key]
+                num_bytes = sum(o.num_elements * o.dtype.size_bytes for o in kept)
+                found[place] = replace(found[place], product=product, num_bytes=num_bytes)
+                for other in range(number, place):
+                    found[other] = _Nest(None, "fma", 0, 0, 1, is_launched=False)
+                break
 
     def _nest(self, nest: Nest, constants: Mapping[OperandKey, Array]) -> _Nest:
         num_bytes = sum(o.num_elements * o.dtype.size_bytes for o in operands_of([nest]))

@@ -26,7 +26,8 @@ from tilewright.targets.cuda.attention import lower_attention
 from tilewright.targets.cuda.kernel import Context, Kernel, KernelArg, Packed, ReportsOperand
 from tilewright.targets.cuda.loopnest import lower_loops
 from tilewright.targets.cuda.loopnest.rows import lower_rows
-from tilewright.targets.cuda.products import lower_product
+from tilewright.targets.cuda.products import lower_made_product, lower_product
+from tilewright.targets.cuda.products.match import with_activation
 from tilewright.targets.cuda.rates import Rates
 from tilewright.targets.llvm.attention import NUM_NESTS, attention_run
 from tilewright.targets.llvm.exact import round_products
@@ -272,6 +273,14 @@ class _Lowering:
                 made.append(attention)
                 skip = NUM_NESTS - 1
                 continue
+            with_makers = self._with_makers(nests, number, context, named, unit)
+            if with_makers is not None:
+                declined = finish()
+                if declined is not None:
+                    return declined
+                kernel, skip = with_makers
+                made.append(kernel)
+                continue
             product = lower_product(nest, replace(context, next_local=unit.next_local))
             if isinstance(product, Declined):
                 run.append(nest)
@@ -292,6 +301,18 @@ class _Lowering:
             return None
         kernel = lower_attention(run, context.accuracy, context.rates)
         return None if isinstance(kernel, Declined) else kernel
+
+    def _with_makers(
+        self, nests: Sequence[Nest], number: int, context: Context, named: set[Tensor], unit: _Unit
+    ) -> tuple[Kernel, int] | None:
+        """The kernel of nests that make the factor of a product behind them, and how many these are."""
+        for maker, place in made_chains(nests, number):
+            if any(unit.tensor(n.write.operand) in named for n in nests[number:place]):
+                continue
+            kernel = lower_made_product(maker, nests[place], context)
+            if not isinstance(kernel, Declined):
+                return kernel, place - number
+        return None
 
     def _launch(self, kernel: Kernel, unit: _Unit, nodes: tuple[Node, ...]) -> KernelLaunch:
         args = tuple(unit.storage(arg, kernel, nodes) for arg in kernel.args)
@@ -346,6 +367,26 @@ class _Unit:
 def _described(check: IndexCheck, nodes: Sequence[Node]) -> tuple[str, int, int]:
     node = nodes[check.node]
     return f"{node.op_type} {node.name!r}", check.axis, check.extent
+
+
+def made_chains(nests: Sequence[Nest], number: int) -> Iterator[tuple[Nest, int]]:
+    """Nests from one on, as one, that may make a factor of the nest at a place; first with an activation."""
+    if not _makes_for_next(nests, number):
+        return
+    if _makes_for_next(nests, number + 1):
+        both = with_activation(nests[number], nests[number + 1])
+        if both is not None:
+            yield both, number + 2
+    yield nests[number], number + 1
+
+
+def _makes_for_next(nests: Sequence[Nest], number: int) -> bool:
+    """Whether a nest writes a temporary that the next one reads once, and nothing else touches."""
+    if number + 1 >= len(nests) or nests[number].write.operand.kind != "local":
+        return False
+    key = nests[number].write.operand.key
+    users = [i for i, n in enumerate(nests) for a in (n.write, *n.reads) if a.operand.key == key]
+    return users == [number, number + 1]
 
 
 def is_empty(nest: Nest) -> bool:

@@ -82,14 +82,17 @@ class NestCode:
 
     def alone(self, frame: Frame) -> None:
         """One thread computes its element, or its neighbours, with all steps of its sum."""
+        frame.store(self.total(frame))
+
+    def total(self, frame: Frame) -> Val:
+        """The element, or its neighbours, by one thread."""
         nest = self.nest
         if nest.combine is None:
-            frame.store(frame.value(nest.body))
-            return
+            return frame.value(nest.body)
         frame.hoist(nest.body)
         first = self._neutral(frame.lanes) if nest.init is None else frame.value(nest.init)
         total = self._loops(frame, [d.name for d in nest.reduce], first)
-        frame.store(total if nest.finish is None else frame.value(nest.finish, total))
+        return total if nest.finish is None else frame.value(nest.finish, total)
 
     def together(self, frame: Frame, number: Int, num_workers: int, partials: Val | None) -> None:
         """So many threads share the steps of one sum, of which this one is the `number`-th; more than a warp

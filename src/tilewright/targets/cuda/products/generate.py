@@ -13,15 +13,31 @@ from math import ceil, prod
 
 from tilewright.ir.expr import Read, reads_of, substitute
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine, operands_of
+from tilewright.options import Accuracy
 from tilewright.records import dataclass
 from tilewright.targets.cuda.emitter import CudaEmitter
 from tilewright.targets.cuda.kernel import Context, Kernel, KernelArg
 from tilewright.targets.cuda.loopnest import lower_loops
+from tilewright.targets.cuda.loopnest.generate import NestCode
 from tilewright.targets.cuda.loopnest.plan import aligned_lanes
-from tilewright.targets.cuda.products.match import Product, Side, match_product, without_factors
+from tilewright.targets.cuda.products.match import (
+    Product,
+    Side,
+    match_made_product,
+    match_product,
+    without_factors,
+)
 from tilewright.targets.cuda.products.multiply import Multiplier, multiplier
 from tilewright.targets.cuda.products.pack import packed, packed_sums, padded_rows
-from tilewright.targets.cuda.products.tiles import PITCH_BYTES, ROW_BYTES, ProductPlan, plan_product
+from tilewright.targets.cuda.products.tiles import (
+    PITCH_BYTES,
+    ROW_BYTES,
+    Choice,
+    ProductPlan,
+    plan_made,
+    plan_product,
+)
+from tilewright.targets.cuda.rates import Rates
 from tilewright.targets.llvm.exprgen import combine_values, storage_type
 from tilewright.targets.llvm.frame import Frame, Reports
 from tilewright.targets.llvm.layout import Declined
@@ -47,6 +63,34 @@ def lower_product(nest: Nest, context: Context) -> tuple[Kernel, ...] | Declined
     if isinstance(parts, Declined) or isinstance(end, Declined):
         return (_kernel(product, replace(plan, num_splits=1)),)
     return _kernel(parts, plan), end
+
+
+def lower_made_product(maker: Nest, nest: Nest, context: Context) -> Kernel | Declined:
+    """One kernel of a product and of the nest that makes one of its factors, where that is estimated to be
+    faster than a kernel for each."""
+    product = match_made_product(maker, nest, context.constants)
+    if isinstance(product, Declined):
+        return product
+    choice = made_choice(product, nest, context.accuracy, context.rates)
+    if isinstance(choice, Declined):
+        return choice
+    return _kernel(product, choice.plan, maker)
+
+
+def made_choice(product: Product, nest: Nest, accuracy: Accuracy, rates: Rates) -> Choice | Declined:
+    """The cut of a product with what makes a factor; or why kernels of their own are better."""
+    kind = product.kind(accuracy)
+    together = plan_made(product, kind, rates)
+    alone = match_product(nest)
+    if together is None or isinstance(alone, Declined):
+        return Declined("no tile has all columns: a factor would be made more than once")
+    apart = plan_product(alone, kind, rates)
+    factor = nest.reads[next(s.read for s in product.sides if s.is_made)].operand
+    moved_ns = 2 * factor.num_elements * factor.dtype.size_bytes / rates.bytes_per_ns
+    own_ns = product.made_macs / (rates.macs_per_ns["fma"] * rates.num_multiprocessors)
+    if together.time_ns > apart.time_ns + rates.launch_ns + moved_ns + own_ns:
+        return Declined("kernels of their own fill the machine better")
+    return together
 
 
 def _split(nest: Nest, num_splits: int, position: int) -> tuple[Nest, Nest]:
@@ -75,9 +119,12 @@ def _split(nest: Nest, num_splits: int, position: int) -> tuple[Nest, Nest]:
     return partial, total
 
 
-def _kernel(product: Product, plan: ProductPlan) -> Kernel:
+def _kernel(product: Product, plan: ProductPlan, maker: Nest | None = None) -> Kernel:
+    """`maker` computes a factor, which lies in no memory."""
     nest = product.nest
-    operands = tuple(operands_of([nest]))
+    made = None if maker is None else maker.write.operand.key
+    nests = [nest] if maker is None else [maker, nest]
+    operands = tuple(o for o in operands_of(nests) if o.key != made)
     packs = {
         product.sides[i].ref.operand.key: packed(product, plan, i) for i in (0, 1) if product.is_packed[i]
     }
@@ -86,8 +133,12 @@ def _kernel(product: Product, plan: ProductPlan) -> Kernel:
         args.append(packed_sums(product))
     emitter = CudaEmitter()
     num_threads = plan.tile.num_threads
-    with emitter.kernel(len(args), num_threads) as pointers:
+    # ptxas otherwise spills some of the cores' many sums, for the sake of one block more.
+    is_on_cores = plan.kind == "fma"
+    with emitter.kernel(len(args), num_threads, takes_all_registers=is_on_cores) as pointers:
         by_key = {o.key: p for o, p in zip(operands, pointers, strict=False)}
+        if made is not None:
+            by_key[made] = pointers[0]  # of which nothing is read
         _ProductKernel(emitter, product, plan, by_key, pointers[-1]).emit()
     symbol, text = name_by_content(emitter.text(), "product")
     rows, columns = (side.num_rows for side in product.sides)
@@ -106,7 +157,7 @@ def _kernel(product: Product, plan: ProductPlan) -> Kernel:
         "product",
         macs=product.macs,
         shared_bytes=plan.shared_bytes,
-        notes=(str(plan),),
+        notes=(str(plan), *(["makes a factor as it goes"] if maker is not None else [])),
     )
 
 
@@ -239,10 +290,18 @@ class _Copier:
             here = frame.inner()
             if self.lanes > 1:
                 return [e.load(type, here.pointer(0), align_bytes=type.size_bytes)]
-            return [self.kernel.multiplier.as_element(here.value(self.side.value))]
+            return [self.kernel.multiplier.as_element(self._value(here))]
 
         (value,) = e.if_(is_there, load, lambda: [e.zero(type)], [type])
         e.shared_store(value, target, align_bytes=type.size_bytes)
+
+    def _value(self, frame: Frame) -> Val:
+        """An element of the factor: read, or made by a nest."""
+        side = self.side
+        if not side.is_made:
+            return frame.value(side.value)
+        code = NestCode(self.kernel.e, side.nest, self.kernel.plan.tile.num_threads)
+        return code.total(frame)
 
 
 class _PackedCopier:

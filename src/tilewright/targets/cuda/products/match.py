@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.ir.contraction import Centred, ContractionForm, Factor, contraction_of
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Const, Expr, Read, cast, reads_of, substitute
+from tilewright.ir.expr import Const, Expr, Iter, Read, cast, evaluate, reads_of, substitute
 from tilewright.ir.nest import Affine, Dim, Nest
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
@@ -22,10 +22,13 @@ from tilewright.targets.llvm.byte_products import constant_factor, product_of, r
 from tilewright.targets.llvm.exprgen import unsupported_function
 from tilewright.targets.llvm.layout import Declined, OperandKey
 from tilewright.targets.llvm.refs import LinearNest, Ref, linearise, simplify
+from tilewright.targets.llvm.shared_loops import renamed
 
 Array = np.ndarray[Any, Any]
 
 NO_CONSTANTS: Mapping[OperandKey, Array] = MappingProxyType({})
+_MOST_MADE_STEPS = 64
+"""Terms of a sum that each element of a factor may be, where it is made while tiles are filled."""
 _MIN_EXTENT = 8
 """Rows, columns and depth below this leave most of a tile empty."""
 
@@ -38,6 +41,8 @@ class Side:
     read: int
     value: Expr
     rows: tuple[Dim, ...]
+    is_made: bool = False
+    """Whether `nest` computes the factor, whose operands it reads; nothing stores it."""
 
     @property
     def ref(self) -> Ref:
@@ -53,7 +58,7 @@ class Side:
     @property
     def is_plain(self) -> bool:
         """Whether what is read is multiplied as it is."""
-        return isinstance(self.value, Read)
+        return isinstance(self.value, Read) and not self.is_made
 
     @property
     def num_rows(self) -> int:
@@ -86,6 +91,15 @@ class Product:
     is_packed: tuple[bool, bool]
     bytes: Bytes | None = None
 
+    @property
+    def made_macs(self) -> int:
+        """Iterations of what makes a factor."""
+        return sum(
+            self.num_batch * side.num_rows * self.num_steps * prod(d.extent for d in side.nest.reduce)
+            for side in self.sides
+            if side.is_made
+        )
+
     @cached_property
     def num_batch(self) -> int:
         """Products side by side."""
@@ -99,7 +113,7 @@ class Product:
     @property
     def macs(self) -> int:
         """Multiply-accumulates."""
-        return self.nest.num_iterations
+        return self.nest.num_iterations + self.made_macs
 
     def kind(self, accuracy: Accuracy) -> Kind:
         """What multiplies at an accuracy: products of half types are exact in float32."""
@@ -137,6 +151,93 @@ def match_product(nest: Nest, constants: Mapping[OperandKey, Array] = NO_CONSTAN
     if factors is None:
         return _product(nest, form, linear, constants)
     return _of_bytes(nest, form, factors, linear, constants)
+
+
+def match_made_product(
+    maker: Nest, nest: Nest, constants: Mapping[OperandKey, Array] = NO_CONSTANTS
+) -> Product | Declined:
+    """The product of which another nest computes one factor, element by element, while tiles are filled: a
+    depthwise convolution with its activation, say."""
+    form = contraction_of(nest)
+    if form is None or form.dtype is not DType.FLOAT32 or not form.is_plain:
+        return Declined("no product of float32")
+    places = [i for i in form.reads if nest.reads[i].operand.key == maker.write.operand.key]
+    names = _made_along(maker, nest, places[0]) if len(places) == 1 else None
+    if names is None or nest.num_iterations == 0 or _num_steps(maker) > _MOST_MADE_STEPS:
+        return Declined("no factor that a short sum makes, axis by axis")
+    for expr in (nest.finish, nest.init, maker.body, maker.init, maker.finish):
+        if expr is not None and unsupported_function(expr) is not None:
+            return Declined("an expression without instructions")
+    linear, made = linearise(nest, {}), linearise(maker, {})
+    if isinstance(linear, Declined) or isinstance(made, Declined):
+        return Declined("an index that is not affine")
+    if any(ref.data or ref.tables for ref in (*linear.all_refs(), *made.all_refs())):
+        return Declined("indices that are data or tables")
+    linear = simplify(linear, frozenset(names.values()))
+    found = _product(nest, form, linear, constants)
+    if isinstance(found, Declined):
+        return found
+    own = {d.name: names.get(d.name, f"made/{d.name}") for d in maker.dims}
+    made = renamed(made, own)
+    kept = frozenset(names.values())
+    reduce = tuple(d for d in made.dims if d.name not in kept and d.extent > 1)
+    dims = (*(replace(d, role="parallel") for d in linear.dims), *reduce)
+    made = replace(made, dims=dims, write=made.refs[0])
+    side = form.reads.index(places[0])
+    sides = list(found.sides)
+    sides[side] = replace(sides[side], nest=made, is_made=True)
+    return replace(found, sides=(sides[0], sides[1]))
+
+
+def with_activation(activation: Nest, maker: Nest) -> Nest | None:
+    """A nest that computes what it reads of another, element by element, instead of reading that; None where
+    the other is no function of one element, or changes what padding is."""
+    source, key = activation.reads[0] if activation.reads else None, activation.write.operand.key
+    if source is None or len(activation.reads) != 1 or activation.combine is not None:
+        return None
+    axes = zip(source.index, activation.write.index, source.operand.shape, strict=False)
+    places = [i for i, access in enumerate(maker.reads) if access.operand.key == key]
+    is_plain = source.view is None and source.fill is None and activation.write.view is None
+    if len(places) != 1 or not is_plain or any(a != b and extent > 1 for a, b, extent in axes):
+        return None
+    (place,) = places
+    access, body = maker.reads[place], activation.body
+    if access.view is not None or source.operand.shape != access.operand.shape:
+        return None
+    if any(isinstance(part, Iter) for part in body.walk()) or body.result is not DType.FLOAT32:
+        return None
+    if access.fill is not None and evaluate(body, [np.float32(access.fill)]) != access.fill:
+        return None
+    reads = (*maker.reads[:place], replace(access, operand=source.operand), *maker.reads[place + 1 :])
+    inner = substitute(body, lambda read: replace(read, index=place))
+    made = substitute(maker.body, lambda read: inner if read.index == place else read)
+    return replace(maker, reads=reads, body=made)
+
+
+def _made_along(maker: Nest, nest: Nest, read: int) -> dict[str, str] | None:
+    """Loops of the product by those of what makes its factor; None unless each axis goes along both."""
+    access, write = nest.reads[read], maker.write
+    if access.view is not None or access.fill is not None or access.shape != write.shape:
+        return None
+    names: dict[str, str] = {}
+    for of, to, extent in zip(access.index, write.index, access.shape, strict=True):
+        if not isinstance(of, Affine) or not isinstance(to, Affine) or of.offset or to.offset:
+            return None
+        one = [(n, c) for n, c in of.terms if nest.extents[n] > 1]
+        other = [(n, c) for n, c in to.terms if maker.extents[n] > 1]
+        if extent == 1:
+            continue
+        if len(one) != 1 or len(other) != 1 or one[0][1] != 1 or other[0][1] != 1:
+            return None
+        if nest.extents[one[0][0]] != extent or maker.extents[other[0][0]] != extent:
+            return None
+        names[other[0][0]] = one[0][0]
+    looping = {d.name for d in maker.parallel_dims if d.extent > 1}
+    return names if looping == set(names) and len(set(names.values())) == len(names) else None
+
+
+def _num_steps(nest: Nest) -> int:
+    return prod(d.extent for d in nest.reduce_dims)
 
 
 def _of_bytes(

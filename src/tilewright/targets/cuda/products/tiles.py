@@ -51,6 +51,9 @@ TILES = (
     Tile(32, 32, (2, 2)),
 )
 
+_WIDE_TILES = (Tile(32, 128, (1, 4)), Tile(32, 256, (1, 8)))
+"""Where one tile has all columns."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProductPlan:
@@ -117,6 +120,24 @@ def plan_product(product: Product, kind: Kind, rates: Rates) -> Choice:
     plan = best.plan
     stages = min(_MAX_STAGES, MAX_SHARED_BYTES // plan.stage_bytes, plan.steps_per_split + 1)
     return replace(best, plan=replace(plan, num_stages=max(2, stages)))
+
+
+def plan_made(product: Product, kind: Kind, rates: Rates) -> Choice | None:
+    """The cut of a product one of whose factors is made by its kernel: once, as one tile has all rows of the
+    other. None if no tile has; `time_ns` is with what makes it."""
+    element_bytes = product.dtype.size_bytes if kind == "fma" else _ELEMENT_BYTES.get(kind, 1)
+    made = next(i for i, side in enumerate(product.sides) if side.is_made)
+    choices = []
+    for tile in (*TILES, *_WIDE_TILES):
+        if (tile.rows if made else tile.columns) < product.sides[1 - made].num_rows:
+            continue
+        choice = _choice(product, ProductPlan(kind, tile, element_bytes, 1, 1, product.num_steps), rates)
+        if choice is not None:
+            busy = min(choice.num_blocks, rates.num_multiprocessors)
+            own_ns = product.made_macs / (rates.macs_per_ns["fma"] * busy)
+            choices.append(replace(choice, time_ns=choice.time_ns + own_ns))
+    best = min(choices, key=lambda c: (c.time_ns, c.num_blocks), default=None)
+    return None if best is None else replace(best, plan=replace(best.plan, num_stages=2))
 
 
 def _choice(product: Product, plan: ProductPlan, rates: Rates) -> Choice | None:
