@@ -25,6 +25,7 @@ from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch
 from tilewright.targets.cpu.target import CpuTarget
+from tilewright.testing.matrix_unit import steady_matrix_unit
 from tilewright.testing.processors import on_machine
 
 NETWORKS = (
@@ -41,8 +42,11 @@ def server() -> Machine:
     return machine.model_copy(update={"levels": (*caches, *machine.levels)})
 
 
-def products(name: str, accuracy: Accuracy) -> list[Kernel]:
-    """The kernels of a network that multiply, those within fused ones too."""
+def products(name: str, accuracy: Accuracy, *, is_steady: bool = False) -> list[Kernel]:
+    """The kernels of a network that multiply, those within fused ones too; for a unit that is never slow."""
+    if is_steady:
+        with steady_matrix_unit():
+            return products(name, accuracy)
     options = Options(no_cache=True, threads=2, accuracy=accuracy)
     program = plan(load_onnx(zoo.build(name)), options).program
     lowered = lower_partition(program.partition, CpuTarget().isa(options), accuracy=accuracy)
@@ -54,7 +58,7 @@ def products(name: str, accuracy: Accuracy) -> list[Kernel]:
 def cell(kernels: Iterable[Kernel]) -> str:
     """How many kernels are on the unit, and their share of the work."""
     kernels = list(kernels)
-    on_unit = [kernel for kernel in kernels if kernel.template.startswith("matrix-")]
+    on_unit = [kernel for kernel in kernels if kernel.template.startswith(("matrix-", "slices-"))]
     share = sum(k.macs for k in on_unit) / max(1, sum(k.macs for k in kernels))
     return f"{len(on_unit)} of {len(kernels)}, {share:.0%}"
 
@@ -67,9 +71,10 @@ def options(parser: Parser) -> None:
 def main(arguments: Namespace) -> None:
     """Print the table."""
     accuracies = get_args(Accuracy)
-    print(f"| network | {' | '.join(accuracies)} |")
-    print("|---" * (1 + len(accuracies)) + "|")
+    print(f"| network | {' | '.join(accuracies)} | default, steady unit |")
+    print("|---" * (2 + len(accuracies)) + "|")
     with on_machine(server()):
         for name in arguments.networks.split(","):
-            cells = (cell(products(name, accuracy)) for accuracy in accuracies)
+            cells = [cell(products(name, accuracy)) for accuracy in accuracies]
+            cells.append(cell(products(name, "default", is_steady=True)))
             print(f"| {name} | {' | '.join(cells)} |", flush=True)

@@ -66,5 +66,5 @@ def test_every_benchmark_is_listed_and_says_what_can_be_asked(capsys: pytest.Cap
         with pytest.raises(SystemExit):
             run([name, "--help"])
         assert f"usage: python -m benchmarks {name}" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="no benchmark 'none': there are artifacts"):
+    with pytest.raises(SystemExit, match="no benchmark 'none': there are amx"):
         run(["none"])

@@ -90,6 +90,12 @@ class Isa:
         return all(f"+{need}" in self.features.split(",") for need in AMX_NEEDS)
 
     @property
+    def without_matrix_unit(self) -> Isa:
+        """The same processor but for its matrix unit."""
+        features = (f"-{f[1:]}" if f.startswith("+amx") else f for f in self.features.split(","))
+        return replace(self, name=self.vectors, features=",".join(features))
+
+    @property
     def fingerprint(self) -> str:
         """Stable digest of what decides the machine code (not the caches, which only decide tile sizes)."""
         listed = "\n".join((self.name, self.triple, self.cpu, *sorted(self.features.split(","))))
@@ -283,5 +289,4 @@ def isa_for_export(name: str) -> Isa:
     if name not in exported:
         raise UsageError(f"unknown instruction set {name!r}: give {', '.join(exported)}.")
     isa = isa_of(host_machine()) if name == HOST else isa_by_name(name)
-    features = (f"-{f[1:]}" if f.startswith("+amx") else f for f in isa.features.split(","))
-    return replace(isa, name=isa.vectors, features=",".join(features))
+    return isa.without_matrix_unit

@@ -28,7 +28,7 @@ from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch
 from tilewright.targets.cpu.product import select
 from tilewright.targets.cpu.product.contraction import CONTRACTION
-from tilewright.targets.cpu.product.matrix import MATRIX
+from tilewright.targets.cpu.product.matrix import MATRIX, unit_pays
 from tilewright.targets.cpu.product.select import MIN_LEAD, PRODUCTS, lower_product, nest_cycles
 from tilewright.targets.cpu.product.winograd import WINOGRAD
 from tilewright.targets.cpu.template import MIN_GAIN, Context, Estimate, lower_with
@@ -196,6 +196,14 @@ def test_the_matrix_unit_is_taken_at_float32s_accuracy_where_it_gains_in_its_wor
         taken.append((gains[best], template))
     assert taken == sorted(taken, key=lambda each: -each[0])
     assert (taken[0][1], taken[-1][1]) == ("slices", "contraction")
+
+
+def test_the_unit_pays_by_its_rates_and_what_the_accuracy_allows() -> None:
+    steady = replace(AMX, matrix_rates=MatrixRates(slow_exposed_load_cycles=4.6))
+    accuracies: tuple[Accuracy, ...] = ("strict", "default", "relaxed", "fast")
+    assert [unit_pays(AMX, accuracy) for accuracy in accuracies] == [False, False, True, True]
+    assert [unit_pays(steady, accuracy) for accuracy in accuracies] == [False, True, True, True]
+    assert not any(unit_pays(AMX.without_matrix_unit, accuracy) for accuracy in accuracies)
 
 
 def test_a_product_tells_what_the_unit_would_take_in_both_states() -> None:

@@ -39,6 +39,7 @@ from tilewright.targets.cpu.lower.sharing import make_alias
 from tilewright.targets.cpu.lower.tensors import ModelTensors, Names
 from tilewright.targets.cpu.lower.views import find_views
 from tilewright.targets.cpu.product.contraction import CONTRACTION
+from tilewright.targets.cpu.product.matrix import unit_pays
 from tilewright.targets.cpu.product.select import product_way
 from tilewright.targets.cpu.recurrent import estimate_steps
 from tilewright.targets.cpu.repeats import nest_facts
@@ -164,7 +165,7 @@ class CpuCosts:
         self._fuse = fuse
         self._machine = machine
         self._isa = isa
-        self.blocks = GroupEstimates(isa, fuse)
+        self.blocks = GroupEstimates(isa if unit_pays(isa, accuracy) else isa.without_matrix_unit, fuse)
         self._num_cores = num_cores
         self._run_bytes = ModelTensors(graph).run_bytes
         self._accuracy = accuracy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from tilewright.options import Accuracy
 from tilewright.targets.cpu.cut import cut_cycles
 from tilewright.targets.cpu.isa import Isa, UnitState
 from tilewright.targets.cpu.kernel import Declined
@@ -23,6 +24,14 @@ _MAX_NEIGHBOURS = 8
 # Share of the L2 cache for the split inputs: a panel of weights and the result need the rest.
 SCRATCH_SHARE = 0.6
 _MAX_PARTS = 32
+STATES: dict[Accuracy, UnitState] = {
+    "strict": "worse",
+    "default": "worse",
+    "relaxed": "mean",
+    "fast": "mean",
+}
+"""The state of the unit that choices are made for: `default` promises not to be slower than other code, and
+counts on the worse one; `relaxed` and `fast` gain where the unit is in either for half of the time."""
 
 
 def choose_plan(problem: MatrixProblem, terms: Terms, isa: Isa) -> MatrixPlan:
@@ -38,12 +47,8 @@ def matrix_gain(problem: MatrixProblem, terms: Terms, context: Context) -> float
 
 
 def state_of(context: Context) -> UnitState:
-    """The state of the unit that choices are made for.
-
-    `default` promises not to be slower than other code: it counts on the worse one. `relaxed` and `fast`
-    gain where the unit is in either for half of the time.
-    """
-    return "worse" if context.accuracy == "default" else "mean"
+    """The state of the unit that choices are made for."""
+    return STATES[context.accuracy]
 
 
 def matrix_cycles(problem: MatrixProblem, plan: MatrixPlan, context: Context) -> float:

@@ -7,8 +7,11 @@ from typing import ClassVar
 from tilewright.ir.nest import Nest
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
+from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
+from tilewright.targets.cpu.product.amx import TILE_ROWS
 from tilewright.targets.cpu.product.matrix.choose import (
+    STATES,
     TEMPLATE,
     algorithm,
     chosen_plan,
@@ -19,12 +22,13 @@ from tilewright.targets.cpu.product.matrix.choose import (
     terms_of,
     undivided_plan,
 )
+from tilewright.targets.cpu.product.matrix.cycles import step_cycles
 from tilewright.targets.cpu.product.matrix.generate import matrix_kernels
 from tilewright.targets.cpu.product.matrix.match import MatrixProblem, match_matrix
 from tilewright.targets.cpu.product.matrix.plan import MatrixPlan, plan_matrix
-from tilewright.targets.cpu.product.matrix.tiles import TERMS, Terms
+from tilewright.targets.cpu.product.matrix.tiles import TERMS, TILE_COLUMNS, Block, Terms
 from tilewright.targets.cpu.product.plan import Dot
-from tilewright.targets.cpu.template import Context, Estimate, Kernels
+from tilewright.targets.cpu.template import MIN_GAIN, Context, Estimate, Kernels
 from tilewright.tuning import Choice
 
 # What products may be made of by accuracy. Eight products of bytes err no more than float32 on any data, by
@@ -35,6 +39,20 @@ DOTS_BY_ACCURACY: dict[Accuracy, tuple[Dot, ...]] = {
     "relaxed": ("3 bfloat16 products",),
     "fast": ("1 bfloat16 product",),
 }
+
+
+def unit_pays(isa: Isa, accuracy: Accuracy) -> bool:
+    """Whether large products of float32 take less on the unit than in vectors, by its rates alone."""
+    if not isa.has_matrix_unit:
+        return False
+    gains = []
+    for dot in DOTS_BY_ACCURACY[accuracy]:
+        terms = TERMS[dot]
+        block = Block(1, 1) if terms.is_bytes else Block(2, 2)
+        macs = block.rows * block.columns * TILE_ROWS * TILE_COLUMNS * terms.tile_depth
+        cycles = sum(step_cycles(block, terms, isa.matrix_rates, STATES[accuracy]))
+        gains.append(macs / (isa.lanes() * isa.fmas_per_cycle) / cycles)
+    return max(gains, default=0.0) >= MIN_GAIN
 
 
 @dataclass(frozen=True, slots=True)
