@@ -28,7 +28,7 @@ from benchmarks.results import append_row, rows_of
 from tilewright import zoo
 from tilewright.benchmark import Ratio, Timing
 from tilewright.benchmark.machine_state import BUSY_SHARE, busy_share
-from tilewright.reproduce.ago.turns import in_turns
+from tilewright.reproduce.ago.latency import in_turns
 
 DEFAULT, RULES, RECUT = "default", "rules", "pcgc"
 PLANS: Mapping[str, str] = {DEFAULT: "auto", RULES: "pcgc{recut=none}", RECUT: "pcgc"}

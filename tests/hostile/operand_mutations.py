@@ -35,7 +35,7 @@ from tilewright.backend.conformance import node_cases
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.frontend.onnx import PreparedModel, import_open_model, open_model
 from tilewright.ir.interpret import run_graph
-from tilewright.testing.guarded import guarded
+from tilewright.testing.kernel_runner import guarded
 
 Array = np.ndarray[Any, Any]
 

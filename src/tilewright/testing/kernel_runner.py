@@ -1,8 +1,9 @@
-"""Run generated kernels on numpy arrays: the scaffolding of the generators' tests."""
+"""Runs of generated kernels on numpy arrays between guard pages: the scaffolding of the generators' tests."""
 
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,31 @@ from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import ROWS, Kernel, Layouts, OperandKey, Packed
 from tilewright.targets.llvm.codegen import JitLibrary, compile_object
-from tilewright.testing.guarded import guarded
+
+ALIGNMENT_BYTES = 64
+_PAGE = mmap.PAGESIZE
+_libc = ctypes.CDLL(None, use_errno=True)
+_PROT_NONE = 0
+
+
+def guarded(array: Array, *, at_end: bool = True) -> Array:
+    """A copy whose data start at a multiple of 64 bytes and end, or start, at a page without access.
+
+    Up to 63 bytes behind the data can be read, as in the arenas of a model.
+    """
+    size = max(array.nbytes, 1)
+    padded = -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    inside = -(-padded // _PAGE) * _PAGE
+    area = mmap.mmap(-1, inside + 2 * _PAGE)
+    whole = np.frombuffer(area, np.uint8)  # keeps the mapping for as long as the copy lives
+    for page in (whole.ctypes.data, whole.ctypes.data + _PAGE + inside):
+        if _libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(_PAGE), _PROT_NONE):
+            raise OSError(ctypes.get_errno(), "mprotect failed")
+    start = _PAGE + (inside - padded if at_end else 0)
+    copy = whole[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
 
 Array = np.ndarray[Any, Any]
 

@@ -18,9 +18,8 @@ from tests.support.pictures import marks, own_text, pictures
 from tests.support.report_pages import comparison, profile_of
 
 import tilewright as tw
-from tilewright.api.pages import model_report
+from tilewright.api.pages import model_report, run_times
 from tilewright.benchmark.latency_page import latency_page
-from tilewright.benchmark.profile_report import run_times
 from tilewright.benchmark.statistics import Timing
 from tilewright.report.lanes import SPAN
 from tilewright.report.limits import TimedKernel, bound_colour, roofline_section, times_section

@@ -12,10 +12,9 @@ from tilewright.schedule.ios.blocks import blocks
 from tilewright.schedule.ios.costs import AskedCosts
 from tilewright.schedule.ios.dynamic import dynamic
 from tilewright.schedule.ios.graph import StageGraph
-from tilewright.schedule.ios.joins import joined
 from tilewright.schedule.ios.lazy import LazyPaths
 from tilewright.schedule.ios.search import AStar
-from tilewright.schedule.ios.settle import settled
+from tilewright.schedule.ios.settle import joined, settled
 from tilewright.schedule.ios.stages import StageChoice
 
 SearchKind = Literal["lazy", "a-star", "dynamic", "beam"]

@@ -13,7 +13,7 @@ from tests.support.run_time import Case
 
 import tilewright as tw
 from tilewright.errors import ModelRejected
-from tilewright.testing.guarded import guarded
+from tilewright.testing.kernel_runner import guarded
 
 F, I64, U8, I32 = np.float32, np.int64, np.uint8, np.int32
 

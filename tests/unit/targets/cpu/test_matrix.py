@@ -38,8 +38,7 @@ from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.llvm.codegen import JitLibrary, compile_object
 from tilewright.targets.llvm.emitter import Emitter, Param
 from tilewright.targets.llvm.values import PTR, Val, vec
-from tilewright.testing.guarded import guarded
-from tilewright.testing.kernel_runner import KernelRunner
+from tilewright.testing.kernel_runner import KernelRunner, guarded
 from tilewright.testing.matrix_unit import can_emulate, emulated_matrix_unit, isa_with_matrix_unit
 from tilewright.tuning import Choice
 
