@@ -1,4 +1,4 @@
-"""What becomes of the sums that are scores: scaled, capped, masked."""
+"""What becomes of sums: scores are scaled, capped, masked; weighted sums divided and finished."""
 
 from __future__ import annotations
 
@@ -59,3 +59,23 @@ class Finish:
         e, further = self.emitter, {self.plan.row: row, self.plan.column: column}
         place = e.splat(e.index(e.add(self.places.get(loop, 0), further.get(loop, 0))), self.lanes)
         return e.iadd(place, vector_literal("i64", range(self.lanes))) if loop == self.along else place
+
+
+def shift_of(e: Emitter, plan: AttentionPlan, top: Val) -> Val:
+    """What is taken off the scores of rows, of the largest of each."""
+    return emit_expr(e, plan.shift, lambda _: top, lanes=top.lanes)
+
+
+def scale_of(e: Emitter, plan: AttentionPlan, total: Val) -> Val:
+    """What the weighted sums of rows are multiplied with, of the sum of each one's weights."""
+    return e.fdiv(1.0, emit_expr(e, plan.divisor, lambda _: total, lanes=total.lanes))
+
+
+def result_of(e: Emitter, plan: AttentionPlan, total: Val, scale: Val) -> Val:
+    """Elements of the result, of weighted sums."""
+    value, finish = e.fmul(total, scale), plan.sums.finish
+    return value if finish is None else emit_expr(e, finish, _no_read, value, lanes=value.lanes)
+
+
+def _no_read(number: int) -> Val:
+    raise AssertionError(f"read {number} of an expression that reads nothing")

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright.ir.dtype import DType
-from tilewright.targets.cpu.attention.finish import Finish
+from tilewright.targets.cpu.attention.finish import Finish, result_of, scale_of, shift_of
 from tilewright.targets.cpu.attention.pack import Packer
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan, mask_name, part_name
 from tilewright.targets.cpu.isa import Isa
@@ -24,7 +24,7 @@ from tilewright.targets.cpu.product.lanes import store_lanes
 from tilewright.targets.cpu.product.loops import digits
 from tilewright.targets.cpu.product.tiling import Panels
 from tilewright.targets.llvm.emitter import Emitter
-from tilewright.targets.llvm.exprgen import STORAGE_ELEMENTS, emit_expr
+from tilewright.targets.llvm.exprgen import STORAGE_ELEMENTS
 from tilewright.targets.llvm.values import FLOAT, Int, Type, Val, vec
 from tilewright.targets.llvm.vecmath32 import exp_nonpositive
 
@@ -314,7 +314,7 @@ class Heads:
         """The results of a panel of channels, from row `first` on: weighted sums over the sums of weights."""
         e, panels = self.e, self.plan.channels
         type = vec("float", panels.lanes)
-        pitch, finish = self.plan.sums.row.c, self.plan.sums.finish
+        pitch = self.plan.sums.row.c
         panel = e.gep(result, e.mul(index, panels.width * ELEMENT_BYTES))
         panel = e.gep(panel, e.mul(first, pitch * ELEMENT_BYTES))
         inverses = e.gep(self.inverses, e.mul(first, ELEMENT_BYTES))
@@ -323,9 +323,7 @@ class Heads:
             for v in range(num_vectors):
                 exist = active if v == num_vectors - 1 else panels.lanes
                 pointer = e.gep(panel, r * pitch * ELEMENT_BYTES + v * type.size_bytes)
-                value = e.fmul(sums[r * num_vectors + v], inverse)
-                if finish is not None:
-                    value = emit_expr(e, finish, no_read, value, lanes=panels.lanes)
+                value = result_of(e, self.plan, sums[r * num_vectors + v], inverse)
                 store_lanes(e, DType.FLOAT32, value, pointer, active=exist)
 
     def _in_blocks(
@@ -409,11 +407,11 @@ class Heads:
 
     def shift_of(self, top: Val) -> Val:
         """What is taken off the scores of rows, of the largest of each."""
-        return emit_expr(self.e, self.plan.shift, lambda _: top, lanes=top.lanes)
+        return shift_of(self.e, self.plan, top)
 
     def scale_of(self, total: Val) -> Val:
         """What the weighted sums of rows are multiplied with, of the sum of each one's weights."""
-        return self.e.fdiv(1.0, emit_expr(self.e, self.plan.divisor, lambda _: total, lanes=total.lanes))
+        return scale_of(self.e, self.plan, total)
 
     def _take_maximum(self, row: Int) -> None:
         """The largest score of a row, lane by lane. One that is no number makes its own power none, too."""
@@ -505,8 +503,3 @@ def head_indices(e: Emitter, plan: AttentionPlan, number: Int) -> dict[str, Int]
 def larger(e: Emitter, a: Val, b: Val) -> Val:
     """The larger of both in each lane, `b` where `a` is no number: one instruction on x86."""
     return e.select(e.fcmp("ogt", a, b), a, b)
-
-
-def no_read(number: int) -> Val:
-    """For expressions that read nothing."""
-    raise AssertionError(f"read {number} of an expression that reads nothing")

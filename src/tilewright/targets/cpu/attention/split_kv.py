@@ -15,12 +15,12 @@ from dataclasses import replace
 from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Operand
 from tilewright.targets.cpu.attention.decode import DecodeAttention, Piece
+from tilewright.targets.cpu.attention.finish import result_of, scale_of, shift_of
 from tilewright.targets.cpu.attention.generate import (
     TEMPLATE,
     generate_attention,
     head_indices,
     larger,
-    no_read,
 )
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan
 from tilewright.targets.cpu.isa import Isa
@@ -30,7 +30,6 @@ from tilewright.targets.cpu.product.lanes import store_lanes
 from tilewright.targets.cpu.product.loops import StridedLoop
 from tilewright.targets.cpu.product.plan import Strided
 from tilewright.targets.llvm.emitter import Emitter
-from tilewright.targets.llvm.exprgen import emit_expr
 from tilewright.targets.llvm.values import FLOAT, Int, Val, vec
 from tilewright.targets.llvm.vecmath32 import exp_nonpositive
 
@@ -164,7 +163,7 @@ def _merge_query(e: Emitter, plan: AttentionPlan, spans: Val, target: Val) -> No
 
     lowest = (type, e.constant(type, -math.inf))
     (top,) = e.loop(0, plan.num_parts, 1, take_larger, [lowest], nonempty=True)
-    shift = emit_expr(e, plan.shift, lambda _: top, lanes=type.lanes)
+    shift = shift_of(e, plan, top)
 
     def add(number: Int, sums: Sequence[Val]) -> list[Val]:
         at = span(number)
@@ -176,10 +175,8 @@ def _merge_query(e: Emitter, plan: AttentionPlan, spans: Val, target: Val) -> No
 
     zeros = [(type, e.zero(type))] * (1 + num_vectors)
     total, *sums = e.loop(0, plan.num_parts, 1, add, zeros, nonempty=True)
-    inverse = e.fdiv(1.0, emit_expr(e, plan.divisor, lambda _: total, lanes=type.lanes))
+    inverse = scale_of(e, plan, total)
     for number, value in enumerate(sums):
-        made = e.fmul(value, inverse)
-        if plan.sums.finish is not None:
-            made = emit_expr(e, plan.sums.finish, no_read, made, lanes=type.lanes)
+        made = result_of(e, plan, value, inverse)
         active = min(type.lanes, plan.num_channels - number * type.lanes)
         store_lanes(e, DType.FLOAT32, made, e.gep(target, number * type.size_bytes), active=active)
