@@ -447,7 +447,8 @@ class SliceTiles:
         *taps, depth, num_columns = view.shape
         steps, num_tiles = -(-depth // TILE_ROW_BYTES), -(-num_columns // TILE_COLUMNS)
         finite = np.isfinite(view)
-        sizes = np.abs(np.where(finite, view, 0))
+        weights = view if finite.all() else np.where(finite, view, np.float32(0))
+        sizes = np.abs(weights)
         factors = np.zeros(steps * TILE_ROW_BYTES, np.float32)
         factors[:depth] = power_of_two(sizes.max(axis=(*range(len(taps)), -1), initial=0))
         divisors = np.where(factors > 0, factors, 1)[:depth, None].astype(np.float64)
@@ -461,9 +462,9 @@ class SliceTiles:
         for first in range(0, num_tiles, self.panel_tiles):
             count = min(self.panel_tiles, num_tiles - first)
             here = slice(TILE_COLUMNS * first, TILE_COLUMNS * (first + count))
-            columns = np.where(finite[..., here], view[..., here], 0) / divisors
+            columns = weights[..., here]
             padded = np.zeros((*taps, steps * TILE_ROW_BYTES, count * TILE_COLUMNS))
-            padded[:, :, :depth, : columns.shape[-1]] = columns
+            np.divide(columns, divisors, out=padded[:, :, :depth, : columns.shape[-1]])
             split = split_digits(padded, scales[here]).reshape(
                 NUM_DIGITS,
                 *taps,
