@@ -55,6 +55,7 @@ FORMS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: ",".join(form) or "cache,mask")
 def test_tokens_are_those_of_the_whole_sequence(form: dict[str, bool]) -> None:
     found = decoder(**form).generate(PROMPT, max_new_tokens=12)
@@ -66,6 +67,7 @@ def test_tokens_are_those_of_the_whole_sequence(form: dict[str, bool]) -> None:
     assert exact.sequences == found.sequences
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("has_mask", [True, False])
 def test_a_prompt_may_fill_the_table_of_positions(has_mask: bool, caplog: pytest.LogCaptureFixture) -> None:
     model = tiny_decoder(has_mask=has_mask)
@@ -121,6 +123,7 @@ def test_a_prompt_may_come_one_by_one() -> None:
     assert decoder().generate(cast(Any, iter(PROMPT)), max_new_tokens=1).sequences[0].prompt == tuple(PROMPT)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("tokens", [1, 3])
 def test_a_model_of_fixed_steps_reads_a_prompt_in_parts(tokens: int) -> None:
     found = tw.generate(

@@ -83,6 +83,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("method", "settings", "num", "operators", "limit"), CASES)
 def test_every_method_errs_little_and_runs_elsewhere_alike(
     method: str, settings: dict[str, Any], num: int, operators: set[str], limit: float
