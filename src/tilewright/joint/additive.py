@@ -19,6 +19,9 @@ from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 
 _ROUNDING = 1e-9  # of costs that are sums of floats
+_WORD_BITS = 16
+_WORD = (1 << _WORD_BITS) - 1
+_ROW = (1 << 62) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,10 @@ class Floors:
 
     def __init__(self, pricer: Pricer, part: Part, floors: Sequence[float]) -> None:
         self.part = part
+        self.is_all_wanted = not part.layers & ~part.goal
         self._predecessors = {i: pricer.predecessors(i) for i in bits(part.layers)}
         self._floors = floors
+        self._sums: dict[tuple[int, int], float] = {}
         self._known: dict[Mask, float] = {}
         self._ancestors: dict[Mask, Mask] = {}
         self._users: dict[int, Mask] = {}
@@ -61,6 +66,8 @@ class Floors:
     def needed(self, there: Mask) -> Mask:
         """Layers that must run: reached backwards from missing results without passing what is there."""
         found, todo = 0, self.part.goal & ~there
+        if self.is_all_wanted:
+            return todo
         while todo:
             low = todo & -todo
             found |= low
@@ -71,11 +78,26 @@ class Floors:
         """The sum of their floors."""
         known = self._known.get(there)
         if known is None:
-            known = self._known[there] = sum(self._floors[i] for i in bits(self.needed(there)))
+            known = self._known[there] = self._sum_of(self.needed(there))
         return known
 
+    def _sum_of(self, layers: Mask) -> float:
+        """The floors of a set, by words of which each is added up once."""
+        total, first = 0.0, 0
+        while layers:
+            word = layers & _WORD
+            known = self._sums.get((first, word))
+            if known is None:
+                known = self._sums[first, word] = sum(self._floors[first + i] for i in bits(word))
+            total += known
+            layers >>= _WORD_BITS
+            first += _WORD_BITS
+        return total
+
     def canonical(self, stored: Mask) -> Mask:
-        """The stored results that may still be read, by layers upstream of what is missing."""
+        """The stored results that may still be read, by layers upstream of what is missing, or are wanted."""
+        if self.is_all_wanted:
+            return stored
         missing = self.part.goal & ~stored
         upstream = self._ancestors.get(missing)
         if upstream is None:
@@ -178,6 +200,7 @@ class _Search:
         self.floor_sums = np.array(floor_sums)
         place = {layer: k for k, layer in enumerate(bits(part.layers))}
         self.place = place
+        self.is_in_order = part.layers == (1 << len(place)) - 1
         self.words = max(1, -(-len(place) // 62))
         self.reads = self._local([b.reads & part.layers for b in blocks])
         self.makes = self._local([b.stores for b in blocks])
@@ -192,6 +215,8 @@ class _Search:
         return np.array([self._local_words(mask) for mask in masks], np.int64).reshape(len(masks), self.words)
 
     def _local_words(self, mask: Mask) -> list[int]:
+        if self.is_in_order:
+            return [mask >> first & _ROW for first in range(0, 62 * self.words, 62)]
         words = [0] * self.words
         for layer in bits(mask & self.part.layers):
             k = self.place[layer]
