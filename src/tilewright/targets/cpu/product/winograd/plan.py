@@ -53,8 +53,6 @@ _INPUT_CYCLES = {2: 90.0, 4: 250.0}
 _OUTPUT_CYCLES = {2: 45.0, 4: 150.0}
 _MIN_STEP_CYCLES = 4.0
 _TILE_CYCLES = 24.0
-# What one line of weights costs per step beside the arithmetic: it comes from L2, not from L1.
-_WEIGHT_LINE_CYCLES = 0.4
 # When the next block reads weights again they are not far, if all of them are no more than a part of the last
 # cache.
 _AGAIN_BYTES_PER_CYCLE = 24.0
@@ -130,7 +128,10 @@ def winograd_gain(problem: WinogradProblem, tile: int, context: Context) -> floa
 def winograd_cycles(problem: WinogradProblem, plan: WinogradSizes, context: Context) -> float:
     """Estimated cycles of a plan on one thread with cold weights."""
     shape, contraction, isa = Shape.of(problem, plan.tile), problem.contraction, context.isa
-    compute = _compute_cycles(shape, plan, plan.panel_parts, isa.fmas_per_cycle) * plan.num_chunks
+    compute = (
+        _compute_cycles(shape, plan, plan.panel_parts, isa.rates.private_bytes_per_cycle, isa.fmas_per_cycle)
+        * plan.num_chunks
+    )
     compute += finish_cycles(contraction, isa)
     moved = (operand_bytes(contraction.a.operand), operand_bytes(contraction.nest.write.operand))
     weights = _weight_cycles(shape, plan, plan.panel_parts, context.cold_bytes_per_cycle, isa)
@@ -221,7 +222,7 @@ def _ranked(shape: Shape, isa: Isa) -> tuple[tuple[float, int, int], ...]:
             continue
         for parts in range(1, min(plan.panels.num_panels, 16) + 1):
             # As if nothing hid the weights: cuts that read them less often also leave more to other threads.
-            chunk = _compute_cycles(shape, plan, parts)
+            chunk = _compute_cycles(shape, plan, parts, isa.rates.private_bytes_per_cycle)
             chunk += _weight_cycles(shape, plan, parts, isa.rates.cold_bytes_per_cycle, isa)
             chunks = num_blocks * shape.num_groups * parts
             found.append((cut_cycles(chunk * chunks, chunks), num_blocks, parts))
@@ -277,7 +278,7 @@ def _spread(floats: int) -> int:
 
 def _register_tile(shape: Shape, block_tiles: int, isa: Isa) -> tuple[Panels, tuple[RowTile, ...]]:
     """Panels and row tiles with the fewest cycles for one matrix of one block."""
-    lanes = isa.lanes("float")
+    lanes, rate = isa.lanes("float"), isa.rates.private_bytes_per_cycle
     best: tuple[float, int, int] | None = None
     for num_vectors in range(1, min(-(-shape.outputs // lanes), _MAX_VECTORS) + 1):
         panels = Panels(lanes, num_vectors, shape.outputs)
@@ -287,7 +288,7 @@ def _register_tile(shape: Shape, block_tiles: int, isa: Isa) -> tuple[Panels, tu
             if max_rows * num_vectors > _MAX_ACCUMULATORS or not isa.fits(max_rows, num_vectors):
                 break
             key = (
-                _product_cycles(shape, panels, split_rows(block_tiles, max_rows)),
+                _product_cycles(shape, panels, split_rows(block_tiles, max_rows), rate),
                 num_vectors,
                 max_rows,
             )
@@ -300,6 +301,7 @@ def _product_cycles(
     shape: Shape,
     panels: Panels,
     row_tiles: tuple[RowTile, ...],
+    private_rate: float,
     fmas_per_cycle: float = FMAS_PER_CYCLE,
 ) -> float:
     """Cycles of one matrix product of a block with all panels."""
@@ -307,14 +309,15 @@ def _product_cycles(
     for tile in row_tiles:
         for vectors, count in ((panels.num_vectors, panels.num_full), (panels.tail_vectors, 1)):
             if vectors and count:
-                step = max(step_cycles(tile.rows, vectors, fmas_per_cycle), _MIN_STEP_CYCLES)
-                step += 0.5 + _WEIGHT_LINE_CYCLES * vectors * panels.lanes / _LINE_FLOATS
+                # Weights come from the private cache, beside the arithmetic.
+                read = vectors * panels.lanes * _FLOAT_BYTES / private_rate
+                step = max(step_cycles(tile.rows, vectors, fmas_per_cycle), read, _MIN_STEP_CYCLES) + 0.5
                 total += tile.count * count * (shape.inputs * step + _TILE_CYCLES)
     return total
 
 
 def _compute_cycles(
-    shape: Shape, plan: WinogradSizes, parts: int, fmas_per_cycle: float = FMAS_PER_CYCLE
+    shape: Shape, plan: WinogradSizes, parts: int, private_rate: float, fmas_per_cycle: float = FMAS_PER_CYCLE
 ) -> float:
     """Products and transforms of the largest chunk when the panels are cut into `parts`."""
     panels, columns = plan.panels, _columns(plan, parts)
@@ -322,7 +325,9 @@ def _compute_cycles(
         _INPUT_CYCLES[shape.tile] * -(-shape.inputs // panels.lanes)
         + _OUTPUT_CYCLES[shape.tile] * columns / panels.lanes
     )
-    product = shape.num_matrices * _product_cycles(shape, panels, plan.row_tiles, fmas_per_cycle)
+    product = shape.num_matrices * _product_cycles(
+        shape, panels, plan.row_tiles, private_rate, fmas_per_cycle
+    )
     return transforms + product * columns / panels.padded_extent
 
 
