@@ -17,7 +17,6 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
 from tilewright.joint.launched.pricer import Machine as PricedParts
 from tilewright.joint.launched.rewritten import Rewritten
-from tilewright.joint.launched.splitting import with_split_sums
 from tilewright.options import AUTO, Options
 from tilewright.partition import PARTITIONERS, check_partition
 from tilewright.partition.base import Partition
@@ -262,6 +261,8 @@ class Planner:
     @functools.cached_property
     def sums_in_parts(self) -> Rewritten | None:
         """The graph with sums of products in parts, where that makes their layers cheaper; None: nowhere."""
+        from tilewright.joint.launched.splitting import with_split_sums  # loads machines
+
         meter = self.portfolio or WHOLE_PORTFOLIO.start()
         layers = self.partition(PLAIN_RECIPE.partition)
         found = with_split_sums(layers, machine_of(self.backend, self.options), meter)
