@@ -37,6 +37,8 @@ _MAX_GATHERED = 1 << 27
 # Errors over the largest magnitude of the result that products may make, by what multiplies or is packed.
 _TOLERANCE, _ROUNDED_TOLERANCES = 1e-4, {"3 bfloat16 products": 1e-3, "1 bfloat16 product": 3e-2}
 _COMPACT_TOLERANCE = 1e-3
+# Of weights of four bits.
+_SCALE = 0.125
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,9 @@ class _PlanRun:
         operands: dict[OperandKey, Array] = {}
         for operand in reference.inputs:
             operands.setdefault(operand.key, _random(operand))
+        for product in products:
+            if " 4 bits " in product.packing:
+                operands[product.b.operand.key] = _few_bits(product.b.operand)
         result = products[-1].c.operand
         last = reference.sums if isinstance(reference, _Attention) else reference
         last.gather(last.plan.c, last.result_index, np.zeros(result.num_elements))
@@ -191,6 +196,12 @@ def _random(operand: Operand) -> Array:
         return rng.random(operand.shape) < 0.9
     low, high = (-127, 128) if dtype is DType.INT8 else (0, 256 if dtype is DType.UINT8 else 2)
     return rng.integers(low, high, operand.shape).astype(dtype.numpy)
+
+
+def _few_bits(operand: Operand) -> Array:
+    """Random numbers that integers of four bits stand for, with one scale."""
+    numbers = np.random.default_rng(operand.position).integers(-7, 8, operand.shape)
+    return (numbers * _SCALE).astype(operand.dtype.numpy)
 
 
 def _error(found: Array, expected: Array, dtype: DType) -> float:
