@@ -198,6 +198,14 @@ def test_the_matrix_unit_is_taken_at_float32s_accuracy_where_it_gains_in_its_wor
     assert (taken[0][1], taken[-1][1]) == ("slices", "contraction")
 
 
+@pytest.mark.parametrize(("channels", "ways"), [(255, ["products"]), (256, ["slices", "products"])])
+def test_short_sums_are_not_made_of_digits(channels: int, ways: list[str]) -> None:
+    nest, context = nest_and_context(conv_graph(channels, 64, (14, 14), (1, 1)))
+    problem = MATRIX.match(nest, replace(context, isa=AMX))
+    assert not isinstance(problem, Declined)
+    assert [way.parameters[0][0] for way in MATRIX.algorithms(problem, replace(context, isa=AMX))] == ways
+
+
 def test_the_unit_pays_by_its_rates_and_what_the_accuracy_allows() -> None:
     steady = replace(AMX, matrix_rates=MatrixRates(slow_exposed_load_cycles=4.6))
     accuracies: tuple[Accuracy, ...] = ("strict", "default", "relaxed", "fast")
