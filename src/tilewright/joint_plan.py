@@ -21,7 +21,16 @@ from tilewright.joint_prices import price_ahead
 from tilewright.mapping.sweep.answered import TaskSettings
 from tilewright.options import AUTO, Options
 from tilewright.partition import check_partition
-from tilewright.planner import LEFT_OPEN, Planner, brief, cheapest, cost_of, machine_of, with_sums_split
+from tilewright.planner import (
+    COMBINED,
+    LEFT_OPEN,
+    Planner,
+    brief,
+    cheapest,
+    cost_of,
+    machine_of,
+    with_sums_split,
+)
 from tilewright.planning import Bound, Meter, Provenance, Quality, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
@@ -35,8 +44,6 @@ from tilewright.schedule.space import SAME_MERGES, SAME_SUMS
 from tilewright.targets.base import Backend
 from tilewright.text.formatting import counted
 
-JOINT = Recipe("joint", "joint", AUTO)
-"""What a plan of blocks of several recipes is called."""
 _SHARE_OF_PROOF = 0.4
 """Of what is left of a budget behind the search on a graph, for the proof of what it found."""
 _NUM_MERGED, _NUM_AGAIN = 3, 8
@@ -144,7 +151,7 @@ def _best_of_blocks(
     if meter.is_over:
         return best
     backend, numbered = planner.backend, Numbered(planner.graph)
-    recipe = replace(JOINT, memory=backend.default_recipe.memory)
+    recipe = replace(COMBINED, memory=backend.default_recipe.memory)
     plans = [tuple(numbered.contents(s)) for s in planner.seeds if s.partition.graph is planner.graph]
     frozen = _frozen(planner, numbered)
     machine = machine_of(planner.backend, planner.options)
@@ -155,7 +162,7 @@ def _best_of_blocks(
         asked = backend.partition_problem
         found = assembled(asked, contents, numbered.nodes)
         problem = planner.schedule_problem(found.partition, recipe)
-        schedule = build_schedule(problem, found.stages, Provenance(JOINT.schedule), found.splits)
+        schedule = build_schedule(problem, found.stages, Provenance(COMBINED.schedule), found.splits)
         if bound is not None and not bound.is_violated(schedule.quality.cost):
             quality = schedule.quality
             stated = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit)
@@ -264,7 +271,7 @@ def _merging(planner: Planner, meter: Meter) -> list[Schedule]:
     partition = planner.partition(PLAIN_RECIPE.partition)
     problem = planner.schedule_problem(partition, planner.backend.default_recipe)
     stages = merges_within_kernels(partition, machine_of(planner.backend, planner.options), meter)
-    within = build_schedule(problem, stages, Provenance(JOINT.schedule))
+    within = build_schedule(problem, stages, Provenance(COMBINED.schedule))
     found: dict[frozenset[str], Schedule] = {}
     for schedule in (within, *planner.seeds):
         names = frozenset(merge_remarks(schedule))

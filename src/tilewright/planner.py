@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,8 @@ from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
+from tilewright.joint.launched.combined import combined
+from tilewright.joint.launched.content import Content, Numbered, assembled
 from tilewright.joint.launched.pricer import Machine as PricedParts
 from tilewright.joint.launched.rewritten import Rewritten
 from tilewright.options import AUTO, Options
@@ -39,6 +41,8 @@ WHOLE_PORTFOLIO = Budget(UNLIMITED)
 """Tries every recipe."""
 LEFT_OPEN = Recipe(AUTO, AUTO, AUTO)
 """What asks for the best of what a target finds worth trying."""
+COMBINED = Recipe("joint", "joint", AUTO)
+"""What a plan of blocks of several recipes is called."""
 
 
 class Planner:
@@ -126,6 +130,9 @@ class Planner:
             return self._of_papers(meter)  # the search over blocks goes on from here
         with meter.share(_SHARE_OF_SEEDS if is_joint else 1.0):
             best = self.compared(None, meter)
+        if is_joint and self.backend.price(best.recipe) is None:
+            with meter.ending_early():
+                best = self._combined(best)
         budget, left_s = self.options.budget, meter.left_s
         default: Program | None = None
         if self.target.is_measurable and (is_joint or (self.options.plan == "grid" and budget is not None)):
@@ -158,6 +165,32 @@ class Planner:
         return replace(
             best, plan=plan, recipe=best.recipe if default is None else plan.recipe, attempts=attempts
         )
+
+    def _combined(self, best: Best[Program]) -> Best[Program]:
+        """The better of a plan and the cheapest path through the blocks of all plans of the graph, where the
+        estimates of stages add up."""
+        numbered = Numbered(self.graph)
+        found = combined(numbered, self._priced_blocks(numbered))
+        if found is None:
+            return best
+        problem, recipe = self.backend.partition_problem, replace(COMBINED, memory=best.recipe.memory)
+        assembly = assembled(problem, found, numbered.nodes)
+        partition = self.backend.refine(problem, assembly.partition, progress=self.clock.report)
+        require_right("a combination of blocks", lambda: check_partition(problem, partition))
+        program = self.of_stages(partition, assembly.stages, recipe)
+        attempt = Attempt(f"joint, {len(found)} blocks", cost_of(program), recipe=recipe)
+        best = replace(best, attempts=(*best.attempts, attempt))
+        return replace(best, plan=program, recipe=recipe) if cost_of(program) < cost_of(best.plan) else best
+
+    def _priced_blocks(self, numbered: Numbered) -> Iterator[tuple[Content, float]]:
+        """The blocks of every schedule that was made, with what their stages cost in it."""
+        for schedule in self.seeds:
+            if schedule.partition.graph is self.graph:
+                problem = self.schedule_problem(schedule.partition, PLAIN_RECIPE)
+                stages = iter(schedule.stages)
+                for content in numbered.contents(schedule):
+                    own = itertools.islice(stages, len(content.stages))
+                    yield content, sum(problem.stage(s).cost(self.options.objective) for s in own)
 
     def _of_papers(self, meter: Meter) -> Best[Program]:
         """The best of layers one by one and of what papers propose."""
