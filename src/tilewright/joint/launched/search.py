@@ -29,7 +29,7 @@ PRICES_PER_TRIAL = 50
 MOST_PRICED = 2000
 """Blocks that a proof simulates at most, whatever the budget."""
 _MOST_JOINED = 4
-_SHARE_OF_TILINGS = 0.5
+_SHARE_OF_TILINGS = 0.4
 """Of what is left of a budget, for finding joint tilings."""
 
 

@@ -19,8 +19,10 @@ from tilewright.partition.split import WHOLE, tiled_jointly
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 
-MOST_LAYERS = 8
-"""Layers of a run that is tiled jointly."""
+_LENGTHS = (3, 4, 2, 5, 6, 7, 8)
+"""Layers of runs that are tiled jointly, in the order in which they are looked at."""
+_FEW_LAYERS = 4
+"""Layers of runs that are tiled in a kernel beside the choice from runs of all lengths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +47,22 @@ class JointTiler:
     )
 
     def tiled(self, content: Content) -> Iterator[Content]:
-        """A block of one kernel with its best runs tiled jointly: all of them, then those of few layers, then
-        without those that gain least."""
+        """A block of one kernel with the runs tiled jointly that gain most together, of any length and of few
+        layers."""
         if len(content.kernels) != 1 or len(content.stages) != 1:
             return
         (kernel,) = content.kernels
         if kernel.split != WHOLE:
             return
         runs = list(self._runs(kernel.layers))
-        for most in (MOST_LAYERS, 4):
+        for most in (max(_LENGTHS), _FEW_LAYERS):
             chosen = best_runs([run for run in runs if run.stop - run.start <= most], len(kernel.layers))
             if chosen:
                 yield with_runs(kernel, chosen)
 
     def _runs(self, layers: Sequence[tuple[int, ...]]) -> Iterator[Run]:
-        """The runs of a kernel's layers that gain something, short ones first."""
-        for length in range(2, MOST_LAYERS + 1):
+        """The runs of a kernel's layers that gain something."""
+        for length in _LENGTHS:
             for start in range(len(layers) - length + 1):
                 if self.is_due():
                     return

@@ -143,13 +143,16 @@ class JointStep:
             works = self.works.of(
                 share.node, share.region, spread.binding, spread.blocks, summed=share.summed
             )
-            for number, work in enumerate(works):
-                factor = times * (self.rounding(share) if number == 0 else 1.0)
+            # At borders tiles may be filled less than most are, but never better than in the whole result.
+            least = self.works.at_least(share.node, self._whole(share.node))
+            for work, whole in zip(works, least, strict=True):
+                factor = times * (self.rounding(share) if work is works[0] else 1.0)
+                seconds = max(work.seconds * factor, whole.seconds)
                 products = work.products
                 found.append(
                     replace(
                         work,
-                        seconds=work.seconds * factor,
+                        seconds=seconds,
                         macs=work.macs * times,
                         ops=work.ops * times,
                         energy_pj=work.energy_pj * times,
@@ -159,6 +162,13 @@ class JointStep:
                     )
                 )
         return tuple(found)
+
+    def _whole(self, node: Node) -> Region:
+        """What all steps together make of a node's result."""
+        value = next(node.results())
+        return next(
+            (part.whole for part in self.chain.parts if part.value is value), self.chain.parts[0].whole
+        )
 
     def num_copies(self, node: Node) -> int:
         """How many cores hold the same part of a node's weights."""

@@ -34,11 +34,13 @@ RECOMPUTED = 0.25
 """Share of a chain's multiply-accumulates that a tiling computes again at most: as much as slices may."""
 _SHARES = (1.0, 0.6)
 """Parts of the cores' buffers that one tile may fill; what is left is for the next one."""
+_WAITED_FOR = 1.02
+"""Times the work of tiles that follow no axis of the result: the next layer waits for all of them."""
 _MOST_PARTS = 32
 """Tiles along one loop of the result that are tried at most."""
 _MOST_STEPS = 4096
 """Steps of a tiling that is tried: finer ones leave units idle."""
-_NUM_ESTIMATED = 8
+_NUM_ESTIMATED = 5
 """Tilings of a chain of which mappings are asked, of all that fit."""
 
 
@@ -171,6 +173,8 @@ class JointTilings:
         ports = self.works.ports
         first_s = ports.main_s(sum(p.moved_bytes for p in passages if p.is_kept))
         moved_s = ports.main_s(sum(p.moved_bytes for p in passages if not p.is_kept))
+        if tiling.axis is None:
+            computing_s *= _WAITED_FOR
         if needed_bytes(tiling, 2) > level_bytes(self.machine).local_bytes:
             return first_s + computing_s + moved_s
         return first_s + max(computing_s, moved_s) + min(computing_s, moved_s) / tiling.num_tiles
