@@ -38,7 +38,7 @@ NETWORKS = (
     "googlenet,resnet50,mobilevit_s,densenet121,squeezenet1_1,shufflenet_v2_x1_0,mobilenet_v2,ios_inception_v3,"
     "ios_randwire,yolox_nano,yolov5s,ios_nasnet_a,bert_base,efficientnet_b0"
 )
-TARGETS = "v100,a310,jetson-nano,zcu102,a100,rtx2080ti,k80"
+TARGETS = "v100,a310,jetson-nano,zcu102{dtype=int8},a100,rtx2080ti,k80"
 KINDS = get_args(Choice)
 """The kinds of decision that `--only` names, of which ablations leave out one."""
 
