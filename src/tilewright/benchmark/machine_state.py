@@ -7,7 +7,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tilewright.hardware.probe import load_average_1min, probe_host
+from tilewright.hardware.instruction_sets import widest_in
+from tilewright.hardware.probe import load_average_1min, probe_host, processor_facts
 from tilewright.results import about
 from tilewright.targets.cpu.tune.probes import probe_latency
 from tilewright.text.formatting import counted
@@ -97,11 +98,14 @@ class MachineState:
     core_latency_before_ns: float | None
     core_latency_after_ns: float | None
     steal_share: float | None
+    instruction_set: str | None = field(
+        default=None, metadata=about("The widest that code is generated for here, with AMX where it is.")
+    )
 
     @classmethod
     def between(cls, before: Snapshot, after: Snapshot) -> MachineState:
         """The state over the time between two looks."""
-        facts = probe_host()
+        facts, widest = probe_host(), widest_in(processor_facts())
         return cls(
             cpu_name=facts.cpu_name,
             num_cores=facts.num_affinity_cores,
@@ -113,6 +117,7 @@ class MachineState:
             core_latency_before_ns=before.core_latency_ns,
             core_latency_after_ns=after.core_latency_ns,
             steal_share=_stolen(before.ticks, after.ticks),
+            instruction_set=None if widest is None else widest.name,
         )
 
     @property
@@ -123,6 +128,8 @@ class MachineState:
 
     def __str__(self) -> str:
         parts = [f"{self.cpu_name}, {counted(self.num_cores, 'core')}"]
+        if self.instruction_set is not None:
+            parts.append(self.instruction_set)
         if self.busy_share_before is not None:
             parts.append(f"others used {100 * self.busy_share_before:.0f} % of them")
         if self.load_before is not None:

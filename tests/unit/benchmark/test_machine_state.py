@@ -34,9 +34,10 @@ def test_each_disturbance_is_named(change: dict[str, float | str], word: str) ->
 
 
 def test_what_is_not_known_is_neither_shown_nor_warned_of() -> None:
+    assert str(replace(QUIET, instruction_set="avx512+amx")).startswith("a processor, 4 cores, avx512+amx, ")
     unknown = MachineState("p", 1, None, None, None, None, None, None, None, None)
     assert unknown.warnings() == ()
-    assert str(unknown) == "p, 1 cores"
+    assert str(unknown) == "p, 1 core"
 
 
 def test_stolen_time_is_a_share_of_what_passed() -> None:
