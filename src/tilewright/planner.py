@@ -139,6 +139,8 @@ class Planner:
             # What least is estimated for may be slower: it must win against what is planned by default.
             default = self._tried(self.backend.recipes(self.partition), None, WHOLE_PORTFOLIO.start()).plan
             budget = budget or _RACE_ALONE
+            if cost_of(best.plan) > (1 - _ROUNDING) * cost_of(default):
+                best = replace(best, plan=default, recipe=default.recipe)
         if budget is None or meter.is_over:
             return best if default is None else replace(best, plan=default, recipe=default.recipe)
         if is_joint and meter.budget.max_evaluations != UNLIMITED:
@@ -514,6 +516,8 @@ _SHARE_AS_IS = 0.6
 """Of the time of a portfolio or a grid, for the graph as it is: the rest is for sums in parts."""
 _NUM_AGAIN = 8
 """Recipes of a portfolio that are tried again with sums in parts: those that took least."""
+_ROUNDING = 1e-9
+"""Of estimates that are sums in another order: plans so close are equal."""
 _RACE_ALONE = Budget(1)
 """For a plan that must win a race, where no budget is given: none that is a time."""
 _LEAST_S = 0.001
