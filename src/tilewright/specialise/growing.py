@@ -459,6 +459,8 @@ def _arithmetic(
         else:
             is_following = any(name in following for name in (*step.inputs, *step.captures))
         if is_following:
+            if not step.is_standard:
+                return None
             if step.op_type in _UNEVEN and not dtypes[step.outputs[0]].is_float:
                 return None
             following.update((name, number) for name in step.outputs if name)

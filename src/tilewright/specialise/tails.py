@@ -104,7 +104,7 @@ class Tail:
     ) -> Tail | None:
         """The nodes of a model that was little work on a feed; None where they cannot run one by one."""
         steps = model.steps(dtypes)
-        if steps is None:
+        if steps is None or not all(step.is_standard for step in steps):
             return None
         constants = model.arrays()
         asked = []

@@ -63,6 +63,8 @@ class Step:
     outputs: tuple[str, ...]
     captures: tuple[str, ...]
     attributes: Attributes
+    is_standard: bool = True
+    """Whether it is of ONNX's own domain, whose nodes alone run as they are."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,18 +207,17 @@ class PreparedModel:
         return graph, {name: value for name, value in scope.values.items() if value is not None}
 
     def steps(self, dtypes: Mapping[str, DType]) -> tuple[Step, ...] | None:
-        """Its nodes one by one, for whatever shapes; None where one is of another domain, or the type of what
-        it reads or gives is not known.
-        """
+        """Its nodes one by one, for whatever shapes; None where one reads or gives what has no known type."""
         opset = opset_versions(self._model)[""]
         steps = []
         for proto in self._model.graph.node:
             captures = tuple(dict.fromkeys(name for body in body_graphs(proto) for name in free_names(body)))
             names = (*proto.input, *proto.output, *captures)
-            if proto.domain not in ("", "ai.onnx") or any(name and name not in dtypes for name in names):
+            if any(name and name not in dtypes for name in names):
                 return None
             sides = tuple(proto.input), tuple(proto.output), captures
-            steps.append(Step(proto.name, proto.op_type, opset, *sides, import_attributes(proto)))
+            said, is_standard = import_attributes(proto), proto.domain in ("", "ai.onnx")
+            steps.append(Step(proto.name, proto.op_type, opset, *sides, said, is_standard))
         return tuple(steps)
 
     def listed(self, described: Callable[[NodeProto, int], Described]) -> tuple[Described, ...]:
