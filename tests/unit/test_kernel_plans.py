@@ -72,6 +72,22 @@ def test_a_plan_of_other_values_is_told(tmp_path: Path) -> None:
         ),
         ("attention", "a 32, c 64", "a 32, c 40", "distance of rows of scores"),
         ("attention", "row a2 40: a 64, c 48", "row a2 40: a 64, c 49", "reach elements 0 to"),
+        (
+            "attention",
+            "a = input0 float32",
+            "a = input0 float16",
+            "an attention's operands are float32: input0",
+        ),
+        ("attention", "  shift s", "  keys from 0: 8 of r9\n  shift s", "none of the product's operands"),
+        ("product", "vectors of 16", "vectors of 1000000", "lanes of a tile are at most 64"),
+        ("product", "float32[64, 128]", "float32[64, 12800000]", "input1 .* is too large to be checked"),
+        ("four_bits", "sum k 512", "sum k 500", r"no kernel can be made of this plan \(FieldError"),
+        (
+            "four_bits",
+            "product float32",
+            "product float64",
+            r"no kernel can be made of this plan \(TypeError",
+        ),
     ],
 )
 def test_a_plan_that_cannot_be_run_is_told(name: str, old: str, new: str, message: str) -> None:

@@ -39,6 +39,8 @@ _TOLERANCE, _ROUNDED_TOLERANCES = 1e-4, {"3 bfloat16 products": 1e-3, "1 bfloat1
 _COMPACT_TOLERANCE = 1e-3
 # Of weights of four bits.
 _SCALE = 0.125
+# What generators raise for plans that no template makes.
+_NO_KERNEL = (AssertionError, ArithmeticError, LookupError, StopIteration, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +157,12 @@ class _PlanRun:
         expected = reference.values(operands)
         operands[result.key] = np.zeros(result.shape, result.dtype.numpy)
         next_local = 1 + max([key[1] for key in operands if key[0] == "local"], default=-1)
+        layouts = {key: Layout.row_major(array.ndim) for key, array in operands.items()}
         try:
             kernels = plan_kernels(plan, isa, next_local)
-        except (AssertionError, ArithmeticError, LookupError, StopIteration, ValueError) as error:
+            self._runner = KernelRunner(kernels, operands, layouts, isa)
+        except _NO_KERNEL as error:
             raise UsageError(f"{name}: no kernel can be made of this plan ({error!r}).") from None
-        layouts = {key: Layout.row_major(array.ndim) for key, array in operands.items()}
-        self._runner = KernelRunner(kernels, operands, layouts, isa)
         rows = [loop.rows.num_rows for loop in products[0].loops if loop.rows is not None]
         past = plan.most_past if isinstance(plan, AttentionPlan) else None
         self._num_rows = past if past is not None else max(rows, default=0)
@@ -188,6 +190,8 @@ class _PlanRun:
 
 
 def _random(operand: Operand) -> Array:
+    if operand.num_elements > _MAX_GATHERED:
+        raise UsageError(f"{Strided(operand)} is too large to be checked.")
     rng = np.random.default_rng([operand.position, len(operand.kind), *operand.shape])
     dtype = operand.dtype
     if dtype.is_float:

@@ -441,6 +441,12 @@ def parse_attention(text: str) -> AttentionPlan:
     ):
         if not is_same:
             raise reader.error(f"the two products differ in the {what}")
+    for product, of in ((scores, plan.key_parts), (sums, plan.value_parts)):
+        if any(part.extra >= len(product.extras) for part in of):
+            raise reader.error("a part of keys or values is none of the product's operands r0, r1 ...")
+    for name, strided in plan.operands.items():
+        if not name.startswith("mask") and strided.operand.dtype is not DType.FLOAT32:
+            raise reader.error(f"but for masks an attention's operands are float32: {strided}")
     if scores.dot != sums.dot:
         raise reader.error("the two products are by different means")
     for product in (scores, sums) if scores.dot in TERMS else ():

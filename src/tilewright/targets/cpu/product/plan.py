@@ -277,6 +277,8 @@ _GROUPS = re.compile(r"of ([1-9]\d*) along (\S+)", re.ASCII)
 _ZEROS = re.compile(r"(-?\d+) and (-?\d+)", re.ASCII)
 _BLOCKS = re.compile(r"of ([1-9]\d*) parts", re.ASCII)
 _LONG = re.compile(r"\d{19}")
+# Each number of a tile that is read: of larger ones the code would not end, nor the machine code of vectors.
+_LARGEST_TILE = 64
 
 
 def parse_product(text: str) -> KernelPlan:
@@ -393,6 +395,8 @@ class _ProductText(PlanText):
             raise self.error("the columns of c lie side by side: c 1")
         summed = self.loops("sum", num_extras)
         rows, vectors, lanes, columns = self.matched(_TILE, self.one("tile"))
+        if max(int(rows), int(vectors), int(lanes)) > _LARGEST_TILE:
+            raise self.error(f"rows, vectors and lanes of a tile are at most {_LARGEST_TILE}")
         row_parts, panel_parts, of = self.matched(_CHUNKS, self.one("chunks"))
         types = [extra.operand.dtype.compute for extra in extras]
         init, finish = (self.expression(word, types, total=self.dtype) for word in ("begin", "finish"))
