@@ -527,7 +527,17 @@ COMPUTED = {
 @pytest.mark.parametrize("dot", ["1 bfloat16 product", "3 bfloat16 products", "6 bfloat16 products"])
 @pytest.mark.parametrize("name", COMPUTED)
 def test_two_computed_factors(matrix_isa: Isa, name: str, dot: Dot) -> None:
-    graph = parse_graph(f'graph "g" opset 17 {{{COMPUTED[name]}  return %y\n}}\n')
+    assert_computed(COMPUTED[name], matrix_isa, dot)
+
+
+@pytest.mark.parametrize("name", ["scores", "weighted sums"])
+def test_two_computed_factors_of_float16(matrix_isa: Isa, name: str) -> None:
+    assert_computed(COMPUTED[name].replace("float32", "float16"), matrix_isa, "1 bfloat16 product")
+
+
+def assert_computed(nodes: str, isa: Isa, dot: Dot) -> None:
+    """Products of whole numbers that a plan of their text makes are exact."""
+    graph = parse_graph(f'graph "g" opset 17 {{{nodes}  return %y\n}}\n')
     group = fuse_nodes(graph.nodes, graph.outputs)
     assert isinstance(group, NestGroup)
     (nest,) = group.nests
@@ -535,13 +545,13 @@ def test_two_computed_factors(matrix_isa: Isa, name: str, dot: Dot) -> None:
     layouts = {key: Layout.row_major(len(value.shape)) for key, value in keys}
     problem = match_matrix(nest, layouts, frozenset())
     assert not isinstance(problem, Declined)
-    plan = plan_matrix(problem, choose_plan(problem, TERMS[dot], matrix_isa))
-    kernels = plan_kernels(parse_plan(str(plan)), matrix_isa)
+    plan = plan_matrix(problem, choose_plan(problem, TERMS[dot], isa))
+    kernels = plan_kernels(parse_plan(str(plan)), isa)
     rng = np.random.default_rng(0)
-    feed = {v.name: rng.integers(-4, 5, v.shape).astype(np.float32) for v in graph.inputs}
+    feed = {v.name: rng.integers(-4, 5, v.shape).astype(v.dtype.numpy) for v in graph.inputs}
     operands = {("input", i): feed[v.name] for i, v in enumerate(group.inputs)}
-    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, np.float32)
-    runner = KernelRunner(kernels, operands, layouts, matrix_isa)
+    operands["output", 0] = np.full(group.outputs[0].shape, np.nan, group.outputs[0].dtype.numpy)
+    runner = KernelRunner(kernels, operands, layouts, isa)
     runner()
     np.testing.assert_array_equal(runner.result(("output", 0)), run_graph(graph, feed)["y"])
 

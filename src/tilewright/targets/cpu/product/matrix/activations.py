@@ -21,14 +21,13 @@ from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import Int, Val, vec
 
 _HALF = TILE_DEPTH // 2
-_ELEMENT_BYTES = DType.FLOAT32.size_bytes
 # Turning a tile of words, one piece of it: four exchanges of half of its sixteen rows by the others.
 _TURN_CYCLES = 64.0
 
 
 @dataclass(frozen=True, slots=True)
 class TiledFactor:
-    """A float32 matrix of `depth` by `columns`, the elements from one to the next along both, its tiles.
+    """A matrix of `depth` by `columns` floats, the elements from one to the next along both, its tiles.
 
     They lie as `MatrixTiles` has those of constants: panels are `panel_tiles` wide, the last may be narrower;
     what lies behind the depth and the columns is zero.
@@ -40,6 +39,8 @@ class TiledFactor:
     column_step: int
     num_pieces: int
     panel_tiles: int
+    dtype: DType = DType.FLOAT32
+    """As it is stored."""
 
     @property
     def num_steps(self) -> int:
@@ -92,12 +93,12 @@ class TiledFactor:
         panel, place = e.udiv(tile, self.panel_tiles), e.urem(tile, self.panel_tiles)
         count: Int = e.min(self.panel_tiles, e.sub(self.num_tiles, e.mul(panel, self.panel_tiles)))
         start = e.gep(target, e.add(e.mul(panel, self.panel_bytes), e.mul(place, TILE_BYTES)))
-        columns = e.gep(source, e.mul(tile, TILE_COLUMNS * self.column_step * _ELEMENT_BYTES))
+        columns = e.gep(source, e.mul(tile, TILE_COLUMNS * self.column_step * self.dtype.size_bytes))
         piece_bytes = e.mul(count, TILE_BYTES)
         num_full = self.depth // TILE_DEPTH
 
         def step(number: Int, depth: int) -> None:
-            at = e.gep(columns, e.mul(number, TILE_DEPTH * self.depth_step * _ELEMENT_BYTES))
+            at = e.gep(columns, e.mul(number, TILE_DEPTH * self.depth_step * self.dtype.size_bytes))
             to = e.gep(start, e.mul(e.mul(number, self.num_pieces), piece_bytes))
             (self._turned if self.is_turned else self._by_rows)(e, at, to, piece_bytes, depth, active)
 
@@ -114,8 +115,8 @@ class TiledFactor:
         def load(row: Int, exists: bool) -> Val:
             if not exists:
                 return e.zero(vec("float", TILE_COLUMNS))
-            at = e.gep(source, e.mul(row, self.depth_step * _ELEMENT_BYTES))
-            return load_lanes(e, DType.FLOAT32, at, TILE_COLUMNS, stride=self.column_step, active=active)
+            at = e.gep(source, e.mul(row, self.depth_step * self.dtype.size_bytes))
+            return load_lanes(e, self.dtype, at, TILE_COLUMNS, stride=self.column_step, active=active)
 
         def pair(number: Int, both: bool = True, exists: bool = True) -> None:
             first = e.mul(number, 2)
@@ -137,8 +138,8 @@ class TiledFactor:
         words = vec("i32", TILE_COLUMNS)
         columns: list[Sequence[Val]] = []
         for column in range(active):
-            at = e.gep(source, column * self.column_step * _ELEMENT_BYTES)
-            columns.append(split_row(e, at, DType.FLOAT32, depth, self.num_pieces))
+            at = e.gep(source, column * self.column_step * self.dtype.size_bytes)
+            columns.append(split_row(e, at, self.dtype, depth, self.num_pieces))
         zeros = [e.zero(vec("i16", TILE_DEPTH))] * self.num_pieces
         columns += [zeros] * (TILE_COLUMNS - active)
         for piece in range(self.num_pieces):

@@ -75,7 +75,8 @@ def pack_tiles(plan: KernelPlan, local_position: int, isa: Isa) -> tuple[Kernel,
             for x, index in digits(e, head, heads):
                 at = e.add(at, e.mul(index, x.b))
             to = e.gep(target, e.mul(head, factor.size_bytes))
-            factor.pack(e, e.gep(source, at, "float"), to, tile, e.add(tile, 1))
+            start = e.gep(source, e.mul(at, factor.dtype.size_bytes))
+            factor.pack(e, start, to, tile, e.add(tile, 1))
 
         low, high = e.piece(function.chunk, num_chunks, num_pieces)
         e.loop(low, high, 1, piece)

@@ -389,7 +389,9 @@ def packed_factor(plan: KernelPlan) -> TiledFactor:
     """The second factor of a combination of the outer loops that move it, where a kernel packs it."""
     (depth,), columns = plan.summed, plan.vector
     num_pieces, panel_tiles = TERMS[plan.dot].num_pieces, plan.panels.num_vectors
-    return TiledFactor(depth.extent, columns.extent, depth.b, columns.b, num_pieces, panel_tiles)
+    return TiledFactor(
+        depth.extent, columns.extent, depth.b, columns.b, num_pieces, panel_tiles, plan.b.operand.dtype
+    )
 
 
 def _num_computed(grid: Grid, num_lines: int) -> int:
