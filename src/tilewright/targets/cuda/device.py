@@ -17,6 +17,8 @@ from tilewright.records import dataclass
 
 ALIGNMENT_BYTES = 256
 """What allocations begin at a multiple of, on every device."""
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+"""Blocks of a grid along each axis, on every device."""
 
 Array = np.ndarray[Any, Any]
 

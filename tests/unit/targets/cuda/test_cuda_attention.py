@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks.cuda import ACCURACIES, attention
-from tests.support.cuda import compiled, error, needs_fibers, templates
+from tests.support.cuda import EMULATED, compiled, error, needs_fibers, templates
 
 from tilewright.compiler import compile_graph
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cuda.costs import GpuCosts
 
 CASES = {
@@ -84,3 +85,11 @@ def test_costs_know_what_is_one_kernel(case: dict[str, int], is_one: bool) -> No
     (subgraph,) = made.program.partition.subgraphs
     nests = costs._nests(subgraph) or ()
     assert any(nest.attention is not None for nest in nests) == is_one
+
+
+def test_more_heads_than_a_grid_has_blocks_are_no_one_kernel() -> None:
+    model = attention(heads=70_000, groups=70_000, queries=8, keys=16, depth=8)
+    made = compile_graph(load_onnx(model), Options(target=TargetRef.parse(EMULATED)))
+    kernels = [kernel.template for step in made.code.steps for kernel in step.kernels]
+    assert "attention" not in kernels
+    assert "product" not in kernels

@@ -8,15 +8,18 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tests.support.cuda import compiled, error, needs_fibers, templates
+from tests.support.cuda import EMULATED, compiled, error, needs_fibers, templates
 from tests.support.models import model
 
-from tilewright.compiler import optimise
+from tilewright.compiler import compile_graph, optimise
 from tilewright.frontend.onnx import load_onnx
 from tilewright.hardware.presets import find_machine
 from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.options import Options
+from tilewright.target_ref import TargetRef
 from tilewright.targets.cuda.check_ptx import has_tools, kernel_uses
+from tilewright.targets.cuda.code import CudaCode
+from tilewright.targets.cuda.device import MOST_BLOCKS
 from tilewright.targets.cuda.kernel import Context
 from tilewright.targets.cuda.products import lower_product
 from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
@@ -128,3 +131,15 @@ def test_nothing_spills_and_shared_memory_is_as_planned(accuracy: str, isa: str,
     assert not {"LDL", "STL"} & set(use.instructions)
     wanted = {"FFMA"} if accuracy == "default" else {"HMMA", "LDSM"}
     assert {"LDGSTS", *wanted} <= set(use.instructions)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [([70_000, 8, 8], [70_000, 8, 8]), ([8, 8], [8, 2_200_000]), ([40_000, 8, 300], [40_000, 300, 8])],
+)
+def test_no_grid_has_more_blocks_than_a_gpu_takes(a: list[int], b: list[int]) -> None:
+    code = compile_graph(load_onnx(product(a, b)), Options(target=TargetRef.parse(EMULATED))).code
+    assert isinstance(code, CudaCode)
+    for launch in code.placed.launches:
+        grid = launch.kernel.grid
+        assert all(size <= most for size, most in zip(grid, MOST_BLOCKS, strict=True)), grid

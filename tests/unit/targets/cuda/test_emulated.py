@@ -71,14 +71,20 @@ STORE = "  %q = getelementptr i32, ptr %y, i32 %t\n  store i32 %r, ptr %q, align
 
 
 def run(
-    code: KernelCode, x: np.ndarray, shape: tuple[int, ...], *, threads: int = 32, seed: int = 1
+    code: KernelCode,
+    x: np.ndarray,
+    shape: tuple[int, ...],
+    *,
+    threads: int = 32,
+    seed: int = 1,
+    grid: tuple[int, int, int] = (1, 1, 1),
 ) -> np.ndarray:
-    """What a kernel of one block makes of an array of 32-bit numbers."""
+    """What a kernel, of one block unless told otherwise, makes of an array of 32-bit numbers."""
     device = EmulatedDevice(seed=seed)
     of, to = device.allocate(x.nbytes), device.allocate(4 * int(np.prod(shape)))
     device.write(of.address, x)
     x_span, y_span = Span("x", of.address, of.size_bytes), Span("y", to.address, to.size_bytes)
-    launch = Launch("k", (1, 1, 1), (threads, 1, 1), (of.address, to.address), (x_span,), (y_span,))
+    launch = Launch("k", grid, (threads, 1, 1), (of.address, to.address), (x_span,), (y_span,))
     device.graph([GraphNode("k", launch)], device.load([code])).launch()
     y = np.zeros(shape, x.dtype)
     device.read(to.address, y)
@@ -268,6 +274,11 @@ def test_a_store_to_what_is_only_read_is_refused() -> None:
         DeviceError, match=r"store of 4 bytes at byte \d+ of 'x' \(128 bytes which it only reads\)"
     ):
         run(text(body), np.zeros(32, np.int32), (32,))
+
+
+def test_a_grid_that_no_gpu_takes_is_refused() -> None:
+    with pytest.raises(DeviceError, match=r"a grid of \(1, 65536, 1\) blocks, at most .*65535"):
+        run(text(""), np.zeros(32, np.int32), (32,), grid=(1, 65536, 1))
 
 
 def test_shared_memory_ends_where_its_array_does_and_starts_unwritten() -> None:

@@ -8,6 +8,7 @@ from math import ceil
 from tilewright.ir.nest import Nest, operands_of
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
+from tilewright.targets.cuda.device import MOST_BLOCKS
 from tilewright.targets.cuda.products.tiles import (
     MAX_SHARED_BYTES,
     PITCH_BYTES,
@@ -112,6 +113,8 @@ def plan_attention(problem: AttentionProblem, accuracy: Accuracy, rates: Rates) 
     num_rows, depth, channels = (problem.extents[loop] for loop in (problem.row, DEPTH, CHANNEL))
     if num_rows < _MIN_ROWS:
         return Declined("few queries of the same keys")
+    if problem.num_heads > MOST_BLOCKS[1]:
+        return Declined("more heads than a grid has blocks")
     if channels > _MAX_CHANNELS:
         return Declined(f"more than {_MAX_CHANNELS} channels of values")
     kind: Kind = "bf16" if accuracy == "fast" else "tf32" if accuracy == "relaxed" else "fma"

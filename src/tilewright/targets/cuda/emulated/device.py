@@ -20,6 +20,7 @@ from tilewright.records import dataclass
 from tilewright.system.forks import ForkSafeLock
 from tilewright.targets.cuda.device import (
     ALIGNMENT_BYTES,
+    MOST_BLOCKS,
     Array,
     Copy,
     DeviceError,
@@ -239,6 +240,10 @@ class _Run:
             raise DeviceError(
                 f"kernel {self.name!r}: blocks of {launch.num_threads} threads, "
                 f"at most {MAX_THREADS} are possible."
+            )
+        if any(not 0 < size <= most for size, most in zip(launch.grid, MOST_BLOCKS, strict=True)):
+            raise DeviceError(
+                f"kernel {self.name!r}: a grid of {launch.grid} blocks, at most {MOST_BLOCKS} are possible."
             )
         if launch.dynamic_bytes > MAX_DYNAMIC_BYTES:
             raise DeviceError(

@@ -17,6 +17,7 @@ from tilewright.ir.expr import Const, Expr, Iter, Read, cast, evaluate, reads_of
 from tilewright.ir.nest import Affine, Dim, Nest
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
+from tilewright.targets.cuda.device import MOST_BLOCKS
 from tilewright.targets.cuda.rates import Kind
 from tilewright.targets.llvm.byte_products import constant_factor, product_of, refused_factors
 from tilewright.targets.llvm.exprgen import unsupported_function
@@ -31,6 +32,8 @@ _MOST_MADE_STEPS = 64
 """Terms of a sum that each element of a factor may be, where it is made while tiles are filled."""
 _MIN_EXTENT = 8
 """Rows, columns and depth below this leave most of a tile empty."""
+_MIN_COLUMNS = 32
+"""Columns of the narrowest tile."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -301,6 +304,8 @@ def _product(
     )
     if min(found.num_steps, *(side.num_rows for side in found.sides)) < _MIN_EXTENT:
         return Declined("few rows, columns or steps")
+    if found.num_batch > MOST_BLOCKS[2] or found.sides[1].num_rows > _MIN_COLUMNS * MOST_BLOCKS[1]:
+        return Declined("more products side by side, or columns, than a grid has blocks")
     return found
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from math import ceil
 
 from tilewright.records import dataclass
+from tilewright.targets.cuda.device import MOST_BLOCKS
 from tilewright.targets.cuda.emitter import WARP
 from tilewright.targets.cuda.products.match import Product
 from tilewright.targets.cuda.rates import Kind, Rates
@@ -148,6 +149,8 @@ def _choice(product: Product, plan: ProductPlan, rates: Rates) -> Choice | None:
     rows, columns = (side.num_rows for side in product.sides)
     num_tiles = product.num_batch * ceil(rows / tile.rows) * ceil(columns / tile.columns)
     num_blocks = num_tiles * plan.num_splits
+    if plan.num_splits > 1 and product.num_batch * plan.num_splits > MOST_BLOCKS[2]:
+        return None
     rounds = ceil(num_blocks / rates.num_multiprocessors)
     reuse = tile.rows * tile.columns / (tile.rows + tile.columns)
     rate = rates.macs_per_ns[plan.kind] * min(1.0, reuse / _FULL_REUSE)
