@@ -103,11 +103,19 @@ def test_a_record_that_is_damaged_or_forged_is_not_used_and_said_once(
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("num_cores", 3), ("num_cores", 1.0), ("fmas_per_s", float("nan")), ("fmas_per_cycle", 0), ("more", 1)],
+    [
+        ("num_cores", 3),
+        ("num_cores", 1.0),
+        ("fmas_per_s", float("nan")),
+        ("fmas_per_s", 10**400),
+        ("fmas_per_cycle", 0),
+        ("more", 1),
+    ],
 )
 def test_numbers_that_no_machine_has_are_no_record(key: str, value: float) -> None:
     document = {**json.loads(FOUND.to_json()), key: value}
     assert Calibration.from_json(json.dumps(document)) is None
+    assert Calibration.from_json("[" * 100_000) is None
     assert Calibration.from_json(FOUND.to_json()) == FOUND
 
 
