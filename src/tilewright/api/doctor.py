@@ -161,28 +161,32 @@ def _rates(calibrate: bool) -> list[Check]:
     from tilewright.hardware.probe import host_calibration, machine_facts
     from tilewright.hardware.rates import MatrixRates
 
-    found, is_kept = host_calibration(), True
+    found, advice = host_calibration(), ""
     if calibrate:
         from tilewright.targets.cpu.isa import host_isa
         from tilewright.targets.cpu.tune.calibrate import calibrated_host
 
         found = calibrated_host()
-        is_kept = keep_calibration(found, machine_facts())
+        try:
+            is_kept = keep_calibration(found, machine_facts())
+            advice = "" if is_kept else "not kept, as nothing is: set TILEWRIGHT_CACHE"
+        except OSError as error:
+            advice = f"not kept: {error}; set TILEWRIGHT_CACHE to a folder that you can write"
         host_calibration.cache_clear()
         host_isa.cache_clear()
     if found is None:
         return [Check("estimates", True, "use the named profile of instruction sets")]
     rates, tiles = found.rates, found.matrix_rates
     caches = (rates.private_bytes_per_cycle, rates.shared_bytes_per_cycle, rates.memory_bytes_per_cycle)
-    text = f"use measured rates: {'/'.join(f'{rate:.3g}' for rate in caches)} bytes a cycle of L2, L3, memory"
+    text = "measured rates, which are not used: " if advice else "use measured rates: "
+    text += f"{'/'.join(f'{rate:.3g}' for rate in caches)} bytes a cycle of L2, L3, memory"
     text += f"; {found.fmas_per_cycle:g} multiply-adds of the widest vectors"
     if tiles != MatrixRates():
         loads = f"{tiles.exposed_load_cycles:.3g} to {tiles.slow_exposed_load_cycles:.3g}"
         text += f"; {loads} cycles a tile load"
     if found.num_cores < found.num_threads:
         text += f"; {found.num_threads} cores compute as {found.num_cores}"
-    advice = "" if is_kept else "not kept, as nothing is: set TILEWRIGHT_CACHE"
-    return [Check("estimates", True, text, advice)]
+    return [Check("estimates", not advice, text, advice)]
 
 
 def _described(instruction_set: InstructionSet) -> str:

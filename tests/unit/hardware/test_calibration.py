@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tests.support.models import small_net
 
+from tilewright.api.doctor import _rates
 from tilewright.api.kept import _place
 from tilewright.api.models import load
 from tilewright.hardware import probe
@@ -165,3 +166,22 @@ def test_measuring_gives_what_a_core_can_have(folder: Path) -> None:
     assert rates.memory_bytes_per_cycle <= rates.cold_bytes_per_cycle * 1.2
     assert rates.memory_bytes_per_cycle < rates.private_bytes_per_cycle
     assert found.fmas_per_cycle in (1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"), [("file/cache", "set TILEWRIGHT_CACHE to a folder"), ("", "as nothing is")]
+)
+def test_rates_that_cannot_be_kept_are_told_and_not_used(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, reason: str
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    if place:
+        monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / place))
+    else:
+        monkeypatch.setenv("TILEWRIGHT_NO_CACHE", "1")
+    monkeypatch.setattr("tilewright.targets.cpu.tune.calibrate.calibrated_host", lambda: FOUND)
+    (check,) = _rates(True)
+    assert (check.name, check.ok) == ("estimates", False)
+    assert "which are not used" in check.found
+    assert reason in check.advice
+    assert host_isa().rates == PROFILE
