@@ -84,6 +84,7 @@ def test_every_combination_has_the_plan_that_it_has_alone(models: list[Path]) ->
         by_itself = tw.simulate(models[0], machine.target, batch=machine.batch, **PLANNERS)
         assert (plan.time_s, plan.bound_s) == (by_itself.time_s, by_itself.lower_bound_s)
         assert plan.energy_j == by_itself.energy_j
+    assert found.recipe == "layerwise, sequential"
     document = found.to_json()
     assert document["machines"][0]["mean_time_s"] == found.machines[0].mean_time_s
 
@@ -185,7 +186,11 @@ def test_the_page_draws_time_energy_and_area_and_leads_to_the_plans(whole: PlanS
         (["target=a310,a311"], {}, "a310"),
         (["target="], {}, "expected values"),
         (["target=a310", "target=v100"], {}, "target is swept twice"),
+        (["target=a310,a310"], {}, "a310 is given twice"),
+        (["clock_hz=1GHz,1GHz"], {}, "1GHz is given twice"),
         (["batch=0"], {"batch": None}, "expected numbers of samples"),
+        (["batch=\u00b2"], {"batch": None}, "expected numbers of samples"),
+        (["target=a310"], {"batch": "\u00b2"}, "--batch is one number"),
         (["batch=1,2"], {}, "--batch has no effect beside"),
         (["target=a310"], {"batch": "auto"}, "--batch is one number"),
         (["target=a310"], {"compare": True}, "--compare has no effect beside --sweep"),

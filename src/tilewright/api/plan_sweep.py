@@ -26,13 +26,13 @@ from tilewright.api.plan_tasks import (
     answer_of,
     solve_text,
 )
-from tilewright.api.simulation_request import DEFAULT_MACHINE, SimulationRequest
+from tilewright.api.simulation_request import BEST, DEFAULT_MACHINE, SimulationRequest
 from tilewright.arguments import checked, require_fields
 from tilewright.errors import MachineError, TilewrightError, UsageError
 from tilewright.frontend.onnx import Source
 from tilewright.hardware.components import components_of
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.variants import MAX_VARIANTS, Axis, parse_axis, variants
+from tilewright.hardware.variants import MAX_VARIANTS, Axis, parse_axis, require_distinct, variants
 from tilewright.mapping.sweep.answered import Kind, Task, TaskSettings, answered
 from tilewright.mapping.sweep.crews import check_workers
 from tilewright.mapping.sweep.results import unbeaten
@@ -50,7 +50,7 @@ TARGET, BATCH = "target", "batch"
 """Axes of a sweep that are no numbers of a machine."""
 _LIMIT_S = 24 * 3600.0
 """What a plan may take that has no deadline."""
-_ALONE = ("compare", "check", "joint_tilings", "mappings", "max_latency_ms")
+_ALONE = ("compare", "check", "mappings", "max_latency_ms")
 """Fields of a request that a sweep does not pass on."""
 
 _log = logging.getLogger(__name__)
@@ -124,10 +124,10 @@ class _Sweep:
         batches = _values(by_name.get(BATCH))
         if batches and settings.get("batch") is not None:
             raise UsageError("--batch has no effect beside --sweep batch=...; leave one of them out.")
-        if isinstance(settings.get("batch"), str) and not str(settings["batch"]).isdigit():
+        if isinstance(settings.get("batch"), str) and not str(settings["batch"]).isdecimal():
             raise UsageError("sweep: --batch is one number; for several give --sweep batch=1,16.")
         for text in batches:
-            if not text.isdigit() or not int(text):
+            if not text.isdecimal() or not int(text):
                 raise UsageError(f"sweep batch={text}: expected numbers of samples.")
         self.settings = settings | {"objective": settings.get("objective", "latency")}
         self.places = list(self._placed(targets, batches, sweep))
@@ -243,12 +243,17 @@ class _Sweep:
             best |= unbeaten(figures)
         return PlanSweep(
             networks=tuple(model.label for model in self.models),
-            recipe=self._request(self.places[0], self.models[0].source).recipe or "best",
+            recipe=_how(self._request(self.places[0], self.models[0].source)),
             objective=self.settings["objective"],
             axes=tuple(self.axes),
             machines=tuple(dataclasses.replace(m, is_best=n in best) for n, m in enumerate(machines)),
             is_interrupted=is_interrupted,
         )
+
+
+def _how(request: SimulationRequest) -> str:
+    """The recipe, or the planners that are named in its place."""
+    return request.recipe or ", ".join(request.planners.values()) or BEST
 
 
 def _values(text: str | None) -> tuple[str, ...]:
@@ -259,6 +264,7 @@ def _values(text: str | None) -> tuple[str, ...]:
     listed = tuple(filter(None, split_items("sweep", values)))
     if not mark or not listed:
         raise UsageError(f"sweep {text!r}: expected values, such as target=v100,a100 or batch=1,16.")
+    require_distinct(text, listed)
     return listed
 
 

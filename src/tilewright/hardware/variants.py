@@ -47,7 +47,19 @@ def parse_axis(text: str, machine: Machine) -> Axis:
             f"sweep {text!r}: expected a path and values such as "
             f"levels.{machine.levels[0].name}.capacity_bytes=64KiB,128KiB."
         )
+    require_distinct(text, listed)
     return Axis(_full_path(path.strip(), machine, text), listed)
+
+
+def require_distinct(text: str, values: Sequence[str]) -> None:
+    """Check that a sweep names each of its values once.
+
+    Raises:
+        UsageError: one is there twice; names it.
+    """
+    twice = next((value for number, value in enumerate(values) if value in values[:number]), None)
+    if twice is not None:
+        raise UsageError(f"sweep {text!r}: {twice} is given twice; leave one of them out.")
 
 
 def variants(machine: Machine, axes: Sequence[Axis]) -> list[Variant]:

@@ -68,7 +68,7 @@ class PlanSweep(Result):
     """Networks planned for machines; every figure is an estimate."""
 
     networks: tuple[str, ...]
-    recipe: str
+    recipe: str = field(metadata=about("Or the planners that are named in its place."))
     objective: Objective
     axes: tuple[str, ...]
     machines: tuple[SweptMachine, ...]
@@ -98,7 +98,7 @@ class PlanSweep(Result):
             values = machine.values if self.axes else (machine.target,)
             for plan in machine.plans:
                 rows.append((*values, plan.network, *_figures(machine, plan)))
-        title = f"planned by --recipe {self.recipe} for {self.objective}"
+        title = f"planned by {self.recipe} for {self.objective}"
         right = tuple(range(len(axes) + 1, len(axes) + 6))
         return (Table(heads, tuple(rows), title, right, (len(axes) + 2,)),)
 

@@ -19,7 +19,7 @@ def check_workers(workers: str) -> None:
     """
     if workers.startswith("ray"):
         check_address(workers)
-    elif not re.fullmatch(r"\d{1,4}", workers) or not 0 < int(workers) <= _MAX_PROCESSES:
+    elif not re.fullmatch(r"[0-9]{1,4}", workers) or not 0 < int(workers) <= _MAX_PROCESSES:
         raise UsageError(
             f"workers {workers!r}: expected a number of processes from 1 to {_MAX_PROCESSES}, or {EXAMPLE}."
         )
@@ -33,7 +33,7 @@ def crew_of(workers: str, limit_s: float, module: str = LAYERS) -> Crew:
         NoCluster: no such cluster can be reached.
     """
     check_workers(workers)
-    if workers.isdigit():
+    if workers.isdecimal():
         return Processes(int(workers), limit_s, module)
     from tilewright.mapping.sweep.ray_workers import RayCrew
 
