@@ -6,34 +6,26 @@
 
     curl localhost:8000/v2/models/resnet18
 
-Requests are batched (`batching.py`), as long as all inputs and outputs have an open first axis; too many are
-told 503 at once, and larger bodies 413. Tensors are JSON, or bytes behind it, which is far less work.
+Requests are read by `inference_protocol.py` and batched by `batching.py`, as long as all inputs and outputs
+have an open first axis; too many are told 503 at once, and larger bodies 413. Tensors are JSON, or bytes
+behind it, which is far less work.
 `ray_cluster.py` serves the same on several machines.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from batching import Arrays, Batches, Model, TooManyWaiting
+from batching import Batches, Model, TooManyWaiting
 from fastapi import FastAPI, HTTPException, Request, Response
+from inference_protocol import LENGTH, NAMES, BadRequest, read_request, write_answer
 
 import tilewright as tw
 
 MAX_BODY_BYTES = 64 << 20
-
-TYPES = {
-    "BOOL": np.dtype(bool),
-    **{f"FP{bits}": np.dtype(f"float{bits}") for bits in (16, 32, 64)},
-    **{f"INT{bits}": np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
-    **{f"UINT{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
-}
-NAMES = {dtype: name for name, dtype in TYPES.items()}
 
 
 def make_app(model: Model, name: str, num_runs: int) -> FastAPI:
@@ -66,18 +58,17 @@ def make_app(model: Model, name: str, num_runs: int) -> FastAPI:
             body += part
             if len(body) > MAX_BODY_BYTES:
                 raise HTTPException(413, f"the body is larger than {MAX_BODY_BYTES} bytes")
-        length = request.headers.get("Inference-Header-Content-Length", str(len(body)))
         try:
-            head, feed = read_request(bytes(body), int(length))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise HTTPException(400, f"no request of the protocol: {error!r}") from error
-        try:
-            found = await batches.answer(feed)
+            asked = read_request(bytes(body), request.headers.get(LENGTH))
+            found = dict(zip(outputs, await batches.answer(asked.feed), strict=True))
+            text, headers = write_answer(asked, name, found)
+        except BadRequest as error:
+            raise HTTPException(400, str(error)) from error
         except TooManyWaiting as error:
             raise HTTPException(503, str(error), headers={"Retry-After": "1"}) from error
         except tw.TilewrightError as error:  # one line: which input, and what was expected
             raise HTTPException(422, str(error)) from error
-        return write_answer(head, name, dict(zip(outputs, found, strict=True)))
+        return Response(text, headers=headers)
 
     return app
 
@@ -87,46 +78,6 @@ def _edge(spec: Any) -> dict[str, Any]:
     dtype = np.dtype({"float": "float32", "double": "float64"}.get(kind := spec.type[7:-1], kind))
     shape = [extent if isinstance(extent, int) else -1 for extent in spec.shape]
     return {"name": spec.name, "datatype": NAMES[dtype], "shape": shape}
-
-
-def read_request(body: bytes, length: int) -> tuple[dict[str, Any], Arrays]:
-    """The JSON at the head of a request, and its tensors, which are in it or behind it."""
-    head = json.loads(body[:length])
-    feed, at = {}, length
-    for tensor in head["inputs"]:
-        dtype, shape = TYPES[tensor["datatype"]], [int(extent) for extent in tensor["shape"]]
-        size = tensor.get("parameters", {}).get("binary_data_size")
-        if size is None:
-            feed[tensor["name"]] = np.array(tensor["data"], dtype).reshape(shape)
-            continue
-        if size != math.prod(shape) * dtype.itemsize or at + size > len(body):
-            raise ValueError(f"{tensor['name']}: {size} bytes are not a tensor of shape {shape}")
-        feed[tensor["name"]] = np.frombuffer(body, dtype, math.prod(shape), at).reshape(shape)
-        at += size
-    return head, feed
-
-
-def write_answer(head: dict[str, Any], name: str, found: Arrays) -> Response:
-    """The outputs that a request asks for, all where it names none, as JSON or as bytes behind it."""
-    all_binary = head.get("parameters", {}).get("binary_data_output", False)
-    asked = head.get("outputs") or [{"name": name} for name in found]
-    tensors, parts = [], []
-    for output in asked:
-        if output["name"] not in found:
-            raise HTTPException(400, f"no output {output['name']!r}: there are {', '.join(found)}")
-        array = np.ascontiguousarray(found[output["name"]])
-        tensor = {"name": output["name"], "datatype": NAMES[array.dtype], "shape": array.shape}
-        if output.get("parameters", {}).get("binary_data", all_binary):
-            tensor["parameters"] = {"binary_data_size": array.nbytes}
-            parts.append(array.tobytes())
-        else:
-            tensor["data"] = array.ravel().tolist()
-        tensors.append(tensor)
-    text = json.dumps({"model_name": name, "id": head.get("id", ""), "outputs": tensors}).encode()
-    if not parts:
-        return Response(text, media_type="application/json")
-    headers = {"Inference-Header-Content-Length": str(len(text))}
-    return Response(b"".join([text, *parts]), media_type="application/octet-stream", headers=headers)
 
 
 def from_environment() -> FastAPI:

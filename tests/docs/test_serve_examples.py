@@ -98,6 +98,79 @@ class TestBatching:
         assert not any(refused[:3])
 
 
+class TestProtocol:
+    """Without a server: what is read of a body, and written as one."""
+
+    @pytest.fixture
+    def protocol(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        monkeypatch.syspath_prepend(str(FOLDER))
+        return import_module("inference_protocol")
+
+    @pytest.mark.parametrize("is_binary", [False, True])
+    def test_tensors_come_back_as_they_were_sent(self, protocol: Any, is_binary: bool) -> None:
+        arrays = {
+            "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+            "b": np.array([[True], [False]]),
+            "c": np.array(7, np.int64),
+        }
+        head = json.dumps({"inputs": [], "parameters": {"binary_data_output": is_binary}}).encode()
+        body, headers = protocol.write_answer(protocol.read_request(head, None), "m", arrays)
+        length = headers.get(protocol.LENGTH)
+        answer = json.loads(body if length is None else body[: int(length)])
+        assert (length is not None) == is_binary
+        text = json.dumps({"inputs": answer["outputs"], "outputs": [{"name": "a"}]}).encode()
+        asked = protocol.read_request(
+            text + (body[int(length) :] if length else b""), str(len(text)) if length else None
+        )
+        assert asked.outputs == {"a": False}
+        for name, array in arrays.items():
+            assert asked.feed[name].dtype == array.dtype
+            np.testing.assert_array_equal(asked.feed[name], array, strict=True)
+
+    @pytest.mark.parametrize(
+        ("change", "length"),
+        [
+            ({"datatype": "FP7"}, None),
+            ({"datatype": "UINT8", "data": [300, 1]}, None),
+            ({"shape": [3]}, None),
+            ({"shape": [1 << 80]}, None),
+            ({"shape": [-1], "parameters": {"binary_data_size": -4}}, None),
+            ({"parameters": {"binary_data_size": 8}}, None),
+            ({"parameters": None}, None),
+            ({}, "-1"),
+            ({}, "1000"),
+            ({}, "x"),
+        ],
+    )
+    def test_what_is_no_request_is_one_line(self, protocol: Any, change: Any, length: Any) -> None:
+        tensor = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]} | change
+        with pytest.raises(protocol.BadRequest, match=r"^no request of the protocol: [^\n]*$"):
+            protocol.read_request(json.dumps({"inputs": [tensor]}).encode(), length)
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"[]",
+            b"{}",
+            b"[" * 100_000,
+            b'{"inputs": {"x": 1}}',
+            b'{"inputs": [], "outputs": [{}]}',
+            b'{"inputs": [], "outputs": "y"}',
+            b'{"inputs": [], "parameters": 3}',
+            "\ud800".encode(errors="surrogatepass"),
+        ],
+    )
+    def test_other_texts_are_no_requests(self, protocol: Any, body: bytes) -> None:
+        with pytest.raises(protocol.BadRequest, match="no request of the protocol"):
+            protocol.read_request(body, None)
+
+    def test_an_output_that_there_is_not_is_named(self, protocol: Any) -> None:
+        asked = protocol.read_request(b'{"inputs": [], "outputs": [{"name": "z"}]}', None)
+        with pytest.raises(protocol.BadRequest, match="no output 'z': there are y"):
+            protocol.write_answer(asked, "m", {"y": np.zeros(1)})
+
+
 class TestOpenInference:
     @pytest.fixture
     def client(self, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
