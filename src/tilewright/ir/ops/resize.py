@@ -324,10 +324,10 @@ def _reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     return (result,)
 
 
-def _fill(node: Node) -> float:
+def _fill(node: Node) -> int | float:
     """What is read outside, as a number that the type has: whole and in its range for integers."""
     fill, dtype = node.float_attr("extrapolation_value", 0.0), node.require(0).dtype
-    return float(saturated_array(np.trunc(fill), dtype)) if dtype.is_integer else fill
+    return int(saturated_array(np.trunc(fill), dtype)) if dtype.is_integer else fill
 
 
 def _tap_index(resampling: Resampling, tap: int, dim: Dim) -> Index:
@@ -342,7 +342,7 @@ def _weighted_nest(
     target: Operand,
     plan: Sequence[Resampling | None],
     weights: dict[int, Operand],
-    fill: float | None,
+    fill: int | float | None,
 ) -> Nest:
     """All taps of the planned axes in one body: the sum over taps of products of weights and a read."""
     axes = [a for a, r in enumerate(plan) if r is not None]

@@ -100,7 +100,14 @@ def resize(
 
 @pytest.mark.parametrize(
     ("fill", "dtype", "read"),
-    [(-1.5, np.uint8, 0), (3.7, np.uint8, 3), (300.0, np.int8, 127), (-1.5, np.int8, -1)],
+    [
+        (-1.5, np.uint8, 0),
+        (3.7, np.uint8, 3),
+        (300.0, np.int8, 127),
+        (-1.5, np.int8, -1),
+        (1e30, np.int64, 2**63 - 1),
+        (1e30, np.uint64, 2**64 - 1),
+    ],
 )
 @pytest.mark.parametrize("mode", ["cubic", "linear", "nearest"])
 def test_integers_outside_a_crop_are_cut_off_and_saturate(
@@ -114,7 +121,10 @@ def test_integers_outside_a_crop_are_cut_off_and_saturate(
     output = Value("y", x.dtype, (8,))
     resized = Node("Resize", [x, *constants], [output], {"mode": mode, **crop}, opset=19)
     arrays = [np.arange(8).astype(dtype), roi, scales]
-    for (found,) in (run_node(resized, arrays), run_described(resized, arrays)):
+    # Described by weights, the largest 64-bit integers are no floating-point numbers for numpy to round.
+    is_rounded = x.dtype.size_bytes == 8 and mode != "nearest"
+    for way in (run_node,) if is_rounded else (run_node, run_described):
+        (found,) = way(resized, arrays)
         np.testing.assert_array_equal(found, np.full(8, read, dtype))
 
 
