@@ -237,6 +237,7 @@ def test_a_device_is_measured_beside_the_processor(monkeypatch: pytest.MonkeyPat
             "runs on an emulated device, whose time says nothing of a GPU",
         ),
         ("ios", "cpu", "reproduce: device cpu: expected cuda, perhaps with options."),
+        ("ios", "cuda{edges=none}", "edges"),
         ("cosa", "cuda", "reproduce: cosa is measured on no other device; leave out cuda."),
     ],
 )

@@ -65,8 +65,9 @@ def reproduce_paper(
     made = reproduction.run(effort, progress or (lambda *_: None))
     exhibits = with_missing(reproduction.printed, made, effort.only)
     layers = "all layers" if share == 1 else f"one layer in {round(1 / share)}"
+    where = "this processor" if target is None else "this processor and GPU"
     conditions = (
-        f"{reproduction.title}. Every exhibit says what our figures are: measured on this processor, "
+        f"{reproduction.title}. Every exhibit says what our figures are: measured on {where}, "
         f"simulated on a described machine, or counted exactly; {layers}."
     )
     write_output(path, report_page(f"Reproducing {paper}", exhibits, conditions).encode())
@@ -80,7 +81,9 @@ def _measurable(paper: str, reproduction: Reproduction, device: TargetRef) -> Ta
     if device.name != "cuda":
         raise UsageError(f"reproduce: device {device}: expected cuda, perhaps with options.")
     device.require_measurable(f"reproduce: device {device}")
+    from tilewright.targets import find_target
     from tilewright.targets.cuda.driver import gpu_here
 
+    find_target(device)  # which knows its options
     gpu_here()
     return device

@@ -17,6 +17,7 @@ from tilewright.reproduce.ago.latency import Job, Raced, raced, seconds
 from tilewright.reproduce.ago.paper import NETWORK, PRINTED, SIZE, SIZES
 from tilewright.reproduce.ago.partitions import VARIANTS, Weighed, partitioned
 from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
+from tilewright.text.formatting import counted
 
 _BUDGET = seconds(60.0)
 _STACK_BUDGET = Budget(300)
@@ -149,7 +150,7 @@ def _raced(tasks: Sequence[_Task], effort: Effort, update: Update) -> Iterator[t
             if effort.budget_s is not None and begun_s + longest_s > started_s + effort.budget_s:
                 continue
             update(
-                f"{task.figure}: {task.name} tuned and raced, {task.job.num_threads} threads",
+                f"{task.figure}: {task.name} tuned and raced, {counted(task.job.num_threads, 'thread')}",
                 number,
                 len(tasks),
             )

@@ -29,6 +29,7 @@ from tilewright.reproduce.ios.paper import (
 from tilewright.reproduce.ios.processor import Measured
 from tilewright.reproduce.ios.runs import BOTH, SCHEDULES, SEQUENTIAL, IosOutcome, PlannedStage
 from tilewright.reproduce.ios.trends import figure_1
+from tilewright.text.formatting import counted
 
 _SPECIALISED = "Inception V3"
 _FIGURE_6_NAMES = {MAIN_DEVICE: "Figure 6", "rtx2080ti": "Figure 14"}
@@ -178,7 +179,7 @@ def figure_6_here(measured: Measurements) -> Exhibit:
         "its threads. With one thread nothing can be gained but by merging; with two, as much as "
         "kernels leave "
         "of the second.",
-        {(name, f"{threads} threads"): found for (threads, name), found in measured.processor.items()},
+        {(name, counted(threads, "thread")): found for (threads, name), found in measured.processor.items()},
     )
 
 

@@ -9,6 +9,7 @@ from tilewright.reproduce.base import Basis, Exhibit, Figure
 from tilewright.reproduce.ios.measured import Measurements
 from tilewright.reproduce.ios.paper import AUTO_TUNED_MS, FRAMEWORKS_MS, GPU_HOURS, MAIN_DEVICE
 from tilewright.reproduce.ios.runs import BOTH, MERGE, SEQUENTIAL, IosJob, problem_of_model
+from tilewright.text.formatting import counted
 
 _BY_NODE, _TUNED = "kernel by node", "tuned kernels"
 _STAND_INS: Mapping[str, tuple[str, ...]] = {
@@ -94,7 +95,7 @@ def frameworks_here(measured: Measurements) -> Exhibit:
             engines.setdefault(name, []).append(found[name].median_ns / 1e6 if name in found else None)
         rows.append((network, str(threads), *(_milliseconds(engines[name][-1]) for name in names)))
         figures += [
-            Figure(f"{network}, {threads} threads, IOS-Both over {peer}", peer_ms / both_ms, None)
+            Figure(f"{network}, {counted(threads, 'thread')}, IOS-Both over {peer}", peer_ms / both_ms, None)
             for peer in measured.peers
             if (peer_ms := engines[peer][-1]) is not None and (both_ms := engines[BOTH][-1]) is not None
         ]
