@@ -29,6 +29,7 @@ from tilewright import zoo
 from tilewright.benchmark import Ratio, Timing
 from tilewright.benchmark.machine_state import BUSY_SHARE, busy_share
 from tilewright.reproduce.ago.latency import in_turns
+from tilewright.text.formatting import counted
 
 DEFAULT, RULES, RECUT = "default", "rules", "pcgc"
 PLANS: Mapping[str, str] = {DEFAULT: "auto", RULES: "pcgc{recut=none}", RECUT: "pcgc"}
@@ -118,7 +119,8 @@ def raced(network: str, arguments: Namespace) -> dict[str, Any]:
             path = arguments.folder / f"{network}.{name}.tw"
             compiled = stack.enter_context(tw.open(path, threads=arguments.threads))
             if compiled.options.threads != arguments.threads:
-                raise SystemExit(f"{path} is for {compiled.options.threads} threads: give another FOLDER")
+                threads = counted(compiled.options.threads, "thread")
+                raise SystemExit(f"{path} is for {threads}: give another FOLDER")
             runs[name] = partial(compiled.run, None, feed)
         if len(runs) > 1:
             in_order = cpu_turns if arguments.clock == "cpu" else in_turns

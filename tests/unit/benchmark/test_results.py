@@ -36,7 +36,7 @@ def test_programs_for_other_threads_are_not_raced(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(zoo, "build", lambda _: small_net())
     pcgc.prepare("small", tmp_path, 1)
     asked = Namespace(folder=tmp_path, threads=2, clock="cpu", seconds=0.0)
-    with pytest.raises(SystemExit, match="is for 1 threads: give another FOLDER"):
+    with pytest.raises(SystemExit, match="is for 1 thread: give another FOLDER"):
         pcgc.raced("small", asked)
     assert pcgc.raced("small", Namespace(**{**vars(asked), "threads": 1}))["threads"] == 1
 

@@ -8,7 +8,7 @@
         ...
       shift r1
       divide by r1
-      heads in 1 parts
+      heads in 1 part
 
 The first product makes scores of queries and keys, the second sums values by the weights that the softmax
 makes of them: `shift` of the largest score of a row, here r1, is taken off all, and the sums are divided by
@@ -59,6 +59,7 @@ from tilewright.targets.cpu.product.tiling import (
     split_rows,
     tile_cycles,
 )
+from tilewright.text.formatting import counted
 
 ELEMENT_BYTES = 4
 _ALIGNMENT_BYTES = 64
@@ -156,7 +157,7 @@ class AttentionPlan:
                 yield f"{name} from {part.first}: {most}{part.count} of r{part.extra}"
         yield f"shift {format_expr(self.shift)}"
         yield f"divide by {format_expr(self.divisor)}"
-        yield f"heads in {self.num_parts} parts"
+        yield f"heads in {counted(self.num_parts, 'part')}"
         if self.bypasses:
             yield "store past the caches"
 
@@ -396,7 +397,7 @@ def _bytes(num_elements: int) -> int:
     return aligned(num_elements * ELEMENT_BYTES, _ALIGNMENT_BYTES)
 
 
-_PARTS = re.compile(r"in ([1-9]\d*) parts", re.ASCII)
+_PARTS = re.compile(r"in ([1-9]\d*) parts?", re.ASCII)
 _PART = re.compile(r"from (\d+): (at most )?([1-9]\d*) of r(\d+)", re.ASCII)
 
 

@@ -50,6 +50,7 @@ from tilewright.targets.cpu.template import START_CYCLES, Context
 from tilewright.targets.llvm.attention import attention_run
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import I64, PTR, Int, Val
+from tilewright.text.formatting import counted
 from tilewright.tuning import NO_CHOICES, Choice, Choices
 
 TEMPLATE = "fused"
@@ -310,9 +311,9 @@ class FusedPlan:
         return "\n".join(self._lines()) + "\n"
 
     def _lines(self) -> Iterator[str]:
-        yield f"blocks of {'x'.join(map(str, self.blocking.block))} in {self.num_chunks} chunks"
+        yield f"blocks of {'x'.join(map(str, self.blocking.block))} in {counted(self.num_chunks, 'chunk')}"
         for count, kernels in zip(self.counts, self.variants, strict=True):
-            yield f"  {count} blocks"
+            yield f"  {counted(count, 'block')}"
             for kernel in kernels:
                 text = kernel.template if kernel.plan is None else str(kernel.plan)
                 yield from (f"    {line}" for line in text.splitlines())
