@@ -36,7 +36,7 @@ class Planned:
     many a budget left untried.
 
     `meter` is what is left of the options' budget; `search_time` is its clock. `decisions` are those of a
-    joint plan.
+    joint plan, `num_simulated` how many plans that differ were simulated.
     """
 
     target: Target
@@ -48,6 +48,7 @@ class Planned:
     meter: Meter | None = None
     search_time: Stopwatch = field(default_factory=Stopwatch)
     decisions: tuple[Decision, ...] = ()
+    num_simulated: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,6 +172,7 @@ def plan_optimised(
         planner.meter,
         planner.search_time,
         planner.decisions,
+        sum(made.num_simulated for made in planner.backends),
     )
 
 

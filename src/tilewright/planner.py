@@ -64,6 +64,7 @@ class Planner:
         self.graph = graph
         self.target = target
         self.backend = backend
+        self.backends = [backend]  # and those of graphs that this one was rewritten to
         self.options = options
         self.clock = clock
         self.only_better = only_better
@@ -291,6 +292,8 @@ class Planner:
         only_better = self.only_better
         other = Planner(graph, self.target, backend, self.options, self.clock, only_better=only_better)
         other.meter, other.portfolio, other.search_time = self.meter, self.portfolio, self.search_time
+        other.backends = self.backends
+        other.backends.append(backend)
         return other
 
     @functools.cached_property

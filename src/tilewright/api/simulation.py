@@ -175,7 +175,8 @@ class SimulationResult(SimulatedRecipe, Result):
         lines = []
         if self.tried:
             untried = f"; the budget left {self.num_untried} untried" if self.num_untried else ""
-            lines.append(f"{len(self.tried)} recipes tried, {self.num_simulated} different plans{untried}")
+            plans = counted(self.num_simulated, "different plan")
+            lines.append(f"{counted(len(self.tried), 'recipe')} tried, {plans}{untried}")
         if self.is_grid:
             whys = {tried.recipe: tried.why for tried in self.tried if tried.cost is None}
             lines += [f"no plan of {recipe}: {why}" for recipe, why in whys.items()]
@@ -360,7 +361,7 @@ class Simulation:
             ),
             objective=request.objective,
             objective_unit=UNITS[request.objective],
-            num_simulated=chosen.code.num_simulated,
+            num_simulated=chosen.num_simulated,
             num_untried=chosen.num_untried,
             is_interrupted=chosen.is_interrupted,
             decisions=chosen.decisions,
@@ -412,6 +413,7 @@ class Simulation:
             meter.is_interrupted,
             planned.decisions,
             quality,
+            planned.num_simulated,
         )
 
 
@@ -426,6 +428,7 @@ class SimulatedPlanning:
     is_interrupted: bool
     decisions: tuple[Decision, ...]
     quality: Quality
+    num_simulated: int
 
     def figures(self, samples: int, num_clusters: int) -> dict[str, Any]:
         """The fields of `SimulatedRecipe`."""

@@ -23,7 +23,11 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Restriction that every plan of a space keeps; with `most`, at most so many of what `text` names."""
+    """Restriction that every plan of a space keeps; with `most`, at most so many of what `text` names.
+
+    >>> print(Rule("groups in a stage", 1), Rule("groups in a stage", 4), sep=", ")
+    at most 1 group in a stage, at most 4 groups in a stage
+    """
 
     text: str
     most: int | None = field(default=None, metadata=about("At most so many of what `text` names."))
@@ -35,7 +39,11 @@ class Rule:
         return self.most <= other.most
 
     def __str__(self) -> str:
-        return self.text if self.most is None else f"at most {self.most} {self.text}"
+        if self.most is None:
+            return self.text
+        noun, blank, rest = self.text.partition(" ")
+        text = noun.removesuffix("s") + blank + rest if self.most == 1 else self.text
+        return f"at most {self.most} {text}"
 
 
 @dataclass(frozen=True, slots=True)

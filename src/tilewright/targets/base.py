@@ -165,11 +165,6 @@ class SimulatedCode(Code, Protocol):
         """Sums of products of the plan beside their mappings."""
         ...
 
-    @property
-    def num_simulated(self) -> int:
-        """How many plans that differ were simulated before it was chosen."""
-        ...
-
 
 class LoadableCode(Protocol):
     """Code that was stored. Each run has an arena of so many bytes."""
@@ -279,6 +274,11 @@ class Backend:
     def __init__(self, target: Target, graph: Graph, options: Options) -> None:
         self.target, self.graph, self.options = target, graph, options
         self.analysis = Analysis(graph)
+
+    @property
+    def num_simulated(self) -> int:
+        """How many plans that differ were simulated."""
+        return 0
 
     def price(self, recipe: Recipe, *, only_better: bool = False) -> PriceSchedule | None:
         """What whole schedules cost that are placed as a recipe says; None where stages add up.

@@ -365,6 +365,7 @@ def test_the_best_of_many_recipes_splits_sums_unless_it_must_not(plan: Any) -> N
     assert found.program.recipe.splits_sums
     assert found.attempts[: len(whole.attempts)] == whole.attempts
     assert not whole.program.recipe.splits_sums
+    assert found.num_simulated > whole.num_simulated, "plans of both graphs count"
     code = found.backend.generate(found.program)
     assert isinstance(code, SimulatedCode)
     assert code.cost.time_s * 1e9 == pytest.approx(found.program.schedule.quality.cost)

@@ -352,7 +352,7 @@ class NpuBackend(Backend):
         """The simulated plan."""
         planned = self.plan(program.schedule, program.recipe)
         require_valid_program(program, allows_slices=True)
-        return NpuCode(program, planned, self.machine, self.num_simulated)
+        return NpuCode(program, planned, self.machine)
 
     def plan(self, schedule: Schedule, recipe: Recipe) -> SimulatedPlan:
         """Bind, place, simulate and check a schedule.

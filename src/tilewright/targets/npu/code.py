@@ -33,12 +33,11 @@ from tilewright.targets.simulated import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NpuCode:
-    """A program with its simulated plan. `num_simulated` is how many plans that differ it was chosen from."""
+    """A program with its simulated plan."""
 
     program: Program
     planned: SimulatedPlan
     machine: Machine
-    num_simulated: int = 1
 
     @property
     def steps(self) -> tuple[StepInfo, ...]:
