@@ -15,6 +15,7 @@ import pytest
 from tests.support.models import F32, feed_for, host_net, mixed_outputs, model, small_net
 
 import tilewright as tw
+from tilewright.api.cache import ExportedCache, ForgottenFindings, PrunedCache
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
 from tilewright.ir.interpret import run_graph
@@ -389,3 +390,15 @@ def test_inference_session_runs_models_and_artifacts(net: Any, tmp_path: Path) -
     assert [i.name for i in session.get_inputs()] == [i.name for i in other.get_inputs()] == ["image"]
     assert [o.name for o in session.get_outputs()] == ["logits", "r1"]
     assert session.get_providers()
+
+
+@pytest.mark.parametrize(
+    ("result", "line"),
+    [
+        (PrunedCache(0, 1), "1 finding of tuning"),
+        (ForgottenFindings(1), "1 finding of tuning removed"),
+        (ExportedCache(Path("kernels.tar"), 1), "kernels.tar: 1 entry"),
+    ],
+)
+def test_one_entry_or_finding_of_a_cache_is_no_plural(result: Any, line: str) -> None:
+    assert result.lines()[0].endswith(line)

@@ -125,7 +125,7 @@ class CacheContents(Result):
         count, tuning = len(self.entries), self.tuning
         more = f" ({count - _MAX_SHOWN} more not shown)" if count > _MAX_SHOWN else ""
         return (
-            f"{self.directory}: {count} entries, {format_bytes(self.total_bytes)}{more}",
+            f"{self.directory}: {counted(count, 'entry')}, {format_bytes(self.total_bytes)}{more}",
             f"compilations: {self.num_compilations}, {format_bytes(self.compilations_bytes)}",
             f"tuning: {counted(tuning.num_plans, 'model')}, {counted(tuning.num_trials, 'measurement')} of "
             f"{len(self.findings.sites)} sites, {tuning.num_failures} failures, "
@@ -206,7 +206,7 @@ class PrunedCache(Result):
         """How much was removed."""
         kernels = f"{format_bytes(self.removed_bytes)} of kernels removed"
         compilations = f"{format_bytes(self.removed_compilations_bytes)} of compilations"
-        return (f"{kernels}, {compilations}, {self.num_removed_findings} findings of tuning",)
+        return (f"{kernels}, {compilations}, {counted(self.num_removed_findings, 'finding')} of tuning",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ class ForgottenFindings(Result):
 
     def lines(self) -> Sequence[str]:
         """How many were removed."""
-        return (f"{self.num_removed} findings of tuning removed",)
+        return (f"{counted(self.num_removed, 'finding')} of tuning removed",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class ExportedCache(Result):
 
     def lines(self) -> Sequence[str]:
         """Where and how many."""
-        return (f"{self.path}: {self.num_entries} entries",)
+        return (f"{self.path}: {counted(self.num_entries, 'entry')}",)
 
 
 @dataclass(frozen=True, slots=True)

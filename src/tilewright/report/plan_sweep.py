@@ -13,6 +13,7 @@ from tilewright.files import write_output
 from tilewright.report.figure import folded, heading, html_table, note, page
 from tilewright.report.sweep import Compared, pareto_pictures
 from tilewright.results import Result, Table, about, in_json
+from tilewright.text.formatting import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class PlanSweep(Result):
         return written
 
     def __repr__(self) -> str:
-        return f"PlanSweep({', '.join(self.networks)}: {len(self.machines)} machines)"
+        return f"PlanSweep({', '.join(self.networks)}: {counted(len(self.machines), 'machine')})"
 
 
 def _figures(machine: SweptMachine, plan: SweptPlan) -> tuple[str, ...]:
@@ -183,7 +184,7 @@ def plan_sweep_page(sweep: PlanSweep) -> str:
     ]
     parts += [heading("Machines"), html_table(("machine", *axes, _TIME, _ENERGY, _AREA, "unbeaten"), rows)]
     parts += [_machine(sweep, number, machine) for number, machine in numbered]
-    return page(f"{', '.join(sweep.networks)} on {len(sweep.machines)} machines", parts)
+    return page(f"{', '.join(sweep.networks)} on {counted(len(sweep.machines), 'machine')}", parts)
 
 
 def _machine(sweep: PlanSweep, number: int, machine: SweptMachine) -> str:

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from tilewright.records import dataclass
 from tilewright.system.worker_process import NoWorker
+from tilewright.text.formatting import counted
 from tilewright.tuning.workers import Effort, Failed, Measured, MeasureRequest, MeasureResult, MeasuringPool
 
 logger = logging.getLogger(__name__)
@@ -170,7 +171,7 @@ class ClusterMeasuringPool:
                 self.report.num_measured_again += len(batch.requests)
                 waiting.put([_Batch((one,), batch.num_drifted, num_deaths) for one in batch.requests])
                 return
-            detail = f"{num_deaths} machines ended with it, the last: {said.detail}"
+            detail = f"{counted(num_deaths, 'machine')} ended with it, the last: {said.detail}"
             results.update((number, Failed("crashed", detail)) for number, _ in batch.requests)
             return
         drifted = said.drift > MAX_DRIFT

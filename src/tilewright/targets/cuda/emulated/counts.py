@@ -12,6 +12,7 @@ from tilewright.records import dataclass
 from tilewright.targets.cuda.device import Span
 from tilewright.targets.cuda.emulated.rewrite import Site
 from tilewright.targets.cuda.emulated.runtime import SHARED
+from tilewright.text.formatting import counted
 
 SECTOR_BYTES = 32
 BANKS = 32
@@ -52,12 +53,11 @@ class AccessCounts:
             worst = f"bank conflicts of up to {self.worst_conflict} ways take {ratio:.1f} x the steps"
             parts.append(worst if self.worst_conflict > 1 else "no bank conflicts")
         if self.races:
-            parts.append(
-                f"RACES at {len(self.races)} places of shared memory, the first at byte {self.races[0]}"
-            )
+            places = counted(len(self.races), "place")
+            parts.append(f"RACES at {places} of shared memory, the first at byte {self.races[0]}")
         if self.block_races:
             number = len(self.block_races)
-            parts.append(f"RACES of blocks at {number} places, the first at {self.block_races[0]}")
+            parts.append(f"RACES of blocks at {counted(number, 'place')}, the first at {self.block_races[0]}")
         return ", ".join(parts) or "no accesses"
 
 
