@@ -87,7 +87,7 @@ class SimulationResult(SimulatedRecipe, Result):
     tried: tuple[TriedRecipe, ...] = field(
         metadata=about("Of the portfolio and the search; empty for other recipes.")
     )
-    num_simulated: int = field(metadata=about("How many of them came to different plans."))
+    num_simulated: int = field(metadata=about("How many plans that differ were simulated for them."))
     num_untried: int = field(metadata=about("How many recipes of the portfolio the budget did not last for."))
     is_interrupted: bool = field(
         metadata=about("Whether the user ended the search; this was the best plan until then.")
@@ -176,7 +176,7 @@ class SimulationResult(SimulatedRecipe, Result):
         if self.tried:
             untried = f"; the budget left {self.num_untried} untried" if self.num_untried else ""
             plans = counted(self.num_simulated, "different plan")
-            lines.append(f"{counted(len(self.tried), 'recipe')} tried, {plans}{untried}")
+            lines.append(f"{counted(len(self.tried), 'recipe')} tried, {plans} simulated{untried}")
         if self.is_grid:
             whys = {tried.recipe: tried.why for tried in self.tried if tried.cost is None}
             lines += [f"no plan of {recipe}: {why}" for recipe, why in whys.items()]
