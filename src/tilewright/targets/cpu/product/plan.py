@@ -290,6 +290,8 @@ def parse_product(text: str) -> KernelPlan:
     reader = _ProductText(text)
     plan = reader.plan()
     reader.check(plan)
+    if plan.spread is not None and plan.packing != "in constant panels":
+        raise reader.error("groups that lie side by side in a vector read b in constant panels")
     return plan
 
 
