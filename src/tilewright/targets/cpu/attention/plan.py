@@ -20,6 +20,7 @@ products take the fewest cycles.
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -445,8 +446,11 @@ def parse_attention(text: str) -> AttentionPlan:
     for product, of in ((scores, plan.key_parts), (sums, plan.value_parts)):
         if any(part.extra >= len(product.extras) for part in of):
             raise reader.error("a part of keys or values is none of the product's operands r0, r1 ...")
-        if any(part.first + part.count > plan.num_columns for part in of):
-            raise reader.error(f"a part of keys or values ends behind all {plan.num_columns}")
+        ends = [0, *itertools.accumulate(part.count for part in of)]
+        if of and [*(part.first for part in of), plan.num_columns] != ends:
+            raise reader.error(
+                f"parts of keys or values are not all {plan.num_columns}, one behind the other"
+            )
     for name, strided in plan.operands.items():
         if not name.startswith("mask") and strided.operand.dtype is not DType.FLOAT32:
             raise reader.error(f"but for masks an attention's operands are float32: {strided}")
