@@ -154,7 +154,10 @@ class _PlanRun:
         result = products[-1].c.operand
         last = reference.sums if isinstance(reference, _Attention) else reference
         last.gather(last.plan.c, last.result_index, np.zeros(result.num_elements))
-        expected = reference.values(operands)
+        try:
+            expected = reference.values(operands)
+        except (LookupError, ValueError) as error:
+            raise UsageError(f"{name}: the plan's loops do not fit together ({error!r}).") from None
         operands[result.key] = np.zeros(result.shape, result.dtype.numpy)
         next_local = 1 + max([key[1] for key in operands if key[0] == "local"], default=-1)
         layouts = {key: Layout.row_major(array.ndim) for key, array in operands.items()}
