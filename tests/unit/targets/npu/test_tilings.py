@@ -107,7 +107,7 @@ def whole_chain(graph: Graph) -> Chain:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", GRAPHS)
-@pytest.mark.parametrize("machine", ["jetson-nano", "a310", "zcu102"])
+@pytest.mark.parametrize("machine", ["jetson-nano", "a310", "k80"])
 @pytest.mark.parametrize("seed", [7, 8])
 def test_any_tiling_computes_the_values_and_passes_every_check(name: str, machine: str, seed: int) -> None:
     graph = GRAPHS[name]()
