@@ -80,6 +80,7 @@ def test_a_plan_of_other_values_is_told(tmp_path: Path) -> None:
         ),
         ("attention", "  shift s", "  keys from 0: 8 of r9\n  shift s", "none of the product's operands"),
         ("attention_of_few_queries", "keys from 0:", "keys from 32:", "not all 2001, one behind"),
+        ("attention", "    sum a3 50: a 1, b 48\n", "", "one line that begins with sum"),
         ("attention", "row a2 40: a 32", "row a9 40: a 32", "loops do not fit together"),
         ("groups", "in constant panels", "in constant panels of 24 bits", "groups that lie side by side"),
         ("product", "vectors of 16", "vectors of 1000000", "lanes of a tile are at most 64"),

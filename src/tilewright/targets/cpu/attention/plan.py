@@ -433,6 +433,8 @@ def parse_attention(text: str) -> AttentionPlan:
         "store" in reader.lines,
     )
     reader.check(plan)
+    if (len(scores.summed), len(sums.summed)) != (1, 1):
+        raise reader.error("each of the two products has one line that begins with sum")
     for is_same, what in (
         (scores.max_rows == sums.max_rows, "rows of their tiles"),
         (scores.row.c == sums.row.a, "distance of rows of scores"),
