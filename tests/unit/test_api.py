@@ -16,6 +16,7 @@ from tests.support.models import F32, feed_for, host_net, mixed_outputs, model, 
 
 import tilewright as tw
 from tilewright.api.cache import ExportedCache, ForgottenFindings, PrunedCache
+from tilewright.errors import UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.ir.dtype import DType
 from tilewright.ir.interpret import run_graph
@@ -269,7 +270,9 @@ def test_shapes_fix_open_sizes(net: Any) -> None:
     assert "--shapes" in usage_error(lambda: tw.load(proto).graph)
     assert tw.compile(proto).run(None, {"image": image})[0].shape == (2, 10)
     loaded = tw.load(proto, shapes={"image": (2, 3, 12, 12)})
-    assert "to `load`" in usage_error(lambda: tw.compile(loaded, shapes={"image": (1, 3, 12, 12)}))
+    assert "load or export the model with open sizes" in usage_error(
+        lambda: tw.compile(loaded, shapes={"image": (1, 3, 12, 12)})
+    )
 
 
 def test_unknown_settings_are_one_line(net: Any) -> None:
@@ -402,3 +405,18 @@ def test_inference_session_runs_models_and_artifacts(net: Any, tmp_path: Path) -
 )
 def test_one_entry_or_finding_of_a_cache_is_no_plural(result: Any, line: str) -> None:
     assert result.lines()[0].endswith(line)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (
+            "image:1..4x3x12x12",
+            "image' is 1x3x12x12 in the model as it was loaded, not 1..4x3x12x12; leave",
+        ),
+        ("picture:1x3x12x12", r"the model has no input 'picture'; inputs: image"),
+    ],
+)
+def test_shapes_that_a_loaded_model_does_not_have_are_told(shapes: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        tw.compile(tw.load(small_net()), shapes=shapes)

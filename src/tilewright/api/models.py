@@ -15,7 +15,7 @@ from tilewright.compiled_facts import ModelMetadata, TensorInfo
 from tilewright.edges import NO_EDGES, Edges
 from tilewright.errors import UsageError, error_context
 from tilewright.explain import OnnxNode
-from tilewright.extents import Axis, canonical_axis, fixed_shape
+from tilewright.extents import Axis, axes_text, canonical_axis, fixed_shape
 from tilewright.frontend.onnx import (
     Opened,
     PreparedModel,
@@ -241,11 +241,14 @@ def as_model(model: Model | Source, shapes: Shapes | None) -> Model:
         return load(model, shapes=shapes)
     if model.is_open:
         return model.at(shapes) if shapes else model
+    known = {v.name: v.shape for v in model.graph.inputs}
     for name, shape in (shapes or {}).items():
-        known = {v.name: v.shape for v in model.graph.inputs}.get(name)
-        if known != tuple(shape):
+        if name not in known:
+            raise UsageError(f"shapes: the model has no input {name!r}; inputs: {', '.join(known)}.")
+        if known[name] != tuple(shape):
             raise UsageError(
-                f"shapes: {name!r} is {known} in the loaded model; give shapes to `load` instead."
+                f"shapes: input {name!r} is {axes_text(known[name])} in the model as it was loaded, not "
+                f"{axes_text(shape)}; leave that out, or load or export the model with open sizes."
             )
     return model
 
