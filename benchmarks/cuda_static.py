@@ -240,6 +240,10 @@ def options(parser: Parser) -> None:
 
 def main(asked: Namespace) -> None:
     """Count what is not in the file yet, and print the tables."""
+    if not any(asked.only in str(shape) for shape in CONVOLUTIONS):
+        raise SystemExit(f"cuda_static: no shape has {asked.only!r} in its text, such as {CONVOLUTIONS[0]}")
+    if asked.only and asked.page:
+        raise SystemExit("cuda_static: a page takes all shapes; leave out --only or --page")
     known = {(tuple(row["shape"]), row["batch"], row["accuracy"]): row for row in rows_of(asked.output)}
     rows: list[Counts] = []
     conflicts: dict[str, str] = {}

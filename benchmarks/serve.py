@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,9 @@ def main(arguments: Namespace) -> None:
     if arguments.server:
         serve(arguments.server[0], Path(arguments.server[1]), arguments.threads)
         return
+    missing = [name for name in ("fastapi", "uvicorn", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise SystemExit(f"serve: {', '.join(missing)} cannot be imported: pip install {' '.join(missing)}")
     rows = []
     for network in arguments.networks.split(","):
         name, _, image = network.partition("@")

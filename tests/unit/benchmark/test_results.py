@@ -68,3 +68,27 @@ def test_every_benchmark_is_listed_and_says_what_can_be_asked(capsys: pytest.Cap
         assert f"usage: python -m benchmarks {name}" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="no benchmark 'none': there are amx"):
         run(["none"])
+
+
+@pytest.mark.parametrize(
+    ("only", "page", "message"),
+    [
+        ("64,56", None, r"no shape has '64,56' in its text, such as \(64, 64, 56"),
+        ("(64, ", "p.md", "takes all"),
+    ],
+)
+def test_counts_of_no_shape_or_of_some_on_a_page_are_refused(
+    tmp_path: Path, only: str, page: str | None, message: str
+) -> None:
+    from benchmarks import cuda_static
+
+    with pytest.raises(SystemExit, match=message):
+        cuda_static.main(Namespace(output=tmp_path / "rows.jsonl", only=only, page=page))
+
+
+def test_servers_that_cannot_be_imported_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import serve
+
+    monkeypatch.setattr(serve, "find_spec", lambda name: None if name == "uvicorn" else name)
+    with pytest.raises(SystemExit, match="uvicorn cannot be imported: pip install uvicorn"):
+        serve.main(Namespace(server=None))
