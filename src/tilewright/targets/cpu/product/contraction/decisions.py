@@ -23,6 +23,7 @@ from tilewright.targets.cpu.product.contraction.blocks import (
 )
 from tilewright.targets.cpu.product.contraction.choose import (
     ELEMENT,
+    MAX_WIDENED_TIMES,
     TEMPLATE,
     contraction_tile,
     plan_of,
@@ -45,8 +46,6 @@ _MIN_PREFETCH_BYTES = 12 * 1024
 # stay in the L2 cache from run to run.
 MAX_COMPACT_ROWS = 4
 _MIN_COMPACT_BYTES = 64 * 1024
-# Integers of four bits are widened for every tile of rows, which takes less time than reading whole weights.
-MAX_WIDENED_TIMES = 8
 # The bits and the packing by a kernel before that say how B is packed.
 _NAMES: Mapping[Packing, tuple[int | None, int | None]] = {
     "in place": (None, 0),
