@@ -187,7 +187,10 @@ def _constant_text(data: Array, weights: bool, digest: Digest = constant_digest)
 
 def _prints_exactly(data: Array) -> bool:
     """Whether every element has a literal: not complex, and no NaN, whose bits a literal would lose."""
-    return data.dtype.kind != "c" and not (data.dtype.kind not in "OiubUS" and bool(np.isnan(data).any()))
+    if data.dtype.kind in "cOiubUS":
+        return bool(data.dtype.kind != "c")
+    with np.errstate(invalid="ignore"):  # half types are widened to be looked at, where a NaN may signal
+        return not bool(np.isnan(data).any())
 
 
 def _element_text(element: Any) -> str:

@@ -149,6 +149,17 @@ def arrays(draw: st.DrawFn) -> np.ndarray:  # type: ignore[type-arg]  # any arra
     return np.frombuffer(bits, dtype).reshape(shape)
 
 
+@pytest.mark.parametrize("bits", [0x7F81, 0xFF81])
+def test_a_nan_that_signals_is_written_by_its_bits(bits: int) -> None:
+    signalling = np.array(bits, np.uint16).view(DType.BFLOAT16.numpy)
+    graph = Graph("nan")
+    graph.outputs = [Value("c", DType.BFLOAT16, (), signalling)]
+    text = print_graph(graph, weights=True)
+    found = parse_graph(text).outputs[0].data
+    assert found is not None
+    assert found.view(np.uint16) == bits
+
+
 @given(
     st.lists(names, min_size=4, max_size=4, unique=True),
     arrays(),
