@@ -27,6 +27,14 @@ class Block(NamedTuple):
     stores: Mask  # results that are in main memory behind it
     keeps: Mask  # results that are near for the next block
 
+    @classmethod
+    def storing_all(cls, layers: Mask, predecessors: Sequence[Mask]) -> Block:
+        """Layers whose results all go to main memory, and which read theirs from there."""
+        reads = 0
+        for layer in bits(layers):
+            reads |= predecessors[layer]
+        return cls(layers, reads & ~layers, 0, layers, 0)
+
 
 class State(NamedTuple):
     """What is there between two blocks."""

@@ -79,10 +79,7 @@ class KnownBlocks:
 
     def blocks(self, layers: Mask) -> Iterator[Block]:
         """The set as a block that leaves nothing for the next one alone."""
-        reads = 0
-        for layer in bits(layers):
-            reads |= self._predecessors[layer]
-        yield Block(layers, reads & ~layers, 0, layers, 0)
+        yield Block.storing_all(layers, self._predecessors)
 
     def least(self, block: Block) -> float:
         """What it costs."""

@@ -238,10 +238,7 @@ class _FrozenPart:
 
     def blocks(self, layers: Mask) -> Iterator[Block]:
         """The set in the best of the ways to run it."""
-        reads = 0
-        for layer in bits(layers):
-            reads |= self._predecessors[layer]
-        yield Block(layers, reads & ~layers, 0, layers, 0)
+        yield Block.storing_all(layers, self._predecessors)
 
     def least(self, block: Block) -> float:
         """Of the way that may cost least."""
