@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -253,7 +254,7 @@ class Placement:
     plan: MemoryPlan
 
 
-class Backend:
+class Backend(ABC):
     """One graph on its way through one target, under some options.
 
     What several plans of the graph share is done once; the graph must not change meanwhile. A machine that
@@ -369,6 +370,7 @@ class Backend:
         )
         return Placement(problem, plan)
 
+    @abstractmethod
     def generate(self, program: Program, *, progress: Progress | None = None) -> Code:
         """The program's code.
 
@@ -376,7 +378,6 @@ class Backend:
             UnsupportedOp: a node is not supported; names it and says why.
             BudgetExceeded: the program needs more memory than its options allow.
         """
-        raise NotImplementedError
 
     def stage_bench(self, partition: Partition, make: MakeOfStages) -> StageBench | None:
         """What measures the stages of schedules of a partition, of programs as `make` gives them; None where
