@@ -1,4 +1,4 @@
-"""Networks planned for machines and variants of them: the plans of each alone, whoever makes them."""
+"""Networks planned for machines and variants: the plans of each alone, in processes or in this one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks answered by whoever is asked for, as answers come: those that a journal has first."""
+"""Tasks answered in this process, by workers or on Ray, as answers come: those that a journal has first."""
 
 from __future__ import annotations
 
