@@ -110,7 +110,8 @@ def is_empty(d: Difference) -> bool:
 
 
 def same_padding_beyond_kernel(d: Difference) -> bool:
-    kernel = d.step.attribute("kernel_shape", [])
+    weight = (*d.step.inputs(), None)[1]
+    kernel = d.step.attribute("kernel_shape", [] if weight is None else weight.shape[2:])
     strides = d.step.attribute("strides", [1] * len(kernel))
     dilations = d.step.attribute("dilations", [1] * len(kernel))
     odd = any(s > k for s, k in zip(strides, kernel, strict=False)) or any(n > 1 for n in dilations)
@@ -187,12 +188,22 @@ def close_or_non_finite(relative: float) -> Applies:
 
 
 def clamped_infinity(d: Difference) -> bool:
-    """An input is infinite, and theirs is the largest number of the type wherever it differs."""
+    """An input is infinite, and wherever it differs theirs is NaN or the largest number of the type."""
     x = d.step.inputs()[0]
     if x is None or not is_float(x) or not np.isinf(x.astype(np.float64)).any():
         return False
     largest, _ = float_limits(DType.from_numpy(d.theirs.dtype))
-    return bool((np.abs(d.theirs.astype(np.float64)[d.wrong]) == largest).all())
+    wrong = np.abs(d.theirs.astype(np.float64)[d.wrong])
+    return bool(((wrong == largest) | np.isnan(wrong)).all())
+
+
+def squares_overflow_half(d: Difference) -> bool:
+    """A half type; where it differs theirs is infinite, and ours a number whose square is too large."""
+    if d.ours.dtype.itemsize != 2 or d.ours.shape != d.theirs.shape:
+        return False
+    largest, _ = float_limits(DType.from_numpy(d.ours.dtype))
+    ours, theirs = d.ours.astype(np.float64)[d.wrong], d.theirs.astype(np.float64)[d.wrong]
+    return bool((np.isposinf(theirs) & np.isfinite(ours) & (ours**2 > largest)).all())
 
 
 def product_overflows(d: Difference) -> bool:

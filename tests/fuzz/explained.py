@@ -40,6 +40,7 @@ from tests.fuzz.causes import (
     one_group,
     product_overflows,
     same_padding_beyond_kernel,
+    squares_overflow_half,
     starts_before_the_first,
     to_integer,
 )
@@ -330,6 +331,18 @@ EXPLAINED: tuple[Explained, ...] = (
         ),
         "infinities, NaN or overflow in a sum: the order of operations decides between an infinity and NaN",
         non_finite_in_one,
+    ),
+    Explained(
+        REFERENCE,
+        ("ReduceL2",),
+        "half types: the reference sums squares in the type itself, where they overflow; here in float32",
+        squares_overflow_half,
+    ),
+    Explained(
+        REFERENCE,
+        ("GroupNormalization", "LayerNormalization", "RMSNormalization"),
+        "float64: the reference computes in float32 unless stash_type says otherwise",
+        both(is_float64, close_or_non_finite(1e-6)),
     ),
     Explained(
         REFERENCE,

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.parser import parse_model
 from onnx.reference import ReferenceEvaluator
 
+import tilewright as tw
 from tilewright.errors import ModelRejected, UnsupportedOp, UsageError
 from tilewright.frontend.onnx import build, load_onnx, open_model
 from tilewright.ir.dtype import DType
@@ -286,3 +287,9 @@ def test_the_callers_message_is_not_changed() -> None:
 def test_another_kind_of_source_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="cannot load a model from int"):
         load_onnx(3)  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_a_definition_that_knows_fewer_types_than_its_operator_is_not_looked_into() -> None:
+    """Range takes int16 from opset 11 on; its definition subtracts, which int16 knows from opset 14 on."""
+    model = parsed("g (int16 a, int16 b, int16 c) => (int16[N] y) { y = Range(a, b, c) }", 13)
+    assert tw.compile(model)(*np.array([0, 5, 2], np.int16)).tolist() == [0, 2, 4]
