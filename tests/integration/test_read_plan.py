@@ -61,8 +61,8 @@ def test_steps_name_their_group_of_cores(order: str, tmp_path: Path) -> None:
         (c, 2) for c in (0, 2, 4, 6)
     }
     weights = [weight for step in steps for weight in step["weights"]]
-    assert any(weight["resident_in"] == "LB" for weight in weights)
-    assert all(weight["fetch_s"] is None for weight in weights if weight["resident_in"] == "LB")
+    assert any(weight["resident_in"] == "L1" for weight in weights)
+    assert all(weight["fetch_s"] is None for weight in weights if weight["resident_in"] == "L1")
 
 
 def over_another(plan: Plan) -> None:

@@ -59,7 +59,7 @@ def test_a_plan_is_reported_whole_with_its_baselines(model: Path) -> None:
     assert document["compared"]["tvm"]["time_s"] > document["time_s"]
     priced = {t["time_s"] for t in document["tried"] if t["time_s"]}
     assert len(priced) <= document["num_simulated"] <= len(document["tried"])
-    assert document["compared"]["tvm"]["buffers"]["LB"] == 0
+    assert document["compared"]["tvm"]["buffers"]["L1"] == 0
 
 
 def test_values_that_are_no_numbers_in_both_are_equal(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_the_timeline_has_a_row_for_each_unit_and_ends_when_the_plan_does(
         assert all(end <= start + 1e-6 for (_, end), (start, _) in itertools.pairwise(runs))
     launch_us = load_preset("stcp920").overheads.kernel_launch_ns / 1e3
     assert end_us + launch_us == pytest.approx(document["time_s"] * 1e6)
-    assert any(e["ph"] == "C" and e["name"] == "LB bytes" for e in events)
+    assert any(e["ph"] == "C" and e["name"] == "L1 bytes" for e in events)
 
 
 def test_the_page_draws_the_buffers_without_a_network(model: Path, tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_the_page_draws_the_buffers_without_a_network(model: Path, tmp_path: Pat
 def test_people_see_tables(model: Path) -> None:
     result = tilewright("simulate", model, "--compare")
     assert result.code == 0, result.err
-    for word in ("samples/s", "at least", "recipes tried", "variant-3", "in LB", "estimated"):
+    for word in ("samples/s", "at least", "recipes tried", "variant-3", "in L1", "estimated"):
         assert word in result.out
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from tilewright.memory import MEMORY_PLANNERS, MemoryLevel, MemoryPlan
 from tilewright.memory.instances import expand
-from tilewright.memory.scopes import LEVEL_NAMES, ScopePlan
+from tilewright.memory.scopes import ScopePlan
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.schedule.binding import Bindings
 from tilewright.schedule.instances import InstanceGraph
@@ -12,7 +12,7 @@ from tilewright.schedule.instances import InstanceGraph
 
 def levels(local: int | None, shared: int | None, main: int | None = None) -> tuple[MemoryLevel, ...]:
     """The scopes with these capacities; None without a limit."""
-    names = LEVEL_NAMES.values()
+    names = ("local", "shared", "main")
     return tuple(MemoryLevel(*level) for level in zip(names, (local, shared, main), strict=True))
 
 

@@ -194,7 +194,8 @@ class Unit(MachinePart):
     single values, `special` on functions such as exp; a `mover` is a DMA engine: it copies between two
     levels."""
     level: Name | None = None
-    """Level that the unit reads from, one set of units per instance; left out: the innermost."""
+    """Level that the unit reads from, one set of units per instance; left out: the innermost. A DMA engine
+    must have one."""
     num_per_instance: Count = 1
     """Units beside each instance of that level."""
     runs: tuple[Work, ...] = ()
@@ -235,6 +236,11 @@ class Unit(MachinePart):
                 raise ValueError(
                     f"{extra}: a DMA engine (kind: mover) does not compute; give bytes_per_s, or another kind"
                 )
+            for key, example in (("between", "between: [Buffer, DRAM]"), ("level", "level: Buffer")):
+                if getattr(self, key) is None:
+                    raise ValueError(f"{key}: is missing of a DMA engine (kind: mover); add it, as {example}")
+            if self.bytes_per_s is None and self.bytes_per_cycle is None:
+                raise ValueError("bytes_per_s: is missing of a DMA engine (kind: mover); add its rate")
             return self
         moves = next((k for k in ("between", "bytes_per_s", "bytes_per_cycle") if getattr(self, k)), None)
         if moves is not None:

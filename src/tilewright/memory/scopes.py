@@ -27,9 +27,6 @@ from tilewright.schedule.binding import Bindings, Scope
 from tilewright.schedule.core_groups import CoreGroups
 from tilewright.schedule.instances import InstanceGraph
 
-LEVEL_NAMES: Mapping[Scope, str] = {scope: scope.name.lower() for scope in SCOPES}
-"""What planners call the scopes: `local`, `shared`, `main`."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedBuffer:
@@ -195,7 +192,7 @@ def place(
         spaces = core_spaces(bindings.cores, machine)
         plan = place_apart(planner, timeline.problem, groups, spaces, budget)
     if isinstance(plan, Infeasible):
-        if plan.level == LEVEL_NAMES[Scope.MAIN]:
+        if plan.level == Scope.MAIN:
             plan = replace(plan, level=f"{machine.outermost.name} of {machine.name!r}")
         raise InfeasibleMapping(str(plan))
     return ScopePlan(timeline, plan)
@@ -223,7 +220,7 @@ def levels_of(graph: InstanceGraph, machine: Machine) -> tuple[MemoryLevel, ...]
         main = max(0, main - _resident_bytes(graph))
     capacities = (local_capacity_bytes(machine), shared_capacity_bytes(machine), main)
     return tuple(
-        MemoryLevel(LEVEL_NAMES[scope], capacity) for scope, capacity in zip(SCOPES, capacities, strict=True)
+        MemoryLevel(str(scope), capacity) for scope, capacity in zip(SCOPES, capacities, strict=True)
     )
 
 

@@ -28,9 +28,9 @@ Binding = tuple[int, ...]
 class Scope(StrEnum):
     """The level of memory that a buffer lives in, for its whole life."""
 
-    LOCAL = "LB"
-    SHARED = "GB"
-    MAIN = "DDR"
+    LOCAL = "local"
+    SHARED = "shared"
+    MAIN = "main"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

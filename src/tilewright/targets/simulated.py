@@ -116,7 +116,7 @@ class PlannedValue:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLevel:
-    """A level of memory of one cluster: `LB`, its cores' buffers together, `GB`, the shared one, or `DDR`."""
+    """A level of memory of one cluster: its cores' buffers together, the shared one, or main memory."""
 
     name: str
     title: str

@@ -86,7 +86,7 @@ def test_names_stay_text_and_the_page_needs_nothing_else(tmp_path: Path) -> None
 def test_levels_that_hold_nothing_are_not_drawn(tmp_path: Path) -> None:
     def drawn(target: str, recipe: str) -> set[str]:
         page = tw.simulate(small_net(), target, recipe=recipe).save_page(tmp_path / "p.html").read_text()
-        return set(re.findall(r"<b>(?:LB|GB|DDR)</b> ([\w ]+)<br>", page))
+        return set(re.findall(r"<b>(?:L1|LLB|DDR)</b> ([\w ]+)<br>", page))
 
     assert "main memory" in drawn("stcp920", "tvm")
     assert drawn("stcp920", "graphturbo") >= {"buffers of the cores"}

@@ -272,10 +272,8 @@ def _made(trace: Trace, step: InstanceStep) -> Iterator[tuple[Node, Mapping[int,
 
 def _products_per_s(machine: Machine) -> float:
     """The most that any sort of unit of a cluster multiplies."""
-    rates = (
-        max(u.macs_per_cycle.values()) * max(1, u.num_per_instance) for u in machine.units if u.macs_per_cycle
-    )
-    return max(rates, default=0.0) * (machine.clock_hz or 0.0) * machine.num_cores_per_cluster or inf
+    rates = (max(u.macs_per_cycle.values()) * machine.num_units(u) for u in machine.units if u.macs_per_cycle)
+    return max(rates, default=0.0) * (machine.clock_hz or 0.0) / machine.num_clusters or inf
 
 
 def _check_totals(trace: Trace) -> Iterator[Violation]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from tilewright.arguments import NOWHERE
@@ -17,6 +17,7 @@ from tilewright.targets.base import Array
 from tilewright.targets.npu.describe import plan_of, subgraphs_of
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.mapped_costs import mapped_costs
+from tilewright.targets.npu.names import Names
 from tilewright.targets.npu.occupancy import levels_over_time
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.simulate import Simulation
@@ -50,7 +51,12 @@ class NpuCode:
         scopes, partition = self.planned.scopes, self.program.partition
         constants = dict.fromkeys(v for n in partition.graph.nodes for v in n.operands() if v.is_constant)
         constant_bytes = sum(partition.bytes_of(v, full_region(v.shape)) for v in constants)
-        return MemoryInfo.of(scopes.timeline.problem, scopes.memory, constant_bytes=constant_bytes)
+        memory = MemoryInfo.of(scopes.timeline.problem, scopes.memory, constant_bytes=constant_bytes)
+        return self._names.memory(memory)
+
+    @property
+    def _names(self) -> Names:
+        return Names.of(self.machine)
 
     @property
     def simulation(self) -> Simulation:
@@ -71,14 +77,16 @@ class NpuCode:
             computed_in=self._computed_in(),
             subgraphs=subgraphs_of(planned),
             order=tuple(str(planned.instances.nodes[place]) for place in planned.order),
-            buffers={str(scope): count for scope, count in planned.scopes.num_buffers.items()},
+            buffers=self._names.by_level(
+                {str(scope): count for scope, count in planned.scopes.num_buffers.items()}
+            ),
             spilled_bytes=planned.scopes.spilled_bytes,
             resident_bytes=self.simulation.residents.size_bytes,
         )
 
     def plan(self) -> NetworkPlan:
         """All that one cluster does for a batch."""
-        return plan_of(self.planned, self.machine)
+        return self._names.plan(plan_of(self.planned, self.machine))
 
     def mapped_costs(self) -> MappedCosts:
         """Sums of products beside their mappings."""
@@ -86,15 +94,21 @@ class NpuCode:
 
     def timeline(self) -> Timeline:
         """One batch on one cluster."""
-        simulated, plan = self.simulation, self.plan()
+        simulated, names = self.simulation, self._names
+        plan = plan_of(self.planned, self.machine)
         return Timeline(
             machine=self.machine.name,
             network=self.planned.partition.graph.name,
             subgraphs=subgraphs_of(self.planned),
-            plan=plan,
-            units=tuple(sorted(simulated.busy_s)),
-            runs=tuple(UnitRun(**asdict(r)) for r in simulated.runs),
-            levels=levels_over_time(plan, simulated),
+            plan=names.plan(plan),
+            units=tuple(sorted(names.by_unit(simulated.busy_s))),
+            runs=tuple(
+                UnitRun(**{**asdict(r), "unit": names.units.get(r.unit, r.unit)}) for r in simulated.runs
+            ),
+            levels=tuple(
+                replace(held, level=replace(held.level, name=names.levels[held.level.name]))
+                for held in levels_over_time(plan, simulated)
+            ),
         )
 
     def _element_types(self) -> tuple[LoweredType, ...]:
@@ -111,12 +125,13 @@ class NpuCode:
             for work in step.works:
                 if work.macs or work.ops:
                     found.setdefault(work.unit, {})[work.dtype] = None
-        return {unit: tuple(dtypes) for unit, dtypes in sorted(found.items())}
+        return {unit: tuple(dtypes) for unit, dtypes in sorted(self._names.by_unit(found).items())}
 
     def _figures(self) -> dict[str, Any]:
         found, num_clusters = self.simulation, self.machine.num_clusters
         missing = EnergyTable.of(self.machine).missing
-        by_pj = found.energy_pj if missing is None else {}
+        names = self._names
+        by_pj = names.by_unit(found.energy_pj if missing is None else {})
         return {
             "time_s": found.time_s,
             "energy_j": found.energy_j * num_clusters if missing is None else None,
@@ -124,9 +139,9 @@ class NpuCode:
             "energy_source": source_of(self.machine),
             "max_power_w": self.machine.max_power_w,
             "bytes": asdict(found.traffic),
-            "utilization": found.utilization,
+            "utilization": names.by_unit(found.utilization),
             "lower_bound_s": found.lower_bound_s,
-            "bound_by": found.bound_by,
+            "bound_by": names.units.get(found.bound_by, found.bound_by),
         }
 
     def load(self, num_threads: int | None) -> NpuExecutable:

@@ -7,15 +7,20 @@ are for each cluster; where clusters share one, each has its part.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 
+from tilewright.errors import MachineError
 from tilewright.hardware.machine import Level, Machine
 from tilewright.hardware.missing_fields import require_networks
 
-DMA, CORE_DMA = "DMA", "MTE"
-"""The engines of a cluster: between main memory and what is on the chip, and around the cores' buffers."""
+DMA, CORE_DMA = "engine of main memory", "engine of the cores"
+"""The engines of a cluster: between main memory and what is on the chip, and around the cores' buffers.
+
+Results say what the machine's file calls them: `Names`.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ def _ports_of(same: SameMachine) -> Ports:
     require_networks(machine, ())
     assert machine.local is not None, "that is required"
     local, shared, main = machine.local, machine.shared, machine.outermost
+    _refuse_others(machine, (local, main) if shared is None else (local, shared, main))
     outer = _Engine.of(machine, local if shared is None else shared, main)
     setup_s = machine.overheads.copy_setup_ns * 1e-9
     main_rate = min(_level_rate(machine, main), outer.bytes_per_s)
@@ -90,6 +96,19 @@ def _ports_of(same: SameMachine) -> Ports:
     local_rate = min(local_rate, _level_rate(machine, shared), inner.bytes_per_s)
     energy = {DMA: outer.pj_per_byte, CORE_DMA: inner.pj_per_byte}
     return Ports(local, shared, main, main_rate, local_rate, setup_s, energy)
+
+
+def _refuse_others(machine: Machine, levels: Sequence[Level]) -> None:
+    """Raise for a DMA engine that nothing would pass."""
+    names = [level.name for level in levels]
+    pairs = list(pairwise(names))
+    for number, unit in enumerate(machine.units):
+        if unit.between is not None and not any(set(unit.between) == set(pair) for pair in pairs):
+            known = " or ".join(f"[{inner}, {outer}]" for inner, outer in pairs)
+            raise MachineError(
+                f"machine {machine.name!r}: units[{number}].between: networks pass nothing directly between "
+                f"{unit.between[0]!r} and {unit.between[1]!r}; write {known}, or leave {unit.name!r} out."
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from tilewright.ir.graph import Graph
 from tilewright.planning.portfolio import Recipe
 from tilewright.targets.npu.check_order import check_order, leaves_early
 from tilewright.targets.npu.events import Run
+from tilewright.targets.npu.ports import DMA
 from tilewright.targets.npu.recipes import MEMORY, Baseline
 from tilewright.targets.npu.trace import Trace
 
@@ -23,7 +24,7 @@ STCP920 = load_preset("stcp920")
 
 def runs(times: list[float], sizes: list[int]) -> list[Run]:
     """Runs of no length."""
-    return [Run("DMA", at, at, 0, "load", size_bytes=size) for at, size in zip(times, sizes, strict=True)]
+    return [Run(DMA, at, at, 0, "load", size_bytes=size) for at, size in zip(times, sizes, strict=True)]
 
 
 def parts(rng: random.Random, total: int, largest: int) -> list[int]:

@@ -18,6 +18,7 @@ from tilewright.planning import Violation
 from tilewright.targets.npu.check_run import check_run
 from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.ports import CORE_DMA, DMA
 
 WHOLE = ("shared", "caches", "bare", "bare, resident")
 """Plans whose energies are looked at, too, on machines with a shared buffer, a cache, and neither."""
@@ -98,18 +99,18 @@ def missed(name: str) -> set[tuple[str, str]]:
     return found
 
 
-LOADS = {("load", "DMA"), ("load", "MTE")}
-STORES = {("store", "DMA"), ("store", "MTE")}
-WEIGHTS = {("weights", "MTE")}
+LOADS = {("load", DMA), ("load", CORE_DMA)}
+STORES = {("store", DMA), ("store", CORE_DMA)}
+WEIGHTS = {("weights", CORE_DMA)}
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
         ("shared", STORES | WEIGHTS),
-        ("bare", {("load", "DMA"), ("store", "DMA"), ("weights", "DMA")}),
+        ("bare", {("load", DMA), ("store", DMA), ("weights", DMA)}),
         ("groups", LOADS | STORES),
-        ("sliced", LOADS | STORES | WEIGHTS | {("move", "MTE")}),
+        ("sliced", LOADS | STORES | WEIGHTS | {("move", CORE_DMA)}),
     ],
 )
 def test_what_a_step_reads_writes_and_puts_together_moves(name: str, expected: set[tuple[str, str]]) -> None:

@@ -66,9 +66,9 @@ def test_what_a_step_computes_with_is_in_the_cores_meanwhile(code: NpuCode) -> N
             tiling = steps[run.step].tiling
             middle_s = (run.start_s + run.end_s) / 2
             weights = sum(p.held_bytes for p in tiling.weights)
-            assert bytes_at(timeline, "LB", {"weights"}, middle_s) >= weights
+            assert bytes_at(timeline, "L1", {"weights"}, middle_s) >= weights
             tiles = sum(p.held_bytes for p in (*tiling.loads, *tiling.stores))
-            assert bytes_at(timeline, "LB", {"tiles"}, middle_s) >= tiles
+            assert bytes_at(timeline, "L1", {"tiles"}, middle_s) >= tiles
 
 
 def test_what_is_fetched_ahead_is_in_the_shared_buffer_until_it_is_used(code: NpuCode) -> None:
@@ -78,9 +78,9 @@ def test_what_is_fetched_ahead_is_in_the_shared_buffer_until_it_is_used(code: Np
     for run in fetched:
         reading = min(r.start_s for r in runs if r.what == "weights" and r.name == run.name)
         middle_s = (run.start_s + reading) / 2
-        assert bytes_at(timeline, "GB", {"weights", "prefetched"}, middle_s) > 0
+        assert bytes_at(timeline, "LLB", {"weights", "prefetched"}, middle_s) > 0
     last_s = max(r.end_s for r in runs if r.what == "weights")
-    assert bytes_at(timeline, "GB", {"weights", "prefetched"}, last_s) == 0
+    assert bytes_at(timeline, "LLB", {"weights", "prefetched"}, last_s) == 0
 
 
 def test_weights_that_stay_are_there_all_the_time() -> None:
