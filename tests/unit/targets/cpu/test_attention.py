@@ -20,8 +20,8 @@ from tilewright.ir.interpret import run_graph
 from tilewright.options import Accuracy, Options
 from tilewright.program import Program
 from tilewright.targets.cpu.attention import AttentionPlan, lower_attention
+from tilewright.targets.cpu.attention.choose import plan_tiles
 from tilewright.targets.cpu.attention.match import match_attention
-from tilewright.targets.cpu.attention.plan import plan_tiles
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout, OperandKey
 from tilewright.targets.cpu.plans import parse_plan, plan_kernels

@@ -8,19 +8,18 @@ from typing import ClassVar
 
 from tilewright.ir.nest import Nest, operands_of
 from tilewright.records import dataclass
-from tilewright.targets.cpu.attention.decode import DecodeAttention
-from tilewright.targets.cpu.attention.generate import Heads, generate_attention
-from tilewright.targets.cpu.attention.match import match_attention
-from tilewright.targets.cpu.attention.matrix import MatrixHeads
-from tilewright.targets.cpu.attention.plan import (
-    AttentionPlan,
+from tilewright.targets.cpu.attention.choose import (
     attention_cycles,
-    operand_sizes,
     plan_attention,
     plan_tiles,
     reads_in_place,
     tiles_cycles,
 )
+from tilewright.targets.cpu.attention.decode import DecodeAttention
+from tilewright.targets.cpu.attention.generate import Heads, generate_attention
+from tilewright.targets.cpu.attention.match import match_attention
+from tilewright.targets.cpu.attention.matrix import MatrixHeads
+from tilewright.targets.cpu.attention.plan import AttentionPlan, operand_sizes
 from tilewright.targets.cpu.attention.split_kv import generate_split_kv
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Layout
