@@ -66,9 +66,9 @@ def is_on_gpu(value: object) -> bool:
     return is_torch_tensor(value) and bool(getattr(value, "is_cuda", False))
 
 
-def torch_stream() -> int:
-    """The handle of the stream that torch uses now; its default one is 1, as DLPack has it."""
-    return int(sys.modules["torch"].cuda.current_stream().cuda_stream) or 1
+def torch_stream(device: object = None) -> int:
+    """The handle of the stream that torch uses now on a GPU; its default one is 1, as DLPack has it."""
+    return int(sys.modules["torch"].cuda.current_stream(device).cuda_stream) or 1
 
 
 def from_dlpack(array: object) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from tests.support.cuda import compiled, error, needs_fibers
 from tests.support.models import feed_for, host_net, model, small_net
 
@@ -58,6 +58,29 @@ def test_memory_is_given_back_when_nothing_reads_it() -> None:
     del array
     gc.collect()
     assert len(dlpack._lent) == before
+
+
+def test_outputs_that_no_kernel_makes_are_copies_of_their_own() -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"], "relu"),
+        helper.make_node("Reshape", ["y", "shape"], ["flat"], "reshape"),
+        helper.make_node("Identity", ["y"], ["twice"], "again"),
+        helper.make_node("Identity", ["x"], ["same"], "same"),
+        helper.make_node("Identity", ["c"], ["constant"], "constant"),
+    ]
+    arrays = {"shape": np.array([6]), "c": np.array([1.5, 2.5], np.float32)}
+    shapes = {"y": [2, 3], "flat": [6], "twice": [2, 3], "same": [2, 3], "constant": [2]}
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    found = compiled(model(nodes, [x], outputs, weights))
+    for scale in (1, -2):
+        feed = {"x": aligned(scale * np.array([[1, -2, 3], [-4, 5, 6]], np.float32))}
+        results = found.run_on_device(feed)
+        expected = found.run(None, feed)
+        for name, right in zip(shapes, expected, strict=True):
+            np.testing.assert_array_equal(results[name].numpy(), right)
+        assert len({r.address for r in results.values()} | {feed["x"].ctypes.data}) == 6
 
 
 @pytest.mark.parametrize(

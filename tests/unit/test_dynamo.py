@@ -379,7 +379,7 @@ def test_code_refuses_tensors_that_it_was_not_made_for() -> None:
     place = next(i for i in range(3) if i not in variant.weights.places)
     direct = variant.direct
     assert direct is not None
-    for x in (torch.randn(2, 4).double(), torch.randn(3, 4), torch.randn(4, 2).T, torch.randn(8)):
+    for x in (torch.randn(2, 4).double(), torch.randn(3, 4), torch.randn(8)):
         assert direct([*arguments[:place], x, *arguments[place:]]) is None
 
 

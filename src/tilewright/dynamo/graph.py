@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from tilewright.dynamo.variant import RunsEagerly, Variant, built
+from tilewright.dynamo.devices import RunsEagerly
+from tilewright.dynamo.variant import Variant, built
 from tilewright.errors import InputError
 from tilewright.options import Options
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,11 +17,20 @@ from tilewright.api.kept import compile_or_reuse
 from tilewright.api.models import load
 from tilewright.compiled import CompiledModel
 from tilewright.compiled_facts import TensorInfo
-from tilewright.dlpack import as_numpy, as_torch
+from tilewright.dlpack import as_numpy, as_torch, torch_stream
+from tilewright.dynamo.devices import (
+    PROCESSOR_DEVICE,
+    RunsEagerly,
+    device_of,
+    on_processor,
+    target_on,
+    torch_device,
+)
 from tilewright.dynamo.weights import BoundWeights
 from tilewright.errors import TilewrightError
 from tilewright.frontend.onnx.protos import one_line
 from tilewright.options import Options
+from tilewright.targets.runs import PROCESSOR, CodeAtAddresses
 
 Output = Callable[[Sequence[Any], Sequence[Any]], Any]
 """One output of the graph, of the results of the code, as tensors, and the arguments of the call."""
@@ -46,10 +55,6 @@ _INDICES: Mapping[Any, tuple[int, str]] = {
 
 _BOUND = "bound_"
 """Begins the names of attributes that were inputs of a graph."""
-
-
-class RunsEagerly(Exception):  # it is no error: the graph runs, by torch
-    """Why a graph is not compiled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -90,12 +95,14 @@ def built(
         RunsEagerly: it cannot be compiled; says why.
     """
     _require_plain_tensors(arguments, numbers)
+    device = device_of(module, arguments)
+    options = replace(options, target=target_on(device, options.target))
     varying = [i for i in range(len(arguments)) if i not in numbers and i not in places]
     weights = BoundWeights.of(module, arguments, places)  # as they are before they are read
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            bound = bound_module(module, {i: arguments[i] for i in places}, numbers)
+            bound = bound_module(module, {i: arguments[i] for i in places}, numbers, device)
             # Of an argument that is a view the exporter would follow, and complain about, the whole storage.
             given = [arguments[i] for i in varying]
             examples = tuple(torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in given)
@@ -104,17 +111,20 @@ def built(
     except Exception as error:  # whatever the exporter raises: the graph runs in eager mode
         raise RunsEagerly(f"torch cannot export it ({one_line(error)})") from error
     outputs = _outputs(functional, varying)
+    argument_of = dict(zip(program.graph_signature.user_inputs, varying, strict=True))
     try:
         compiled = compile_or_reuse(load(program), options)
+        direct = DirectRun.of(compiled, argument_of)
     except TilewrightError as error:
         raise RunsEagerly(str(error)) from error
-    argument_of = dict(zip(program.graph_signature.user_inputs, varying, strict=True))
+    if device.type != "cpu" and (direct is None or direct.device != device):
+        raise RunsEagerly(_why_not_on(device, compiled, direct))
     names = [spec.name for spec in compiled.get_inputs()]
     given = [(str(spec.dtype), spec.shape) for spec in compiled.get_outputs()]
     if not argument_of.keys() >= set(names) or given != _tensors_of(program):
         raise RunsEagerly("the exported model has other inputs or outputs than the graph")
     feed = tuple((name, argument_of[name]) for name in names)
-    return Variant(compiled, feed, outputs, weights, DirectRun.of(compiled, argument_of))
+    return Variant(compiled, feed, outputs, weights, direct)
 
 
 def _require_plain_tensors(arguments: Sequence[Any], numbers: Mapping[int, Any]) -> None:
@@ -124,12 +134,13 @@ def _require_plain_tensors(arguments: Sequence[Any], numbers: Mapping[int, Any])
                 raise RunsEagerly(f"an input is a {type(value).__name__}")
         elif type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided:
             raise RunsEagerly(f"an input is a {type(value).__name__} with layout {value.layout}")
-        elif value.device.type != "cpu":
-            raise RunsEagerly(f"an input is on the device {value.device}: compiled code runs on the cpu")
 
 
-def bound_module(module: Any, constants: Mapping[int, Any], numbers: Mapping[int, Any]) -> Any:
-    """The graph with some of its inputs bound: tensors as attributes, numbers in place of their uses."""
+def bound_module(
+    module: Any, constants: Mapping[int, Any], numbers: Mapping[int, Any], device: Any = PROCESSOR_DEVICE
+) -> Any:
+    """The graph with some of its inputs bound: tensors as attributes, numbers in place of their uses. That of
+    another device is one of the processor then."""
     graph = torch.fx.Graph()
     values: dict[Any, Any] = {}
     attributes: dict[str, Any] = {}
@@ -146,6 +157,8 @@ def bound_module(module: Any, constants: Mapping[int, Any], numbers: Mapping[int
     for node in module.graph.nodes:
         if node.op in ("get_attr", "call_module"):
             attributes[node.target] = operator.attrgetter(node.target)(module)
+    if device.type != "cpu":
+        attributes = on_processor(graph, attributes)
     return torch.fx.GraphModule(attributes, graph).eval()
 
 
@@ -303,14 +316,14 @@ def _overlap(views: Sequence[Any]) -> bool:
 
 
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
-_CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DirectRun:
-    """Code that reads and writes tensors where they are: place, type and shape of each."""
+    """Code that reads and writes tensors where they are, on one device: place, type and shape of each."""
 
-    run_at: Callable[[Sequence[int], Sequence[int]], None]
+    code: CodeAtAddresses
+    device: Any
     inputs: tuple[tuple[int, Any, Any], ...]
     outputs: tuple[tuple[Any, Any], ...]
 
@@ -318,32 +331,45 @@ class DirectRun:
     def of(cls, compiled: CompiledModel, place_of: Mapping[str, int]) -> DirectRun | None:
         """That of a model whose inputs are these arguments of a call; None where its target has none."""
         find = getattr(compiled.load(), "at_addresses", None)
-        run_at = None if find is None else find()
-        if run_at is None:
+        code = None if find is None else find()
+        if code is None:
             return None
         inputs = [(place_of[spec.name], *_kind(spec)) for spec in compiled.get_inputs()]
-        return cls(run_at, tuple(inputs), tuple(map(_kind, compiled.get_outputs())))
+        return cls(code, torch_device(code.place), tuple(inputs), tuple(map(_kind, compiled.get_outputs())))
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any] | None:
-        """The results, in tensors of their own; None where an argument does not lie as the code reads it."""
-        addresses = []
+        """The results, in tensors of their own; None where an argument is not what the code reads.
+
+        On a GPU the run comes behind what torch's current stream holds, and may go on when this returns.
+        """
+        read = []
         for place, dtype, shape in self.inputs:
             tensor = arguments[place]
             if (
                 type(tensor) not in _PLAIN_TYPES
                 or tensor.dtype is not dtype
                 or tensor.shape != shape
-                or not tensor.is_cpu
-                or not tensor.is_contiguous()
-                or tensor.is_neg()
+                or tensor.device != self.device
             ):
                 return None
-            addresses.append(tensor.data_ptr())
-        results = [torch.empty(shape, dtype=dtype, device=_CPU) for dtype, shape in self.outputs]
-        self.run_at(addresses, [result.data_ptr() for result in results])
+            if not tensor.is_contiguous() or tensor.is_neg() or tensor.data_ptr() % self.code.alignment_bytes:
+                tensor = torch.empty(shape, dtype=dtype, device=self.device).copy_(tensor)
+            read.append(tensor)
+        results = [torch.empty(shape, dtype=dtype, device=self.device) for dtype, shape in self.outputs]
+        stream = None if self.code.place == PROCESSOR else torch_stream(self.device)
+        self.code.run([t.data_ptr() for t in read], [t.data_ptr() for t in results], stream)
         return results
 
 
 def _kind(spec: TensorInfo) -> tuple[Any, Any]:
     """Type and shape, as torch has them."""
     return getattr(torch, str(spec.dtype)), torch.Size(spec.shape)
+
+
+def _why_not_on(device: Any, compiled: CompiledModel, direct: DirectRun | None) -> str:
+    """Why code does not serve tensors of a GPU."""
+    if direct is not None:
+        return f"its tensors are on {device}, and the code runs on {direct.device}"
+    kernels = [kernel for step in compiled.steps for kernel in step.kernels if kernel.template == "host"]
+    names = ", ".join(name for kernel in kernels for name in kernel.nodes)
+    return f"the host runs operators of it ({names}), and its tensors are on {device}"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from tilewright.ir.graph import Node
+from tilewright.records import dataclass
 
 Array = np.ndarray[Any, Any]
+
+PROCESSOR = (1, 0)
+"""The processor, as DLPack numbers devices."""
 
 
 @runtime_checkable
@@ -38,6 +42,20 @@ class RunsPast(Protocol):
     ) -> dict[str, Array]:
         """Outputs of a run with so many places; caches among them have the shapes of `outputs`."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class CodeAtAddresses:
+    """Code that runs on memory that the caller vouches for.
+
+    `run` is given the addresses of inputs and outputs in their order, and a stream where the device has some:
+    contiguous, of the model's types and shapes, and kept alive until the run has ended. `place` is the device
+    in which they lie, as DLPack numbers it; they begin at multiples of `alignment_bytes`.
+    """
+
+    run: Callable[[Sequence[int], Sequence[int], int | None], None]
+    place: tuple[int, int]
+    alignment_bytes: int
 
 
 class HostRunner(Protocol):

@@ -21,13 +21,14 @@ from tilewright.targets.cuda.placed import PlacedModel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CudaCode:
-    """See the module's text. `device` is that on which it will be loaded; `images` are what kernels were
-    assembled to before, by their symbols (`KernelCode.images`)."""
+    """See the module's text. `device`, of GPUs the one with the number `ordinal`, is that on which it will be
+    loaded; `images` are what kernels were assembled to before, by their symbols (`KernelCode.images`)."""
 
     program: Program
     placed: PlacedModel
     costs: GpuCosts
     device: DeviceName
+    ordinal: int = 0
     images: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
 
     @property
@@ -66,7 +67,7 @@ class CudaCode:
         """
         options = self.program.options
         kept_in = None if options.no_cache else str(options.cache_dir or default_cache_directory())
-        return self.load_on(open_device(self.device, kept_in))
+        return self.load_on(open_device(self.device, kept_in, self.ordinal))
 
     def load_on(self, device: Device) -> CudaExecutable:
         """The same on a device that is open."""

@@ -11,8 +11,8 @@ DeviceName = Literal["driver", "emulated"]
 
 
 @functools.cache
-def open_device(name: DeviceName, cache_dir: str | None) -> Device:
-    """The device of a name; the code of the emulated one is kept in a directory, or nowhere.
+def open_device(name: DeviceName, cache_dir: str | None, ordinal: int = 0) -> Device:
+    """The device of a name, of GPUs that with this number; code is kept in a directory, or nowhere.
 
     Raises:
         DeviceError: there is none; says what to do.
@@ -24,4 +24,4 @@ def open_device(name: DeviceName, cache_dir: str | None) -> Device:
         return EmulatedDevice(cache=None if cache_dir is None else ObjectCache(cache_dir))
     from tilewright.targets.cuda.driver import open_gpu
 
-    return open_gpu(0, cache_dir)
+    return open_gpu(ordinal, cache_dir)

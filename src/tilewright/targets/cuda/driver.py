@@ -282,8 +282,11 @@ class CudaDevice:
         self.driver = driver
         self._cache = cache
         count = int(driver("cuDeviceGetCount"))
-        if ordinal >= count:
-            raise DeviceError(f"target cuda: GPU {ordinal} is asked for, and there are {count}.")
+        if not 0 <= ordinal < count:
+            raise DeviceError(
+                f"target cuda: GPU {ordinal} is asked for, and there are {count}, counted from 0: give "
+                "another ordinal, or check CUDA_VISIBLE_DEVICES."
+            )
         self._handle = driver("cuDeviceGet", ordinal)
         found = self._found()
         self.isa = found.isa

@@ -34,6 +34,7 @@ from tilewright.targets.cuda.device import (
 )
 from tilewright.targets.cuda.dlpack import DeviceArray, taken
 from tilewright.targets.cuda.lower import (
+    VIEW_BYTES,
     Constant,
     HostOperator,
     KernelLaunch,
@@ -44,7 +45,7 @@ from tilewright.targets.cuda.lower import (
 )
 from tilewright.targets.cuda.placed import PlacedModel
 from tilewright.targets.llvm.layout import REPORT_BYTES
-from tilewright.targets.runs import HostRunner
+from tilewright.targets.runs import CodeAtAddresses, HostRunner
 
 Array = np.ndarray[Any, Any]
 NO_SPANS: Mapping[Tensor, Span] = MappingProxyType({})
@@ -137,6 +138,9 @@ class CudaExecutable:
                     root = self._placed.lowered.root(storage)
                     if isinstance(root, Value) and root.data is not None:
                         arrays.setdefault(id(root.data), (root.data, []))[1].append(root)
+        for root in map(self._placed.lowered.root, self._placed.graph.outputs):
+            if isinstance(root, Value) and root.data is not None:
+                arrays.setdefault(id(root.data), (root.data, []))[1].append(root)
         offsets, end = [], 0
         for data, _ in arrays.values():
             offsets.append(end)
@@ -171,18 +175,28 @@ class CudaExecutable:
         first = self._placed.planned.nodes[numbers[0]].work
         if isinstance(first, HostOperator):
             return lambda: self._on_host(first)
-        return self._graph(numbers, kernels, is_first=is_first, is_last=is_last).launch
+        arriving: dict[Tensor, Span] = {}
+        if is_first:
+            arriving |= {v: self._host_span(v, pinned) for v, pinned in self._inputs}
+        leaving = [(t, self._host_span(t, pinned)) for t, pinned in self._outputs.items()] if is_last else []
+        return self._graph(numbers, kernels, arriving, leaving).launch
 
     def _graph(
-        self, numbers: Sequence[int], kernels: Kernels, *, is_first: bool, is_last: bool
+        self,
+        numbers: Sequence[int],
+        kernels: Kernels,
+        arriving: Mapping[Tensor, Span],
+        leaving: Sequence[tuple[Tensor, Span]],
+        given: Mapping[Tensor, Span] = NO_SPANS,
     ) -> LoadedGraph:
+        """A graph of planned nodes: before them copies from the spans in which tensors arrive, behind them,
+        in order, copies to those in which they leave; tensors of `given` lie there."""
         planned = self._placed.planned
         nodes: list[GraphNode] = []
         arrived: dict[Tensor, int] = {}
-        if is_first:
-            for value, pinned in self._inputs:
-                arrived[value] = len(nodes)
-                nodes.append(GraphNode(f"copy {value.name}", self._copy(pinned, value, to_device=True)))
+        for tensor, span in arriving.items():
+            arrived[tensor] = len(nodes)
+            nodes.append(GraphNode(f"copy {tensor.name}", Copy(span, self._spans[tensor])))
         place = {number: len(nodes) + i for i, number in enumerate(numbers)}
         left: dict[Tensor, list[int]] = {}
         root = self._placed.lowered.root
@@ -192,26 +206,23 @@ class CudaExecutable:
             work: Launch | Join = Join()
             name = "join"
             if isinstance(node.work, KernelLaunch):
-                work = self._launch(node.work)
+                work = self._launch(node.work, given)
                 name = f"{node.work.nodes[0].name} {number}"
                 after += [arrived[root(t)] for t in node.work.reads if root(t) in arrived]
                 for tensor in node.work.writes:
                     left.setdefault(root(tensor), []).append(place[number])
             nodes.append(GraphNode(name, work, tuple(dict.fromkeys(after)), self._priorities[number]))
-        if is_last:
-            for tensor, pinned in self._outputs.items():
-                copy = self._copy(pinned, tensor, to_device=False)
-                nodes.append(GraphNode(f"copy {tensor.name}", copy, tuple(left.get(tensor, ()))))
+        for tensor, span in leaving:
+            copy = Copy(self._part(tensor, given), span)
+            nodes.append(GraphNode(f"copy {tensor.name}", copy, tuple(left.get(root(tensor), ()))))
         require_right(f"the graph of {self._placed.graph.name!r}", lambda: check_graph(nodes))
         loaded = self._device.graph(nodes, kernels)
         self._held.append(loaded)
         self._graphs.append(loaded)
         return loaded
 
-    def _copy(self, pinned: PinnedMemory, tensor: Tensor, *, to_device: bool) -> Copy:
-        there = self._spans[tensor]
-        here = Span(f"host {tensor.name}", pinned.address, there.size_bytes)
-        return Copy(here, there) if to_device else Copy(there, here)
+    def _host_span(self, tensor: Tensor, pinned: PinnedMemory) -> Span:
+        return Span(f"host {tensor.name}", pinned.address, self._spans[tensor].size_bytes)
 
     def _launch(self, launch: KernelLaunch, given: Mapping[Tensor, Span] = NO_SPANS) -> Launch:
         """A launch; tensors of `given` lie there."""
@@ -275,53 +286,91 @@ class CudaExecutable:
         one it has ended. Equal addresses as in the run before leave the graph as it is.
 
         Raises:
-            UsageError: arrays that lie elsewhere or do not fit; a model with operators on the host, or that
-                gives an input or a constant as it is.
+            UsageError: arrays that lie elsewhere or do not fit; a model with operators on the host.
             ModelClosed, InputError, DeviceError: as `run`.
         """
-        graph, root, device = self._placed.graph, self._placed.lowered.root, self._device
+        graph, device = self._placed.graph, self._device
         missing = [value.name for value in graph.inputs if value.name not in feed]
         if missing or len(feed) != len(graph.inputs):
             raise UsageError(f"the model takes {', '.join(v.name for v in graph.inputs)}, on the device.")
+        if self._is_closed:
+            raise ModelClosed
+        if self._placed.host_operators:
+            raise UsageError(
+                "the model has operators that run on the host: use run, with arrays of the host."
+            )
+        ready_on = device.own_stream if stream is None else stream
+        owners = [
+            taken(value.name, feed[value.name], value.shape, value.dtype.numpy, device, ready_on)
+            for value in graph.inputs
+        ]
+        results: dict[str, DeviceArray] = {}
+        for value in graph.outputs:
+            memory = device.allocate(max(value.size_bytes, ALIGNMENT_BYTES), value.name)
+            results[value.name] = DeviceArray(device, memory, value.shape, value.dtype.numpy)
+        addresses = [results[value.name].address for value in graph.outputs]
+        self._run_at([own.address for own in owners], addresses, stream, (owners, results))
+        return results
+
+    def at_addresses(self) -> CodeAtAddresses | None:
+        """Its code on memory of the caller, on the device; None where the host runs operators."""
+        if self._placed.host_operators:
+            return None
+        return CodeAtAddresses(self._run_at, self._device.facts.place, VIEW_BYTES)
+
+    def _run_at(
+        self,
+        inputs: Sequence[int],
+        outputs: Sequence[int],
+        stream: int | None = None,
+        owners: object = None,
+    ) -> None:
+        """Run on memory of the caller, behind what a stream holds; `owners` keep it while it may be used."""
+        graph, device = self._placed.graph, self._device
         with self._lock:
             if self._is_closed:
                 raise ModelClosed
-            plain = [v.name for v in graph.outputs if root(v) not in self._outputs]
-            if plain or self._placed.host_operators:
-                what = f"gives {plain[0]!r} as it is" if plain else "has operators that run on the host"
-                raise UsageError(f"the model {what}: use run, with arrays of the host.")
-            given, owners = dict[Tensor, Span](), []
-            ready_on = device.own_stream if stream is None else stream
-            for value in graph.inputs:
-                own = taken(value.name, feed[value.name], value.shape, value.dtype.numpy, device, ready_on)
-                owners.append(own)
-                given[value] = Span(value.name, own.address, value.size_bytes)
-            arrays: dict[Tensor, DeviceArray] = {}
-            for value in graph.outputs:
-                memory = device.allocate(max(value.size_bytes, ALIGNMENT_BYTES), value.name)
-                arrays[root(value)] = DeviceArray(device, memory, value.shape, value.dtype.numpy)
-                given[root(value)] = Span(value.name, memory.address, value.size_bytes)
             if self._checks:
                 device.write(self._spans[id(self._placed.reports[0])].address, self._no_reports)
-            self._launch_on(given, stream)
+            self._launch_on(
+                [Span(v.name, at, v.size_bytes) for v, at in zip(graph.inputs, inputs, strict=True)],
+                [Span(v.name, at, v.size_bytes) for v, at in zip(graph.outputs, outputs, strict=True)],
+                stream,
+            )
             if stream is None or self._checks:
                 device.synchronise(stream or 0)
                 self._raise_reported()
-            self._in_use = (stream or 0, (owners, arrays))
-        return {value.name: arrays[root(value)] for value in graph.outputs}
+            self._in_use = (stream or 0, owners)
 
-    def _launch_on(self, given: Mapping[Tensor, Span], stream: int | None) -> None:
-        """Launch the graph without copies, on memory of the caller."""
-        nodes = range(len(self._placed.planned.nodes))
+    def _launch_on(self, inputs: Sequence[Span], outputs: Sequence[Span], stream: int | None) -> None:
+        """Launch the graph of all nodes on memory of the caller.
+
+        An output that owns its memory is made there; copies are made of one that is an input, a constant, or
+        another output under a second name.
+        """
+        placed, root = self._placed, self._placed.lowered.root
+        given: dict[Tensor, Span] = dict(zip(placed.graph.inputs, inputs, strict=True))
+        leaving: list[tuple[Tensor, Span]] = []
+        for value, span in zip(placed.graph.outputs, outputs, strict=True):
+            whole = root(value)
+            if whole in self._outputs and whole not in given:
+                given[whole] = span
+            elif span.size_bytes:
+                leaving.append((value, span))
+        numbers = range(len(placed.planned.nodes))
         if self._direct is None:
-            self._direct = self._graph(nodes, self._kernels, is_first=False, is_last=False)
-        root = self._placed.lowered.root
-        moved = {tensor for tensor, span in given.items() if self._given.get(tensor) != span}
-        for number in nodes:
-            work = self._placed.planned.nodes[number].work
-            if isinstance(work, KernelLaunch) and any(root(t) in moved for t in (*work.reads, *work.writes)):
-                self._direct.update(number, self._launch(work, given))
-        self._given = dict(given)
+            self._direct = self._graph(numbers, self._kernels, {}, leaving, given)
+        else:
+            moved = {tensor for tensor, span in given.items() if self._given.get(tensor) != span}
+            for number in numbers:
+                work = placed.planned.nodes[number].work
+                if isinstance(work, KernelLaunch) and any(
+                    root(t) in moved for t in (*work.reads, *work.writes)
+                ):
+                    self._direct.update(number, self._launch(work, given))
+            for number, (tensor, span) in enumerate(leaving, len(numbers)):
+                self._direct.update(number, Copy(self._part(tensor, given), span))
+        self._given = given
         self._direct.launch(stream or 0)
 
     def _put(self, values: Mapping[Value, Array]) -> None:

@@ -69,7 +69,7 @@ class Reports:
     checks: tuple[tuple[str, int, int], ...]
 
 
-_VIEW_BYTES = 16
+VIEW_BYTES = 16
 """What kernels expect tensors to begin at a multiple of."""
 
 Storage = Value | Local | Constant | Reports
@@ -229,7 +229,7 @@ class _Lowering:
             return (target, source, 0) if is_alone and (is_whole or target not in self.fixed) else None
         fixed = {place_of(known, value)[0] for value in self.fixed}
         is_made = root not in fixed and not (isinstance(root, Value) and root.is_constant)
-        if start % _VIEW_BYTES or not is_made or not is_whole or place_of(known, target)[0] is root:
+        if start % VIEW_BYTES or not is_made or not is_whole or place_of(known, target)[0] is root:
             return None
         return root, target, start
 

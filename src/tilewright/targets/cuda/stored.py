@@ -48,10 +48,14 @@ class _MadeFor:
 
 @dataclass(frozen=True, slots=True)
 class CudaStore:
-    """See `CodeStore`. Kernels are trusted; they are those of the program, each for what the file says."""
+    """See `CodeStore`; `ordinal` is the number of the GPU.
+
+    Kernels are trusted; they are those of the program, each for what the file says.
+    """
 
     target: Generates
     has_cubins: bool
+    ordinal: int = 0
 
     def pack(self, code: CudaCode) -> tuple[StoredCode, ...]:
         """PTX of each compute capability that was asked for, the newest first; without any of the oldest,
@@ -85,7 +89,7 @@ class CudaStore:
         try:
             from tilewright.targets.cuda.driver import gpu_here
 
-            name, capability = gpu_here()
+            name, capability = gpu_here(self.ordinal)
         except (DeviceError, UsageError):
             return None
         if isa.capability > capability:

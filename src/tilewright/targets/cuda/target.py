@@ -52,6 +52,7 @@ class CudaTarget:
     """Generated kernels on an NVIDIA GPU, a model as one graph of them."""
 
     device: DeviceName = option("driver", "The GPU of this host, or its emulation on the processor.")
+    ordinal: int = option(0, "The number of the GPU, as CUDA_VISIBLE_DEVICES leaves them.")
     gpu: str = option("h200", "The described GPU that kernels are cut and schedules are priced for.")
     edges: Edges = option("stages", "What orders kernels: stages and groups of the schedule, or data alone.")
     cubins: bool = option(False, "Keep assembled kernels in artifacts, too (needs the extra cuda-check).")
@@ -64,7 +65,7 @@ class CudaTarget:
     @property
     def code_store(self) -> CudaStore | None:
         """PTX is kept for a driver; the emulation runs no PTX."""
-        return CudaStore(self, self.cubins) if self.device == "driver" else None
+        return CudaStore(self, self.cubins, self.ordinal) if self.device == "driver" else None
 
     @property
     def machine(self) -> Machine:
@@ -195,7 +196,7 @@ class CudaBackend(Backend):
         for operator in placed.host_operators:
             node = operator.node
             logger.warning("%s %r runs on the host: %s.", node.op_type, node.name, operator.reason)
-        return CudaCode(program, placed, self.costs, self.cuda.device)
+        return CudaCode(program, placed, self.costs, self.cuda.device, self.cuda.ordinal)
 
 
 def _multiprocessors(program: Program, num_all: int) -> list[int]:

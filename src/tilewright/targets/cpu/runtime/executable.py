@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from tilewright.targets.cpu.runtime.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.runtime.output_memory import OutputMemory
 from tilewright.targets.cpu.runtime.pool import not_enough_memory
 from tilewright.targets.llvm.codegen import JitLibrary
+from tilewright.targets.runs import PROCESSOR, CodeAtAddresses
 
 if TYPE_CHECKING:
     from tilewright.targets.runs import HostRunner
@@ -209,20 +210,16 @@ class CpuExecutable:
             self._executor.run(self._bases(arrays, results, num_past))
         return self._collected(arrays, results, NOWHERE)
 
-    def at_addresses(self) -> Callable[[Sequence[int], Sequence[int]], None] | None:
-        """What runs on memory that the caller vouches for; None where an output is no kernel's.
-
-        It is given the addresses of inputs and outputs in their order: contiguous, of the model's types and
-        shapes, and kept alive until it returns. It raises what `run` does of them.
-        """
+    def at_addresses(self) -> CodeAtAddresses | None:
+        """Its code on memory of the caller, raising what `run` does; None where an output is no kernel's."""
         if self._passthrough or not self._has_steps:
             return None
         weights, run, num_rows = self._weights, self._executor.run, self.max_rows
 
-        def run_at(inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        def run_at(inputs: Sequence[int], outputs: Sequence[int], stream: int | None = None) -> None:
             run((weights.address, *inputs, *outputs, num_rows))
 
-        return run_at
+        return CodeAtAddresses(run_at, PROCESSOR, 1)
 
     @property
     def passthrough(self) -> Mapping[str, Array | str]:
