@@ -33,15 +33,11 @@ from tilewright.targets.cuda.emitter import WARP
 from tilewright.targets.cuda.products.match import Product, match_product
 from tilewright.targets.cuda.products.tiles import PITCH_BYTES, ROW_BYTES, ProductPlan, plan_product
 from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
-from tilewright.targets.cuda.rates import rates_of
+from tilewright.targets.cuda.rates import LOADED_BYTES_PER_CYCLE, SCHEDULERS, rates_of
 from tilewright.targets.llvm.layout import Declined
 
 GPU, ISA = "h200", "sm_90"
 BATCHES, ACCURACIES = (1, 32), ("default", "fast")
-SCHEDULERS = 4
-"""Warp instructions that a multiprocessor issues in a cycle."""
-LOADED_BYTES_PER_CYCLE = 64
-"""Bytes that a multiprocessor loads from the second cache in a cycle. Assumed."""
 REGISTERS, SHARED_BYTES, THREADS = 65536, 227 * 1024, 2048
 """What a multiprocessor holds."""
 OF_SYSTEM_BYTES = 1024

@@ -26,6 +26,8 @@ class CudaEmitter(Emitter):
     """The bytes of all shared arrays, one behind another as they are aligned."""
 
     _table_space = "addrspace(1) "
+    narrow_guards = True
+    _counter = I32  # 64 bits are two registers, and two instructions each time
 
     # Functions.
 
@@ -66,6 +68,28 @@ class CudaEmitter(Emitter):
         name = "void @llvm.nvvm.barrier.cta.sync.aligned.all("
         self.declare(f"declare {name}i32)")
         self.line(f"call {name}i32 0)")
+
+    def fence(self) -> None:
+        """What this thread has seen or stored before is before what it does to atomic places after."""
+        self.line('fence syncscope("device") acq_rel')
+
+    def is_last_block(self, counter: Val, num_blocks: int, word: Val) -> Val:
+        """Whether this is the last of so many blocks that come here: it sees what the others stored before.
+
+        `counter` is zero again then; `word` is of shared memory, which nothing uses meanwhile.
+        """
+        self.barrier()
+
+        def arrive() -> None:
+            self.fence()  # atomic operations of PTX have no order of their own through LLVM
+            text = f'atomicrmw uinc_wrap {counter.typed}, i32 {num_blocks - 1} syncscope("device") monotonic'
+            number = self.op(f"{text}, align 4", I32)
+            self.fence()
+            self.shared_store(number, word)
+
+        self.if_(self.compare("eq", self.thread(), 0), arrive)
+        self.barrier()
+        return self.icmp("eq", self.shared_load(I32, word), num_blocks - 1)
 
     # Shared memory.
 

@@ -36,6 +36,7 @@ from tilewright.targets.cuda.dlpack import DeviceArray, taken
 from tilewright.targets.cuda.lower import (
     VIEW_BYTES,
     Constant,
+    Counters,
     HostOperator,
     KernelLaunch,
     Local,
@@ -95,6 +96,8 @@ class CudaExecutable:
             size_bytes = REPORT_BYTES * len(report.checks)
             self._spans[id(report)] = Span(f"reports {number}", reports, size_bytes)
             reports += size_bytes
+        for counters in placed.counters:
+            self._spans[id(counters)] = self._zeros(4 * counters.number, "counters")
         self._no_reports = np.zeros(2 * len(self._checks), np.int64)
         self._inputs = [(v, self._outside(v)) for v in graph.inputs]
         roots = {placed.lowered.root(v): v for v in graph.outputs}
@@ -117,6 +120,11 @@ class CudaExecutable:
         memory = self._device.allocate(max(size_bytes, ALIGNMENT_BYTES), name)
         self._held.append(memory)
         return memory.address
+
+    def _zeros(self, size_bytes: int, name: str) -> Span:
+        span = Span(name, self._allocate(size_bytes, name), size_bytes)
+        self._device.write(span.address, np.zeros(size_bytes, np.uint8))
+        return span
 
     def _outside(self, tensor: Tensor) -> PinnedMemory:
         """Memory of an input or output, on the device and on the host."""
@@ -154,7 +162,7 @@ class CudaExecutable:
 
     def _span(self, storage: Storage, given: Mapping[Tensor, Span]) -> Span:
         match storage:
-            case Constant() | Reports():
+            case Constant() | Reports() | Counters():
                 return self._spans[id(storage)]
             case _ if storage.size_bytes:
                 return self._part(storage, given)
@@ -232,7 +240,8 @@ class CudaExecutable:
         writes = [
             span
             for storage, span in zip(launch.args, spans, strict=True)
-            if isinstance(storage, Reports) or (isinstance(storage, Value | Local) and storage in written)
+            if isinstance(storage, Reports | Counters)
+            or (isinstance(storage, Value | Local) and storage in written)
         ]
         return Launch(
             kernel.symbol,
@@ -242,7 +251,7 @@ class CudaExecutable:
             tuple(
                 span
                 for storage, span in zip(launch.args, spans, strict=True)
-                if isinstance(storage, Reports) or span not in writes
+                if isinstance(storage, Reports | Counters) or span not in writes
             ),
             tuple(writes),
         )

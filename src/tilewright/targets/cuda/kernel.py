@@ -33,7 +33,14 @@ class ReportsOperand:
     """Where a kernel notes, for each of its checks, the smallest and the largest index outside its axis."""
 
 
-KernelArg = Operand | Packed | ReportsOperand
+@dataclass(frozen=True, slots=True)
+class CountersOperand:
+    """So many counters of 32 bits, which are zero before and after each launch."""
+
+    number: int
+
+
+KernelArg = Operand | Packed | ReportsOperand | CountersOperand
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,7 @@ from tilewright.partition.base import Partition, Subgraph, make_subgraph
 from tilewright.progress import Progress
 from tilewright.records import dataclass
 from tilewright.targets.cuda.attention import lower_attention
-from tilewright.targets.cuda.kernel import Context, Kernel, KernelArg, Packed, ReportsOperand
+from tilewright.targets.cuda.kernel import Context, CountersOperand, Kernel, KernelArg, Packed, ReportsOperand
 from tilewright.targets.cuda.loopnest import lower_loops
 from tilewright.targets.cuda.loopnest.rows import lower_rows
 from tilewright.targets.cuda.products import lower_made_product, lower_product
@@ -69,10 +69,17 @@ class Reports:
     checks: tuple[tuple[str, int, int], ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Counters:
+    """Zeros of 32 bits by which blocks of one launch tell which of them is the last."""
+
+    number: int
+
+
 VIEW_BYTES = 16
 """What kernels expect tensors to begin at a multiple of."""
 
-Storage = Value | Local | Constant | Reports
+Storage = Value | Local | Constant | Reports | Counters
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -288,8 +295,9 @@ class _Lowering:
             declined = finish()
             if declined is not None:
                 return declined
-            made += product
-            unit.next_local += len(product) - 1
+            made.append(product)
+            planes = ("local", unit.next_local)
+            unit.next_local += any(isinstance(a, Operand) and a.key == planes for a in product.args)
         return finish() or made
 
     def _attention(
@@ -357,6 +365,8 @@ class _Unit:
         """What a kernel is given."""
         if isinstance(arg, ReportsOperand):
             return Reports(tuple(_described(check, nodes) for check in kernel.checks))
+        if isinstance(arg, CountersOperand):
+            return Counters(arg.number)
         if isinstance(arg, Packed):
             return Constant(arg.arrange(self.constants[arg.source.key]))
         if arg.data is not None:

@@ -9,7 +9,7 @@ from tilewright.memory.base import Buffer, MemoryPlan, MemoryProblem
 from tilewright.records import dataclass
 from tilewright.targets.cuda.arena import GraphBuffer
 from tilewright.targets.cuda.graph import PlannedGraph
-from tilewright.targets.cuda.lower import HostOperator, KernelLaunch, Lowered, Reports, Tensor
+from tilewright.targets.cuda.lower import Counters, HostOperator, KernelLaunch, Lowered, Reports, Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,3 +58,8 @@ class PlacedModel:
     def reports(self) -> list[Reports]:
         """Of all launches, in order."""
         return [arg for launch in self.launches for arg in launch.args if isinstance(arg, Reports)]
+
+    @property
+    def counters(self) -> list[Counters]:
+        """Of all launches, in order."""
+        return [arg for launch in self.launches for arg in launch.args if isinstance(arg, Counters)]

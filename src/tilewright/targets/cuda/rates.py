@@ -14,6 +14,11 @@ Kind = Literal["fma", "tf32", "bf16", "f16", "s8", "s8.u8", "u8.s8"]
 BYTE_KINDS: tuple[Kind, ...] = ("s8", "s8.u8", "u8.s8")
 """Those of bytes, whose sums are int32."""
 
+SCHEDULERS = 4
+"""Warp instructions that a multiprocessor issues in a cycle."""
+LOADED_BYTES_PER_CYCLE = 64
+"""Bytes that a multiprocessor loads from the second cache in a cycle. Assumed."""
+
 _UNITS: Mapping[Kind, tuple[str, str]] = {
     "fma": ("vector", "float32"),
     "tf32": ("matrix", "float32"),
@@ -25,12 +30,18 @@ _UNITS: Mapping[Kind, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Multiply-adds of one multiprocessor by kind, the memory's bytes, the launch of a kernel."""
+    """Multiply-adds of one multiprocessor by kind, the memory's bytes, the launch of a kernel.
+
+    `slots_per_ns` are warp instructions that one issues, `loaded_bytes_per_ns` what it loads from
+    the second cache.
+    """
 
     num_multiprocessors: int
     macs_per_ns: Mapping[Kind, float]
     bytes_per_ns: float
     launch_ns: float
+    slots_per_ns: float
+    loaded_bytes_per_ns: float
 
 
 def rates_of(machine: Machine) -> Rates:
@@ -46,4 +57,6 @@ def rates_of(machine: Machine) -> Rates:
         macs,
         (machine.levels[-1].read_bytes_per_s or 1e9) / 1e9,
         machine.overheads.kernel_launch_ns or 0.0,
+        SCHEDULERS * clock_hz / 1e9,
+        LOADED_BYTES_PER_CYCLE * clock_hz / 1e9,
     )

@@ -29,6 +29,11 @@ Branch = Callable[[], "Sequence[Operand] | None"]
 class Emitter(LaneOps):
     """One LLVM module under construction: control flow, indices and memory on top of lane arithmetic."""
 
+    narrow_guards = False
+    """Whether one lane, too, compares places with extents in 32 bits where these hold both."""
+    _counter = I64
+    """What counts iterations between bounds that are known."""
+
     # Control flow.
 
     def loop(
@@ -63,14 +68,16 @@ class Emitter(LaneOps):
         else:
             self.line(f"br label %{head}")
         self._start(head)
-        index, current = self._phi(I64), [self._phi(type) for type in types]
+        counter = self._counter if static and isinstance(step, int) else I64
+        number, current = self._phi(counter), [self._phi(type) for type in types]
         mark = len(self._lines)
+        index = number if counter == I64 else self.op(f"zext nneg {number.typed} to i64", I64)
         made = self._checked(types, body(index, current), "loop body")
-        following = self.op(f"add nsw i64 {index}, {step}", I64)
-        again = self.op(f"icmp slt i64 {following}, {high}", I1)
+        following = self.op(f"add nsw {number.typed}, {step}", counter)
+        again = self.op(f"icmp slt {following.typed}, {high}", I1)
         self.line(f"br i1 {again}, label %{head}, label %{end}")
         latch = self._block
-        phis = [f"  {index} = phi i64 [{low}, %{before}], [{following}, %{latch}]"]
+        phis = [f"  {number} = phi {counter.text} [{low}, %{before}], [{following}, %{latch}]"]
         for value, init, new in zip(current, inits, made, strict=True):
             phis.append(f"  {value} = phi {value.type.text} [{init}, %{before}], [{new}, %{latch}]")
         self._lines[mark:mark] = phis

@@ -51,7 +51,7 @@ def inside_lanes(frame: Frame, ref: Ref, open_guards: Sequence[Guard]) -> Val | 
         # In 32 bits where they hold it: a place far beside the operand must not look like one inside.
         reach = max(map(abs, guard.form.bounds(frame.nest.extents)), default=0)
         reach += frame.lanes * max((abs(c) for _, c in guard.form.terms), default=0)
-        narrow = frame.lanes > 1 and max(reach, guard.extent) < 2**31
+        narrow = (frame.lanes > 1 or e.narrow_guards) and max(reach, guard.extent) < 2**31
         type = (I32 if narrow else I64).with_lanes(frame.lanes)
         key = ("mask", guard, frame.vector, tuple(frame.bound.get(n) for n in guard.form.dims()))
         inside = frame.memo.get(key)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tilewright.arrays import distinct
 from tilewright.records import dataclass
 from tilewright.targets.cuda.device import Span
 from tilewright.targets.cuda.emulated.rewrite import Site
@@ -109,44 +108,110 @@ def shared_races(sites: Sequence[Site], trace: Array, shared: Sequence[tuple[int
     return tuple(dict.fromkeys((unit * _contested(np.concatenate(units)) - base).tolist()))
 
 
-def global_uses(sites: Sequence[Site], trace: Array, written: Sequence[Span], block: int) -> Array:
-    """What a block uses of the buffers that its kernel writes, as rows for `block_races`.
+@dataclass(frozen=True, slots=True, eq=False)
+class BlockUses:
+    """What a block uses of the buffers that its kernel writes: rows of 0, the place in units of the smallest
+    access, the number of barriers before, and whether it stores there. Atomic operations are no uses.
 
-    A row is 0, the place in units of the smallest access, the block, and whether it stores there. Atomic
-    operations are no races.
+    Of places of atomic operations: before how many barriers uses came that others which come there later
+    see, and after how many those that see what others did.
     """
+
+    rows: Array
+    releases: Mapping[int, int]
+    acquires: Mapping[int, int]
+
+
+def global_uses(sites: Sequence[Site], trace: Array, written: Sequence[Span]) -> BlockUses:
+    """Those of a block by its trace: an atomic operation tells of what comes before a fence in front of it,
+    and of what comes before a barrier in front of that."""
     units, unit = [], _unit_bytes(sites)
     for site, rows in _by_site(sites, trace):
         if site.space == SHARED or site.is_atomic:
             continue
-        addresses = rows[:, 2]
         is_in = np.zeros(len(rows), bool)
         for span in written:
-            is_in |= (addresses >= span.address) & (addresses < span.end)
-        places = distinct((addresses[is_in, None] + np.arange(0, site.size_bytes, unit)) // unit)
-        columns = (np.zeros(1), places, np.full(1, block), np.full(1, site.is_store))
-        units.append(np.stack([np.broadcast_to(column, places.shape) for column in columns], 1))
-    return np.concatenate(units).astype(np.int64) if units else np.zeros((0, 4), np.int64)
+            is_in |= (rows[:, 2] >= span.address) & (rows[:, 2] < span.end)
+        places = (rows[is_in, 2, None] + np.arange(0, site.size_bytes, unit)) // unit
+        columns = (np.zeros((1, 1)), places, rows[is_in, 3, None], np.full((1, 1), site.is_store))
+        units.append(np.stack([np.broadcast_to(column, places.shape).ravel() for column in columns], 1))
+    used = _distinct_rows(np.concatenate(units).astype(np.int64)) if units else np.zeros((0, 4), np.int64)
+    releases: dict[int, int] = {}
+    acquires: dict[int, int] = {}
+    fenced: set[int] = set()
+    told: dict[int, list[tuple[int, int]]] = {}
+    special = np.array([site.is_atomic or site.is_fence for site in sites], bool)
+    for number, thread, address, epoch in trace[special[trace[:, 0]]].tolist() if len(trace) else ():
+        if sites[number].is_atomic:
+            if thread in fenced:
+                releases[address] = max(releases.get(address, 0), epoch)
+            told.setdefault(thread, []).append((address, epoch))
+            continue
+        fenced.add(thread)
+        for place, at in told.pop(thread, ()):
+            acquires[place] = min(acquires.get(place, at), at)
+    return BlockUses(used, releases, acquires)
 
 
-def block_races(sites: Sequence[Site], uses: Sequence[Array], written: Sequence[Span]) -> tuple[str, ...]:
-    """Where a block writes what another uses: blocks run in any order, and at the same time."""
-    found, unit = [], _unit_bytes(sites)
-    for place in _contested(np.concatenate(uses)).tolist() if uses else ():
+def block_races(sites: Sequence[Site], uses: Sequence[BlockUses], written: Sequence[Span]) -> tuple[str, ...]:
+    """Where a block writes what another uses, and no atomic operations with fences order the two.
+
+    Blocks are given in the order in which they ran; on a GPU they run in any order, and at the same time.
+    """
+    if not uses:
+        return ()
+    rows = np.concatenate([np.insert(use.rows, 2, i, axis=1) for i, use in enumerate(uses)])
+    contested = _contested(rows[:, [0, 1, 2, 4]])
+    rows = rows[np.isin(rows[:, 1], contested)]
+    if not len(rows):
+        return ()
+    rows = rows[np.argsort(rows[:, 1], kind="stable")]
+    kinds = _distinct_rows(rows[:, 2:])
+    races = np.array([[_is_race(uses, a, b) for b in kinds.tolist()] for a in kinds.tolist()], bool)
+    places = rows[:, 1]
+    kind = np.argmax((rows[:, None, 2:] == kinds).all(2), axis=1)
+    found: set[int] = set()
+    for apart in range(1, len(places)):
+        is_same = places[apart:] == places[:-apart]
+        if not is_same.any():
+            break
+        found |= set(places[apart:][is_same & races[kind[apart:], kind[:-apart]]].tolist())
+    named, unit = [], _unit_bytes(sites)
+    for place in sorted(found):
         address = unit * place
         span = next(span for span in written if span.address < address + unit and address < span.end)
-        found.append(f"byte {max(0, address - span.address)} of {span.name!r}")
-    return tuple(found)
+        named.append(f"byte {max(0, address - span.address)} of {span.name!r}")
+    return tuple(named)
+
+
+def _is_race(uses: Sequence[BlockUses], first: Sequence[int], second: Sequence[int]) -> bool:
+    """Whether nothing orders two uses of a place, each with its block, its barriers and whether it stores."""
+    (block, before, stores), (later, after, also) = sorted((tuple(first), tuple(second)))
+    if block == later or not (stores or also):
+        return False
+    releases, acquires = uses[block].releases, uses[later].acquires
+    return not any(before < releases[at] and after > acquires[at] for at in releases.keys() & acquires)
+
+
+def _distinct_rows(rows: Array) -> Array:
+    """Rows of numbers without repetitions."""
+    rows = rows[np.lexsort(rows.T)]
+    is_first = np.ones(len(rows), bool)
+    is_first[1:] = (rows[1:] != rows[:-1]).any(1)
+    found: Array = rows[is_first]
+    return found
 
 
 def _unit_bytes(sites: Sequence[Site]) -> int:
     """The smallest access of a kernel: places of this size are whole parts of every other."""
-    return min((site.size_bytes for site in sites), default=1)
+    return min((site.size_bytes for site in sites if not site.is_fence), default=1)
 
 
 def _by_site(sites: Sequence[Site], trace: Array) -> Iterator[tuple[Site, Array]]:
     """The rows of each access in a kernel's text."""
     for number in np.flatnonzero(np.bincount(trace[:, 0], minlength=len(sites))).tolist():
+        if sites[number].is_fence:
+            continue
         yield sites[number], trace[trace[:, 0] == number]
 
 

@@ -34,6 +34,7 @@ from tilewright.targets.cuda.device import (
 from tilewright.targets.cuda.dlpack import CPU
 from tilewright.targets.cuda.emulated.counts import (
     AccessCounts,
+    BlockUses,
     access_counts,
     block_races,
     global_uses,
@@ -291,13 +292,13 @@ class _Run:
             run(block_order)
             return None
         ends, sites = [(at, at + size) for at, size in shared.tolist()], self.module.sites
-        uses: list[Array] = []
+        uses: list[BlockUses] = []
         for number in range(min(MAX_TRACED_BLOCKS, len(block_order))):
             trace = run(block_order[number : number + 1])
             if not number:
                 counts = access_counts(sites, trace, ends)
                 counts = replace(counts, races=shared_races(sites, trace, ends))
-            uses.append(global_uses(sites, trace, launch.writes, int(block_order[number])))
+            uses.append(global_uses(sites, trace, launch.writes))
         fields[FIELD["trace"]] = 0
         run(block_order[MAX_TRACED_BLOCKS:])
         return replace(counts, block_races=block_races(sites, uses, launch.writes))

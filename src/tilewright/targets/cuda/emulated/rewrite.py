@@ -42,6 +42,7 @@ _STORE = re.compile(r"(\s*store (?:volatile )?)(.+?), ptr( addrspace\((\d+)\))? 
 _ATOMIC = re.compile(
     r"\s*(?:%\S+ = )?(?:atomicrmw|cmpxchg) .*?ptr( addrspace\((\d+)\))? (\S+), (i\d+|float) "
 )
+_FENCE = re.compile(r'\s*fence syncscope\("device"\) acq_rel')
 _GLOBAL = re.compile(
     rf"@({_NAME}) = (?:\w+ )*?addrspace\((\d+)\) (?:externally_initialized )?(global|constant) (.*?)"
     r"(?:, align (\d+))?$"
@@ -63,6 +64,7 @@ class Site:
     size_bytes: int
     align_bytes: int
     is_atomic: bool = False
+    is_fence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,9 @@ class _Rewriter:
         elif found := _ATOMIC.match(line):
             size = _size_bytes(found[4])
             self.access(found[2], found[1], found[3], size, size, is_store=True, is_atomic=True)
+        elif _FENCE.match(line):
+            self.sites.append(Site(self.kernel, False, GLOBAL, 0, 1, is_fence=True))
+            self.lines.append(f"  call void @emu_fence(i64 {len(self.sites) - 1})")
         self.lines.append(self.intrinsics(line))
 
     def array(self, line: str, found: re.Match[str]) -> str:
@@ -306,6 +311,7 @@ declare void @emu_wait(i64, i64)
 declare void @emu_check(i64, i64, i64, i64, i64, ptr)
 declare void @emu_copy(ptr, ptr, i64, i64)
 declare void @emu_commit()
+declare void @emu_fence(i64)
 declare void @emu_wait_group(i64)
 
 define internal void @emu.check(ptr %at, i64 %size, i64 %align, i64 %flags, i64 %site, ptr %slot) {

@@ -7,6 +7,8 @@ go on, what they wait for is computed for all of them at once. Nothing else keep
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.records import dataclass
 from tilewright.targets.llvm.emitter import Emitter, Param
 from tilewright.targets.llvm.values import FLOAT, I1, I16, I32, I64, PTR, Int, Operand, Type, Val, vec
@@ -360,25 +362,14 @@ class _Runtime(Emitter):
             self.if_(within(self.get(slot), self.get(slot, 8)), lambda: self.ret(Val("true", I1)))
             space, writes = self.lshr(flags, SPACE_SHIFT), self.and_(flags, WRITES)
             generic = self.icmp("eq", space, 0)
-            trace = self.pointer("trace")
 
             def found(low: Val, high: Val) -> None:
                 def remember() -> None:
                     self.put(low, slot)
                     self.put(high, slot, 8)
 
-                def note() -> None:
-                    length = self.field("trace_length")
-                    self.set_fields(trace_length=self.iadd(length, 1))
-
-                    def write() -> None:
-                        entry = self.gep(trace, self.mul(length, 32))
-                        for place, value in enumerate((site, thread, address, self.field("epoch"))):
-                            self.put(value, entry, 8 * place)
-
-                    self.if_(self.icmp("slt", length, self.field("trace_capacity")), write)
-
-                self.if_(self.op(f"icmp eq ptr {trace}, null", I1), remember, note)
+                note = partial(self._note, site, thread, address)
+                self.if_(self._is_traced(), note, remember)
                 self.ret(Val("true", I1))
 
             def look(number: Int, _: list[Val]) -> None:
@@ -399,6 +390,25 @@ class _Runtime(Emitter):
             fine = self.call("find", [*given, thread], I1, declare=False)
             assert fine is not None
             self.if_(self.not_(fine), self._give_up)
+
+        with self.function("emu_fence", [Param("site", I64)]) as (site,):
+            thread = self.get(self.known("current"), NUMBER)
+            self.if_(self._is_traced(), partial(self._note, site, thread, Val("0", I64)))
+
+    def _is_traced(self) -> Val:
+        return self.op(f"icmp ne ptr {self.pointer('trace')}, null", I1)
+
+    def _note(self, site: Val, thread: Val, address: Val) -> None:
+        """Write an access, or a fence, to the trace."""
+        length = self.field("trace_length")
+        self.set_fields(trace_length=self.iadd(length, 1))
+
+        def write() -> None:
+            entry = self.gep(self.pointer("trace"), self.mul(length, 32))
+            for place, value in enumerate((site, thread, address, self.field("epoch"))):
+                self.put(value, entry, 8 * place)
+
+        self.if_(self.icmp("slt", length, self.field("trace_capacity")), write)
 
     def _give_up(self) -> None:
         """Leave the running thread after a fault."""

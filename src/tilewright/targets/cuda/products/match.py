@@ -114,6 +114,11 @@ class Product:
         return prod(d.extent for d in self.depth)
 
     @property
+    def has_row_sums(self) -> bool:
+        """Whether sums have too much by a zero point times the sum of a row of the constant factor."""
+        return self.bytes is not None and self.bytes.zero is not None
+
+    @property
     def macs(self) -> int:
         """Multiply-accumulates."""
         return self.nest.num_iterations + self.made_macs

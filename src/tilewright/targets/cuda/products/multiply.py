@@ -34,6 +34,15 @@ class Multiplier(ABC):
     def as_element(self, value: Val) -> Val:
         """A factor, in the type it is computed in, as it is multiplied."""
 
+    def as_chunk(self, values: Sequence[Val]) -> Val:
+        """Sixteen bytes of factors, in the type they are computed or multiplied in, as words."""
+        e = self.e
+        chunk = e.zero(self.element.with_lanes(len(values)))
+        for lane, value in enumerate(values):
+            is_element = value.type.element == self.element.element
+            chunk = e.insert(chunk, value if is_element else self.as_element(value), lane)
+        return e.bitcast(chunk, vec("i32", _CHUNK_BYTES // 4))
+
     @abstractmethod
     def tile(self, rows: Val, columns: Val, thread: Int, sums: Sequence[Val]) -> list[Val]:
         """The sums with the product of two tiles added."""
@@ -111,6 +120,16 @@ class _TensorCores(Multiplier):
             return value
         half = "half" if self.plan.kind == "f16" else "bfloat"
         return self.e.bitcast(self.e.from_float(value, half), I16)
+
+    def as_chunk(self, values: Sequence[Val]) -> Val:
+        e = self.e
+        if self.plan.kind != "bf16" or values[0].type != FLOAT:
+            return super().as_chunk(values)
+        chunk = e.zero(vec("i32", _CHUNK_BYTES // 4))
+        for place in range(0, len(values), 2):  # one instruction rounds two
+            pair = e.insert(e.insert(e.zero(vec("float", 2)), values[place], 0), values[place + 1], 1)
+            chunk = e.insert(chunk, e.bitcast(e.from_float(pair, "bfloat"), I32), place // 2)
+        return chunk
 
     def _warp(self, thread: Int) -> tuple[Int, Int, Int]:
         """First row and column of a warp, and the lane."""

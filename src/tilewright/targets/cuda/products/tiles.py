@@ -22,6 +22,8 @@ _BLOCKS_AT_ONCE = 2
 """Blocks that hide each other's waiting: a multiprocessor with one runs at half its rate."""
 _STEP_NS = 100.0
 """Least time of a step along the depth, in ns: a barrier, and what is left of waiting for copies. Assumed."""
+_JOIN_NS = 1000.0
+"""What the last block of a split sum waits, in ns: for its stores, a counter, others' sums. Assumed."""
 _FULL_REUSE = 32.0
 """Rows times columns over their sum from which on a tile's arithmetic takes longer than its copies."""
 _ELEMENT_BYTES: dict[Kind, int] = {"tf32": 4, "bf16": 2, "f16": 2}
@@ -160,6 +162,6 @@ def _choice(product: Product, plan: ProductPlan, rates: Rates) -> Choice | None:
     )
     time_ns = steps * step_ns
     if plan.num_splits > 1:
-        planes_bytes = 2 * plan.num_splits * num_tiles * tile.rows * tile.columns * product.dtype.size_bytes
-        time_ns += rates.launch_ns + planes_bytes / rates.bytes_per_ns
+        part_bytes = tile.rows * tile.columns * product.dtype.size_bytes
+        time_ns += _JOIN_NS + (rounds + plan.num_splits) * part_bytes / rates.loaded_bytes_per_ns
     return Choice(plan, num_blocks, time_ns)

@@ -1,0 +1,377 @@
+"""Copies of tiles to shared memory: asynchronous, in chunks that are converted on the way, or by elements.
+
+What is multiplied as it is stored is copied asynchronously, sixteen bytes at a time where neighbours along
+the depth lie so. Else a thread loads as many steps of a row as sixteen bytes of the tile hold, converts and
+stores them at once: the loads are issued before a step multiplies, the store follows the step, so that
+multiplying hides the way to memory.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, prod
+
+from tilewright.ir.nest import Dim
+from tilewright.records import dataclass
+from tilewright.targets.cuda.emitter import CudaEmitter
+from tilewright.targets.cuda.loopnest.generate import NestCode
+from tilewright.targets.cuda.loopnest.plan import aligned_lanes
+from tilewright.targets.cuda.products.match import Product, Side
+from tilewright.targets.cuda.products.multiply import Multiplier, multiplier
+from tilewright.targets.cuda.products.pack import padded_rows
+from tilewright.targets.cuda.products.tiles import PITCH_BYTES, ROW_BYTES, ProductPlan
+from tilewright.targets.llvm.exprgen import from_storage, storage_type
+from tilewright.targets.llvm.frame import Frame, Reports
+from tilewright.targets.llvm.layout import OperandKey
+from tilewright.targets.llvm.loads import inside_lanes, load_read
+from tilewright.targets.llvm.values import Bool, Int, Val, vec
+
+_CHUNK_BYTES = 16
+
+Held = tuple[Val, Val]
+"""A value that is loaded, and where in shared memory it will be stored."""
+
+
+class TileKernel:
+    """A kernel of tiles as it is written: which thread and part of the sum this is, and where things are."""
+
+    def __init__(
+        self, e: CudaEmitter, product: Product, plan: ProductPlan, pointers: Mapping[OperandKey, Val]
+    ) -> None:
+        self.e, self.product, self.plan, self.pointers = e, product, plan, pointers
+        self.thread = e.thread()
+        self.multiplier: Multiplier = multiplier(e, plan, product.dtype)
+        part = e.block("z") if product.num_batch * plan.num_splits > 1 else 0
+        self.part, self.batch = e.urem(part, plan.num_splits), e.udiv(part, plan.num_splits)
+        if plan.num_splits == 1:
+            self.part, self.batch = 0, part
+        self.tiles = e.shared_array(plan.shared_bytes)
+
+    def start(self, linear: object, *_: object) -> Frame:
+        """A frame of one factor alone, in its batch."""
+        assert hasattr(linear, "all_refs")
+        places = [self.pointers[ref.operand.key] for ref in linear.all_refs()]
+        frame = Frame.start(self.e, linear, places, Reports(None, ()), load_read)  # type: ignore[arg-type]
+        return self.bound(frame.inner(), self.product.batch, self.batch)
+
+    def bound(self, frame: Frame, dims: Sequence[Dim], number: Int) -> Frame:
+        """A frame in which loops have the indices of one of their combinations."""
+        for dim, index in zip(dims, self.e.digits_of(number, [d.extent for d in dims]), strict=True):
+            frame = frame.bind(dim.name, index)
+        return frame
+
+    def below(self, place: Int, extent: int, tile: int) -> Bool:
+        """Whether a row exists; known where tiles divide it."""
+        return True if extent % tile == 0 else self.e.compare("slt", place, extent)
+
+    def is_step(self, step: Int) -> Bool:
+        """Whether a step of the depth exists, in this part of it."""
+        plan, num_steps = self.plan, self.product.num_steps
+        if num_steps % (plan.depth * plan.num_splits) == 0:
+            return True
+        return self.e.compare("slt", step, num_steps)
+
+    def both(self, a: Bool, b: Bool) -> Bool:
+        """Whether both hold."""
+        if isinstance(a, bool):
+            return b if a else False
+        if isinstance(b, bool):
+            return a if b else False
+        return self.e.and_(a, b)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """What a thread copies of a tile at each step: a place in the tile, and where it comes from.
+
+    `frame` has the row bound, `is_row` says whether there is one; its step is `low` and `apart` more.
+    """
+
+    frame: Frame
+    is_row: Bool
+    row: Int
+    low: Int
+    apart: int
+
+
+class Copier(ABC):
+    """Copies tiles of one factor to shared memory, where they begin `offset_bytes` into a stage."""
+
+    is_async = False
+    """Whether copies are under way until they are waited for."""
+
+    offset_bytes: int
+
+    def load(self, first_step: Int, stage: Int, exists: Bool) -> list[Held]:
+        """Begin to load the tile that begins at a step of the depth, if there is one; gives what to store."""
+        return []
+
+    @abstractmethod
+    def issue(self, first_step: Int, stage: Int) -> None:
+        """Copy what `load` does not, of a tile that there is."""
+
+
+def copier_of(kernel: TileKernel, number: int, first: Int, offset_bytes: int) -> Copier:
+    """What copies a factor, whose tile begins at its row `first`."""
+    side, tile = kernel.product.sides[number], kernel.plan.tile
+    tile_rows = tile.columns if number else tile.rows
+    if kernel.product.is_packed[number]:
+        return _Packed(kernel, side, tile_rows, first, offset_bytes)
+    stored, element = storage_type(side.ref.operand.dtype), kernel.multiplier.element
+    lanes = _lanes(kernel, side, _CHUNK_BYTES // element.element_bytes)
+    if not (side.is_plain and stored.element == element.element):
+        if side.is_plain and lanes > 1:
+            return _Converted(kernel, side, tile_rows, first, offset_bytes, lanes)
+        return _ByElements(kernel, side, tile_rows, first, offset_bytes, 1)
+    if lanes > 1 and _aligned(kernel, side, lanes) == lanes:
+        return _Asynchronous(kernel, side, tile_rows, first, offset_bytes, lanes)
+    if stored.element_bytes >= 4 and not _has_fill(side):
+        return _Asynchronous(kernel, side, tile_rows, first, offset_bytes, 1)
+    if lanes > 1:
+        return _Converted(kernel, side, tile_rows, first, offset_bytes, lanes)
+    return _ByElements(kernel, side, tile_rows, first, offset_bytes, 1)
+
+
+def _lanes(kernel: TileKernel, side: Side, lanes: int) -> int:
+    """Steps of a row that are copied at once: those that one guard holds for, of a factor that is read as it
+    is; else 1."""
+    ref, innermost = side.ref, kernel.product.depth[-1]
+    is_guarded = any(innermost.name in guard.form.dims() for guard in ref.guards)
+    return 1 if is_guarded or _has_fill(side) or innermost.extent % lanes else lanes
+
+
+def _has_fill(side: Side) -> bool:
+    """Whether padding is something else than zero."""
+    return bool(side.ref.guards and side.ref.fill)
+
+
+def _aligned(kernel: TileKernel, side: Side, lanes: int) -> int:
+    """Of so many steps of a row, how many neighbours lie side by side at a multiple of their size."""
+    innermost = kernel.product.depth[-1].name
+    return aligned_lanes(side.ref, innermost, lanes) if side.ref.coefficient(innermost) == 1 else 1
+
+
+class _Unpacked(Copier):
+    """A factor as it lies in memory: each thread has some rows, and `lanes` steps of them at a time."""
+
+    def __init__(
+        self, kernel: TileKernel, side: Side, tile_rows: int, first: Int, offset_bytes: int, lanes: int
+    ) -> None:
+        self.kernel, self.side, self.offset_bytes, self.lanes = kernel, side, offset_bytes, lanes
+        self.stored = storage_type(side.ref.operand.dtype)
+        innermost = kernel.product.depth[-1]
+        # A tile then stays within the innermost loop, and one guard holds for all steps of a row.
+        is_guarded = any(innermost.name in guard.form.dims() for guard in side.ref.guards)
+        self.is_within = innermost.extent % kernel.plan.depth == 0 and not is_guarded
+        self.pieces = self._pieces(tile_rows, first, kernel.plan.depth)
+
+    def _pieces(self, tile_rows: int, first: Int, depth: int) -> list[_Piece]:
+        kernel, e, side = self.kernel, self.kernel.e, self.side
+        num_threads = kernel.plan.tile.num_threads
+        steps = depth // self.lanes
+        along_depth = side.ref.coefficient(kernel.product.depth[-1].name) == 1
+        inner = steps if along_depth else tile_rows
+        pieces: list[_Piece] = []
+        frames: dict[int, tuple[Frame, Bool]] = {}
+        start = kernel.start(side.nest, (0,), (0,))
+        for number in range(-(-tile_rows * steps // num_threads)):
+            # A thread's number goes along the inner axis first; what is left of it, or of `number`, outside.
+            parts = max(1, inner // num_threads)
+            low, high = e.urem(kernel.thread, inner), e.udiv(kernel.thread, inner)
+            if num_threads < inner:
+                low, high = kernel.thread, 0
+            inside, outside = number % parts * num_threads, number // parts * max(1, num_threads // inner)
+            if along_depth:
+                row, step, apart = e.add(high, outside), low, inside
+            else:
+                row, step, apart = e.add(low, inside), high, outside
+            key = outside if along_depth else inside
+            if key not in frames:
+                place = e.add(first, row)
+                is_row = kernel.below(place, side.num_rows, tile_rows)
+                frames[key] = kernel.bound(start, side.rows, place), is_row
+            frame, is_row = frames[key]
+            if tile_rows * steps % num_threads:
+                is_row = kernel.both(is_row, e.compare("slt", row, tile_rows))
+            pieces.append(_Piece(frame, is_row, row, e.mul(step, self.lanes), apart * self.lanes))
+        return pieces
+
+    def _places(self, first_step: Int, stage: Int) -> list[tuple[_Piece, Frame, Val]]:
+        """Each piece with its source, `apart` steps before it where a tile stays within the innermost loop,
+        and its target."""
+        kernel, e = self.kernel, self.kernel.e
+        fixed, moving = self._loops()
+        num_moving = prod(d.extent for d in moving)
+        outer, first = e.udiv(first_step, num_moving), e.urem(first_step, num_moving)
+        frames: dict[int, Frame] = {}
+        found: list[tuple[_Piece, Frame, Val]] = []
+        bytes_ = kernel.plan.element_bytes
+        for piece in self.pieces:
+            key = id(piece.frame)
+            if key not in frames:
+                frames[key] = kernel.bound(piece.frame.inner(), fixed, outer)
+                if self.is_within:
+                    frames[key] = kernel.bound(frames[key], moving, e.add(first, piece.low))
+            frame = frames[key]
+            if not self.is_within:
+                frame = kernel.bound(frame, moving, e.add(first, e.add(piece.low, piece.apart)))
+            offset = e.add(e.mul(piece.row, PITCH_BYTES), e.mul(piece.low, bytes_))
+            offset = e.add(e.add(e.add(stage, self.offset_bytes), offset), piece.apart * bytes_)
+            found.append((piece, frame, e.shared_gep(kernel.tiles, offset)))
+        return found
+
+    def _sources(self, first_step: Int, stage: Int, exists: Bool) -> Iterator[tuple[Val, Bool, Val]]:
+        """Of each piece the address, the operand's beginning where nothing is read, whether it is, and the
+        target. Pieces of a row share both, but for a distance."""
+        kernel, e = self.kernel, self.kernel.e
+        base, innermost = kernel.pointers[self.side.ref.operand.key], kernel.product.depth[-1].name
+        known: dict[object, tuple[Val, Bool]] = {}
+        for piece, frame, target in self._places(first_step, stage):
+            key = (id(frame), str(piece.is_row))
+            if key not in known:
+                is_read = self._is_read(frame, kernel.both(exists, self._is_there(piece, first_step)))
+                pointer = frame.pointer(0)
+                if not isinstance(is_read, bool):
+                    pointer = e.select(is_read, pointer, base)
+                known[key] = (pointer if is_read is not False else base), is_read
+            pointer, is_read = known[key]
+            apart = piece.apart * self.side.ref.coefficient(innermost) if self.is_within else 0
+            yield e.gep(pointer, apart, self.stored.element), is_read, target
+
+    def _is_there(self, piece: _Piece, first_step: Int) -> Bool:
+        """Whether the row and the step exist: all steps of a tile or none, where it stays within a loop."""
+        kernel, e = self.kernel, self.kernel.e
+        if self.is_within:
+            return kernel.both(piece.is_row, kernel.is_step(first_step))
+        return kernel.both(piece.is_row, kernel.is_step(e.add(first_step, e.add(piece.low, piece.apart))))
+
+    def _is_read(self, frame: Frame, is_there: Bool) -> Bool:
+        """The same, and that it is no padding."""
+        if frame.misses(0):
+            return False
+        guards = [g for g in dict.fromkeys(self.side.ref.guards) if frame.holds(g) is None]
+        inside = inside_lanes(frame, self.side.ref, guards) if guards else None
+        return self.kernel.both(is_there, True if inside is None else inside)
+
+    def _loops(self) -> tuple[Sequence[Dim], Sequence[Dim]]:
+        """Loops of the depth that stay at one place within a tile, and those that move."""
+        depth = self.kernel.product.depth
+        for position in range(len(depth) - 1, -1, -1):
+            if prod(d.extent for d in depth[position:]) % self.kernel.plan.depth == 0:
+                return depth[:position], depth[position:]
+        return (), depth
+
+
+class _Asynchronous(_Unpacked):
+    """What is multiplied as it is stored: 4, 8 or 16 bytes at a time, zeros for padding."""
+
+    is_async = True
+
+    def issue(self, first_step: Int, stage: Int) -> None:
+        """See `Copier`."""
+        e, size_bytes = self.kernel.e, self.lanes * self.stored.element_bytes
+        for pointer, is_read, target in self._sources(first_step, stage, True):
+            valid: Val | None = None
+            if is_read is not True:
+                valid = e.cast("trunc", e.index(e.select_index(is_read, size_bytes, 0)), "i32")
+            e.copy_async(target, pointer, size_bytes, valid)
+
+
+class _Converted(_Unpacked):
+    """Chunks of sixteen bytes of the tile, from steps that lie anywhere, in another type perhaps."""
+
+    def load(self, first_step: Int, stage: Int, exists: Bool) -> list[Held]:
+        """See `Copier`."""
+        sources = [] if exists is False else self._sources(first_step, stage, exists)
+        return [(self._chunk(pointer, is_read), target) for pointer, is_read, target in sources]
+
+    def issue(self, first_step: Int, stage: Int) -> None:
+        """See `Copier`."""
+
+    def _chunk(self, pointer: Val, is_read: Bool) -> Val:
+        """Zeros where nothing is read: what is loaded then does not count."""
+        e, zero = self.kernel.e, self.kernel.e.zero(vec("i32", _CHUNK_BYTES // 4))
+        if is_read is False:
+            return zero
+        made = self.kernel.multiplier.as_chunk(self._loaded(pointer))
+        return made if is_read is True else e.select(is_read, made, zero)
+
+    def _loaded(self, pointer: Val) -> list[Val]:
+        """The steps one by one, as they are stored, or in the type they are computed in."""
+        kernel, e, stored = self.kernel, self.kernel.e, self.stored
+        apart = self.side.ref.coefficient(kernel.product.depth[-1].name)
+        together = _aligned(kernel, self.side, min(self.lanes, _CHUNK_BYTES // stored.element_bytes))
+        found: list[Val] = []
+        for lane in range(0, self.lanes, together):
+            type = stored.with_lanes(together)
+            at = e.gep(pointer, lane * apart, stored.element)
+            value = e.load(type, at, align_bytes=type.size_bytes)
+            found += [e.extract(value, i) for i in range(together)] if together > 1 else [value]
+        if stored.element == kernel.multiplier.element.element:
+            return found
+        return [from_storage(e, value, self.side.ref.operand.dtype) for value in found]
+
+
+class _ByElements(_Unpacked):
+    """Values that are computed, or whose padding or neighbours forbid more at a time."""
+
+    def issue(self, first_step: Int, stage: Int) -> None:
+        """See `Copier`."""
+        e, multiplier = self.kernel.e, self.kernel.multiplier
+        innermost = self.kernel.product.depth[-1].name
+
+        def zeros() -> list[Val]:
+            return [e.zero(multiplier.element)]
+
+        for piece, frame, target in self._places(first_step, stage):
+            place = frame.shift(innermost, piece.apart) if self.is_within else frame
+
+            def load(place: Frame = place) -> list[Val]:
+                return [multiplier.as_element(self._value(place.inner()))]
+
+            type = multiplier.element
+            (value,) = e.if_(self._is_there(piece, first_step), load, zeros, [type])
+            e.shared_store(value, target, align_bytes=type.size_bytes)
+
+    def _value(self, frame: Frame) -> Val:
+        """An element of the factor: read, or made by a nest."""
+        side = self.side
+        if not side.is_made:
+            return frame.value(side.value)
+        return NestCode(self.kernel.e, side.nest, self.kernel.plan.tile.num_threads).total(frame)
+
+
+class _Packed(Copier):
+    """A factor that was packed: sixteen bytes after sixteen, all of which are there."""
+
+    is_async = True
+
+    def __init__(self, kernel: TileKernel, side: Side, tile_rows: int, first: Int, offset_bytes: int) -> None:
+        self.kernel, self.offset_bytes = kernel, offset_bytes
+        e, plan = kernel.e, kernel.plan
+        chunks = ROW_BYTES // _CHUNK_BYTES
+        row_bytes = plan.padded_steps * plan.element_bytes
+        first_row = e.add(e.mul(kernel.batch, padded_rows(side, tile_rows)), first)
+        num_threads = plan.tile.num_threads
+        self.pieces: list[tuple[Val, Int, Bool]] = []
+        for number in range(ceil(tile_rows * chunks / num_threads)):
+            row = e.add(e.udiv(kernel.thread, chunks), number * (num_threads // chunks))
+            chunk = e.mul(e.urem(kernel.thread, chunks), _CHUNK_BYTES)
+            source = e.add(e.mul(e.add(first_row, row), row_bytes), chunk)
+            pointer = e.gep(kernel.pointers[side.ref.operand.key], source)
+            is_whole = tile_rows * chunks % num_threads == 0
+            is_row = True if is_whole else e.compare("slt", row, tile_rows)
+            self.pieces.append((pointer, e.add(e.mul(row, PITCH_BYTES), chunk), is_row))
+
+    def issue(self, first_step: Int, stage: Int) -> None:
+        """See `Copier`."""
+        e = self.kernel.e
+        moved = e.mul(first_step, self.kernel.plan.element_bytes)
+        for pointer, offset, is_row in self.pieces:
+            target = e.shared_gep(self.kernel.tiles, e.add(e.add(stage, self.offset_bytes), offset))
+
+            def copy(pointer: Val = pointer, target: Val = target) -> None:
+                e.copy_async(target, e.gep(pointer, moved), _CHUNK_BYTES)
+
+            e.if_(is_row, copy)
