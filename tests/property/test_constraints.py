@@ -18,6 +18,7 @@ from tilewright.cost.objective import measure
 from tilewright.errors import InfeasibleMapping, UsageError
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import parse_machine
+from tilewright.hardware.parts import Axis
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem, convolution
 from tilewright.mapping.base import MappingProblem, MappingSolution
@@ -178,3 +179,46 @@ def test_constraints_are_their_texts(given: list[str]) -> None:
 @settings(max_examples=6, deadline=None)
 def test_limits_of_bandwidth_count_for_what_constraints_leave(given: list[str], number: int) -> None:
     check(legal("slow", number), given)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> tuple[Axis, ...]:
+    """Two axes of two instances, with some dims each."""
+    dims = draw(st.permutations("KCPQRSG"))
+    first, second = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    return Axis(dims=dims[:first], size=2), Axis(dims=dims[first : first + second], size=2)
+
+
+SQUARE = MACHINE.model_copy(
+    update={
+        "levels": (MACHINE.levels[0].model_copy(update={"num_instances_per_parent": 4}), MACHINE.levels[1]),
+    }
+)
+
+
+# Both dims of one axis, of which two iterations are spread together; one dim on an axis.
+@example((Axis(dims=("P", "R"), size=2), Axis(dims=("K",), size=2)), 0)
+@example((Axis(dims=("C",), size=2), Axis(dims=("K",), size=2)), 1)
+@given(axes=arrays(), number=st.integers(0, len(PROBLEMS) - 1))
+@settings(max_examples=8, deadline=None)
+def test_an_array_takes_dims_along_its_axes_alone(axes: tuple[Axis, ...], number: int) -> None:
+    """Of all mappings of the machine without a dataflow, none that the axes allow is better."""
+    buffer, memory = SQUARE.levels
+    stated = SQUARE.model_copy(update={"levels": (buffer, memory.model_copy(update={"axes": axes}))})
+    known = Legal.of(PROBLEMS[number], SQUARE)
+    on_axis = {dim: place for place, axis in enumerate(axes) for dim in axis.dims}
+    kept = []
+    for mapping, cost in known.costs:
+        along = [1, 1]
+        spread = [
+            loop for x in mapping.levels if x.level == "Memory" for loop in x.spatial if loop.factor > 1
+        ]
+        for loop in spread:
+            if loop.dim in on_axis:
+                along[on_axis[loop.dim]] *= loop.factor
+        if max(along) <= 2 and all(loop.dim in on_axis for loop in spread):
+            kept.append((mapping, cost))
+    assert {m for m, _ in kept} == {
+        m for m, _ in known.costs if not check_mapping(MappingProblem(known.problem, stated), m)
+    }
+    check(replace(known, machine=stated), [])

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.parts import (
+    Axis,
     Instructions,
     Level,
     MachinePart,
@@ -25,6 +26,7 @@ PARTS: Mapping[str, type[MachinePart]] = {
     "machine": Machine,
     "level": Level,
     "share": Share,
+    "axis": Axis,
     "unit": Unit,
     "network": Network,
     "overheads": Overheads,
@@ -36,6 +38,7 @@ PARTS: Mapping[str, type[MachinePart]] = {
 _UNDER: Mapping[str, str] = {
     "levels": "level",
     "shares": "share",
+    "axes": "axis",
     "units": "unit",
     "networks": "network",
     "overheads": "overheads",

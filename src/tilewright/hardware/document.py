@@ -78,6 +78,11 @@ _RULES = """```
   `energy_source` for the whole machine. Other numbers may have one in the same ways; in the machines of
   the package all have. They begin with `public:` (published; `not re-read` where we did not see the
   document ourselves), `derived:` (computed from published numbers, it says how) or `assumed:`.
+* **The dataflow** of an array is its `axes`: `axes: [{dims: [C], size: 16}, {dims: [K], size: 16}]` at a
+  level that feeds 256 instances, or at a unit of 256 multipliers, spreads input channels over rows and
+  output channels over columns, and nothing else. `map` and `simulate` keep to it alike. Where no axis has
+  what a depthwise convolution can spread, another unit that `runs: [depthwise]` takes it; without one it is
+  refused, and `runs: [contraction, depthwise]` at the array lets it run there, on few multipliers.
 * **Clusters and cores** matter when a network is scheduled over them: `per` states that a level exists
   once for each core, for each cluster or for the machine, and the counts must agree.
 

@@ -154,6 +154,18 @@ class Machine(MachinePart):
                     f"levels[{i}].num_instances_per_parent: makes {self.num_instances(level):.3g} of "
                     f"{level.name!r} together with the levels around it; at most {MAX_COUNT:.0e} are taken"
                 )
+            if level.axes and i == 0:
+                raise ValueError(
+                    "levels[0].axes: is of levels that feed others; give it to the unit that reads it"
+                )
+            asked, there = prod(axis.size for axis in level.axes), self.fan_out(i)
+            if level.axes and asked != there:
+                raise ValueError(
+                    f"levels[{i}].axes: sizes multiply to {asked}, but one {level.name!r} feeds {there} "
+                    f"{self.levels[i - 1].name!r}; change size, or num_instances_per_parent of the latter"
+                )
+            if level.axes and self.threads is not None:
+                raise ValueError(f"levels[{i}].axes: blocks of threads have none; leave it out, or threads")
 
     def _check_scopes(self) -> None:
         expected = {"machine": 1, "cluster": self.num_clusters, "core": self.num_cores}

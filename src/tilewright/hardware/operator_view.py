@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.errors import MachineError
-from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
+from tilewright.hardware.machine import Level, Machine, TensorKind, Unit, Work
 from tilewright.ir.dtype import DType
 
 
@@ -23,15 +23,16 @@ class OperatorView:
     note: str
 
 
-def operator_view(machine: Machine) -> OperatorView:
-    """The levels, one outermost instance of them, and the fastest multipliers of a machine.
+def operator_view(machine: Machine, work: Work = Work.CONTRACTION) -> OperatorView:
+    """The levels, one outermost instance of them, and the fastest multipliers of a machine for some work.
 
     A unit counts as as many multipliers as it has multiply-accumulates per cycle with elements as wide as a
     word of inputs: the shape of its tile is not modelled. Of a unit that reaches a share of its rate the view
     has a clock that is slower by so much. A machine that is this already is not copied.
 
     Raises:
-        MachineError: nothing multiplies and accumulates, or the outermost level passes a tensor by.
+        MachineError: nothing multiplies and accumulates, or runs that class; or the outermost level passes a
+            tensor by.
     """
     for kind in TensorKind:
         if kind not in machine.outermost.holds:
@@ -40,12 +41,13 @@ def operator_view(machine: Machine) -> OperatorView:
                 f"machine {machine.name!r}: {at}: the outermost level {machine.outermost.name!r} must hold "
                 f"{kind}; add it."
             )
-    unit, levels, dtype, rate = fastest_multipliers(machine)
+    unit, levels, dtype, rate = fastest_multipliers(machine, work)
     num_lanes = max(1, int(unit.num_per_instance * rate))
     num_alike = machine.outermost.num_instances_per_parent
     if (
         num_alike == 1
         and unit.efficiency == 1
+        and unit.kind in ("mac", "matrix")
         and len(levels) == len(machine.levels)
         and num_lanes == sum(u.num_per_instance for u in machine.units if u.kind in ("mac", "matrix"))
         and machine.mac_pj == (unit.mac_pj or 0.0)
@@ -56,6 +58,7 @@ def operator_view(machine: Machine) -> OperatorView:
         kind="mac",
         level=levels[0].name,
         num_per_instance=num_lanes,
+        axes=unit.axes,
         macs_per_cycle={dtype: 1},
         mac_pj=unit.mac_pj,
     )
@@ -78,14 +81,16 @@ def operator_view(machine: Machine) -> OperatorView:
     return OperatorView(view, _note(machine, unit, dtype, rate, view.num_units(lanes)))
 
 
-def fastest_multipliers(machine: Machine) -> tuple[Unit, tuple[Level, ...], str, float]:
+def fastest_multipliers(
+    machine: Machine, work: Work = Work.CONTRACTION
+) -> tuple[Unit, tuple[Level, ...], str, float]:
     """(Unit, levels from the one it reads from outwards, element type, multiply-accumulates per cycle).
 
     Of all units those that are together the fastest with elements as wide as a word of inputs; of any width
-    where no unit takes such elements.
+    where no unit takes such elements. One that states `axes` or what it `runs` must run that class of work.
 
     Raises:
-        MachineError: nothing multiplies and accumulates.
+        MachineError: nothing multiplies and accumulates, or runs that class.
     """
     mac_units = [unit for unit in machine.units if unit.macs_per_cycle]
     if not mac_units:
@@ -94,11 +99,21 @@ def fastest_multipliers(machine: Machine) -> tuple[Unit, tuple[Level, ...], str,
             "needs; give one macs_per_cycle, such as {name: MAC, kind: mac, macs_per_cycle: {int8: 1}}."
         )
 
+    states_axes = any(level.axes for level in machine.levels)
+    running = [u for u in mac_units if u.takes(work) or not (states_axes or u.axes or u.runs)]
+    if not running:
+        number = machine.units.index(mac_units[0])
+        runs = ", ".join(work_of for work_of in Work if mac_units[0].takes(work_of) or work_of is work)
+        raise MachineError(
+            f"machine {machine.name!r}: units[{number}]: {mac_units[0].name} does not run {work}, nor "
+            f"does any other; give it runs: [{runs}], which its axes may make slow, or add a unit that does."
+        )
+
     def suits(unit: Unit) -> tuple[bool, float]:
         dtype, rate = _rate(unit, _levels(machine, unit))
         return _bits(dtype) == word_bits(_levels(machine, unit)), machine.num_units(unit) * rate
 
-    unit = max(mac_units, key=suits)
+    unit = max(running, key=suits)
     levels = _levels(machine, unit)
     return unit, levels, *_rate(unit, levels)
 

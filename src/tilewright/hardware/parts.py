@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from math import prod
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
@@ -97,6 +98,31 @@ class Share(MachinePart):
     """Size of the share."""
 
 
+Dim = Annotated[str, Field(min_length=1, max_length=20, pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+
+
+class Axis(MachinePart):
+    """One axis of an array, and the loops that run along it: a part of the machine's dataflow.
+
+    `C` are channels that are summed, `K` those of the result, `G` groups (the channels of a depthwise
+    convolution), `P`, `Q` and `N` rows, columns and samples of the result, `R` and `S` those of a window. In
+    other products loops go by what they move: summed ones as C, those of weights and results as K, those of
+    inputs and results as P, Q or N, those of all three as G; or by their own names.
+    """
+
+    dims: tuple[Dim, ...] = Field(min_length=1)
+    """Dims that are spread along the axis; together no more iterations than its size."""
+    size: Count
+    """Instances, or multipliers, along the axis."""
+
+
+def _each_once(axes: tuple[Axis, ...]) -> None:
+    dims = [dim for axis in axes for dim in axis.dims]
+    again = next((dim for i, dim in enumerate(dims) if dim in dims[:i]), None)
+    if again is not None:
+        raise ValueError(f"axes: {again} is listed twice; leave it on one of them")
+
+
 class Level(MachinePart):
     """One level of the memory hierarchy. All numbers are those of one instance.
 
@@ -114,6 +140,9 @@ class Level(MachinePart):
     num_instances_per_parent: Count = 1
     """Instances that one instance of the next outer level feeds: the spatial fan-out below that level. At the
     outermost level: how many there are."""
+    axes: tuple[Axis, ...] = ()
+    """Dataflow of the array of instances of the next inner level that one instance feeds: dims are spread
+    along these axes alone. Left out: any dims may be spread."""
     per: Literal["core", "cluster", "machine"] | None = None
     """One instance per core, per cluster, or for the whole machine; checked against the counts."""
     managed_by: Literal["software", "hardware"] = "software"
@@ -150,6 +179,7 @@ class Level(MachinePart):
             _one_of(self, f"{way} bandwidth", (f"{way}_bytes_per_s", f"{way}_bytes_per_cycle"))
         if self.write_pj is not None and self.read_pj is None:
             raise ValueError("write_pj: is given without read_pj; give both, reads would be free")
+        _each_once(self.axes)
         held = [kind for share in self.shares for kind in share.holds]
         twice = next((kind for i, kind in enumerate(held) if kind in held[:i]), None)
         if twice is not None:
@@ -199,7 +229,11 @@ class Unit(MachinePart):
     num_per_instance: Count = 1
     """Units beside each instance of that level."""
     runs: tuple[Work, ...] = ()
-    """Operation classes that the unit takes; left out: what is usual for its kind."""
+    """Operation classes that the unit takes; left out: what is usual for its kind, without depthwise
+    convolutions where `axes` have only channels."""
+    axes: tuple[Axis, ...] = ()
+    """Dataflow of the multipliers of the units beside one instance of that level: dims are spread along these
+    axes alone. Left out: any dims may be spread."""
     macs_per_cycle: PerDType = Field(default_factory=dict)
     """Multiply-accumulates per cycle, by element type. Networks of floating-point numbers are kept in a type
     that a unit for contractions has here."""
@@ -247,10 +281,21 @@ class Unit(MachinePart):
             raise ValueError(f"{moves}: only a DMA engine has it; leave it out, or write kind: mover")
         if not self.macs_per_cycle and not self.ops_per_cycle:
             raise ValueError("has no rate; give macs_per_cycle or ops_per_cycle by element type")
+        _each_once(self.axes)
+        asked = prod(axis.size for axis in self.axes)
+        there = self.num_per_instance * max(self.macs_per_cycle.values(), default=0)
+        if self.axes and asked != there:
+            raise ValueError(
+                f"axes: sizes multiply to {asked}, but num_per_instance and macs_per_cycle to {there:g}; "
+                "change one of them"
+            )
         return self
 
     def takes(self, work: Work) -> bool:
         """Whether the unit runs this operation class."""
+        if not self.runs and work is Work.DEPTHWISE and self.axes:
+            along = {dim for axis in self.axes for dim in axis.dims}
+            return bool(along - {"C", "K"}) and work in _USUAL_WORK[self.kind]
         return work in (self.runs or _USUAL_WORK[self.kind])
 
     def rates_of(self, work: Work) -> Mapping[str, float]:

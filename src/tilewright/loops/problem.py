@@ -90,6 +90,23 @@ class Problem:
         """The operand that is accumulated."""
         return next(o for o in self.operands if o.kind is TensorKind.OUTPUT)
 
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each channel is summed alone: a window slides, nothing is summed over channels, and each
+        input makes one result."""
+        looping = {dim for dim, extent in self.dims if extent > 1}
+        inputs = {dim for o in self.operands if o.kind is TensorKind.INPUT for dim in o.dims()}
+        outputs = set(self.output.dims())
+        slides = {
+            dim
+            for o in self.operands
+            for axis in o.axes
+            if len(axis) > 1
+            for dim, _ in axis
+            if dim in looping
+        }
+        return looping & outputs <= inputs and looping - outputs <= slides and bool(slides)
+
     def num_words(self, operand: Operand) -> int:
         """Elements of a whole operand."""
         return operand.num_words(self.extents)

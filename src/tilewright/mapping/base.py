@@ -14,7 +14,7 @@ from tilewright.cost.objective import UNITS, measure
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem
-from tilewright.mapping.constraints import UNCONSTRAINED, Constraints
+from tilewright.mapping.constraints import UNCONSTRAINED, Constraints, dataflow
 from tilewright.planning import Bound, Budget, Infeasible, Provenance, Quality, Rule, Space
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ CONSTRAINED = Rule("that keep the constraints")
 class MappingProblem:
     """An operator, a machine, what to minimise and how to count.
 
-    Every mapping keeps the constraints. Where the machine is a view of a GPU, `block` limits the threads: the
+    Every mapping keeps the constraints, of which the dataflow that the machine states is one. Where the
+    machine is a view of a GPU, `block` limits the threads: the
     spatial loops of its shared memory. Threads and blocks do not share sums there.
     """
 
@@ -43,13 +44,27 @@ class MappingProblem:
     block: Threads | None = None
     constraints: Constraints = UNCONSTRAINED
 
+    def __post_init__(self) -> None:
+        axes = dataflow(self.machine)
+        if axes and self.constraints.axes != axes:
+            kept = Constraints.of((*self.constraints.listed(), *axes))
+            object.__setattr__(self, "constraints", kept)
+
     def may_spread(self, dim: str, level: int) -> bool:
         """Whether loops of a dim may be spatial below a level, counted from the innermost 0.
 
         Elsewhere partial sums of neighbouring instances are added on their way; on a GPU only multipliers of
         one thread have adders between them.
         """
+        if self.most_spread(dim, level) == 1:
+            return False
         return self.block is None or level == 0 or dim in self.problem.output.dims()
+
+    def most_spread(self, dim: str, level: int) -> int:
+        """The most iterations of a dim that the array below a level takes at a time."""
+        axes = self.constraints.axes_at(self.machine.levels[level].name) if self.constraints.axes else None
+        fan_out = self.machine.fan_out(level)
+        return fan_out if axes is None else min(fan_out, axes.most(dim, self.problem))
 
     @property
     def space(self) -> Space:

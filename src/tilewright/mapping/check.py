@@ -9,7 +9,15 @@ from tilewright.cost.base import Objective
 from tilewright.hardware.machine import TensorKind
 from tilewright.loops.mapping import LevelLoops, Mapping
 from tilewright.mapping.base import MappingProblem, MappingSolution
-from tilewright.mapping.constraints import FixedSpatial, FixedTile, LoopOrder, NoLoop, SpatialDims, Stationary
+from tilewright.mapping.constraints import (
+    FixedSpatial,
+    FixedTile,
+    LoopOrder,
+    NoLoop,
+    SpatialAxes,
+    SpatialDims,
+    Stationary,
+)
 from tilewright.planning import Violation
 
 
@@ -158,7 +166,10 @@ def _check_constraints(task: MappingProblem, mapping: Mapping) -> Iterator[Viola
     levels = {loops.level: loops for loops in mapping.levels}
     for constraint in task.constraints.listed():
         loops = levels.get(constraint.level, LevelLoops(constraint.level))
-        spatial = {loop.dim: loop.factor for loop in loops.spatial if loop.factor > 1}
+        spatial: dict[str, int] = {}
+        for loop in loops.spatial:
+            if loop.factor > 1:
+                spatial[loop.dim] = spatial.get(loop.dim, 1) * loop.factor
         temporal = [loop.dim for loop in loops.temporal if loop.factor > 1]
         match constraint:
             case FixedSpatial(_, dim, factor):
@@ -166,6 +177,14 @@ def _check_constraints(task: MappingProblem, mapping: Mapping) -> Iterator[Viola
                 is_kept = spatial.get(dim, 1) == min(factor or all_of_it, all_of_it)
             case SpatialDims(_, allowed):
                 is_kept = set(spatial) <= set(allowed)
+            case SpatialAxes():
+                along: dict[int | None, int] = {}
+                for dim, factor in spatial.items():
+                    axis = constraint.axis_of(dim, task.problem)
+                    along[axis] = along.get(axis, 1) * factor
+                is_kept = all(
+                    axis is not None and factor <= constraint.axes[axis][1] for axis, factor in along.items()
+                )
             case FixedTile(level, dim, extent):
                 all_of_it = mapping.factors().get(dim, 1)
                 is_kept = _tile(task, levels, level, dim) == min(extent or all_of_it, all_of_it)

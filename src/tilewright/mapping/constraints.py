@@ -39,6 +39,40 @@ class SpatialDims:
 
 
 @dataclass(frozen=True, slots=True)
+class SpatialAxes:
+    """Along which axes, of so many instances each, the array that an instance of a level feeds takes dims;
+    others are not spread. A machine's file states it (`axes`)."""
+
+    level: str
+    axes: tuple[tuple[tuple[str, ...], int], ...]
+
+    def axis_of(self, dim: str, problem: Problem) -> int | None:
+        """The number of the axis that a dim, or the first part of a joined one, lies along."""
+        names = (dim.split(" ")[0], *_roles(dim, problem))
+        return next((i for name in names for i, (dims, _) in enumerate(self.axes) if name in dims), None)
+
+    def most(self, dim: str, problem: Problem) -> int:
+        """The most iterations of a dim that are spread."""
+        axis = self.axis_of(dim, problem)
+        return 1 if axis is None else self.axes[axis][1]
+
+
+_LETTERS = frozenset("RSPQCKNG")
+
+
+def _roles(dim: str, problem: Problem) -> tuple[str, ...]:
+    """Letters of a convolution that a dim of another product stands for, by the operands that it moves."""
+    if dim.split(" ")[0] in _LETTERS:
+        return ()
+    moved = {kind for kind in TensorKind for o in problem.operands if o.kind is kind and dim in o.dims()}
+    if moved == set(TensorKind):
+        return ("G",)
+    if TensorKind.OUTPUT not in moved:
+        return ("C",)
+    return ("K",) if TensorKind.WEIGHT in moved else ("P", "Q", "N")
+
+
+@dataclass(frozen=True, slots=True)
 class FixedTile:
     """How much of a dim, if it has as much, the tile of an instance of a level has; or `WHOLE`."""
 
@@ -81,6 +115,7 @@ class Constraints:
 
     spatial: tuple[FixedSpatial, ...] = ()
     spatial_dims: tuple[SpatialDims, ...] = ()
+    axes: tuple[SpatialAxes, ...] = ()
     tiles: tuple[FixedTile, ...] = ()
     orders: tuple[LoopOrder, ...] = ()
     absent: tuple[NoLoop, ...] = ()
@@ -108,6 +143,7 @@ class Constraints:
         return cls(
             spatial,
             spatial_dims,
+            tuple(c for c in listed if isinstance(c, SpatialAxes)),
             tuple(c for c in listed if isinstance(c, FixedTile)),
             tuple(c for c in listed if isinstance(c, LoopOrder)),
             tuple(c for c in listed if isinstance(c, NoLoop)),
@@ -122,11 +158,21 @@ class Constraints:
         return (
             *self.spatial,
             *self.spatial_dims,
+            *self.axes,
             *self.tiles,
             *self.orders,
             *self.absent,
             *self.stationary,
         )
+
+    def axes_at(self, level: str) -> SpatialAxes | None:
+        """The axes of the array that an instance of a level feeds; None: any dims may be spread."""
+        return next((axes for axes in self.axes if axes.level == level), None)
+
+    @property
+    def name_dims(self) -> bool:
+        """Whether some speak of single dims, beside the axes of arrays."""
+        return any(not isinstance(constraint, SpatialAxes) for constraint in self.listed())
 
     def __str__(self) -> str:
         return ", ".join(said(constraint) for constraint in self.listed())
@@ -170,7 +216,18 @@ class Constraints:
         return (dims,)
 
 
-Constraint = FixedSpatial | SpatialDims | FixedTile | LoopOrder | NoLoop | Stationary
+Constraint = FixedSpatial | SpatialDims | SpatialAxes | FixedTile | LoopOrder | NoLoop | Stationary
+
+
+def dataflow(machine: Machine) -> tuple[SpatialAxes, ...]:
+    """What a machine's file says of the arrays that its levels feed."""
+    innermost = next((unit.axes for unit in machine.units if unit.kind in ("mac", "matrix")), ())
+    given = (innermost, *(level.axes for level in machine.levels[1:]))
+    return tuple(
+        SpatialAxes(level.name, tuple((axis.dims, axis.size) for axis in axes))
+        for level, axes in zip(machine.levels, given, strict=True)
+        if axes
+    )
 
 
 def _contradiction(one: Constraint, other: Constraint) -> UsageError:
@@ -191,6 +248,9 @@ def said(constraint: Constraint) -> str:
             return f"{level}.spatial.{dim}={factor or 'whole'}"
         case SpatialDims(level, dims):
             return f"{level}.spatial={','.join(dims)}"
+        case SpatialAxes(level, axes):
+            listed = ("*".join(dims) + f":{size}" for dims, size in axes)
+            return f"{level}.axes={','.join(listed)}"
         case FixedTile(level, dim, extent):
             return f"{level}.tile.{dim}={extent or 'whole'}"
         case LoopOrder(level, dims):
@@ -208,7 +268,7 @@ def named_dims(constraint: Constraint) -> tuple[str, ...]:
             return (dim,)
         case LoopOrder(_, dims) | SpatialDims(_, dims):
             return tuple(dim for dim in dims if dim != OTHERS)
-        case Stationary():
+        case Stationary() | SpatialAxes():
             return ()
 
 
@@ -219,8 +279,8 @@ def subject(constraint: Constraint) -> tuple[object, ...]:
             return type(constraint), level, dim
         case LoopOrder(level, _) | Stationary(level, _):
             return "order", level
-        case SpatialDims(level, _):
-            return SpatialDims, level
+        case SpatialDims(level, _) | SpatialAxes(level, _):
+            return type(constraint), level
 
 
 _DATAFLOW = re.compile(r"(weight|input|output|row)-stationary(?:@(.+))?")

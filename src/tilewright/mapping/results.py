@@ -71,6 +71,7 @@ class MappedLayer(Result):
 
     problem: Problem = field(metadata=about(hidden=True))
     solution: MappingSolution = field(metadata=about(hidden=True))
+    part: Machine = field(metadata=about(hidden=True))
     operator: str | None = field(default=None, metadata=about("ONNX operator, for a node of a model."))
     block: Launch | None = field(
         default=None, metadata=about("Its launch on a GPU; null on machines without threads.")
@@ -356,7 +357,7 @@ class MapResult(WithEnergies):
             drawn(
                 layer.name,
                 layer.problem,
-                self.description,
+                layer.part,
                 layer.solution.mapping,
                 layer.solution.cost,
                 (layer.bound_cycles, layer.bound_energy_pj),

@@ -13,13 +13,13 @@ from tilewright.cost.count import Cost
 from tilewright.cost.noc.result import NocResult
 from tilewright.cost.options import TIMELOOP, CostOptions
 from tilewright.errors import InfeasibleMapping, UsageError
-from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine import Machine, Work
 from tilewright.loops.mapping import Mapping
 from tilewright.loops.problem import Problem
 from tilewright.mapping import MAPPERS
 from tilewright.mapping.base import Mapper, MappingProblem, MappingSolution, Sampler
 from tilewright.mapping.cases import Case
-from tilewright.mapping.constraints import UNCONSTRAINED, Constraints, named_dims, said
+from tilewright.mapping.constraints import UNCONSTRAINED, Constraints, dataflow, named_dims, said
 from tilewright.mapping.launch import Launch
 from tilewright.mapping.results import (
     EvaluatedMapping,
@@ -90,13 +90,14 @@ class MapProblem:
         return tuple(layer for workload in self.workloads for layer in workload.streamed)
 
 
-def mapped_part(machine: Machine) -> tuple[Machine, str]:
-    """The part of a machine that operators are mapped onto, and in words what it is; a GPU stays whole."""
+def mapped_part(machine: Machine, work: Work = Work.CONTRACTION) -> tuple[Machine, str]:
+    """The part of a machine that operators of a class are mapped onto, and in words what it is; a GPU stays
+    whole."""
     from tilewright.hardware.block_view import block_limits, block_view
     from tilewright.hardware.operator_view import operator_view
 
     if machine.threads is None:
-        view = operator_view(machine)
+        view = operator_view(machine, work)
         return view.machine, view.note
     return machine, block_view(machine, block_limits(machine).max_per_block).note
 
@@ -110,21 +111,32 @@ def map_layers(problem: MapProblem, progress: Progress) -> MapResult:
         MachineError: with `on_network`, the machine is no mesh of elements around a memory.
     """
     part, note = mapped_part(problem.machine)
-    return _map_onto(problem, part, note, progress)
+    depthwise = [item.problem.is_depthwise for item in problem.items]
+    other, other_note = (part, note)
+    if any(depthwise) and part.threads is None:
+        other, other_note = mapped_part(problem.machine, Work.DEPTHWISE)
+    if all(depthwise):
+        part, note = other, other_note
+    elif other.units != part.units:
+        note = f"{note or part.units[0].name}; depthwise layers onto {other_note or other.units[0].name}"
+    return _map_onto(problem, part, other, note, progress)
 
 
-def _map_onto(problem: MapProblem, part: Machine, note: str, progress: Progress) -> MapResult:
+def _map_onto(
+    problem: MapProblem, part: Machine, for_depthwise: Machine, note: str, progress: Progress
+) -> MapResult:
     _check_network(problem.on_network, part)
-    solutions = _solutions(problem, part, progress)
+    parts = [for_depthwise if item.problem.is_depthwise else part for item in problem.items]
+    solutions = _solutions(problem, parts, progress)
     pairs = [(i.problem, s.mapping) for i, s in zip(problem.items, solutions, strict=True)]
     networked: Sequence[NocResult | None] = [None] * len(pairs)
     if problem.on_network:
         networked = _simulated(pairs, part, progress)
     layers = tuple(
         MappedLayer(
-            i.problem, s, i.operator, _launch_on(i.problem, part, s.mapping, problem.cost_options), noc
+            i.problem, s, x, i.operator, _launch_on(i.problem, x, s.mapping, problem.cost_options), noc
         )
-        for i, s, noc in zip(problem.items, solutions, networked, strict=True)
+        for i, s, x, noc in zip(problem.items, solutions, parts, networked, strict=True)
     )
     streamed = streamed_nodes(problem.streamed, part)
     return MapResult(
@@ -178,6 +190,7 @@ def evaluate_mappings(
     for number, case in enumerate(cases):
         progress(case.id, number, len(cases))
         try:
+            _require_dataflow(case, part)
             cost = _evaluated(case.problem, part, case.mapping, cost_options)
         except (InfeasibleMapping, UsageError) as error:
             answers.append(EvaluatedMapping(case, str(error), None))
@@ -191,6 +204,18 @@ def evaluate_mappings(
         for n, result in zip(legal, _simulated(pairs, part, progress), strict=True):
             answers[n] = dataclasses.replace(answers[n], noc=result)
     return MapEvaluation(part.name, cost_options.link_transfers, tuple(answers), part)
+
+
+def _require_dataflow(case: Case, part: Machine) -> None:
+    from tilewright.mapping.check import check_mapping
+
+    for violation in (
+        check_mapping(MappingProblem(case.problem, part), case.mapping) if dataflow(part) else ()
+    ):
+        if violation.rule == "constraint":
+            raise UsageError(
+                f"mapping {case.id}: {violation.message}; change it, or axes in the machine's file."
+            )
 
 
 def _require_possible(case: Case, part: Machine, cost_options: CostOptions) -> None:
@@ -225,10 +250,16 @@ def check_search(problem: MapProblem, part: Machine) -> None:
 
     mapper, _ = _mapper(problem)
     _require_dims(problem)
-    if problem.constraints and (part.threads is not None or not isinstance(mapper, Exact)):
+    kept = isinstance(mapper, Exact) and part.threads is None
+    if problem.constraints and not kept:
         raise UsageError(
             f"constraints: {said(problem.constraints.listed()[0])} is kept by the mapper exact on machines "
             "without threads; use it, or search without (--ignore-constraints)."
+        )
+    if not kept and (axes := dataflow(part)):
+        raise UsageError(
+            f"mapper {problem.mapper}: keeps no dataflow, and machine {part.name!r} states {said(axes[0])}; "
+            "use exact, or leave axes out of its file."
         )
 
 
@@ -237,12 +268,12 @@ def same_loops(problem: Problem) -> tuple[object, ...]:
     return problem.dims, problem.operands
 
 
-def _solutions(problem: MapProblem, part: Machine, progress: Progress) -> list[MappingSolution]:
-    """A mapping for every item; equal ones are solved once."""
-    check_search(problem, part)
+def _solutions(problem: MapProblem, parts: Sequence[Machine], progress: Progress) -> list[MappingSolution]:
+    """A mapping for every item on its part of the machine; equal ones are solved once."""
+    check_search(problem, parts[0])
     known: dict[tuple[object, ...], MappingSolution] = {}
     solutions: list[MappingSolution] = []
-    for number, item in enumerate(problem.items):
+    for number, (item, part) in enumerate(zip(problem.items, parts, strict=True)):
         progress(f"mapping {item.problem.name}", number, len(problem.items))
         key = same_loops(item.problem)
         if key not in known:

@@ -29,14 +29,16 @@ class Joined:
 
     @classmethod
     def of(cls, task: MappingProblem) -> Joined:
-        """Constraints speak of dims by name: with these no dims are joined."""
+        """Constraints speak of dims by name: with these no dims are joined, along axes of arrays those of one
+        axis."""
         problem = task.problem
         moving = [(dim, extent) for dim, extent in problem.dims if extent > 1] or list(problem.dims[:1])
         groups: dict[object, list[tuple[str, int]]] = {}
         for dim, extent in moving:
-            alone = bool(task.constraints) or not _is_plain(dim, problem)
+            alone = task.constraints.name_dims or not _is_plain(dim, problem)
             seen_alike = tuple(dim in operand.dims() for operand in problem.operands)
-            groups.setdefault(dim if alone else seen_alike, []).append((dim, extent))
+            along = tuple(axes.axis_of(dim, problem) for axes in task.constraints.axes)
+            groups.setdefault(dim if alone else (seen_alike, along), []).append((dim, extent))
         parts = {" ".join(dim for dim, _ in group): tuple(group) for group in groups.values()}
         dims = tuple((name, prod(extent for _, extent in group)) for name, group in parts.items())
         operands = tuple(replace(o, axes=tuple(_axes(o, parts))) for o in problem.operands)

@@ -85,8 +85,9 @@ def _least_of_one_fan_out(task: MappingProblem) -> int:
     units = prod(task.machine.fan_out(n) for n in range(len(task.machine.levels)))
     spread, left = np.ones(1, np.int64), np.ones(1, np.int64)
     for dim, extent in task.problem.dims:
-        may_spread = any(task.may_spread(dim, n) for n in range(len(task.machine.levels)))
-        factors = useful_factors(extent, units) if may_spread else [1]
+        numbers = [n for n in range(len(task.machine.levels)) if task.may_spread(dim, n)]
+        most = prod(task.most_spread(dim, n) for n in numbers)
+        factors = useful_factors(extent, min(units, most)) if numbers else [1]
         steps = np.array([-(-extent // f) for f in factors], np.int64)
         spread = np.multiply.outer(spread, np.array(factors, np.int64)).reshape(-1)
         left = np.multiply.outer(left, steps).reshape(-1)
@@ -142,7 +143,8 @@ def _spread_evenly(task: MappingProblem) -> list[tuple[int, ...]]:
         ways = [replace(way, free=fan_out) for way in ways]
         for place, (dim, _) in enumerate(task.problem.dims):
             if task.may_spread(dim, number):
-                ways = _best(after for way in ways for after in _after(way, place))
+                most = task.most_spread(dim, number)
+                ways = _best(after for way in ways for after in _after(way, place, most))
         ways = _best(replace(way, free=1) for way in ways)
     listed = dict.fromkeys(
         tuple(step * factor for step, factor in zip(way.left, way.spread, strict=True))
@@ -152,8 +154,8 @@ def _spread_evenly(task: MappingProblem) -> list[tuple[int, ...]]:
     return [padded for padded in listed if prod(padded) <= most][:_MOST_SPREAD]
 
 
-def _after(way: _Spread, place: int) -> Iterator[_Spread]:
-    for factor in useful_factors(way.left[place], way.free)[:_MOST_FACTORS]:
+def _after(way: _Spread, place: int, most: int) -> Iterator[_Spread]:
+    for factor in useful_factors(way.left[place], min(way.free, most))[:_MOST_FACTORS]:
         left = (*way.left[:place], -(-way.left[place] // factor), *way.left[place + 1 :])
         spread = (*way.spread[:place], way.spread[place] * factor, *way.spread[place + 1 :])
         yield _Spread(left, spread, way.free // factor)

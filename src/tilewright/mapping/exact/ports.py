@@ -290,7 +290,8 @@ def spatial_factors(task: MappingProblem, levels: range, extents: Array) -> Arra
     for place, (dim, extent) in enumerate(zip(task.problem.extents, map(int, extents), strict=True)):
         if extent == 1 or not any(task.may_spread(dim, n) for n in levels):
             continue
-        factors = np.array(useful_factors(extent, most), np.int64)
+        limit = prod(task.most_spread(dim, n) for n in levels)
+        factors = np.array(useful_factors(extent, min(most, limit)), np.int64)
         together = np.multiply.outer(products, factors)
         way, chosen = np.nonzero(together <= most)
         if len(way) > _MOST_WAYS:

@@ -221,6 +221,11 @@ class Space:
         if block is not None and self.levels[number].name == block.shared:
             shapes = {int(product): has_shape(int(product), block) for product in distinct(products)}
             is_allowed &= np.array([shapes[product] for product in products.tolist()])
+        axes = self.task.constraints.axes_at(self.levels[number].name)
+        if axes is not None:
+            along = [axes.axis_of(name, self.task.problem) for name in names]
+            for axis, (_, size) in enumerate(axes.axes):
+                is_allowed &= factors[:, [a == axis for a in along]].prod(axis=1) <= size
         fixed = self.task.constraints.spatial_at(self.levels[number].name, self.task.problem)
         for dim, factor in fixed.items():
             is_allowed &= factors[:, names.index(dim)] == factor

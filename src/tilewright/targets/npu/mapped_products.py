@@ -23,6 +23,7 @@ from tilewright.families import MAPPERS
 from tilewright.hardware.cluster_part import cluster_part
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.operator_view import operator_view
+from tilewright.hardware.parts import MULTIPLYING
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.derive import nests_of
 from tilewright.ir.graph import Node
@@ -293,7 +294,8 @@ class ProductMapper:
                 num_cores,
                 is_inner=bool(is_inner),
             )
-            self._parts[part_key] = part if part.threads is not None else operator_view(part).machine
+            work = next(x for x in MULTIPLYING if rate.unit.takes(x))
+            self._parts[part_key] = part if part.threads is not None else operator_view(part, work).machine
         return self._parts[part_key]
 
     def _mapped(
