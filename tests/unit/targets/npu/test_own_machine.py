@@ -9,7 +9,7 @@ import pytest
 from tests.support.models import small_net
 
 import tilewright as tw
-from tilewright.errors import MachineError
+from tilewright.errors import MachineError, UsageError
 
 MINE = """
 name: mine
@@ -50,3 +50,45 @@ def test_an_engine_that_nothing_passes_is_refused(tmp_path: Path) -> None:
         MachineError, match=r"units\[2\]\.between.*'Regs' and 'Lake'; write \[Scratch, Lake\]"
     ):
         tw.simulate(small_net(), path + "{dtype=int8}", recipe="graphturbo")
+
+
+ARRAY = MINE.replace("name: Scratch,", "name: Scratch, axes: [{dims: [C], size: 16}, {dims: [K], size: 16}],")
+
+
+def test_map_and_simulate_keep_to_the_dataflow_alike(tmp_path: Path) -> None:
+    """Three input channels fill three of sixteen rows, twenty output channels ten of sixteen columns at best,
+    or all of them padded; a depthwise layer runs on the unit that takes it."""
+    path = machine_file(tmp_path, ARRAY)
+    mapped = tw.map("3_8_3_20_1", path, mapper="exact{pads=false}").layers[0]
+    assert mapped.compute_cycles == 3 * 3 * 8 * 8 * 2
+    mixed = tw.map(["3_8_16_16_1", "G=32,P=8,Q=8,R=3,S=3"], path)
+    assert [x.compute_cycles for x in mixed.layers] == [3 * 3 * 8 * 8, 3 * 3 * 8 * 8 * 2]
+    found = tw.simulate(small_net(), path + "{dtype=int8}", recipe="graphturbo", mappings=True)
+    alone = tw.map(small_net(), path)
+    assert found.mappings is not None
+    on_array = {level.level: level for level in found.mappings.levels}["Array"]
+    cycles = sum(x.cycles for x in alone.layers if not x.problem.is_depthwise)
+    assert on_array.mapped_s == pytest.approx(cycles / 800e6, rel=0.05)
+    assert on_array.simulated_s is not None
+    assert on_array.simulated_s >= 0.99 * on_array.mapped_s
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (ARRAY.replace("16}]", "8}]"), r"levels\[1\]\.axes: sizes multiply to 128, but one 'Scratch' feeds 256"),
+        (ARRAY.replace("dims: [K]", "dims: [K, C]"), r"levels\[1\]\.axes: C is listed twice"),
+        (MINE.replace("Regs, cap", "Regs, axes: [{dims: [C], size: 1}], cap"), r"levels\[0\]\.axes: .* unit"),
+    ],
+)  # fmt: skip
+def test_axes_that_do_not_fit_are_refused_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    with pytest.raises(MachineError, match=expected):
+        tw.map("3_8_3_20_1", machine_file(tmp_path, text))
+
+
+def test_what_the_dataflow_cannot_run_is_refused(tmp_path: Path) -> None:
+    path = machine_file(tmp_path, ARRAY.replace("macs_per_cycle: {int8: 16}, ops", "ops"))
+    with pytest.raises(MachineError, match=r"Array does not run depthwise.*runs: \[contraction, depthwise\]"):
+        tw.map("G=32,P=8,Q=8,R=3,S=3", path)
+    with pytest.raises(UsageError, match="mapper cosa: keeps no dataflow"):
+        tw.map("3_8_3_20_1", path, mapper="cosa")
