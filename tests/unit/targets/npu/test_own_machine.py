@@ -76,7 +76,7 @@ def test_map_and_simulate_keep_to_the_dataflow_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (ARRAY.replace("16}]", "8}]"), r"levels\[1\]\.axes: sizes multiply to 128, but one 'Scratch' feeds 256"),
+        (ARRAY.replace("16}]", "8}]"), r"levels\[1\]\.axes: sizes multiply to 128, but one 'Scratch' feeds"),
         (ARRAY.replace("dims: [K]", "dims: [K, C]"), r"levels\[1\]\.axes: C is listed twice"),
         (MINE.replace("Regs, cap", "Regs, axes: [{dims: [C], size: 1}], cap"), r"levels\[0\]\.axes: .* unit"),
     ],
