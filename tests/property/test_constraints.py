@@ -186,7 +186,7 @@ def arrays(draw: st.DrawFn) -> tuple[Axis, ...]:
     """Two axes of two instances, with some dims each."""
     dims = draw(st.permutations("KCPQRSG"))
     first, second = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-    return Axis(dims=dims[:first], size=2), Axis(dims=dims[first : first + second], size=2)
+    return Axis(dims=tuple(dims[:first]), size=2), Axis(dims=tuple(dims[first : first + second]), size=2)
 
 
 SQUARE = MACHINE.model_copy(

@@ -143,8 +143,8 @@ def _spread_evenly(task: MappingProblem) -> list[tuple[int, ...]]:
         ways = [replace(way, free=fan_out) for way in ways]
         for place, (dim, _) in enumerate(task.problem.dims):
             if task.may_spread(dim, number):
-                most = task.most_spread(dim, number)
-                ways = _best(after for way in ways for after in _after(way, place, most))
+                along = task.most_spread(dim, number)
+                ways = _best(after for way in ways for after in _after(way, place, along))
         ways = _best(replace(way, free=1) for way in ways)
     listed = dict.fromkeys(
         tuple(step * factor for step, factor in zip(way.left, way.spread, strict=True))
