@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tilewright.errors import InternalError
 from tilewright.records import dataclass
 from tilewright.targets.cpu.runtime.pool import runtime_code
-from tilewright.targets.cpu.runtime.pool_ir import MAX_CHUNKS, tick_counter
+from tilewright.targets.cpu.runtime.pool_ir import MAX_CHUNKS, TICK_COUNTER
 from tilewright.targets.cpu.runtime.stage_ir import STAGE_EXPORT, UNLIMITED, stage_table
 from tilewright.targets.llvm.codegen import CodeTarget, CompileJob, JitLibrary, compile_objects
 
@@ -152,7 +152,7 @@ def build_main(
         raise InternalError("A trace needs the time stamps of steps: build the main with profile=True.")
     refs = (ref for step in steps for launch in _launches(step) for ref in launch.args)
     num_bases = 1 + max((ref.base_index for ref in refs), default=ARENA_BASE)
-    writer = _MainWriter(tick_counter(isa.triple) if profile else None, num_bases, trace=trace)
+    writer = _MainWriter(num_bases, profile=profile, trace=trace)
     for index, step in enumerate(steps):
         writer.add(index, step)
     return writer.finish(num_steps=len(steps))
@@ -161,8 +161,8 @@ def build_main(
 class _MainWriter:
     """The text of a main under construction. Equal argument lists share one block."""
 
-    def __init__(self, counter: str | None, num_bases: int, *, trace: bool) -> None:
-        self._counter = counter
+    def __init__(self, num_bases: int, *, profile: bool, trace: bool) -> None:
+        self._stamps = profile
         self._num_bases = num_bases
         self._traces = trace
         self._traced: list[TracedLaunch] = []
@@ -210,7 +210,7 @@ class _MainWriter:
         self._traced.append(TracedLaunch(step_index, launch_index, launch.num_chunks))
         self._num_slots += launch.num_chunks
         name = f"noting_{len(launch.args)}_{launch.symbol}"
-        self._noting[name] = _noting_function(name, launch.symbol, len(launch.args), f"llvm.{self._counter}")
+        self._noting[name] = _noting_function(name, launch.symbol, len(launch.args))
         return name, (*launch.args, slots)
 
     def finish(self, num_steps: int) -> MainCode:
@@ -220,7 +220,7 @@ class _MainWriter:
             *(f"declare void @{kernel}(ptr, i64, ptr)" for kernel in self._kernels),
             "declare void @tw_parallel_for(ptr, ptr, ptr, i64, ptr)",
             *([f"declare void @{STAGE_EXPORT}({', '.join(['ptr'] * 5)})"] if self._stage_functions else []),
-            *([f"declare i64 @llvm.{self._counter}()"] if self._counter else []),
+            *([f"declare i64 @{TICK_COUNTER}()"] if self._stamps else []),
             *self._noting.values(),
             *self._stage_functions,
         ]
@@ -243,7 +243,7 @@ class _MainWriter:
             arg_table=tuple(self._args),
             num_bases=self._num_bases,
             num_steps=num_steps,
-            profile=self._counter is not None,
+            profile=self._stamps,
             traced=tuple(self._traced),
         )
 
@@ -289,9 +289,9 @@ class _MainWriter:
         return self._block_at[args]
 
     def _stamp(self, slot: int) -> None:
-        if self._counter is None:
+        if not self._stamps:
             return
-        ticks = self._value(f"call i64 @llvm.{self._counter}()")
+        ticks = self._value(f"call i64 @{TICK_COUNTER}()")
         address = self._value(f"getelementptr i64, ptr %stamps, i64 {slot}")
         self._lines.append(f"  store i64 {ticks}, ptr {address}, align 8")
 
@@ -337,14 +337,14 @@ def _launches(step: MainStep) -> tuple[Launch, ...]:
     return (step,) if isinstance(step, Launch) else ()
 
 
-def _noting_function(name: str, kernel: str, num_args: int, counter: str) -> str:
+def _noting_function(name: str, kernel: str, num_args: int) -> str:
     """A function that runs a chunk of a kernel and notes it in the chunk's slot."""
     return "\n".join(
         (
             f"define internal void @{name}(ptr %args, i64 %chunk, ptr %scratch) nounwind {{",
-            f"  %start = call i64 @{counter}()",
+            f"  %start = call i64 @{TICK_COUNTER}()",
             f"  call void @{kernel}(ptr %args, i64 %chunk, ptr %scratch)",
-            f"  %end = call i64 @{counter}()",
+            f"  %end = call i64 @{TICK_COUNTER}()",
             f"  %slots_at = getelementptr ptr, ptr %args, i64 {num_args}",
             "  %slots = load ptr, ptr %slots_at, align 8",
             f"  %slot = getelementptr [{SLOT_BYTES // 8} x i64], ptr %slots, i64 %chunk",

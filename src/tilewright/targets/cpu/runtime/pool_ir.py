@@ -140,7 +140,7 @@ leave:
 
 _IR = """
 $declare_pause
-declare i64 @llvm.$counter()
+declare i64 @$counter()
 $system
 
 define internal i1 @is_empty(i64 %s) {
@@ -510,23 +510,20 @@ exit:
 }
 
 define i64 @tw_ticks() {
-  %t = call i64 @llvm.$counter()
+  %t = call i64 @$counter()
   ret i64 %t
 }
 """
 
 
+TICK_COUNTER = "llvm.readcyclecounter"
+"""The intrinsic that reads a cheap, constant-rate counter from user code: on AArch64 the virtual counter, as
+LLVM gives 0 for its steady one."""
+
+
 def has_futex(triple: str) -> bool:
     """Whether threads of this system can sleep on a word of memory."""
     return "linux" in triple and triple.partition("-")[0] in _FUTEX_NUMBERS
-
-
-def tick_counter(triple: str) -> str:
-    """The LLVM intrinsic that reads a cheap, constant-rate counter from user code.
-
-    AArch64's cycle counter is not readable there; its system counter is.
-    """
-    return "readcyclecounter" if triple.startswith(("x86_64", "i686")) else "readsteadycounter"
 
 
 def pause_ir(triple: str) -> tuple[str, str]:
@@ -565,7 +562,7 @@ def pool_ir(triple: str, *, use_futex: bool) -> str:
         offsets,
         declare_pause=declare_pause,
         pause=pause,
-        counter=tick_counter(triple),
+        counter=TICK_COUNTER,
         system=system,
         rest=_REST_ON_FUTEX if use_futex else _REST_IN_PYTHON,
         mask=MAX_CHUNKS,
