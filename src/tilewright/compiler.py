@@ -82,10 +82,11 @@ def compile_graph(
     progress: Progress | None = None,
     *,
     tuning: TuningSettings = STORED_TUNING,
+    target: Target | None = None,
 ) -> Compilation:
     """The whole flow. The graph given is not changed.
 
-    `tuning` says which measurements choose kernels.
+    `tuning` says which measurements choose kernels; `target` is used in place of that of the options.
 
     Raises:
         UnsupportedOp: a node that the target declines.
@@ -93,7 +94,7 @@ def compile_graph(
         BudgetExceeded: `options.timeout_s` or `options.max_memory_bytes` would be passed.
     """
     clock = PhaseClock(options.timeout_s, progress)
-    target = find_target(options.target)
+    target = target or find_target(options.target)
     planned = plan(graph, options, clock, target=target)
     backend, program, info = planned.backend, planned.program, None
     with clock.phase("generate"):
@@ -111,8 +112,11 @@ def compile_graph(
 
 
 def _tuned(program: Program, info: TuningInfo) -> Program:
-    """The program with what measurements chose, and a line for each subgraph whose form was searched."""
-    tuned = tuple(map(str, info.subgraphs))
+    """The program with what measurements chose, and a line for each subgraph whose form was searched.
+
+    Lines before those say where, if not here.
+    """
+    tuned = (*info.lines()[1:], *map(str, info.subgraphs))
     return replace(program.with_forms(info.forms), tuned=tuned)
 
 

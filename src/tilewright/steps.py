@@ -31,13 +31,14 @@ class TuningSettings:
 
     `source`: what an earlier search `stored`, or without that a search, if there is a budget; a search
     `anew` that goes on from stored measurements; or one `afresh` that measures all again. `workers` is the
-    address of the cluster that measures; without one this machine does. Without a `search` forms are
-    varied, parts first.
+    address of the cluster that measures, `runners` are commands that start processes that do; without either
+    this machine does. Without a `search` forms are varied, parts first.
     """
 
     source: Literal["stored", "anew", "afresh"] = "stored"
     search: SearchName | None = None
     workers: str = ""
+    runners: tuple[str, ...] = ()
 
 
 STORED_TUNING: Final = TuningSettings()
@@ -332,6 +333,12 @@ class TuningInfo(Result):
     why_unmeasured: str = field(
         default="", metadata=about("Why no candidate was measured; empty where any was.")
     )
+    measured_on: str = field(
+        default="", metadata=about("Where, if not here: a processor, or an emulator of one.")
+    )
+    is_emulated: bool = field(
+        default=False, metadata=about("An emulator measured, whose times are no processor's.")
+    )
 
     @property
     def changes(self) -> bool:
@@ -371,8 +378,10 @@ class TuningInfo(Result):
         return (Table(heads, tuple(subgraph.row() for subgraph in subgraphs), "", (1, 2, 3, 4), (1, 2, 6)),)
 
     def lines(self) -> Sequence[str]:
-        """What measuring brought."""
-        return (self.outcome,)
+        """What measuring brought, and where."""
+        where = (f"measured on {self.measured_on}",) if self.measured_on else ()
+        caution = ("these times are the emulator's: a processor may rank kernels otherwise",)
+        return (self.outcome, *where, *(caution if self.is_emulated else ()))
 
 
 def planned_steps(schedule: Schedule, template: str) -> tuple[StepInfo, ...]:

@@ -18,7 +18,8 @@ import tilewright as tw
 from tilewright.errors import UsageError
 from tilewright.tuning import TuningDatabase
 from tilewright.tuning.cluster import ClusterMeasuringPool
-from tilewright.tuning.ray_fleet import Measuring, RayFleet, ray_pool
+from tilewright.tuning.ray_fleet import Measuring, RayFleet
+from tilewright.tuning.runners import Wanted
 from tilewright.tuning.workers import Effort, Failed, Measured, MeasureRequest
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'tilewright[cluster]'")
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = str(Path(__file__).resolve().parents[2])
 X = np.array([1.0, 2.0], np.float32)
 EFFORT = Effort(min_rounds=2, max_rounds=2, seconds=10, num_warm_up=0)
-HERE = Measuring(MODULE, f"{MODULE}:fingerprints", "this machine")
+HERE = Measuring(MODULE, f"{MODULE}:greeting", Wanted("1", "", "this machine"))
 PLAIN = fake(run_ns=4000.0)
 
 
@@ -55,7 +56,7 @@ def times(results: list[Measured | Failed]) -> list[float | str]:
 def test_results_come_in_order_with_failures_told(tmp_path: Path) -> None:
     requests = [request(1000.0 + n) for n in range(5)]
     requests[1:1] = [request(0.0, "crash", tmp_path / "a"), request(0.0, "triple")]
-    with ray_pool("ray", HERE, num_per_machine=2) as pool:
+    with ClusterMeasuringPool(RayFleet("ray", HERE, num_per_machine=2)) as pool:
         assert pool.num_machines == 2
         expected = [1000.0, "crashed", "wrong-values", *(1000.0 + n for n in range(1, 5))]
         assert times(list(pool.measure(iter(requests)))) == expected
@@ -87,9 +88,9 @@ def test_a_killed_process_loses_its_batch_only() -> None:
 
 
 def test_machines_of_another_fingerprint_are_left_out() -> None:
-    elsewhere = Measuring(MODULE, f"{MODULE}:fingerprints", "another machine")
-    with pytest.raises(UsageError, match="no machine of the cluster has this processor"):
-        ray_pool("ray", elsewhere)
+    elsewhere = Measuring(MODULE, f"{MODULE}:greeting", Wanted("1", "", "another machine"))
+    with pytest.raises(UsageError, match="no machine of the cluster can measure"):
+        RayFleet("ray", elsewhere)
 
 
 def test_who_stops_asking_leaves_no_measurement_behind() -> None:

@@ -17,6 +17,7 @@ import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.tuning.measuring import RunTime, serve
+from tilewright.tuning.runners import PROTOCOL, Greeting
 from tilewright.tuning.workers import PackedCode
 
 Array = np.ndarray[Any, Any]
@@ -73,10 +74,10 @@ def load(facts: Mapping[str, Any], parts: Mapping[str, bytes]) -> _Fake:
     return _Fake(facts["does"], facts["run_ns"], Path(facts["marker"]))
 
 
-def fingerprints() -> frozenset[str]:
-    """This machine's, for a cluster of its own."""
-    return frozenset({"this machine"})
+def greeting() -> list[bytes]:
+    """This machine's, for runners and a cluster of its own."""
+    return Greeting(PROTOCOL, "0", "1", "a processor", "", ("neon",), ("this machine",)).texts()
 
 
 if __name__ == "__main__":
-    serve(load)
+    serve(load, greeting)

@@ -45,7 +45,7 @@ def export_model(
         UnsupportedOp: an operator without generated code, or inputs or outputs of texts; maps are exported as
             the matrix of their values.
     """
-    from tilewright.embed import EmittingTarget, export_object, isa_for_export, program_for
+    from tilewright.embed import EmittingTarget, export_object, isa_for_export, program_for, tuned_for
 
     record = isa_for_export(isa)
     if isinstance(model, CompiledModel):
@@ -55,7 +55,8 @@ def export_model(
         model, options = compilation_request(model, "cpu", shapes, options, settings)
         _require_numbers(model.edges)
         clock = PhaseClock(options.timeout_s, progress)
-        program = plan(model.graph, options, clock, target=EmittingTarget(record=record)).program
+        planned = plan(model.graph, options, clock, target=EmittingTarget(record=record))
+        program = tuned_for(record, planned.program)
         digest = model.sha256
         stem = Path(model.name).stem
     return export_object(

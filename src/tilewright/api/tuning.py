@@ -25,6 +25,7 @@ from tilewright.steps import SearchName, TuningInfo, TuningSettings
 from tilewright.system.ray_cluster import check_address
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
+from tilewright.tuning.runners import split_command
 
 DEFAULT_BUDGET = Budget(UNLIMITED, 60.0)
 
@@ -37,7 +38,8 @@ class TuneRequest:
     the artifact is written, too. `search` says what is varied: the forms of subgraphs, in parts first
     (`reformer`), as wholes (`evolutionary`), or without complex operators that share a kernel
     (`conventional`), or only how products are computed (`flat`). Without it that is `reformer`. `workers` is
-    the address of a Ray cluster whose machines measure, those that are like this one.
+    the address of a Ray cluster whose machines measure, `runners` are commands that start processes that do:
+    machines like this one, or for an instruction set of `options.isa` that this one lacks, those with it.
     """
 
     model: Model
@@ -46,10 +48,17 @@ class TuneRequest:
     output: Path | None = None
     search: SearchName | None = None
     workers: str = ""
+    runners: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.workers and self.runners:
+            raise UsageError("--workers and --runner: machines are those of a cluster, or named; give one.")
         if self.workers:
             check_address(self.workers)
+        for command in self.runners:
+            split_command(command)
+        if len(self.options.isas) > 1:
+            raise UsageError(f"--isa {self.options.isa}: tune for one instruction set at a time.")
         if not find_target(self.options.target).is_measurable:
             raise UsageError(f"target {self.options.target}: nothing can be measured there; tune for cpu.")
         if self.output is not None:
@@ -93,6 +102,7 @@ def tune_model(
     afresh: bool = False,
     search: SearchName | None = None,
     workers: str = "",
+    runners: Sequence[str] = (),
     output: Path | None = None,
     shapes: Shapes | str | None = None,
     options: Options | None = None,
@@ -105,11 +115,13 @@ def tune_model(
     kept: later compilations of the model use it. `search` says what is varied: the forms of subgraphs, in
     parts first (`reformer`), as wholes (`evolutionary`), or without complex operators that share a kernel
     (`conventional`), or only how products are computed (`flat`); without it that is `reformer`. `workers` is
-    the address of a Ray cluster, `ray` or `ray://host:port`: its machines that are like this one measure.
-    `output` is where the artifact is written, too; the rest is as for `compile`.
+    the address of a Ray cluster, `ray` or `ray://host:port`, whose machines measure, and `runners` are
+    commands that start processes that do, such as `ssh board tilewright worker`: machines that are like this
+    one or, where `isa` names an instruction set that this one lacks, that run it. The model that is given
+    then does not run here. `output` is where the artifact is written, too; the rest is as for `compile`.
 
     Raises:
-        UsageError: a target without anything to measure; as `compile`.
+        UsageError: a target without anything to measure, no machine that measures; as `compile`.
         UnsupportedOp: a model that does not run on random inputs; as `compile`.
     """
     if isinstance(model, str | os.PathLike):
@@ -117,7 +129,13 @@ def tune_model(
     model, options = compilation_request(model, target, shapes, options, settings)
     return answer(
         TuneRequest(
-            model=model, options=options, afresh=afresh, output=output, search=search, workers=workers
+            model=model,
+            options=options,
+            afresh=afresh,
+            output=output,
+            search=search,
+            workers=workers,
+            runners=(runners,) if isinstance(runners, str) else tuple(runners),
         ),
         progress,
     )
@@ -125,10 +143,14 @@ def tune_model(
 
 def answer(request: TuneRequest, progress: Progress | None = None) -> TuneResult:
     """What a request asks for; as `tw.tune`."""
+    from tilewright.embed import emitting_target  # what generates code takes a while to load
+
     model, options = request.model, request.options
     source: Literal["afresh", "anew"] = "afresh" if request.afresh else "anew"
-    settings = TuningSettings(source, request.search, request.workers)
-    compilation = compile_graph(model.graph, options, progress, tuning=settings)
+    settings = TuningSettings(source, request.search, request.workers, request.runners)
+    compilation = compile_graph(
+        model.graph, options, progress, tuning=settings, target=emitting_target(options)
+    )
     compiled = compiled_model(model, options, compilation)
     if compiled.tuning is None:
         raise UnsupportedOp(f"{model.name}: does not run on random inputs, so that nothing can be measured.")

@@ -113,6 +113,7 @@ def export(
         ("header", str(made.header_path)),
         ("weights", f"{made.weights_path}, {format_bytes(made.weights_bytes)}"),
         ("example", str(made.example_path)),
+        *(("tuned", line) for line in made.tuned[:2]),
         ("memory at run time", f"{format_bytes(made.workspace_bytes)} that the caller gives"),
     ]
     print_table(("", ""), rows)

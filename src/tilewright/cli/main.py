@@ -71,6 +71,10 @@ VERBS: dict[str, tuple[str, str]] = {
         "Build",
         "Measure other ways to compute each kernel, in the running model, and keep what is faster.",
     ),
+    "worker": (
+        "Build",
+        "Measure code that `tilewright tune --runner` sends from another machine; ends with the connection.",
+    ),
     "quantize": (
         "Build",
         "Quantise a model to whole numbers of 8 or 4 bits, and say what it then errs and takes.",

@@ -39,7 +39,15 @@ def tune(
         "",
         "--workers",
         metavar="ray|ray://HOST:PORT",
-        help="Measure on those machines of a Ray cluster that are like this one; default: on this one.",
+        help="Measure on those machines of a Ray cluster that are like this one, or run --isa; default: on "
+        "this one.",
+    ),
+    runners: list[str] = typer.Option(
+        [],
+        "--runner",
+        metavar="COMMAND",
+        help="Measure in a process that this command starts, such as 'ssh board tilewright worker'; may be "
+        "given several times, for machines of one kind.",
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:
@@ -61,6 +69,7 @@ def tune(
             afresh=afresh,
             search=cast("SearchName | None", search),
             workers=workers,
+            runners=runners,
             output=output,
             progress=update,
         )

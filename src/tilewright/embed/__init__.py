@@ -5,7 +5,16 @@ on one thread, in memory that the caller gives; it allocates nothing, keeps no s
 times at once.
 """
 
-from tilewright.embed.package import EmittingTarget, ExportedModel, export_object, program_for
+from tilewright.embed.package import ExportedModel, emitting_target, export_object, program_for, tuned_for
 from tilewright.targets.cpu.isa import isa_for_export
+from tilewright.targets.cpu.target import EmittingTarget
 
-__all__ = ["EmittingTarget", "ExportedModel", "export_object", "isa_for_export", "program_for"]
+__all__ = [
+    "EmittingTarget",
+    "ExportedModel",
+    "emitting_target",
+    "export_object",
+    "isa_for_export",
+    "program_for",
+    "tuned_for",
+]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,22 +21,11 @@ from tilewright.options import Options
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.results import Result, about
-from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.isa import Isa, isa_by_name
 from tilewright.targets.cpu.lower.storage import Weights
 from tilewright.targets.cpu.runtime.executable import TensorSpec
 from tilewright.targets.cpu.runtime.main_code import build_main
-from tilewright.targets.cpu.target import CpuTarget
-
-
-@dataclass(frozen=True, slots=True)
-class EmittingTarget(CpuTarget):
-    """The processor that exported code will run on, for planning."""
-
-    record: Isa = field(kw_only=True)
-
-    def isa(self, options: Options) -> Isa:
-        """What the code may use, which this host need not have."""
-        return self.record
+from tilewright.targets.cpu.target import CpuTarget, EmittingTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +41,9 @@ class ExportedModel(Result):
     workspace_bytes: int
     weights_bytes: int
     num_kernels: int
+    tuned: tuple[str, ...] = field(
+        default=(), metadata=about("What measurements elsewhere chose, where any did.")
+    )
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -59,10 +51,24 @@ class ExportedModel(Result):
         return self.object_path, self.header_path, self.weights_path, self.example_path
 
 
+def emitting_target(options: Options) -> EmittingTarget | None:
+    """What makes code for the instruction set of options, if this machine lacks it."""
+    isa = isa_by_name(options.isas[0]) if options.isas else None
+    return None if isa is None or isa.runs_on_host else EmittingTarget(record=isa)
+
+
 def program_for(isa: Isa, program: Program) -> Program:
     """A compiled program to be exported: what was measured stays where instructions are alike."""
     measured_on = CpuTarget().isa(program.options)
-    return program if isa.name == measured_on.name else program.unmeasured()
+    return (
+        program if isa.name == measured_on.name else tuned_for(isa, replace(program.unmeasured(), tuned=()))
+    )
+
+
+def tuned_for(isa: Isa, program: Program) -> Program:
+    """A program that was planned for an instruction set, as measurements elsewhere found it best."""
+    one_thread = replace(program, options=replace(program.options, threads=1))
+    return program if isa.runs_on_host else EmittingTarget(record=isa).tuned(one_thread).program
 
 
 def export_object(
@@ -131,6 +137,7 @@ def export_object(
         workspace_bytes=workspace.size_bytes,
         weights_bytes=HEADER_BYTES + data.nbytes,
         num_kernels=len(placed.kernels),
+        tuned=program.tuned,
     )
     files = (
         FileToWrite(exported.object_path.name, (image,), marks.is_our_object),

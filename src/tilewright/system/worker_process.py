@@ -1,7 +1,9 @@
 """A process that answers one request at a time, which may crash or hang without harm to this one.
 
-Request and answer are a number of texts, the length of each, and the texts: nothing is unpickled. Whoever
-asks says how long the answer may take. A process that gives none in time, or that ends, is not asked again.
+Request and answer are a number of texts, the length of each, and the texts: nothing is unpickled, and no more
+than a limit is read. Whoever asks says how long the answer may take. A process that gives none in time, that
+ends, or that says what is no answer, is not asked again. It may be any command whose standard streams are
+such pipes: `ssh board tilewright worker`.
 
 No process outlives this one. A child holds the read end of a pipe whose write end only this process has; the
 kernel is asked to kill the child when that end is gone, also while a library in it holds the interpreter's
@@ -20,12 +22,14 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from tilewright.errors import BudgetExceeded
+from tilewright.text.printable import printable
 
 try:
     import fcntl
@@ -34,7 +38,13 @@ except ImportError:  # Windows
     fcntl = resource = None  # type: ignore[assignment]
 
 READY = b"ready"
-"""What a process says first, when it can be asked."""
+"""What a process says first, when it can be asked; texts that describe it may follow."""
+MAX_TEXTS = 1 << 20
+"""Of a request or an answer."""
+MAX_BYTES = 8 << 30
+"""Of a request or an answer, all texts together."""
+_SHOWN_BYTES = 60
+_MAX_ERROR_BYTES = 4096
 
 _PIECE_BYTES = 1 << 20
 _DEATH_S = 5.0
@@ -50,27 +60,48 @@ class NoWorker(BudgetExceeded):
 
 
 class WorkerProcess:
-    """See above. A process that says nothing for `start_s` after it was started does not work."""
+    """See above. A process that says nothing for `start_s` after it was started does not work.
+
+    `greeting` are the texts that it said of itself; `complaint` says why it did not come up.
+    """
 
     def __init__(
-        self, command: Sequence[str], *, start_s: float, environment: Mapping[str, str] | None = None
+        self,
+        command: Sequence[str],
+        *,
+        start_s: float,
+        environment: Mapping[str, str] | None = None,
+        is_python: bool = True,
+        max_answer_bytes: int = MAX_BYTES,
     ) -> None:
         """Start it, which takes it some time: see `is_ready`.
+
+        `command` are the arguments of this interpreter, or with `is_python` false a whole command, which runs
+        here as the user would start it, but for the terminal: Ctrl-C does not reach it.
 
         Raises:
             NoWorker: the system starts none.
         """
-        if not can_start():
+        if is_python and not can_start():
             raise NoWorker("this is no Python interpreter that can be started again")
         self._process = start_process(
-            [sys.executable, *command],
+            [sys.executable, *command] if is_python else list(command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=os.path.sep,
+            stderr=subprocess.DEVNULL if is_python else subprocess.PIPE,
+            cwd=os.path.sep if is_python else None,
             env=None if environment is None else dict(environment),
             bufsize=0,
+            start_new_session=not is_python,
         )
+        self.greeting: tuple[bytes, ...] = ()
+        self.complaint = ""
+        self._max_answer_bytes = max_answer_bytes
+        self._errors: deque[bytes] = deque(maxlen=1)
+        if self._process.stderr is not None:
+            arguments = self._process.stderr.fileno(), self._errors
+            self._reader = threading.Thread(target=_keep_last_line, args=arguments, daemon=True)
+            self._reader.start()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._write_to, self._read_from = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -89,9 +120,18 @@ class WorkerProcess:
         """Whether it came up, which this waits for."""
         if self._state == "starting":
             self._state = "broken"
-            with contextlib.suppress(OSError, WorkerDied):
-                if self._read_texts(self._started_s + self._start_s) == [READY]:
-                    self._state = "idle"
+            try:
+                ready, *greeting = self._read_texts(self._started_s + self._start_s) or [b""]
+                if ready == READY:
+                    self.greeting, self._state = tuple(greeting), "idle"
+                else:
+                    self.complaint = f"it said {_shown(ready)}"
+            except TimeoutError:
+                self.complaint = f"it said nothing within {self._start_s:g} s"
+            except WorkerDied as error:
+                self.complaint = str(error) or self._cause_of_death()
+            except OSError as error:
+                self.complaint = str(error)
         return self._state == "idle"
 
     def is_usable(self) -> bool:
@@ -112,8 +152,9 @@ class WorkerProcess:
             for piece in (_head(texts), *texts):
                 self._write(piece, deadline_s)
             answer = self._read_texts(deadline_s)
-        except (BrokenPipeError, WorkerDied):
-            raise WorkerDied(self._cause_of_death()) from None
+        except (BrokenPipeError, WorkerDied) as error:
+            is_told = isinstance(error, WorkerDied) and str(error)
+            raise WorkerDied(str(error) if is_told else self._cause_of_death()) from None
         self._state = "idle"
         return answer
 
@@ -137,12 +178,15 @@ class WorkerProcess:
 
     def _close(self) -> None:
         _running.discard(self)
-        for pipe in (self._process.stdin, self._process.stdout):
+        if self._process.stderr is not None:
+            self._reader.join(_DEATH_S)
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             with contextlib.suppress(OSError):
                 if pipe is not None:
                     pipe.close()
 
     def _cause_of_death(self) -> str:
+        """How it ended, with the last line that it wrote to its standard error, if that is read."""
         try:
             status = self._process.wait(_DEATH_S)
         except subprocess.TimeoutExpired:  # it lives on with its pipes closed
@@ -150,7 +194,10 @@ class WorkerProcess:
             self._process.wait()
             return "it closed its pipes"
         if status >= 0:
-            return f"it ended with status {status}"
+            if self._process.stderr is not None:
+                self._reader.join(_DEATH_S)
+            said = "".join(f": {_shown(line)}" for line in self._errors)
+            return f"it ended with status {status}{said}"
         with contextlib.suppress(ValueError):
             return signal.Signals(-status).name
         return f"signal {-status}"
@@ -163,8 +210,16 @@ class WorkerProcess:
                 rest = rest[os.write(self._write_to, rest[:_PIECE_BYTES]) :]
 
     def _read_texts(self, deadline_s: float) -> list[bytes]:
-        (count,) = struct.unpack("<I", self._read(4, deadline_s))
+        head = self._read(4, deadline_s)
+        (count,) = struct.unpack("<I", head)
+        if count > MAX_TEXTS:
+            rest = os.read(self._read_from, _SHOWN_BYTES) if self._has_more() else b""
+            raise WorkerDied(f"it said {_shown(head + rest)}, which is no answer")
         sizes = struct.unpack(f"<{count}Q", self._read(8 * count, deadline_s))
+        if sum(sizes) > self._max_answer_bytes:
+            raise WorkerDied(
+                f"it announced an answer of {sum(sizes)} bytes, more than {self._max_answer_bytes}"
+            )
         whole = self._read(sum(sizes), deadline_s)
         ends = accumulate(sizes)
         return [whole[end - size : end] for end, size in zip(ends, sizes, strict=True)]
@@ -181,12 +236,32 @@ class WorkerProcess:
                 count -= len(part)
         return b"".join(parts)
 
+    def _has_more(self) -> bool:
+        poll = select.poll()
+        poll.register(self._read_from, select.POLLIN)
+        return bool(poll.poll(0))
+
     @staticmethod
     def _wait(descriptor: int, event: int, deadline_s: float) -> None:
         poll = select.poll()
         poll.register(descriptor, event)
         if not poll.poll(max(deadline_s - time.monotonic(), 0.0) * 1000):
             raise TimeoutError
+
+
+def _keep_last_line(descriptor: int, kept: deque[bytes]) -> None:
+    """Read all that a process writes to its standard error, and keep the end of its last line."""
+    last = b""
+    with contextlib.suppress(OSError):
+        while part := os.read(descriptor, _PIECE_BYTES):
+            last = (last + part)[-_MAX_ERROR_BYTES:]
+            if lines := last.strip().splitlines():
+                kept.append(lines[-1].strip())
+
+
+def _shown(text: bytes) -> str:
+    """The beginning of what a process said, in one line."""
+    return printable(" ".join(text[: 4 * _SHOWN_BYTES].decode(errors="replace").split()))
 
 
 def start_process(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
@@ -262,8 +337,12 @@ def module_command(module: str) -> tuple[list[str], dict[str, str]]:
     return ["-m", module], {**os.environ, "PYTHONPATH": search_path, "PYTHONSAFEPATH": "1"}
 
 
-def serve_texts(start: Callable[[], Callable[[list[bytes]], list[bytes]]]) -> None:
+def serve_texts(
+    start: Callable[[], Callable[[list[bytes]], list[bytes]]], greeting: Callable[[], list[bytes]] = list
+) -> None:
     """In the process: answer until the caller closes its end, by what `start` makes with streams set aside.
+
+    `greeting` are texts that say what the process is.
 
     The standard streams are the pipes of the caller; what the process prints goes nowhere.
     """
@@ -278,7 +357,7 @@ def serve_texts(start: Callable[[], Callable[[list[bytes]], list[bytes]]]) -> No
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     threading.Thread(target=_end_with_parent, args=(requests,), daemon=True).start()
     answer = start()
-    write_texts(replies, [READY])
+    write_texts(replies, [READY, *greeting()])
     while (texts := read_texts(requests)) is not None:
         write_texts(replies, answer(texts))
 
@@ -297,11 +376,14 @@ def read_texts(descriptor: int) -> list[bytes] | None:
     if head is None:
         return None
     (count,) = struct.unpack("<I", head)
-    lengths = _read_all(descriptor, 8 * count)
+    lengths = _read_all(descriptor, 8 * count) if count <= MAX_TEXTS else None
     if lengths is None:
         return None
     texts: list[bytes] = []
-    for size in struct.unpack(f"<{count}Q", lengths):
+    sizes = struct.unpack(f"<{count}Q", lengths)
+    if sum(sizes) > MAX_BYTES:
+        return None
+    for size in sizes:
         text = _read_all(descriptor, size)
         if text is None:
             return None

@@ -6,6 +6,7 @@ code.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import time
@@ -155,29 +156,39 @@ def wrong_values(outputs: Mapping[str, Array], expected: Mapping[str, Array], to
 
 @dataclass(slots=True)
 class _Server:
+    """`held` are the pieces of the code that is loaded, by digest, for callers that send each once."""
+
     load: Load
+    lock: contextlib.AbstractContextManager[object] = field(default_factory=contextlib.nullcontext)
     loaded: dict[str, Contestant] = field(default_factory=dict)
+    pieces_of: dict[str, frozenset[str]] = field(default_factory=dict)
+    held: dict[str, bytes] = field(default_factory=dict)
 
     def answer(self, texts: Sequence[bytes]) -> dict[str, Any]:
         """What a request gets."""
         question = json.loads(texts[0])
         if question["ask"] == "load":
             return self._load(question, texts[1:])
-        return self._measure(question, texts[1:])
+        with self.lock:
+            return self._measure(question, texts[1:])
 
     def _load(self, question: Mapping[str, Any], pieces: Sequence[bytes]) -> dict[str, Any]:
         for digest in self.loaded.keys() - set(question["keep"]):
             self.loaded.pop(digest).close()
+            self.pieces_of.pop(digest, None)
+        here = {**self.held, **dict(zip(question["sent"], pieces, strict=True))}
+        wanted, digests = frozenset(question["pieces"]), iter(question["pieces"])
         parts: dict[str, bytes] = {}
-        start = 0
         for name, count in question["parts"]:
-            part = pieces[start : start + count]
+            part = [here[next(digests)] for _ in range(count)]
             parts[name] = part[0] if len(part) == 1 else b"".join(part)
-            start += count
+        kept = wanted.union(*self.pieces_of.values()) if question["hold"] else frozenset[str]()
+        self.held = {digest: piece for digest, piece in here.items() if digest in kept}
         try:
             self.loaded[question["digest"]] = self.load(question["facts"], parts)
         except (TilewrightError, ValueError, MemoryError) as error:
             return {"declined": _one_line(error)}
+        self.pieces_of[question["digest"]] = wanted
         return {}
 
     def _measure(self, question: Mapping[str, Any], pieces: Sequence[bytes]) -> dict[str, Any]:
@@ -217,11 +228,18 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def serve(load: Load) -> None:
-    """Answer until the requests end. The standard streams are the pipes of the process that asks."""
+def serve(
+    load: Load,
+    greeting: Callable[[], list[bytes]] = list,
+    lock: contextlib.AbstractContextManager[object] | None = None,
+) -> None:
+    """Answer until the requests end. The standard streams are the pipes of the process that asks.
+
+    `greeting` says what this process is; while it measures it holds `lock`.
+    """
 
     def answering() -> Callable[[list[bytes]], list[bytes]]:
-        server = _Server(load)
+        server = _Server(load, lock or contextlib.nullcontext())
         return lambda texts: [json.dumps(server.answer(texts)).encode()]
 
-    serve_texts(answering)
+    serve_texts(answering, greeting)

@@ -27,6 +27,8 @@ JsonObject = Mapping[str, Any]
 MAX_CANDIDATE_CHARACTERS = 1 << 18
 MAX_TEXT_CHARACTERS = 4096
 MAX_FEATURES = 1024
+EMULATED = "an emulator"
+"""How the names of processors begin that are emulated."""
 _MAX_NS = 1e15  # 11 days
 _MAX_TIME_S = 1e11
 
@@ -75,6 +77,11 @@ class PlanContext:
         if self.surroundings:
             facts.append(self.surroundings)
         return hashlib.sha256("\0".join(map(str, facts)).encode()).hexdigest()
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether an emulator measured, whose times are no processor's."""
+        return self.processor.startswith(EMULATED)
 
     @property
     def fingerprint(self) -> str:

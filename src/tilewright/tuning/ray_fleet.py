@@ -1,7 +1,7 @@
-"""Machines of a Ray cluster as a fleet: on each whose fingerprint fits, a process that measures.
+"""Machines of a Ray cluster as a fleet: on each that fits, a process that measures.
 
 Ray runs what it is sent: a cluster is as trusted as the user's own account. Each machine needs this version
-of tilewright; one that lacks it, or is another machine, is left out with a line that says why.
+of tilewright; one that lacks it, or does not run the code, is left out with a line that says why.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import Any
 from tilewright.files import Bytes
 from tilewright.records import dataclass
 from tilewright.system.ray_cluster import NoCluster, check_address, connect, last_line
-from tilewright.tuning.cluster import BatchResult, ClusterMeasuringPool, MachineDied, measured_batch
+from tilewright.tuning.cluster import BatchResult, MachineDied, measured_batch
+from tilewright.tuning.runners import NoRunner, Wanted
 from tilewright.tuning.workers import LocalMeasuringPool, MeasureRequest, PackedCode
 
 logger = logging.getLogger(__name__)
@@ -31,17 +32,17 @@ _MAX_RESTARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """What machines run: the module of the measuring process, and what tells a machine's fingerprints.
+    """What machines run: the module of the measuring process, and what tells of a machine (`Greeting.texts`).
 
-    `fingerprints` is a function of a module, as `module:function`. `wanted` is the fingerprint of the code.
+    `greeting` is a function of a module, as `module:function`.
     """
 
     module: str
-    fingerprints: str
-    wanted: str
+    greeting: str
+    wanted: Wanted
 
 
-def ray_pool(workers: str, measuring: Measuring, num_per_machine: int = 1) -> ClusterMeasuringPool:
+def ray_fleet(workers: str, measuring: Measuring, num_per_machine: int = 1) -> RayFleet:
     """The machines of a cluster that measure, connected.
 
     `workers` is `ray` for the cluster that runs on this machine (RAY_ADDRESS names another), one that is
@@ -50,7 +51,7 @@ def ray_pool(workers: str, measuring: Measuring, num_per_machine: int = 1) -> Cl
     Raises:
         NoCluster: Ray is not installed, there is no such cluster, or no machine of it fits.
     """
-    return ClusterMeasuringPool(RayFleet(check_address(workers), measuring, num_per_machine))
+    return RayFleet(check_address(workers), measuring, num_per_machine)
 
 
 class Measurer:
@@ -58,13 +59,13 @@ class Measurer:
 
     def __init__(self, measuring: Measuring) -> None:
         self._pool = LocalMeasuringPool(measuring.module)
-        self._fingerprints = measuring.fingerprints
+        self._greeting = measuring.greeting
 
-    def hello(self) -> tuple[int, Sequence[str]]:
-        """Number of this process, and the machine's fingerprints."""
-        module, _, function = self._fingerprints.partition(":")
-        tell: Callable[[], frozenset[str]] = getattr(importlib.import_module(module), function)
-        return os.getpid(), sorted(tell())
+    def hello(self) -> tuple[int, Sequence[bytes]]:
+        """Number of this process, and what it says of the machine."""
+        module, _, function = self._greeting.partition(":")
+        tell: Callable[[], list[bytes]] = getattr(importlib.import_module(module), function)
+        return os.getpid(), tell()
 
     def measure(self, codes: Sequence[Any], batch: Sequence[Sent]) -> BatchResult:
         """See `measured_batch`; codes are references to what the batch's requests name by digest."""
@@ -114,6 +115,7 @@ class RayFleet:
         self.running: dict[Any, tuple[int, float]] = {}  # machines, and until when they must have answered
         self._codes: dict[str, Any] = {}
         self.pids: dict[int, int] = {}
+        self.place = ""
         self._is_connected_here = not self._ray.is_initialized()
         if self._is_connected_here:
             connect(address)
@@ -123,8 +125,8 @@ class RayFleet:
                     self._start(node)
             if not self._actors:
                 raise NoCluster(
-                    f"workers {address}: no machine of the cluster has this processor, compiler and version "
-                    "of tilewright; see the messages above, or measure here, without --workers."
+                    f"workers {address}: no machine of the cluster can measure; see the messages above, or "
+                    "measure here, without --workers."
                 )
         except BaseException:
             self.close()
@@ -182,15 +184,10 @@ class RayFleet:
             self._ray.remote(Measurer).options(scheduling_strategy=place, num_cpus=0).remote(self._measuring)
         )
         try:
-            pid, fingerprints = self._ray.get(actor.hello.remote(), timeout=_START_S)
-        except self._ray.exceptions.RayError as error:
+            pid, texts = self._ray.get(actor.hello.remote(), timeout=_START_S)
+            self.place = self._measuring.wanted.place_of(texts, self.place)
+        except (NoRunner, self._ray.exceptions.RayError) as error:
             logger.warning("machine %s of the cluster is left out: %s", node[:8], last_line(error))
-            self._ray.kill(actor)
-            return
-        if self._measuring.wanted not in fingerprints:
-            logger.warning(
-                "machine %s of the cluster is left out: another processor, compiler or version", node[:8]
-            )
             self._ray.kill(actor)
             return
         number = next(self._numbers)

@@ -1,9 +1,10 @@
 """Measurements of compiled code, made in a process that may crash or hang: requests and answers.
 
 A *measuring pool* is given candidates in the form in which they travel, plain facts and bytes, and says of
-each what it took beside its baseline, or why it has no time. `LocalMeasuringPool` asks a process on this
-machine. Candidates are compiled before, several at a time; they are measured one at a time, and only while no
-other process of this user measures.
+each what it took beside its baseline, or why it has no time. `ProcessMeasuringPool` asks a process, which a
+command may have started on another machine; `LocalMeasuringPool` one of this interpreter. Candidates are
+compiled before, several at a time; they are measured one at a time, and only while no other process of this
+user measures there.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, field
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from tilewright.files import Bytes
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 from tilewright.system.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command
+from tilewright.text.printable import printable
 from tilewright.tuning.machine_lock import MachineLock
 
 logger = logging.getLogger(__name__)
@@ -34,6 +37,11 @@ Array = np.ndarray[Any, Any]
 # A process that says nothing for so long after its start does not work here.
 _START_S = 60.0
 _NUM_ATTEMPTS = 2
+# What a connection to a process that is far carries at least, and what it may take beside that.
+_LEAST_BYTES_PER_S = 128 << 10
+_ROUND_TRIP_S = 10.0
+
+T = TypeVar("T")
 
 Reason = Literal["crashed", "hung", "wrong-values", "declined"]
 """Why a candidate has no time: its process died twice, or took longer than it may; it computed something
@@ -148,20 +156,30 @@ class MeasuringPool(Protocol):
         ...
 
 
-class LocalMeasuringPool:
-    """One process on this machine that measures one candidate at a time; another follows one that dies.
+class ProcessMeasuringPool:
+    """One process that measures one candidate at a time; another follows one that dies.
 
-    `module` is what it runs: it calls `measuring.serve` with what loads the code of a target.
+    `start` makes it; it calls `measuring.serve` with what loads the code of a target. While it measures,
+    `lock` is held. A process that is `far` has what it was sent kept, so that of the next candidate only what
+    is new travels, and time for that. `accept` is told what a new process says of itself.
     """
 
-    def __init__(self, module: str, *, lock: MachineLock | None = None, start_s: float = _START_S) -> None:
-        self._module = module
-        self._lock = lock if lock is not None else MachineLock.of_user()
-        self._start_s = start_s
+    def __init__(
+        self,
+        start: Callable[[], WorkerProcess],
+        name: str,
+        *,
+        lock: contextlib.AbstractContextManager[object] | None = None,
+        is_far: bool = False,
+        accept: Callable[[Sequence[bytes]], None] = lambda _: None,
+    ) -> None:
+        self._start, self._name, self._accept = start, name, accept
+        self._lock = contextlib.nullcontext() if lock is None else lock
+        self._is_far = is_far
         self._process: WorkerProcess | None = None
-        self._loaded: set[str] = set()
+        self._loaded: dict[str, tuple[str, ...]] = {}
 
-    def __enter__(self) -> LocalMeasuringPool:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -193,8 +211,20 @@ class LocalMeasuringPool:
     def start(self) -> None:
         """Start the process, if there is none, so that it comes up while others work."""
         if self._process is None:
-            arguments, environment = module_command(self._module)
-            self._process = WorkerProcess(arguments, start_s=self._start_s, environment=environment)
+            self._process = self._start()
+
+    def wait_until_ready(self) -> None:
+        """Return once the process is up.
+
+        Raises:
+            NoWorker: it does not come up.
+        """
+        self._started()
+
+    def kill(self) -> None:
+        """Kill the process while another thread asks it."""
+        if (process := self._process) is not None:
+            process.kill()
 
     def close(self) -> None:
         """End the process."""
@@ -244,8 +274,7 @@ class LocalMeasuringPool:
             "limit_s": request.limit_s,
         }
         arrays = [*map(_named, request.feed.values()), *expected]
-        (answer,) = process.ask([_json(question), *arrays], request.limit_s)
-        return _result(json.loads(answer))
+        return self._answer(process, question, arrays, request.limit_s, _result)
 
     def _load(
         self, process: WorkerProcess, code: PackedCode, kept: Sequence[PackedCode], limit_s: float
@@ -253,21 +282,49 @@ class LocalMeasuringPool:
         """Why code cannot be loaded; nothing where it is."""
         if code.digest in self._loaded:
             return ""
-        self._loaded &= {other.digest for other in kept}
-        sizes = [(name, len(pieces)) for name, pieces in code.parts.items()]
+        names = {other.digest for other in kept}
+        held = {piece for pieces in self._loaded.values() for piece in pieces}
+        self._loaded = {digest: pieces for digest, pieces in self._loaded.items() if digest in names}
+        pieces = [memoryview(piece) for pieces in code.parts.values() for piece in pieces]
+        wanted = tuple(map(_digest, pieces)) if self._is_far else tuple(map(str, range(len(pieces))))
+        sent = {name: piece for name, piece in zip(wanted, pieces, strict=True) if name not in held}
         question = {
             "ask": "load",
             "digest": code.digest,
             "keep": sorted(self._loaded),
             "facts": code.facts,
-            "parts": sizes,
+            "parts": [(name, len(pieces)) for name, pieces in code.parts.items()],
+            "pieces": wanted,
+            "sent": list(sent),
+            "hold": self._is_far,
         }
-        pieces = [memoryview(piece) for pieces in code.parts.values() for piece in pieces]
-        (answer,) = process.ask([_json(question), *pieces], limit_s)
-        refusal = str(json.loads(answer).get("declined", ""))
+        refusal = self._answer(process, question, list(sent.values()), limit_s, _refusal)
         if not refusal:
-            self._loaded.add(code.digest)
+            self._loaded[code.digest] = wanted if self._is_far else ()
         return refusal
+
+    def _answer(
+        self,
+        process: WorkerProcess,
+        question: Mapping[str, Any],
+        pieces: Sequence[memoryview],
+        limit_s: float,
+        read: Callable[[Mapping[str, Any]], T],
+    ) -> T:
+        """What the process answers, as far as it can be read.
+
+        Raises:
+            WorkerDied: it ended, or says what is no answer.
+            TimeoutError: it gives none in time.
+        """
+        if self._is_far:
+            limit_s += sum(piece.nbytes for piece in pieces) / _LEAST_BYTES_PER_S + _ROUND_TRIP_S
+        texts = process.ask([_json(question), *pieces], limit_s)
+        try:
+            (answer,) = texts
+            return read(json.loads(answer))
+        except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise WorkerDied("it gave an answer that cannot be read") from error
 
     def _started(self) -> WorkerProcess:
         """The process, started if there is none that can be asked.
@@ -281,37 +338,77 @@ class LocalMeasuringPool:
         assert self._process is not None
         try:
             is_ready = self._process.is_ready()
+            if is_ready:
+                self._accept(self._process.greeting)
         except BaseException:
             self.close()
             raise
         if not is_ready:
+            complaint = self._process.complaint
             self.close()
-            raise NoWorker(f"a process that runs {self._module} did not come up")
+            raise NoWorker(f"{self._name} did not come up ({complaint})")
         return self._process
 
 
+class LocalMeasuringPool(ProcessMeasuringPool):
+    """One process of this interpreter that runs `module`."""
+
+    def __init__(self, module: str, *, lock: MachineLock | None = None, start_s: float = _START_S) -> None:
+        def started() -> WorkerProcess:
+            arguments, environment = module_command(module)
+            return WorkerProcess(arguments, start_s=start_s, environment=environment)
+
+        lock = lock if lock is not None else MachineLock.of_user()
+        super().__init__(started, f"a process that runs {module}", lock=lock)
+
+
+def _refusal(answer: Mapping[str, Any]) -> str:
+    return printable(str(answer.get("declined", "")))
+
+
 def _result(answer: Mapping[str, Any]) -> MeasureResult:
+    """What an answer says.
+
+    Raises:
+        KeyError, TypeError, ValueError: it says nothing that can be read.
+    """
     if "reason" in answer:
-        return Failed(answer["reason"], str(answer["detail"]))
+        reason: Reason = "declined" if answer["reason"] == "declined" else "wrong-values"
+        return Failed(reason, printable(str(answer["detail"])))
     baseline = answer["baseline"]
     return Measured(
         _samples(answer["candidate"]),
         None if baseline is None else _samples(baseline),
-        answer["num_rejected"],
-        answer["is_disturbed"],
+        int(answer["num_rejected"]),
+        bool(answer["is_disturbed"]),
     )
 
 
 def _samples(document: Mapping[str, Any]) -> Samples:
-    return Samples(tuple(document["whole_ns"]), tuple(map(tuple, document["steps_ns"])))
+    whole_ns = tuple(map(_time_ns, document["whole_ns"]))
+    steps_ns = tuple(tuple(map(_time_ns, steps)) for steps in document["steps_ns"])
+    if not whole_ns or len(steps_ns) not in (0, len(whole_ns)) or len(set(map(len, steps_ns))) > 1:
+        raise ValueError("samples that do not fit each other")
+    return Samples(whole_ns, steps_ns)
 
 
-def _json(document: object) -> bytes:
-    return json.dumps(document, sort_keys=True, allow_nan=False).encode()
+def _time_ns(number: Any) -> float:
+    time_ns = float(number)
+    if not 0 <= time_ns < math.inf:
+        raise ValueError(f"{number} is no time")
+    return time_ns
+
+
+def _digest(piece: Bytes) -> str:
+    return hashlib.sha256(piece).hexdigest()
 
 
 def _size(piece: Bytes) -> int:
     return memoryview(piece).nbytes
+
+
+def _json(document: object) -> bytes:
+    return json.dumps(document, sort_keys=True, allow_nan=False).encode()
 
 
 def _type(array: Array) -> tuple[str, list[int]]:

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from functools import cached_property
 from statistics import median
 from typing import Any, ClassVar
@@ -72,7 +72,7 @@ from tilewright.targets.cpu.tune.bench import MAX_WEIGHT_BYTES, random_feed
 from tilewright.targets.cpu.tune.context import context_on
 from tilewright.targets.cpu.tune.race import race
 from tilewright.targets.cpu.tune.stage_costs import CpuStageBench
-from tilewright.targets.cpu.tune.tuner import tune
+from tilewright.targets.cpu.tune.tuner import Untuned, stored_tuning, tune
 from tilewright.targets.llvm.cache import ObjectCache
 from tilewright.targets.llvm.codegen import CompileJob, compile_objects
 from tilewright.targets.validate import require_valid_program
@@ -198,12 +198,16 @@ class CpuTarget:
             functools.partial(self._images, program, isa, image, placed.weights),
         )
 
+    def code_here(self, code: CpuCode) -> CpuCode:
+        """Code of the same program that runs here: the oracle of code for other machines."""
+        return code
+
     def _images(
         self, program: Program, isa: Isa, image: CpuImage, weights: Weights
     ) -> list[tuple[CpuImage, Weights]]:
         """What is kept of a program's code: for this instruction set, and for the others that were asked for.
 
-        What was measured on this one says nothing of those.
+        What was measured on this one says nothing of those; what was on machines of theirs counts.
         """
         images: dict[str, tuple[CpuImage, Weights]] = {}
         for name in program.options.isas or (isa.name,):
@@ -212,9 +216,9 @@ class CpuTarget:
                 cache = _object_cache(program.options)
                 images[isa.name] = (replace(image, runtime=runtime_object(isa, cache=cache)), weights)
             elif other.name not in images:
-                unmeasured = program.unmeasured()
-                placed = self.place(unmeasured, other)
-                emitted = self._image(unmeasured, placed, other, with_runtime=True)
+                emitting = EmittingTarget(self.barriers, record=other)
+                placed = emitting.tuned(program.unmeasured())
+                emitted = self._image(placed.program, placed, other, with_runtime=True)
                 images[other.name] = (emitted, placed.weights)
         return list(images.values())
 
@@ -322,6 +326,33 @@ class CpuTarget:
         return PlacedModel(program, lowered, tuple(steps), tuple(host_steps), weights, plan, problem)
 
 
+@dataclass(frozen=True, slots=True)
+class EmittingTarget(CpuTarget):
+    """The processor of another machine, which code is made for that does not run here."""
+
+    record: Isa = field(kw_only=True)
+
+    def isa(self, options: Options) -> Isa:
+        """What the code may use, which this host need not have."""
+        return self.record
+
+    def code_here(self, code: CpuCode) -> CpuCode:
+        """The same program with what this host has, as accurate as can be."""
+        if self.record.runs_on_host:
+            return code
+        options = replace(code.program.options, isa=None, accuracy="strict")
+        return CpuTarget(self.barriers).generate(replace(code.program.unmeasured(), options=options))
+
+    def tuned(self, program: Program) -> PlacedModel:
+        """The program as measurements on machines of its own found it best, where there are any."""
+        placed = self.place(program, self.record)
+        info = stored_tuning(self, Untuned(placed.program, self.record, placed.lowered))
+        if info is None or not info.changes:
+            return placed
+        tuned = replace(placed.program.with_forms(info.forms), tuned=tuple(info.lines()))
+        return self.place(tuned, self.record)
+
+
 def _object_cache(options: Options) -> ObjectCache | None:
     return None if options.no_cache else ObjectCache(options.cache_dir or default_cache_directory())
 
@@ -415,7 +446,7 @@ class CpuBackend(Backend):
         others = [] if _is_same(best, cheapest) else [cheapest]
         if not (best.graph is not self.graph or self._side_by_side(best.partition) is None):
             others += (other for other in self._others(best, make) if not _is_same(other, cheapest))
-        if self.options.frozen or not others:
+        if self.options.frozen or not others or not self.isa.runs_on_host:
             return Improved(best)
         attempts = tuple(Attempt(f"{p.recipe}, raced", p.schedule.quality.cost) for p in others)
         seconds = _RACE_S if budget.deadline_s is None else _RACE_SHARE * budget.deadline_s
@@ -477,8 +508,9 @@ class CpuBackend(Backend):
         return self.cpu.generate(program, progress=progress, placed=self._placed.get(program.schedule))
 
     def stage_bench(self, partition: Partition, make: base.MakeOfStages) -> StageBench | None:
-        """Runs whole models in a process of their own; none where the cache is frozen."""
-        if self.options.frozen:
+        """Runs whole models in a process of their own; none where the cache is frozen, or for code that does
+        not run here."""
+        if self.options.frozen or not self.isa.runs_on_host:
             return None
         return CpuStageBench(
             partition,

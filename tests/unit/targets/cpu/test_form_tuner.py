@@ -17,7 +17,7 @@ from tilewright.options import Options
 from tilewright.partition.form import Form
 from tilewright.planning import UNLIMITED, Budget
 from tilewright.reproduce.ago.ablation import Stack
-from tilewright.steps import SearchName
+from tilewright.steps import SearchName, TuningSettings
 from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.target import CpuTarget
 from tilewright.targets.cpu.tune.bench import ModelBench, random_feed
@@ -111,7 +111,7 @@ def test_a_stored_plan_decides_forms_and_the_artifact_keeps_them(code: CpuCode, 
 def test_a_stored_plan_tells_which_search_made_it(code: CpuCode) -> None:
     searches: tuple[SearchName, ...] = ("evolutionary", "reformer")
     for search in searches:
-        tuner = FormTuner.of(CpuTarget(), code, search)
+        tuner = FormTuner.of(CpuTarget(), code, TuningSettings(search=search))
         tuner.store(TunedForms(others(code), 100.0, 50.0, is_complete=True), Budget(UNLIMITED))
         compiled = tw.compile(MODEL, threads=2)
         assert compiled.tuning is not None
@@ -193,7 +193,7 @@ def test_without_intensive_fusion_no_kernel_has_two_complex_operators_in_blocks(
     stack = Stack(("pw", "dw"), 1, (32, 96, 96), 56)
     options = Options(threads=2, partition="ago{threshold=1e9}")
     code = CpuTarget().generate(plan(tw.load(stack.model()).graph, options).program)
-    tuner = FormTuner.of(CpuTarget(), code, "conventional")
+    tuner = FormTuner.of(CpuTarget(), code, TuningSettings(search="conventional"))
     (space,) = tuner.spaces().values()
     assert len(space.complex) == 2
     check_space(space, steps=30)

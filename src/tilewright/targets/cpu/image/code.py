@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.content_pool import ContentPool
+from tilewright.errors import UsageError
 from tilewright.hardware.probe import resolve_threads
 from tilewright.ir.control_flow import CONTROL_FLOW
 from tilewright.ir.graph import Graph, Node, Value
@@ -99,7 +100,15 @@ class CpuCode:
         return self.image.constants.size_bytes
 
     def load(self, num_threads: int | None) -> CpuExecutable:
-        """Make it runnable in this process."""
+        """Make it runnable in this process.
+
+        Raises:
+            UsageError: it is for another processor.
+        """
+        if not self.isa.runs_on_host:
+            raise UsageError(
+                f"this code is for {self.isa.name} and does not run here: save it, and open it there."
+            )
         return self.image.load(num_threads)
 
     def load_sharing(self, num_threads: int | None, pool: ContentPool) -> CpuExecutable:

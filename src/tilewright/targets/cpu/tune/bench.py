@@ -12,8 +12,9 @@ from tilewright.errors import InputError
 from tilewright.options import Accuracy
 from tilewright.program import Program
 from tilewright.records import dataclass
+from tilewright.system.worker_process import NoWorker
 from tilewright.targets.cpu.image.code import CpuCode
-from tilewright.tuning.workers import Effort, MeasureRequest, MeasureResult, MeasuringPool, PackedCode
+from tilewright.tuning.workers import Effort, Failed, MeasureRequest, MeasureResult, MeasuringPool, PackedCode
 
 Array = np.ndarray[Any, Any]
 
@@ -26,6 +27,9 @@ TOLERANCES: Mapping[Accuracy, float] = {"strict": 1e-5, "default": 1e-4, "relaxe
 # What loading a candidate may take, and in runs of the plain code what measuring it may take.
 _LOAD_S = 20.0
 _MAX_RUNS = 2000
+# The first run on another machine, of which nothing is known.
+_ONCE = Effort(min_rounds=1, max_rounds=1, num_warm_up=1)
+_FIRST_S = 300.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,11 +47,15 @@ class ModelBench:
     limit_s: float
 
     @classmethod
-    def of(cls, plain: CpuCode, pool: MeasuringPool) -> ModelBench:
+    def of(cls, plain: CpuCode, pool: MeasuringPool, elsewhere: PackedCode | None = None) -> ModelBench:
         """The bench of the model that this code runs, which is run here for its outputs.
+
+        `elsewhere` is code of the same model for the pool's machines, which this one does not run: a run of
+        it there says what a run may take.
 
         Raises:
             InputError: operators refuse random inputs; other errors as of a run.
+            NoWorker: the code for other machines does not run there, or not rightly.
         """
         options = plain.program.options
         executable = plain.load(options.num_threads)
@@ -64,7 +72,15 @@ class ModelBench:
             limit_s = _LOAD_S + _MAX_RUNS * (time.perf_counter() - start_s)
         finally:
             executable.close()
-        return cls(pool, feed, expected, TOLERANCES[options.accuracy], limit_s)
+        tolerance = TOLERANCES[options.accuracy]
+        if elsewhere is not None:
+            request = MeasureRequest(elsewhere, feed, expected, tolerance, None, _ONCE, _FIRST_S)
+            (first,) = pool.measure([request])
+            if isinstance(first, Failed):
+                why = f"{first.reason}: {first.detail}"
+                raise NoWorker(f"the model does not run there as it does here ({why})")
+            limit_s = _LOAD_S + _MAX_RUNS * min(first.candidate.whole_ns) * 1e-9
+        return cls(pool, feed, expected, tolerance, limit_s)
 
     def measure(
         self, candidates: Iterable[PackedCode], beside: PackedCode | None, effort: Effort

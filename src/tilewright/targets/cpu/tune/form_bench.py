@@ -48,6 +48,8 @@ class Generator(Protocol):
         lowering: LoweredPartition | None = None,
     ) -> CpuCode: ...
 
+    def code_here(self, code: CpuCode) -> CpuCode: ...  # noqa: D102
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Built:

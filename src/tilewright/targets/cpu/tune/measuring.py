@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.errors import UsageError
 from tilewright.files import Bytes
-from tilewright.hardware.probe import resolve_threads
+from tilewright.hardware.instruction_sets import INSTRUCTION_SETS
+from tilewright.hardware.probe import processor_facts, resolve_threads
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph
 from tilewright.ir.text import parse_graph, print_graph
 from tilewright.program import Program
 from tilewright.records import dataclass
+from tilewright.targets.cpu.image.origin import CONSTANTS
 from tilewright.targets.cpu.image.packed_code import packed_image
 from tilewright.targets.cpu.image.stored import CpuStore
+from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.runtime.executable import CpuExecutable, TensorSpec
+from tilewright.targets.cpu.runtime.pool_ir import INTERFACE
 from tilewright.targets.cpu.tune.context import host_fingerprints
 from tilewright.targets.cpu.tune.race import time_ns
 from tilewright.targets.named_constants import named_constants, resolved_constants
-from tilewright.tuning.cluster import ClusterMeasuringPool
+from tilewright.tuning.machine_lock import MachineLock
 from tilewright.tuning.measuring import RunTime, serve
-from tilewright.tuning.ray_fleet import Measuring, ray_pool
+from tilewright.tuning.ray_fleet import Measuring, RayFleet, ray_fleet
+from tilewright.tuning.runners import Greeting, RunnerFleet, Wanted
 from tilewright.tuning.workers import LocalMeasuringPool, PackedCode
 
 if TYPE_CHECKING:
@@ -40,18 +46,38 @@ def measuring_pool() -> LocalMeasuringPool:
     return LocalMeasuringPool(__name__)
 
 
-def cluster_pool(workers: str, fingerprint: str) -> ClusterMeasuringPool:
-    """The machines of a cluster that have a fingerprint (`PlanContext`), which measure what `packed` gives.
+def cluster_fleet(workers: str, isa: Isa, fingerprint: str) -> RayFleet:
+    """The machines of a cluster that have a fingerprint (`PlanContext`), or where that is empty run code of
+    an instruction set; they measure what `packed` gives.
 
     Raises:
         NoCluster: there are none.
     """
-    tells = f"{host_fingerprints.__module__}:{host_fingerprints.__name__}"
-    return ray_pool(workers, Measuring(__name__, tells, fingerprint))
+    wanted = Wanted(INTERFACE, isa.name, fingerprint)
+    return ray_fleet(workers, Measuring(__name__, f"{greeting.__module__}:{greeting.__name__}", wanted))
+
+
+def runner_fleet(commands: Sequence[str], isa: Isa, fingerprint: str) -> RunnerFleet:
+    """The same of processes that commands start.
+
+    Raises:
+        NoRunner: there are none.
+    """
+    return RunnerFleet(commands, Wanted(INTERFACE, isa.name, fingerprint))
+
+
+def greeting() -> list[bytes]:
+    """What a process says of itself that measures here."""
+    facts = processor_facts()
+    names = [known.name for known in INSTRUCTION_SETS if known.is_in(facts)]
+    return Greeting.of_host(INTERFACE, names, sorted(host_fingerprints()) if names else ()).texts()
 
 
 def packed(code: CpuCode) -> PackedCode:
-    """Code as it travels; with the program where operators run in Python, or outputs are constants."""
+    """Code as it travels; with the program where operators run in Python, or outputs are constants.
+
+    Constants are a piece each, so that those that candidates share travel once.
+    """
     image, graph = code.image, code.program.graph
     stored = packed_image(image, graph, None)
     facts: dict[str, Any] = {
@@ -60,6 +86,10 @@ def packed(code: CpuCode) -> PackedCode:
         "num_threads": resolve_threads(code.program.options.num_threads),
     }
     parts = dict(stored.parts)
+    if parts[CONSTANTS]:
+        starts = [offset for offset, _ in code.weights.sources]
+        arena = memoryview(parts[CONSTANTS][0])
+        parts[CONSTANTS] = tuple(arena[a:b] for a, b in pairwise([*starts, arena.nbytes]))
     if image.host_steps or not all(isinstance(source, str) for source in image.passthrough.values()):
         tensors, facts["constants"] = named_constants(graph)
         arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
@@ -150,6 +180,11 @@ def load(facts: Mapping[str, Any], parts: Mapping[str, bytes]) -> _Loaded:
         raise UsageError(refusal)
     image = store.unpack(_Parts(facts["made_for"], facts["tables"], parts, facts))
     return _Loaded(image.load(facts["num_threads"]), image.main.profile)
+
+
+def serve_runner() -> None:
+    """Answer whoever started this process, from another machine perhaps: `tilewright worker`."""
+    serve(load, greeting, MachineLock.of_user())
 
 
 if __name__ == "__main__":

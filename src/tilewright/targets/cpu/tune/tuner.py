@@ -19,17 +19,19 @@ from tilewright.private_files import default_cache_directory
 from tilewright.program import Program
 from tilewright.progress import Progress
 from tilewright.records import dataclass
-from tilewright.steps import SearchName, SubgraphTuning, TuningInfo, TuningSettings
+from tilewright.steps import STORED_TUNING, SearchName, SubgraphTuning, TuningInfo, TuningSettings
 from tilewright.system.ray_cluster import NoCluster
 from tilewright.targets.cpu.forms.space import SIZES
 from tilewright.targets.cpu.forms.spaces import form_spaces
 from tilewright.targets.cpu.image.code import CpuCode
+from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.lower.lowered import LoweredModel
 from tilewright.targets.cpu.repeats import Repeats
 from tilewright.targets.cpu.tune.bench import ModelBench
-from tilewright.targets.cpu.tune.context import context_on
+from tilewright.targets.cpu.tune.context import context_on, elsewhere
 from tilewright.targets.cpu.tune.form_bench import FormModelBench, Generator
 from tilewright.targets.cpu.tune.form_sites import FormSites, subgraph_keys
-from tilewright.targets.cpu.tune.measuring import cluster_pool, measuring_pool
+from tilewright.targets.cpu.tune.measuring import cluster_fleet, measuring_pool, packed, runner_fleet
 from tilewright.targets.cpu.tune.site_space import SiteSpace
 from tilewright.tuning import TunedPlan, TuningDatabase
 from tilewright.tuning.cluster import ClusterMeasuringPool
@@ -49,7 +51,9 @@ from tilewright.tuning.observation import (
     PlanContext,
     Provenance,
 )
+from tilewright.tuning.ray_fleet import RayFleet
 from tilewright.tuning.reformer import Reformer
+from tilewright.tuning.runners import NoRunner, RunnerFleet, shown_command
 from tilewright.tuning.schema import WHOLE_RUNS
 from tilewright.tuning.space import FormSpace
 from tilewright.tuning.workers import LocalMeasuringPool, MeasuringPool
@@ -57,6 +61,7 @@ from tilewright.tuning.workers import LocalMeasuringPool, MeasuringPool
 logger = logging.getLogger(__name__)
 
 _MAX_HINTS = 4
+_MAX_HOST = 400  # characters of what measured
 _MAX_NAMED = 3  # places of a site, to call it by
 _SEARCHES: tuple[SearchName, ...] = ("reformer", "evolutionary", "conventional", "flat")
 _MAX_SIMILAR = 2
@@ -66,30 +71,44 @@ FEATURE_SET = "forms-2"
 """Which features observations of forms have."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Untuned:
+    """A program as estimates lower it for an instruction set, without code."""
+
+    program: Program
+    isa: Isa
+    lowered: LoweredModel
+
+
 @dataclass(slots=True, eq=False)
 class FormTuner:
     """Chooses the forms of a model's subgraphs; `search_name` says how, `plain` is what estimates made.
 
-    `workers` is the address of a cluster that measures; without one this machine does.
+    `workers` is the address of a cluster that measures, `runners` are commands that start processes that do;
+    without either this machine does. `place` is where the findings are from, if not of this machine.
     """
 
     target: Generator
-    plain: CpuCode
+    plain: CpuCode | Untuned
     database: TuningDatabase
     search_name: SearchName = "reformer"
     workers: str = ""
+    runners: Sequence[str] = ()
+    place: str = ""
     _sites: FormSites | None = field(default=None)
     _fuse: FusedNodes = field(default_factory=FusedNodes)
     _repeats: Repeats = field(default_factory=Repeats)
 
     @classmethod
     def of(
-        cls, target: Generator, plain: CpuCode, search: SearchName = "reformer", workers: str = ""
+        cls, target: Generator, plain: CpuCode | Untuned, settings: TuningSettings = STORED_TUNING
     ) -> FormTuner:
         """The tuner whose database lies in the cache that the program's options name."""
         options = plain.program.options
         folder = None if options.no_cache else options.cache_dir or default_cache_directory()
-        return cls(target, plain, TuningDatabase.in_folder(folder), search, workers)
+        database = TuningDatabase.in_folder(folder)
+        search = settings.search or "reformer"
+        return cls(target, plain, database, search, settings.workers, settings.runners)
 
     @property
     def program(self) -> Program:
@@ -100,7 +119,8 @@ class FormTuner:
     def context(self) -> PlanContext:
         """Everything but the model that decides a measurement."""
         options = self.program.options
-        return context_on(self.plain.isa, options.accuracy, resolve_threads(options.num_threads))
+        num_threads = resolve_threads(options.num_threads)
+        return context_on(self.plain.isa, options.accuracy, num_threads, place=self.place)
 
     @property
     def splits(self) -> bool:
@@ -118,8 +138,20 @@ class FormTuner:
         return self.sites.digest()
 
     def stored(self) -> TunedPlan | None:
-        """The plan that an earlier search found."""
-        return self.database.plan(self.context, self.model)
+        """The plan that an earlier search found: here, or of code that does not run here, elsewhere.
+
+        Of several places the plan of the last search counts, of emulators only where no processor has one.
+        """
+        if self.place or self.plain.isa.runs_on_host:
+            return self.database.plan(self.context, self.model)
+        contexts = elsewhere(self.database, self.context)
+        plans = [(context, self.database.plan(context, self.model)) for context in contexts]
+        found = [(context, plan) for context, plan in plans if plan is not None]
+        if not found:
+            return None
+        context, plan = max(found, key=lambda pair: (not pair[0].is_emulated, pair[1].tuned_at_s))
+        self.place = context.processor
+        return plan
 
     @property
     def sites(self) -> FormSites:
@@ -141,6 +173,7 @@ class FormTuner:
 
     def search(self, meter: Meter, *, afresh: bool, progress: Progress) -> TuningInfo:
         """Search and keep what is found; without `afresh` earlier measurements count."""
+        assert isinstance(self.plain, CpuCode)
         options = replace(self.program.options, frozen=False, timeout_s=None)
         with tempfile.TemporaryDirectory(prefix="tilewright-") as folder, self.pool() as pool:
             spaces = self.spaces()
@@ -176,13 +209,14 @@ class FormTuner:
             self.store(plan, meter.budget)
             self._file_winners(plan, spaces)
 
+        assert isinstance(self.plain, CpuCode)
+        here = self.target.code_here(self.plain)
+        bench = ModelBench.of(here, pool, None if here is self.plain else packed(self.plain))
         known = self._stored_forms() if self.keeps_plans else None
         names = {site.key: ", ".join(site.nodes[:_MAX_NAMED]) for site in tuned if site.nodes}
         reformer = Reformer(
             tuned,
-            FormModelBench(
-                self.target, self.plain, sites, ModelBench.of(self.plain, pool), self._fuse, self._repeats
-            ),
+            FormModelBench(self.target, self.plain, sites, bench, self._fuse, self._repeats),
             meter,
             Listener(lambda trials: self._record(trials, names), store, progress),
             Findings() if afresh else Findings(self._known, known, self._hints),
@@ -195,9 +229,26 @@ class FormTuner:
         return self._info(outcome, sites)
 
     def pool(self) -> LocalMeasuringPool | ClusterMeasuringPool:
-        """Who measures: a process of its own, or machines like this one."""
-        if self.workers:
-            return cluster_pool(self.workers, self.context.fingerprint)
+        """Who measures: a process of its own, machines like this one, or those that run the code.
+
+        Raises:
+            NoCluster: no machine does.
+        """
+        isa = self.plain.isa
+        fingerprint = self.context.fingerprint if isa.runs_on_host else ""
+        fleet: RunnerFleet | RayFleet | None = None
+        if self.runners:
+            fleet = runner_fleet(self.runners, isa, fingerprint)
+        elif self.workers:
+            fleet = cluster_fleet(self.workers, isa, fingerprint)
+        if fleet is not None:
+            self.place = "" if isa.runs_on_host else fleet.place
+            return ClusterMeasuringPool(fleet)
+        if not isa.runs_on_host:
+            raise NoRunner(
+                f"--isa {isa.name}: this machine does not run it; name one that does, such as "
+                "--runner 'ssh board tilewright worker'."
+            )
         return measuring_pool()
 
     # The database.
@@ -220,7 +271,8 @@ class FormTuner:
 
     def _record(self, trials: Sequence[FormTrial[Form]], names: Mapping[str, str]) -> None:
         now_s = time.time()
-        provenance = Provenance(host=self.workers, calibrated_at_s=now_s if self.workers else None)
+        host = self.place or self.workers or " ".join(map(shown_command, self.runners))
+        provenance = Provenance(host=host[:_MAX_HOST], calibrated_at_s=now_s if host else None)
         outcomes: list[Observation | Failure] = []
         for trial in trials:
             candidate = trial.form.to_json()
@@ -361,6 +413,8 @@ class FormTuner:
             num_candidates=outcome.num_candidates,
             num_measured=outcome.num_measured,
             why_unmeasured=outcome.why_unmeasured,
+            measured_on=self.place,
+            is_emulated=bool(self.place) and self.context.is_emulated,
         )
 
     def _base(self, sites: FormSites) -> dict[int, Form]:
@@ -368,6 +422,13 @@ class FormTuner:
         if self.keeps_plans:
             return {}
         return {number: Form(sites.program.partition.subgraphs[number].kernels) for number in sites.homes}
+
+
+def stored_tuning(target: Generator, plain: Untuned) -> TuningInfo | None:
+    """What an earlier search found for a program; None where there was none."""
+    tuner = FormTuner.of(target, plain)
+    found = tuner.stored()
+    return None if found is None else tuner.describe(found)
 
 
 def tune(
@@ -387,7 +448,7 @@ def tune(
         NoCluster: the settings name a cluster that does not measure.
     """
     options = plain.program.options
-    tuner = FormTuner.of(target, plain, settings.search or "reformer", settings.workers)
+    tuner = FormTuner.of(target, plain, settings)
     is_lookup = settings.source == "stored"
     stored = tuner.stored() if is_lookup else None
     if stored is not None and (options.budget is None or stored.satisfies(options.budget)):
