@@ -395,6 +395,8 @@ class Options:
         _check_choice("effort", self.effort, tuple(EFFORT_EVALUATIONS))
         if self.only and self.plan != "joint":
             raise UsageError("only is for plan joint; ask for that, or leave only out.")
+        if self.split_sums is False and "sums" in self.only:
+            raise UsageError("only names sums, which no-split-sums leaves whole; leave one of the two out.")
         if self.split_sums and self.plan == "joint":
             raise UsageError("split-sums: plan joint decides about sums itself; leave split-sums out.")
         if self.split_sums and self.accuracy == "strict":

@@ -29,7 +29,7 @@ from tilewright.options import AUTO, Choice, Options
 from tilewright.partition.base import Partition
 from tilewright.partition.split import WHOLE, Split
 from tilewright.planner import Planner, machine_of
-from tilewright.planning import Budget, Status
+from tilewright.planning import UNLIMITED, Budget, Status
 from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock
 from tilewright.schedule.base import Stage, merges
@@ -130,9 +130,10 @@ def test_with_kernels_cut_again_alone_the_cost_is_that_of_the_exact_cutting(
         for content in frozen.contents:
             pricer.add(content)
         problem = planner.schedule_problem(frozen.partition, recipe)
-        found = search_frozen(frozen, pricer, problem, Moves(pricer, 4), lambda: False)
+        meter = Budget(UNLIMITED).start()
+        found = search_frozen(frozen, pricer, problem, Moves(pricer, 4), meter, lambda: False)
         assert found is not None
-        costs.append(found.bound.value)
+        costs.append(found.cost)
     published = planner.partition(cut)
     assert len(published.subgraphs) > len(frozen.partition.subgraphs)
     assert isclose(costs[0], published.quality.cost, rel_tol=1e-12)
@@ -189,6 +190,8 @@ def test_what_cannot_be_frozen_is_said() -> None:
         Options(plan="joint", only="tiles")  # type: ignore[arg-type]  # parsed
     with pytest.raises(UsageError, match="only is for plan joint"):
         Options(only=("stages",))
+    with pytest.raises(UsageError, match="only names sums, which no-split-sums leaves whole"):
+        simulate(b"", "v100", recipe="joint", only="stages,sums", split_sums=False)
     with pytest.raises(UsageError, match="only: target 'stcp920' does not launch kernels one by one"):
         planned(fork(), "stcp920", "stages")
     with pytest.raises(UsageError, match="only: objective 'energy' is no sum over blocks; take latency"):

@@ -1,14 +1,14 @@
 """Joint searches in which some decisions are frozen: what may change, and exact answers where little may.
 
-Kernels that are given can run side by side or merge, or they can be cut again. Both fall apart into parts
-between which there is nothing to choose: kernels between two that all others come before or after, and the
-layers of one kernel. A shortest path through each part is then the cheapest plan of all.
+Kernels that are given can run side by side or merge, which is IOS's search with blocks as its stages; or they
+can be cut again, each on its own, so that a shortest path through the layers of each is the cheapest plan.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import field, replace
 from math import inf
 from typing import get_args
@@ -20,18 +20,20 @@ from tilewright.joint.floors import strong_floors
 from tilewright.joint.launched.content import Content, Kernel, Numbered
 from tilewright.joint.launched.moves import Moves, side_by_side
 from tilewright.joint.launched.pricer import LaunchedPricer, Machine
+from tilewright.joint.space import connected_sets
 from tilewright.options import Choice
 from tilewright.partition.base import Partition
 from tilewright.partition.fusion_records import Verdict
 from tilewright.partition.merge_siblings import merge_sets
 from tilewright.partition.split import WHOLE
-from tilewright.planning import Bound, Rule, Space
-from tilewright.progress import checkpoint
+from tilewright.planning import UNLIMITED, Bound, Meter, Rule, Space
 from tilewright.records import dataclass
 from tilewright.schedule.base import ScheduleProblem, merges
-from tilewright.schedule.ios.blocks import blocks as spans
-from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, StageCosts
+from tilewright.schedule.ios.block import MOST_MERGED, Rules, Stop, Strategies
+from tilewright.schedule.ios.costs import AskedCosts, Bounds, ModelCosts
+from tilewright.schedule.ios.endings import Pruning
 from tilewright.schedule.ios.graph import StageGraph
+from tilewright.schedule.ios.network import BlockNetwork
 from tilewright.schedule.ios.stages import StageChoice
 from tilewright.schedule.merge import merge_stage
 from tilewright.schedule.space import (
@@ -46,9 +48,11 @@ from tilewright.schedule.space import (
 
 MOST_GROUPS, MOST_KERNELS = 8, 3
 """Groups of a stage and kernels of a group in which given kernels run side by side: IOS's s and r."""
+_MOST_SEARCHES = 6
+"""Searches over stages, each with what blocks of the one before took when they were simulated."""
+_BEAM_WIDTH = 4  # of the schedule with which blocks begin whose stages are too many to list
 _MOST_SETS = 400_000
-"""Sets of kernels or layers of one part that are listed."""
-_MOST_MERGED = 6
+"""Sets of layers of one kernel that are listed."""
 _FEW_SETS = 200
 """Sets up to which a shortest path needs no better floors."""
 _MOST_ROUNDS = 100
@@ -58,7 +62,8 @@ _FIRST_GAP = 0.02
 _ROUNDING = 1e-9  # of costs that are sums of floats
 _SLACK = 1e-6  # above what a part costs as it is given, so that it is found again
 CUT_KERNELS = Rule("that cut kernels of the partition between layers that it has not fused for good")
-MERGES_IN_A_ROW = Rule(f"with merges of siblings in a row where more than {_MOST_MERGED} may merge")
+MERGES_IN_A_ROW = Rule(f"with merges of siblings in a row where more than {MOST_MERGED} may merge")
+BY_TASKS = Rule("whose stages take what the tasks of their kernels do, each as it is placed alone")
 ALONE = Rule("with slices and lanes that the search met")
 
 
@@ -121,15 +126,14 @@ class Frozen:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrozenProof:
-    """The cheapest blocks of a space in which decisions are frozen, and the bound of that space."""
+    """The cheapest blocks of a space in which decisions are frozen, and the bound of that space.
+
+    None where some stages take other than their kernels' tasks, so that a search by these proves nothing.
+    """
 
     contents: tuple[Content, ...]
-    bound: Bound
-
-    def bounds_of(self, contents: Sequence[Content]) -> Iterator[Bound]:
-        """The bound, of these blocks alone."""
-        if tuple(contents) == self.contents:
-            yield self.bound
+    cost: float
+    bound: Bound | None
 
 
 def nodes_of(kernel: Kernel) -> Mask:
@@ -142,30 +146,180 @@ def search_frozen(
     pricer: LaunchedPricer,
     problem: ScheduleProblem,
     moves: Moves,
+    meter: Meter,
     is_due: Callable[[], bool],
 ) -> FrozenProof | None:
     """The cheapest plan that leaves all that is frozen as it is; None where there are too many blocks to
     list, or the budget ends first."""
     if "kernels" not in frozen.left:
-        parts, space = _kernel_parts(frozen, pricer, problem), _space_of_kernels(frozen, problem)
-    elif not {"stages", "merges"} & frozen.left:
-        parts, space = _layer_parts(frozen, pricer, moves), _SPACE_OF_CUTS
-    else:
+        return _staged(frozen, pricer, problem, meter, is_due)
+    if {"stages", "merges"} & frozen.left:
         return None
-    if parts is None:
-        return None
+    parts = _layer_parts(frozen, pricer, moves)
     found: list[Content] = []
-    for part in parts:
+    for part in parts or ():
         blocks = part.solve(is_due)
         if blocks is None:
             return None
         found += blocks
-    return FrozenProof(tuple(found), Bound(sum(map(pricer.cost, found)), space, "shortest path"))
+    cost = sum(map(pricer.cost, found))
+    return (
+        None
+        if parts is None
+        else FrozenProof(tuple(found), cost, Bound(cost, _SPACE_OF_CUTS, "shortest path"))
+    )
+
+
+def _staged(
+    frozen: Frozen,
+    pricer: LaunchedPricer,
+    problem: ScheduleProblem,
+    meter: Meter,
+    is_due: Callable[[], bool],
+) -> FrozenProof | None:
+    """Given kernels in the cheapest stages, by the search of IOS."""
+    if any(len(content.kernels) > 1 for content in frozen.contents):
+        return None  # some run side by side already, or slice by slice in turns
+    partition, left = problem.partition, frozen.left
+    graph = StageGraph.of_partition(partition)
+    stages = _KernelStages.of(frozen.contents, pricer, problem, graph)
+    costs = AskedCosts(stages, graph)
+    merges = merge_sets(partition, pads_kernels=problem.pads_kernels) if "merges" in left else []
+    strategy: Strategies = "both" if "merges" in left else "parallel"
+    if "stages" not in left:
+        strategy = "merge"
+    most = min(MOST_GROUPS, problem.limits.num_groups)
+    rules = Rules(strategy, pruning=Pruning(MOST_KERNELS, most))
+    masks = [sum(1 << i for i in members) for members in merges]
+    stop = Stop(meter, costs, UNLIMITED, UNLIMITED, is_due)
+    best: FrozenProof | None = None
+    for number in range(_MOST_SEARCHES):
+        network = BlockNetwork(graph, costs, rules, len(frozen.contents), masks)
+        answer = network.solve("lazy", _BEAM_WIDTH, stop)
+        if not (answer.is_closed and answer.holds):
+            return best
+        found: list[Content] = []
+        differs = False
+        for choice in answer.stages:
+            blocks = list(stages.contents_of(choice))
+            cost = sum(map(pricer.cost, blocks))
+            if abs(cost - costs.cost_ns(choice)) > _ROUNDING * cost:
+                costs.correct(choice, cost)
+                differs = True
+            found += blocks
+        cost = sum(map(pricer.cost, found))
+        if best is None or cost < best.cost * (1 - _ROUNDING):
+            bound = Bound(cost, _space_of_kernels(frozen, problem), "shortest path")
+            best = FrozenProof(tuple(found), cost, None if differs or number else bound)
+        if not differs:
+            break
+    return best
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KernelStages:
+    """Stages of given kernels as blocks, with their costs; see `StageCosts`.
+
+    What stages cost follows from their kernels' tasks, as for `ios`, which takes a tenth of the time. At the
+    ends of the network, where values are as the file keeps them, blocks are simulated. A simulated block may
+    differ by what its kernels leave each other of the cores' buffers. Kernels in slices or lanes are known
+    `alone`.
+    """
+
+    contents: Sequence[Content]
+    alone_ns: Sequence[float]
+    pricer: LaunchedPricer
+    model: ModelCosts
+    graph: StageGraph
+    bounds: Bounds
+    borders: Sequence[tuple[int, ...]]
+
+    @classmethod
+    def of(
+        cls,
+        given: Sequence[Content],
+        pricer: LaunchedPricer,
+        problem: ScheduleProblem,
+        graph: StageGraph,
+    ) -> _KernelStages:
+        """Of a block for each subgraph of a problem."""
+        numbers, by_nodes = pricer.numbered.numbers, {content.mask: content for content in given}
+        nodes = [sum(1 << numbers[node] for node in s.nodes) for s in problem.partition.subgraphs]
+        contents = [by_nodes[mask] for mask in nodes]
+        alone_ns = [pricer.best(mask)[0] for mask in nodes]
+        model = ModelCosts(problem, graph)
+
+        def at_most_alone(each_ns: Sequence[float]) -> tuple[float, ...]:
+            return tuple(map(min, each_ns, alone_ns))
+
+        chain_ns, areas_ns = at_most_alone(model.bounds.chain_ns), map(at_most_alone, model.bounds.areas_ns)
+        bounds = replace(model.bounds, chain_ns=chain_ns, areas_ns=tuple(areas_ns))
+        borders = [pricer.numbered.border(mask) for mask in nodes]
+        return cls(contents, alone_ns, pricer, model, graph, bounds, borders)
+
+    def signature(self, choice: StageChoice) -> Hashable:
+        """By what kernels do, at the ends of the network by what they read and make of these."""
+        members = [i for group in choice.groups for i in group]
+        if choice.strategy == "alone" or not self._is_whole(members):
+            return choice
+        return self.model.signature(choice), tuple(self.borders[i] for i in members)
+
+    def bound_ns(self, choice: StageChoice) -> float:
+        """By kernels alone; of merged ones by the model."""
+        if choice.strategy == "merge":
+            return self.model.bound_ns(choice)
+        return self.bounds.stage_bound_ns(self.graph, choice)
+
+    def cost_ns(self, choice: StageChoice) -> float:
+        """Of a block, or of its kernels one after another where these are no block."""
+        members = [i for group in choice.groups for i in group]
+        if choice.strategy == "alone":
+            return self.alone_ns[members[0]]
+        if self._is_whole(members):
+            is_inside = not any(self.borders[i] for i in members)
+            cost = self.model.cost_ns(choice) if is_inside else self.pricer.cost(self._content(choice))
+            if cost < inf:
+                return cost
+        return max(sum(self.alone_ns[i] for i in members), self.bound_ns(choice))
+
+    def with_cores(self, choice: StageChoice) -> Iterable[StageChoice]:
+        """None: groups share the cores."""
+        return ()
+
+    def contents_of(self, choice: StageChoice) -> Iterator[Content]:
+        """The blocks of a stage."""
+        members = [i for group in choice.groups for i in group]
+        if choice.strategy == "alone" or not self._is_whole(members):
+            for i in members:
+                best = self.pricer.best(self.contents[i].mask)[1]
+                assert best is not None, "it has a finite cost"
+                yield best
+        else:
+            yield self._content(choice)
+
+    def _content(self, choice: StageChoice) -> Content:
+        groups = [[self.contents[i].kernels[0] for i in group] for group in choice.groups]
+        if choice.strategy != "merge":
+            return side_by_side(groups)
+        return Content(
+            tuple(kernel for group in groups for kernel in group), (merge_stage(range(len(groups))),)
+        )
+
+    def _is_whole(self, members: Sequence[int]) -> bool:
+        return all(self.contents[i].kernels[0].split == WHOLE for i in members)
 
 
 def _space_of_kernels(frozen: Frozen, problem: ScheduleProblem) -> Space:
     most = min(MOST_GROUPS, problem.limits.num_groups) if "stages" in frozen.left else 1
-    rules = [OF_PARTITION, Rule(GROUPS, most), Rule(GROUP_SIZE, MOST_KERNELS), CONNECTED, SHARED_CORES, ALONE]
+    rules = [
+        OF_PARTITION,
+        Rule(GROUPS, most),
+        Rule(GROUP_SIZE, MOST_KERNELS),
+        CONNECTED,
+        SHARED_CORES,
+        ALONE,
+        BY_TASKS,
+    ]
     return SCHEDULES.keeping(*rules, MERGES_IN_A_ROW if "merges" in frozen.left else WITHOUT_MERGES)
 
 
@@ -177,18 +331,17 @@ Make = Callable[[], Content]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Way:
-    """A way to run a set: no less than `least`, nor than what `estimate` says, which takes longer to ask."""
+    """The way to run a set, no less than `least`."""
 
     least: float
     make: Make
-    estimate: Callable[[], float] | None = None
 
 
 class _FrozenPart:
-    """Kernels or layers between which and all others nothing is to be chosen, as the joint search asks them.
+    """The layers of a kernel, as the joint search asks for them.
 
-    `nodes` and `predecessors` are of each, by their numbers in the part; `ways` are, by sets of them, lower
-    bounds of what runs them, and what makes it. What a part costs as it is given is `cost`.
+    `nodes` and `predecessors` are of each, by their numbers in the part. What a part costs as it is given is
+    `cost`.
     """
 
     def __init__(
@@ -196,7 +349,7 @@ class _FrozenPart:
         pricer: LaunchedPricer,
         nodes: Sequence[Mask],
         predecessors: Sequence[Mask],
-        ways: dict[Mask, list[_Way]],
+        ways: dict[Mask, _Way],
         floors: Sequence[float],
         cost: float,
     ) -> None:
@@ -206,7 +359,6 @@ class _FrozenPart:
         self._predecessors, self.floors = predecessors, floors
         self.is_sound = True  # no price was below its bound
         self._prices: dict[Mask, float] = {}
-        self._tight: dict[Mask, float] = {}
 
     @property
     def space(self) -> Space:
@@ -237,38 +389,29 @@ class _FrozenPart:
         return self.floors[layer]
 
     def blocks(self, layers: Mask) -> Iterator[Block]:
-        """The set in the best of the ways to run it."""
+        """The set as one kernel."""
         yield Block.storing_all(layers, self._predecessors)
 
     def least(self, block: Block) -> float:
-        """Of the way that may cost least."""
+        """Of that kernel."""
         return self.least_of(block.layers)
 
     def least_of(self, layers: Mask) -> float:
         """The same, of a set."""
-        return min(way.least for way in self.ways[layers])
+        return self.ways[layers].least
 
     def tight_least(self, block: Block) -> float:
-        """By the estimates of ways."""
-        known = self._tight.get(block.layers)
-        if known is None:
-            known = inf
-            for way in sorted(self.ways[block.layers], key=lambda way: way.least):
-                if way.least < known:
-                    own = way.least if way.estimate is None else max(way.least, way.estimate())
-                    known = min(known, own)
-            self._tight[block.layers] = known
-        return known
+        """The same."""
+        return self.least(block)
 
     def price(self, block: Block) -> float:
-        """What the cheapest way costs, simulated; what is known of the same nodes counts as well."""
+        """What the kernel costs, simulated; what is known of the same nodes counts as well."""
         known = self._prices.get(block.layers)
         if known is None:
-            for way in self.ways[block.layers]:
-                self.pricer.add(way.make())
+            way = self.ways[block.layers]
+            self.pricer.add(way.make())
             known = self._prices[block.layers] = self.pricer.best(self.nodes_of(block.layers))[0]
-            bound = self._tight.get(block.layers, self.least(block))
-            self.is_sound = self.is_sound and known >= bound * (1 - _ROUNDING)
+            self.is_sound = self.is_sound and known >= way.least * (1 - _ROUNDING)
         return known
 
     def nodes_of(self, layers: Mask) -> Mask:
@@ -300,7 +443,6 @@ class _FrozenPart:
                 sets,
                 below,
                 floors=floors,
-                tight_least=self.tight_least,
                 is_due=is_due,
                 is_once=True,
             )
@@ -314,152 +456,12 @@ class _FrozenPart:
             gap *= 2
 
 
-def _kernel_parts(
-    frozen: Frozen, pricer: LaunchedPricer, problem: ScheduleProblem
-) -> list[_FrozenPart] | None:
-    """Given kernels between two that all others come before or after: no stage crosses these."""
-    if any(len(content.kernels) > 1 for content in frozen.contents):
-        return None  # some run side by side already, or slice by slice in turns
-    partition = problem.partition
-    graph = StageGraph.of_partition(partition)
-    by_nodes = {content.mask: content for content in frozen.contents}
-    numbers = pricer.numbered.numbers
-    nodes = [sum(1 << numbers[node] for node in s.nodes) for s in partition.subgraphs]
-    contents = [by_nodes[mask] for mask in nodes]
-    costs = AskedCosts(ModelCosts(problem, graph), graph)
-    may_merge: list[Mask] = []
-    if "merges" in frozen.left:
-        sets = merge_sets(partition, pads_kernels=problem.pads_kernels)
-        may_merge = [sum(1 << i for i in members) for members in sets]
-    most = min(MOST_GROUPS, problem.limits.num_groups) if "stages" in frozen.left else 1
-    parts = []
-    for span in spans(graph, len(contents)):
-        part = _kernel_part(
-            pricer,
-            graph.slice(span.start, span.stop),
-            contents[span.start : span.stop],
-            most,
-            costs,
-            span.start,
-        )
-        if part is None:
-            return None
-        inside = (1 << span.stop) - (1 << span.start)
-        _add_merges(part, span.start, [mask & inside for mask in may_merge], contents, costs.costs)
-        parts.append(part)
-    return parts
-
-
-def _kernel_part(
-    pricer: LaunchedPricer,
-    graph: StageGraph,
-    contents: Sequence[Content],
-    most: int,
-    costs: AskedCosts,
-    start: int,
-) -> _FrozenPart | None:
-    bounds = costs.costs.bounds.part(start, start + len(contents))
-    alone = [pricer.best(content.mask)[0] for content in contents]
-    ways = {1 << i: [_Way(cost, _given(contents[i]))] for i, cost in enumerate(alone)}
-    is_whole = [content.kernels[0].split == WHOLE for content in contents]
-
-    def way(groups: Sequence[Mask], least: float) -> _Way:
-        choice = StageChoice(tuple(tuple(i + start for i in bits(group)) for group in groups), "parallel")
-        return _Way(
-            least,
-            lambda: side_by_side([[contents[i].kernels[0] for i in bits(group)] for group in groups]),
-            lambda: costs.cost_ns(choice),
-        )
-
-    for groups in _stages(graph, most, is_whole) if most > 1 else ():
-        if len(ways) > _MOST_SETS:
-            return None
-        mask = sum(groups)
-        longest = max(bounds.group_ns(graph, group) for group in groups)
-        least = bounds.stage_ns + bounds.join_ns + max(longest, bounds.area_ns(mask))
-        ways[mask] = [way(sorted(groups), least)]
-    area = max(bounds.areas_ns, key=sum, default=(0.0,) * len(contents))
-    floors = [min(own, cost) for own, cost in zip(area, alone, strict=True)]
-    nodes = [content.mask for content in contents]
-    return _FrozenPart(pricer, nodes, graph.predecessors, ways, floors, sum(alone))
-
-
-def _given(content: Content) -> Make:
-    return lambda: content
-
-
-def _stages(graph: StageGraph, most: int, may_join: Sequence[bool]) -> Iterator[tuple[Mask, ...]]:
-    """Two to `most` connected sets of kernels that wait for nothing of each other.
-
-    One set alone is left out: it costs what its kernels do one after another.
-    """
-    groups = _groups(graph, may_join)
-    ancestors = [0] * graph.num_operators
-    for i, behind in enumerate(graph.descendants):
-        for j in bits(behind):
-            ancestors[j] |= 1 << i
-    related = []
-    for group in groups:
-        reach = group
-        for i in bits(group):
-            reach |= graph.descendants[i] | ancestors[i]
-        related.append(reach)
-    stack: list[tuple[tuple[Mask, ...], list[int]]] = [((), list(range(len(groups))))]
-    while stack:
-        chosen, candidates = stack.pop()
-        checkpoint()
-        for place, number in enumerate(candidates):
-            found = (*chosen, groups[number])
-            if len(found) > 1:
-                yield found
-            if len(found) < most:
-                rest = [n for n in candidates[place + 1 :] if not groups[n] & related[number]]
-                if rest:
-                    stack.append((found, rest))
-
-
-def _groups(graph: StageGraph, may_join: Sequence[bool]) -> list[Mask]:
-    """Connected sets of a few kernels that no path leaves and enters again."""
-    among = sum(1 << i for i, ok in enumerate(may_join) if ok)
-    return [mask for mask in graph.connected_sets(MOST_KERNELS, among) if not _is_left(graph, mask)]
-
-
 def _is_left(graph: StageGraph, mask: Mask) -> bool:
     """Whether a path leaves a set and enters it again."""
     behind = 0
     for i in bits(mask):
         behind |= graph.descendants[i]
     return any(graph.descendants[i] & mask for i in bits(behind & ~mask))
-
-
-def _add_merges(
-    part: _FrozenPart, start: int, may_merge: Sequence[Mask], contents: Sequence[Content], costs: StageCosts
-) -> None:
-    """Kernels of a part that become one operator, and floors that such a kernel does not go below."""
-    floors = list(part.floors)
-    for whole in may_merge:
-        for members in _subsets(list(bits(whole))):
-            choice = StageChoice(tuple((i,) for i in members), "merge")
-            least = costs.bound_ns(choice)
-            kernels = tuple(contents[i].kernels[0] for i in members)
-            if any(kernel.split != WHOLE for kernel in kernels):
-                continue
-            content = Content(kernels, (merge_stage(range(len(kernels))),))
-            part.ways.setdefault(sum(1 << i - start for i in members), []).append(
-                _Way(least, _given(content))
-            )
-            for i in members:
-                floors[i - start] = min(floors[i - start], least / len(members))
-    part.floors = floors
-
-
-def _subsets(members: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Two or more of some siblings; of many, those in a row."""
-    for size in range(2, len(members) + 1):
-        if len(members) <= _MOST_MERGED:
-            yield from itertools.combinations(members, size)
-        else:
-            yield from (tuple(members[i : i + size]) for i in range(len(members) - size + 1))
 
 
 def _layer_parts(frozen: Frozen, pricer: LaunchedPricer, moves: Moves) -> list[_FrozenPart] | None:
@@ -508,31 +510,17 @@ def _layer_part(
     except UsageError:
         return None  # what was fused for good waits for each other
     units = [units[int(name)] for name in graph.names]
-    level = {1 << i for i in range(len(units))}
-    connected = set(level)
-    while level:
-        checkpoint()
-        level = {
-            mask | 1 << other
-            for mask in level
-            for i in bits(mask)
-            for other in bits((graph.predecessors[i] | graph.successors[i]) & ~mask)
-        }
-        connected |= level
-        if len(connected) > _MOST_SETS:
-            return None
+    connected = connected_sets(pricer, units, _MOST_SETS)
+    if connected is None:
+        return None
     launch_ns = pricer.machine.launch_ns
     floors = [sum(pricer.floor(node) for node in bits(unit)) for unit in units]
     everything = (1 << len(units)) - 1
-    ways: dict[Mask, list[_Way]] = {}
-    for mask in sorted(connected):
+    ways: dict[Mask, _Way] = {}
+    for nodes in connected:
+        mask = sum(1 << i for i, unit in enumerate(units) if unit & nodes)
         if not _is_left(graph, mask):
-            nodes = sum(units[i] for i in bits(mask))
             least = launch_ns + sum(floors[i] for i in bits(mask))
-            ways[mask] = [_Way(least, _fused(moves, nodes))]
-    ways[everything] = [_Way(0.0, _given(content))]
+            ways[mask] = _Way(least, functools.partial(moves.fused, nodes))
+    ways[everything] = _Way(0.0, lambda: content)
     return _FrozenPart(pricer, units, graph.predecessors, ways, floors, pricer.cost(content))
-
-
-def _fused(moves: Moves, nodes: Mask) -> Make:
-    return lambda: moves.fused(nodes)

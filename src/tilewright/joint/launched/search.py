@@ -119,7 +119,8 @@ class LaunchedSearch:
         or the budget ends first."""
         if self._is_due():
             return None
-        return search_frozen(frozen, self.pricer, problem, self.moves, self._due_after(1.0, UNLIMITED))
+        is_due = self._due_after(1.0, UNLIMITED)
+        return search_frozen(frozen, self.pricer, problem, self.moves, self.meter, is_due)
 
     def _due_after(self, share: float, most_priced: int) -> Callable[[], bool]:
         """Whether a share of what is left of the budget is gone, or so many more blocks are simulated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -25,7 +25,8 @@ _COSTS_PER_EVALUATION = 20
 # With a deadline; each that waits takes memory.
 _MAX_TRANSITIONS = 20_000_000
 
-_MAX_MERGED = 6
+MOST_MERGED = 6
+"""Siblings of which any may merge; of more, those in a row."""
 _MAX_LISTED = 62  # operators of a block whose transitions are listed: a state is one word
 
 PAPERS_PRUNING = Pruning(3, 8)
@@ -62,12 +63,16 @@ class BlockAnswer:
 
 @dataclass(slots=True)
 class Stop:
-    """When searches end that have not closed: transitions, stage costs and time, shared by them."""
+    """When searches end that have not closed: transitions, stage costs and time, shared by them.
+
+    `ends_too` says when a search ends that these are a part of.
+    """
 
     meter: Meter
     costs: AskedCosts
     max_transitions: int
     max_asked: int
+    ends_too: Callable[[], bool] | None = None
     num_transitions: int = 0
     _until: tuple[float, float, float] = field(init=False)
     _is_interrupted: bool = field(init=False, default=False)
@@ -103,7 +108,7 @@ class Stop:
 
     def is_due(self, num_transitions: int) -> bool:
         """Whether the running search, which has made so many transitions, is to end now."""
-        if self._is_interrupted:
+        if self._is_interrupted or (self.ends_too is not None and self.ends_too()):
             return True
         until_transitions, until_asked, until_left_s = self._until
         if self.num_transitions + num_transitions > until_transitions or self.costs.num_asked > until_asked:
@@ -276,7 +281,7 @@ def _subsets(merge_sets: Iterable[int]) -> Iterator[int]:
     """All sets of two or more operators within one of the given ones; of many operators, those in a row."""
     for whole in merge_sets:
         members = [1 << i for i in bits(whole)]
-        if len(members) > _MAX_MERGED:
+        if len(members) > MOST_MERGED:
             for start in range(len(members)):
                 for stop in range(start + 2, len(members) + 1):
                     yield sum(members[start:stop])

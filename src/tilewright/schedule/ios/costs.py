@@ -107,6 +107,10 @@ class AskedCosts:
                 self._by_choice[choice] = cost
         return cost
 
+    def correct(self, choice: StageChoice, cost_ns: float) -> None:
+        """A stage costs other than was said; those like it may still cost that."""
+        self._by_choice[choice] = cost_ns
+
     def cost_ns(self, choice: StageChoice) -> float:
         """The cost, asked for if it is not known.
 

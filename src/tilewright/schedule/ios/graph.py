@@ -140,17 +140,16 @@ class StageGraph:
             mask &= ~part
         return tuple(parts)
 
-    def connected_sets(self, largest: int, among: int | None = None) -> list[int]:
-        """Every connected set of so many operators at most, ascending; of those in `among`, if given."""
-        allowed = self.everything if among is None else among
-        level = {1 << i for i in bits(allowed)}
+    def connected_sets(self, largest: int) -> list[int]:
+        """Every connected set of so many operators at most, ascending."""
+        level = {1 << i for i in range(self.num_operators)}
         connected = set(level)
         for _ in range(largest - 1):
             level = {
                 mask | 1 << neighbour
                 for mask in level
                 for i in bits(mask)
-                for neighbour in bits((self.predecessors[i] | self.successors[i]) & allowed & ~mask)
+                for neighbour in bits((self.predecessors[i] | self.successors[i]) & ~mask)
             }
             connected |= level
         return sorted(connected)

@@ -348,7 +348,8 @@ class Works:
             for kind, axes in (("row", task.shape.rows), ("column", task.shape.columns)):
                 for axis in axes:
                     kinds[axis] = kind
-        mapped = self.products(node, region, is_whole=False)
+        # Where no tile is to be filled what a core's units can do makes all ways as much slower.
+        mapped = self.products(node, region, is_whole=False) if tile else None
         most = 1.0 if mapped is None else mapped.utilization
         return _fewest(extents(region), tuple(kinds), tile, num_cores, most)
 
