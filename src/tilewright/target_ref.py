@@ -63,13 +63,18 @@ class TargetRef(Spec):
 
         return self.name in preset_names() or is_file(self.name)
 
+    @property
+    def is_emulated(self) -> bool:
+        """Whether this is a device that the processor emulates."""
+        return ("device", "emulated") in self.options
+
     def require_measurable(self, what: str) -> None:
         """Refuse to time `what` runs here where this is an emulated device.
 
         Raises:
             UsageError: it is.
         """
-        if ("device", "emulated") in self.options:
+        if self.is_emulated:
             raise UsageError(
                 f"{what} runs on an emulated device, whose time says nothing of a GPU; give a target that is "
                 "there."

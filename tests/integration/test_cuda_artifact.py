@@ -16,7 +16,7 @@ from tests.support.models import small_net
 
 import tilewright as tw
 from tilewright.errors import UsageError
-from tilewright.targets.cuda import check_ptx, code, devices, driver
+from tilewright.targets.cuda import check_ptx, code, devices
 from tilewright.targets.cuda.device import DeviceError
 
 MODEL = small_net(8, 6)
@@ -32,7 +32,6 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[FakeDriver], FakeDriver]]:
     """Puts a driver in the place of the real one."""
     yield lambda fake: install(monkeypatch, fake)
-    driver.open_gpu.cache_clear()
     devices.open_device.cache_clear()
 
 

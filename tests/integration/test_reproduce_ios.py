@@ -13,18 +13,15 @@ from tests.support.cli import tilewright
 from tests.support.pictures import pictures
 from tests.support.reproductions import made
 
-from tilewright.api.reproduction import reproduce_paper
+from tilewright.benchmark.statistics import Timing
 from tilewright.cli.schemas import violations
-from tilewright.errors import UsageError
-from tilewright.options import Options
-from tilewright.reproduce.base import Basis
+from tilewright.reproduce.in_turns import measured
 from tilewright.reproduce.ios.complexity import figure_5, figure_13
 from tilewright.reproduce.ios.drawing import stages_drawn
 from tilewright.reproduce.ios.example import Example, example, example_block, figure_2, figure_8, held
-from tilewright.reproduce.ios.exhibits import figure_6_here, figure_6_on_device
+from tilewright.reproduce.ios.exhibits import figure_6_here
 from tilewright.reproduce.ios.frameworks import by_node_ns, frameworks_here
 from tilewright.reproduce.ios.paper import FIGURE_1
-from tilewright.reproduce.ios.processor import Measured, measured, measured_on
 from tilewright.reproduce.ios.runs import (
     BOTH,
     GREEDY,
@@ -44,7 +41,6 @@ from tilewright.reproduce.ios.runs import (
 from tilewright.reproduce.ios.trends import convolutions, figure_1
 from tilewright.reproduce.ios.tuned import tuned_kernels
 from tilewright.schedule.base import single
-from tilewright.target_ref import TargetRef
 
 
 @pytest.fixture(scope="module")
@@ -200,60 +196,22 @@ def test_kernels_of_single_operators_take_longer_than_units() -> None:
 
 def test_engines_on_this_processor_are_beside_our_schedules() -> None:
     names = (*SCHEDULES, "onnxruntime")
-    found = {name: Measured(1e6 * n, 0.9e6 * n, 1.1e6 * n) for n, name in enumerate(names, 1)}
+    found = {name: Timing((n,), (0.9 * n, n, 1.1 * n)) for n, name in enumerate(names, 1)}
     here = SimpleNamespace(processor={(2, "SqueezeNet"): found}, peers=("onnxruntime",))
     exhibit = frameworks_here(here)  # type: ignore[arg-type]
     (figure,) = exhibit.figures
-    assert figure.ours == found["onnxruntime"].median_ns / found[BOTH].median_ns
+    assert figure.ours == found["onnxruntime"].median_ms / found[BOTH].median_ms
     assert exhibit.rows == (("SqueezeNet", "2", "1.00", "5.00", "7.00"),)
     (row,) = figure_6_here(here).rows  # type: ignore[arg-type]
-    assert len(row) == 2 + len(SCHEDULES)
-
-
-def test_a_device_is_measured_beside_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each schedule, compiled for the device that was asked for, in a figure of its own."""
-    asked: list[Options] = []
-
-    def timed(network: str, threads: int, plans: dict[str, Options]) -> dict[str, Measured]:
-        asked.extend(plans.values())
-        return {name: Measured(1e6 * n, 0.9e6 * n, 1.1e6 * n) for n, name in enumerate(plans, 1)}
-
-    monkeypatch.setattr("tilewright.reproduce.ios.processor.measured", timed)
-    found = measured_on("squeezenet1_1", TargetRef.parse("cuda{gpu=h200}"))
-    assert {str(options.target) for options in asked} == {"cuda{gpu=h200}"}
-    assert len({options.schedule for options in asked}) == len(SCHEDULES)
-    exhibit = figure_6_on_device(SimpleNamespace(device={"SqueezeNet": found}))  # type: ignore[arg-type]
-    assert exhibit.basis is Basis.MEASURED
-    ((network, where, *times),) = exhibit.rows
-    assert (network, where, times[0]) == ("SqueezeNet", "GPU", "1.00 [0.90, 1.10] (1.00)")
-
-
-@pytest.mark.parametrize(
-    ("paper", "device", "message"),
-    [
-        (
-            "ios",
-            "cuda{device=emulated}",
-            "runs on an emulated device, whose time says nothing of a GPU",
-        ),
-        ("ios", "cpu", "reproduce: device cpu: expected cuda, perhaps with options."),
-        ("ios", "cuda{edges=none}", "edges"),
-        ("cosa", "cuda", "reproduce: cosa is measured on no other device; leave out cuda."),
-    ],
-)
-def test_a_device_without_times_is_refused_before_anything_runs(
-    paper: str, device: str, message: str
-) -> None:
-    with pytest.raises(UsageError, match=message):
-        reproduce_paper(paper, device=device)
+    assert len(row) == 1 + len(SCHEDULES)
 
 
 @pytest.mark.slow
 def test_peers_run_in_the_same_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.reproduce.ios.processor._SECONDS", 0.1)
-    found = measured("squeezenet1_1", 1, {"ours": Options()}, ("onnxruntime", "no such engine"))
+    monkeypatch.setattr("tilewright.reproduce.in_turns.SECONDS", 0.1)
+    found = measured("squeezenet1_1", 1, {"ours": {}}, ("onnxruntime", "no such engine"))
     assert set(found) == {"ours", "onnxruntime"}
-    assert all(0 < m.low_ns <= m.median_ns <= m.high_ns for m in found.values())
+    assert all(timing.median_ms > 0 for timing in found.values())
 
 
 def test_a_drawn_schedule_has_a_box_for_each_operator() -> None:

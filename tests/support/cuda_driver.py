@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilewright.targets.cuda.devices import open_device
+
 CONTEXT, STREAM, FUNCTION = "context", 55, "function"
 
 
@@ -94,7 +96,7 @@ class FakeDriver(types.ModuleType):
             case "cuModuleGetFunction":
                 return (FUNCTION,)
             case "cuMemAlloc" | "cuMemHostAlloc":
-                self.kept.append(np.zeros(min(arguments[0], 1 << 20), np.uint8))
+                self.kept.append(np.zeros(min(arguments[0], 1 << 28), np.uint8))
                 return (self.kept[-1].ctypes.data,)
             case "cuMemcpyHtoD" | "cuMemcpyDtoH":
                 ctypes.memmove(*arguments)
@@ -114,6 +116,8 @@ class FakeDriver(types.ModuleType):
 
 
 def install(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> FakeDriver:
+    """Put it in the place of the real one. Who opens its GPU forgets it: `open_device.cache_clear`."""
+    open_device.cache_clear()
     for name in ("cuda", "cuda.bindings"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", fake)

@@ -37,7 +37,8 @@ def reproduce_paper(
     shown; `processes` is how many work, by default one for each core. `resume` is
     a file of JSON lines that keeps finished parts: a run that was cut short goes on from there. `only` names
     exhibits, such as `Figure 10`; `budget` is the time for what they tune and race: what does not fit is left
-    out. `device`, such as `cuda`, is measured beside the processor.
+    out. `device`, such as `cuda`, is measured beside the processor; for
+    `cuda{device=emulated}` plans are estimated and counted.
 
     Raises:
         UsageError: an unknown paper or exhibit, a share, number or time that makes no sense, or a file of
@@ -65,25 +66,27 @@ def reproduce_paper(
     made = reproduction.run(effort, progress or (lambda *_: None))
     exhibits = with_missing(reproduction.printed, made, effort.only)
     layers = "all layers" if share == 1 else f"one layer in {round(1 / share)}"
-    where = "this processor" if target is None else "this processor and GPU"
+    is_gpu, is_emulated = target is not None, target is not None and target.is_emulated
+    where = "this processor and GPU" if is_gpu and not is_emulated else "this processor"
+    estimated = ", estimated for a GPU that is not there" if is_emulated else ""
     conditions = (
         f"{reproduction.title}. Every exhibit says what our figures are: measured on {where}, "
-        f"simulated on a described machine, or counted exactly; {layers}."
+        f"simulated on a described machine{estimated}, or counted exactly; {layers}."
     )
     write_output(path, report_page(f"Reproducing {paper}", exhibits, conditions).encode())
     return ReproducedPaper(paper, path, exhibits)
 
 
 def _measurable(paper: str, reproduction: Reproduction, device: TargetRef) -> TargetRef:
-    """A device that the paper's schedules can be measured on; it is there."""
+    """A GPU that the paper's plans can be measured on, which is there, or the emulated one."""
     if not reproduction.measures_devices:
-        raise UsageError(f"reproduce: {paper} is measured on no other device; leave out {device}.")
+        raise UsageError(f"reproduce: {paper} compares nothing on a GPU; leave out {device}.")
     if device.name != "cuda":
         raise UsageError(f"reproduce: device {device}: expected cuda, perhaps with options.")
-    device.require_measurable(f"reproduce: device {device}")
     from tilewright.targets import find_target
     from tilewright.targets.cuda.driver import gpu_here
 
-    find_target(device)  # which knows its options
-    gpu_here()
+    target = find_target(device)  # which knows its options
+    if not device.is_emulated:
+        gpu_here(getattr(target, "ordinal", 0))
     return device

@@ -37,7 +37,9 @@ def reproduce(
         help="Time for tuning and measuring, such as 5m; what does not fit is left out (ago).",
     ),
     device: str | None = typer.Option(
-        None, "--device", help="A GPU to measure on beside the processor: cuda (ios)."
+        None,
+        "--device",
+        help="A GPU to measure on, too: cuda; cuda{device=emulated} estimates, without one (not cosa).",
     ),
     as_json: bool = JSON_OPTION,
 ) -> None:

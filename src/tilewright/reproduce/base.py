@@ -20,12 +20,13 @@ Update = Callable[[str, int, int], None]
 
 
 class Basis(StrEnum):
-    """What figures of ours are: measured on this processor, simulated on a described machine or estimated by
-    its cost model, or counted exactly; or none."""
+    """What figures of ours are: measured, simulated on a described machine or estimated by its cost model,
+    estimated for a GPU where none is, or counted exactly; or none."""
 
     MEASURED = "measured"
     SIMULATED = "simulated"
     COUNTED = "counted"
+    ESTIMATED = "estimated"
     NOT_REPRODUCED = "not reproduced"
 
 
@@ -90,7 +91,7 @@ class ReproducedPaper(Result):
 @dataclass(frozen=True, slots=True)
 class Effort:
     """How much to do: a share of the layers (1 is all), samples of a distribution, processes; what an earlier
-    run finished; which exhibits (none: all), and in what time; a device to measure on, too."""
+    run finished; which exhibits (none: all), and in what time; a GPU to measure on or estimate for, too."""
 
     share: float = 1.0
     num_samples: int = 4000

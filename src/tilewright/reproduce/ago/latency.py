@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from onnx import ModelProto
 
 from tilewright import zoo
@@ -23,53 +20,18 @@ from tilewright.hardware.probe import load_average_1min
 from tilewright.ir.graph import Graph
 from tilewright.options import Options
 from tilewright.planning import UNLIMITED, Budget
+from tilewright.reproduce.in_turns import Plans, Run, feed_of, in_turns
 from tilewright.steps import SearchName, TuningSettings
-
-# Threads of other engines, which may spin for a while after a run, go to sleep before a block.
-_SETTLE_S = 0.02
-_BLOCK_S = 0.06
-_MIN_ROUNDS = 9
-
-Run = Callable[[], object]
-
-
-def in_turns(runs: Mapping[str, Run], seconds: float) -> dict[str, Timing]:
-    """The times of each, by name; a round's is the median of its block."""
-    for run in runs.values():
-        run()
-    rounds: dict[str, list[float]] = {name: [] for name in runs}
-    every: dict[str, list[float]] = {name: [] for name in runs}
-    started_s = time.perf_counter()
-    number = 0
-    while number < _MIN_ROUNDS or time.perf_counter() - started_s < seconds:
-        names = list(runs)
-        turn = number % len(names)
-        for name in (*names[turn:], *names[:turn]):
-            block = sorted(_block_ms(runs[name]))
-            rounds[name].append(block[len(block) // 2])
-            every[name] += block
-        number += 1
-    return {name: Timing(tuple(rounds[name]), tuple(every[name])) for name in runs}
-
-
-def _block_ms(run: Run) -> list[float]:
-    """Times of the runs of one block; the first warms the caches."""
-    time.sleep(_SETTLE_S)
-    run()
-    block: list[float] = []
-    started_s = time.perf_counter()
-    while not block or time.perf_counter() - started_s < _BLOCK_S:
-        start_ns = time.perf_counter_ns()
-        run()
-        block.append((time.perf_counter_ns() - start_ns) / 1e6)
-    return block
-
 
 UNTUNED, FLAT, AGO = "layerwise", "flat", "AGO"
 """Our own: the default plan by estimates; with products tuned one by one; subgraphs of AGO's partition with
 their forms tuned, parts first."""
-
-Array = np.ndarray[Any, Any]
+ON_DEVICE: Plans = {
+    UNTUNED: {"partition": "layerwise", "schedule": "sequential"},
+    AGO: {"partition": "ago", "schedule": "sequential"},
+    "AGO, groups side by side": {"partition": "ago", "schedule": "greedy"},
+}
+"""What is compared on a GPU, where nothing is tuned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +86,7 @@ def race_model(
 ) -> Raced:
     """The same of any model of floats."""
     graph = load_onnx(model)
-    feed = _feed(graph)
+    feed = feed_of(graph)
     said: dict[str, str] = {}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tilewright-ago-")))
@@ -163,14 +125,3 @@ def compiled(graph: Graph, variant: Variant, job: Job, cache: Path) -> Compilati
 def seconds(budget_s: float) -> Budget:
     """A budget that is a time."""
     return Budget(UNLIMITED, budget_s)
-
-
-def _feed(graph: Graph) -> dict[str, Array]:
-    rng = np.random.default_rng(0)
-    feed: dict[str, Array] = {}
-    for value in graph.inputs:
-        if value.dtype.is_float:
-            feed[value.name] = rng.standard_normal(value.shape).astype(value.dtype.numpy)
-        else:
-            feed[value.name] = rng.integers(0, 2, value.shape).astype(value.dtype.numpy)
-    return feed

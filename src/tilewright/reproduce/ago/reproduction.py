@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 from tilewright.planning import Budget
@@ -12,11 +13,12 @@ from tilewright.reproduce.ago import budgets, exhibits, measured, redundancy
 from tilewright.reproduce.ago.ablation import STACKS, Stack, ablated
 from tilewright.reproduce.ago.ablation import VARIANTS as ABLATION
 from tilewright.reproduce.ago.budgets import SUBGRAPHS, Subgraph, Tuned, tuned
+from tilewright.reproduce.ago.latency import AGO, ON_DEVICE, UNTUNED, Job, Raced, raced, seconds
 from tilewright.reproduce.ago.latency import VARIANTS as LATENCY
-from tilewright.reproduce.ago.latency import Job, Raced, raced, seconds
 from tilewright.reproduce.ago.paper import NETWORK, PRINTED, SIZE, SIZES
 from tilewright.reproduce.ago.partitions import VARIANTS, Weighed, partitioned
 from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
+from tilewright.reproduce.on_device import OnDevice, exhibit_on_device, planned_on
 from tilewright.text.formatting import counted
 
 _BUDGET = seconds(60.0)
@@ -78,7 +80,7 @@ class Ago:
     """The reproduction. A share of the effort is one of what is tuned and raced."""
 
     resumes: ClassVar[bool] = True
-    measures_devices: ClassVar[bool] = False
+    measures_devices: ClassVar[bool] = True
     exhibits: ClassVar[tuple[str, ...]] = (
         *(f"Figure {number}" for number in (6, 7, 8, 9)),
         *JOBS,
@@ -109,6 +111,7 @@ class Ago:
         for figure in JOBS:
             of_figure = [race for task, race in races if task.figure == figure]
             made += [measured.latency_exhibit(figure, of_figure)] if of_figure else []
+        made += _on_device(wanted, effort, update)
         made += [measured.ablation_exhibit(stacks)] if stacks else []
         if "Figure 14" in wanted:
             found: dict[tuple[str, str], Weighed] = {}
@@ -119,6 +122,32 @@ class Ago:
                 update(f"{NETWORK} by {name}", len(found), 2 * len(VARIANTS))
             made = [exhibits.readings(), *made, exhibits.figure_14(found, num_operators)]
         return made
+
+
+def _on_device(wanted: Sequence[str], effort: Effort, update: Update) -> Iterator[Exhibit]:
+    """The networks of the figures of latency on the GPU that was asked for, at every size once."""
+    if effort.device is None:
+        return
+    jobs = [task.job for task in _tasks(wanted, effort.share) if task.stack is None]
+    found: dict[str, dict[str, OnDevice]] = {}
+    for number, job in enumerate(jobs):
+        name = " ".join((job.network, *map(str, job.size.values())))
+        if name in found:
+            continue
+        key = f"{name} on {effort.device}"
+        update(key, number, len(jobs))
+        run = partial(planned_on, job.network, job.size, effort.device, ON_DEVICE)
+        found[name] = effort.kept.made(key, dict[str, OnDevice], run)
+    if found:
+        yield exhibit_on_device(
+            "Latency on a GPU",
+            "The networks of the paper's figures of latency, by AGO's subgraphs and by operators with what "
+            "follows them element by element. Nothing is tuned: kernels are cut by estimates, and intensive "
+            "fusion is what the GPU's products take of it.",
+            found,
+            AGO,
+            UNTUNED,
+        )
 
 
 def _tasks(wanted: Sequence[str], share: float) -> Iterator[_Task]:

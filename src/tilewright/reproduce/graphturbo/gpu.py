@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tilewright.targets.npu.backend import NpuBackend
 
 GPU = "a100"
-_NETWORK = "resnet18_tailor"
+TAILOR = "resnet18_tailor"
 _NUM_SPLIT_PAIRS = 2
 
 
@@ -47,7 +47,7 @@ def gpu_times(images: int) -> dict[str, GpuTimes]:
     from tilewright.frontend.onnx import load_onnx
     from tilewright.passes import run_passes
 
-    graph = load_onnx(zoo.build(_NETWORK, batch=images))
+    graph = load_onnx(zoo.build(TAILOR, batch=images))
     run_passes(graph)
     return {
         way: _times(graph, f"{GPU}{{{', '.join(('dtype=float16', *execution))}}}")

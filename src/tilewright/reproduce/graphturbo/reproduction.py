@@ -9,7 +9,7 @@ from typing import ClassVar
 from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
 from tilewright.reproduce.graphturbo import exhibits
 from tilewright.reproduce.graphturbo.claims import claims_of_the_text
-from tilewright.reproduce.graphturbo.gpu import GPU, GpuTimes, gpu_times
+from tilewright.reproduce.graphturbo.gpu import GPU, TAILOR, GpuTimes, gpu_times
 from tilewright.reproduce.graphturbo.measured import Measured, Row
 from tilewright.reproduce.graphturbo.paper import (
     FIGURE_16,
@@ -31,10 +31,18 @@ from tilewright.reproduce.graphturbo.runs import (
     each,
     outcomes,
 )
+from tilewright.reproduce.in_turns import Plans
+from tilewright.reproduce.on_device import exhibit_on_device, planned_on
 
 _TVM = ("tvm", "tvm-overlapped")
 _STEPS = ("astitch", "variant-1", "variant-2", "variant-3")
 _OURS = (*_STEPS, *(f"{name}-overlapped" for name in _STEPS), "variant-4", "best", MASKED)
+_LAYERS, _GRAPHTURBO = "layer by layer", "GraphTurbo"
+_ON_DEVICE: Plans = {
+    _LAYERS: {"partition": "layerwise", "schedule": "sequential"},
+    _GRAPHTURBO: {"partition": "graphturbo", "schedule": "sequential"},
+    "GraphTurbo, groups side by side": {"partition": "graphturbo", "schedule": "greedy"},
+}
 _ALLOCATED = (1.0, 0.875, 0.75, 0.625, 0.5)
 
 
@@ -43,7 +51,7 @@ class GraphTurbo:
     """The reproduction."""
 
     resumes: ClassVar[bool] = False
-    measures_devices: ClassVar[bool] = False
+    measures_devices: ClassVar[bool] = True
     exhibits: ClassVar[tuple[str, ...]] = ()
     printed: ClassVar[tuple[Printed, ...]] = PRINTED
 
@@ -65,6 +73,7 @@ class GraphTurbo:
         update(f"{GPU} with {', '.join(map(str, TABLE_5))} images", len(jobs), len(jobs) + 1)
         gpu = dict(zip(TABLE_5, each(gpu_times, tuple(TABLE_5), effort.num_processes), strict=True))
         measured = _measured(chosen, found, gpu)
+        on_device = _on_device(chosen, effort, update)
         return (
             exhibits.choices(measured),
             exhibits.table_1(measured),
@@ -77,8 +86,27 @@ class GraphTurbo:
             exhibits.figure_17(measured),
             exhibits.table_4(measured),
             exhibits.table_5(measured),
+            *on_device,
             claims_of_the_text(measured),
         )
+
+
+def _on_device(chosen: Sequence[PublishedNetwork], effort: Effort, update: Update) -> tuple[Exhibit, ...]:
+    """The network of table 5, and those of table 2, on the GPU that was asked for."""
+    if effort.device is None:
+        return ()
+    models = {f"ResNet18-Tailor, {n} images": (TAILOR, {"batch": n}) for n in TABLE_5}
+    models |= {n.label: (n.zoo_name, {**n.size, "batch": n.batch}) for n in chosen}
+    found = {}
+    for number, (name, (network, size)) in enumerate(models.items()):
+        update(f"{name} on {effort.device}", number, len(models))
+        found[name] = planned_on(network, size, effort.device, _ON_DEVICE)
+    said = (
+        "Kernels are float32, and a subgraph runs whole, without instances: a GPU's kernels are launched "
+        "one by one. Products are not fused with each other as CUTLASS does it, so that the paper's gain by "
+        "pairs is not to be seen here."
+    )
+    return (exhibit_on_device("Table 5 on a GPU", said, found, _GRAPHTURBO, _LAYERS),)
 
 
 def _jobs(chosen: Sequence[PublishedNetwork]) -> Mapping[Hashable, GraphTurboJob]:

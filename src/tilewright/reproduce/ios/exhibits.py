@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from tilewright.report.figure import Bars, bar_chart
 from tilewright.reproduce.base import Basis, Exhibit, Figure
@@ -26,9 +26,9 @@ from tilewright.reproduce.ios.paper import (
     TABLE_3_BATCHES,
     TABLE_3_DEVICES,
 )
-from tilewright.reproduce.ios.processor import Measured
 from tilewright.reproduce.ios.runs import BOTH, SCHEDULES, SEQUENTIAL, IosOutcome, PlannedStage
 from tilewright.reproduce.ios.trends import figure_1
+from tilewright.reproduce.on_device import exhibit_on_device, timing_text
 from tilewright.text.formatting import counted
 
 _SPECIALISED = "Inception V3"
@@ -172,68 +172,50 @@ def _schedules_row(name: str, outcome: IosOutcome) -> tuple[str, ...]:
 
 def figure_6_here(measured: Measurements) -> Exhibit:
     """Schedules compared on this processor."""
-    return _measured_schedules(
+    times = {
+        f"{name}, {counted(threads, 'thread')}": found
+        for (threads, name), found in measured.processor.items()
+    }
+    rows, figures = [], []
+    for network, found in times.items():
+        sequential_ms = found[SEQUENTIAL].median_ms
+        by_schedule = [found[schedule] for schedule in SCHEDULES]
+        texts = (f"{timing_text(t)} ({sequential_ms / t.median_ms:.2f})" for t in by_schedule)
+        rows.append((network, *texts))
+        gain = sequential_ms / found[BOTH].median_ms
+        figures.append(Figure(f"{network}, IOS-Both over Sequential", gain, None))
+    return Exhibit(
         "Figure 6 here",
         "schedules compared at batch 1 on this processor, measured: medians with quartiles",
         "Whole models run in turns. Schedules are planned by the cost model of the processor, kernels share "
         "its threads. With one thread nothing can be gained but by merging; with two, as much as "
-        "kernels leave "
-        "of the second.",
-        {(name, counted(threads, "thread")): found for (threads, name), found in measured.processor.items()},
+        "kernels leave of the second.",
+        tuple(figures),
+        bar_chart(
+            "",
+            "ms",
+            list(times),
+            [
+                Bars(schedule, tuple(found[schedule].median_ms for found in times.values()))
+                for schedule in SCHEDULES
+            ],
+            is_logarithmic=True,
+        ),
+        ("network", *(f"{schedule}, ms (gain)" for schedule in SCHEDULES)),
+        tuple(rows),
+        basis=Basis.MEASURED,
     )
 
 
 def figure_6_on_device(measured: Measurements) -> Exhibit:
     """Schedules compared on the device that was asked for."""
-    return _measured_schedules(
+    return exhibit_on_device(
         "Figure 6 on a GPU here",
-        "schedules compared at batch 1 on a GPU of this machine, measured: medians with quartiles",
-        "Whole models run in turns, a graph of kernels each, from inputs on the host to outputs there. "
-        "Schedules are planned by the cost model of the described GPU, and IOS-M cuts kernels for the "
-        "multiprocessors that groups get.",
-        {(name, "GPU"): found for name, found in measured.device.items()},
-    )
-
-
-def _measured_schedules(
-    name: str, title: str, text: str, times: Mapping[tuple[str, str], Mapping[str, Measured]]
-) -> Exhibit:
-    """Times of networks by schedule, with gains over the sequential one, by network and where it ran."""
-    rows = []
-    figures = []
-    for (network, where), found in times.items():
-        sequential_ns = found[SEQUENTIAL].median_ns
-        rows.append(
-            (
-                network,
-                where,
-                *(
-                    f"{m.median_ns / 1e6:.2f} [{m.low_ns / 1e6:.2f}, {m.high_ns / 1e6:.2f}] "
-                    f"({sequential_ns / m.median_ns:.2f})"
-                    for m in (found[schedule] for schedule in SCHEDULES)
-                ),
-            )
-        )
-        gain = sequential_ns / found[BOTH].median_ns
-        figures.append(Figure(f"{network}, {where}, IOS-Both over Sequential", gain, None))
-    return Exhibit(
-        name,
-        title,
-        text,
-        tuple(figures),
-        bar_chart(
-            "",
-            "ms",
-            [f"{network}, {where}" for network, where in times],
-            [
-                Bars(schedule, tuple(found[schedule].median_ns / 1e6 for found in times.values()))
-                for schedule in SCHEDULES
-            ],
-            is_logarithmic=True,
-        ),
-        ("network", "on", *(f"{schedule}, ms (gain)" for schedule in SCHEDULES)),
-        tuple(rows),
-        basis=Basis.MEASURED,
+        "A model is a graph of kernels. Schedules are planned by the cost model of the described GPU, and "
+        "IOS-M cuts kernels for the multiprocessors that groups get.",
+        measured.device,
+        BOTH,
+        SEQUENTIAL,
     )
 
 

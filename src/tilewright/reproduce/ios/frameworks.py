@@ -92,7 +92,7 @@ def frameworks_here(measured: Measurements) -> Exhibit:
     for (threads, network), found in measured.processor.items():
         groups.append(f"{network}, {threads}")
         for name in names:
-            engines.setdefault(name, []).append(found[name].median_ns / 1e6 if name in found else None)
+            engines.setdefault(name, []).append(found[name].median_ms if name in found else None)
         rows.append((network, str(threads), *(_milliseconds(engines[name][-1]) for name in names)))
         figures += [
             Figure(f"{network}, {counted(threads, 'thread')}, IOS-Both over {peer}", peer_ms / both_ms, None)

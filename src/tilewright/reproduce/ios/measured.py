@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tilewright.benchmark.engines import PEERS
+from tilewright.benchmark.statistics import Timing
 from tilewright.reproduce.ios.counts import NetworkCounts
 from tilewright.reproduce.ios.paper import PublishedNetwork
-from tilewright.reproduce.ios.processor import Measured
 from tilewright.reproduce.ios.runs import IosOutcome
+from tilewright.reproduce.on_device import OnDevice
 
 if TYPE_CHECKING:
     from tilewright.reproduce.ios.example import Example
@@ -37,12 +38,12 @@ class Measurements:
     by_batch: Mapping[int, IosOutcome]
     batches: Mapping[tuple[int, int], tuple[float, ...]]
     devices: Mapping[tuple[str, str], tuple[float, ...]]
-    processor: Mapping[tuple[int, str], Mapping[str, Measured]]
+    processor: Mapping[tuple[int, str], Mapping[str, Timing]]
     by_node_ns: Mapping[tuple[str, str], float]
     tuned: Mapping[str, Tuned]
     trends: Mapping[str, Convolutions]
     example: Example
-    device: Mapping[str, Mapping[str, Measured]] = field(default_factory=dict)
+    device: Mapping[str, Mapping[str, OnDevice]] = field(default_factory=dict)
 
     @property
     def peers(self) -> tuple[str, ...]:

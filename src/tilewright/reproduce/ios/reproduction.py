@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from tilewright.benchmark.engines import PEERS
 from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
+from tilewright.reproduce.in_turns import Plans, measured
 from tilewright.reproduce.ios import exhibits
 from tilewright.reproduce.ios.counts import network_counts
 from tilewright.reproduce.ios.example import example
@@ -29,8 +30,6 @@ from tilewright.reproduce.ios.paper import (
     PRUNINGS,
     PublishedNetwork,
 )
-from tilewright.reproduce.ios.processor import measured as measured_here
-from tilewright.reproduce.ios.processor import measured_on
 from tilewright.reproduce.ios.runs import (
     BOTH,
     SEQUENTIAL,
@@ -42,12 +41,22 @@ from tilewright.reproduce.ios.runs import (
 )
 from tilewright.reproduce.ios.trends import convolutions
 from tilewright.reproduce.ios.tuned import tuned
+from tilewright.reproduce.on_device import planned_on
 from tilewright.system.worker_process import end_with_parent
 
 _OTHER_DEVICE = "k80"
 _PRUNED = ("ios_inception_v3", "ios_nasnet_a")
 _SPECIALISED = "ios_inception_v3"
 _THREADS = (1, 2)
+PLANS: Plans = {
+    "Sequential": {"schedule": "sequential"},
+    "Greedy": {"schedule": "greedy"},
+    "IOS-Merge": {"schedule": "ios{strategy=merge}"},
+    "IOS-Parallel": {"schedule": "ios{strategy=parallel}"},
+    "IOS-Both": {"schedule": "ios"},
+    "IOS-M": {"schedule": "ios{moldable=true}"},
+}
+"""The schedules that are compared on this processor and on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +96,11 @@ class Ios:
         for threads in _THREADS:
             for network in chosen:
                 update(f"{network.name} on this processor", 0, 1)
-                found["here", threads, network.name] = measured_here(network.zoo_name, threads, peers=PEERS)
+                found["here", threads, network.name] = measured(network.zoo_name, threads, PLANS, PEERS)
         if effort.device is not None:
             for network in chosen:
                 update(f"{network.name} on {effort.device}", 0, 1)
-                found["device", network.name] = measured_on(network.zoo_name, effort.device)
+                found["device", network.name] = planned_on(network.zoo_name, {}, effort.device, PLANS)
         return exhibits.all_of(_measurements(chosen, specialised, found))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilewright.benchmark.statistics import Timing
 from tilewright.ir.derive import OperatorClass
 from tilewright.partition.pcgc.rules import RuleTable
 from tilewright.report.figure import Bars, bar_chart
 from tilewright.reproduce.base import Basis, Exhibit, Figure
-from tilewright.reproduce.ios.processor import Measured
 from tilewright.reproduce.pcgc.examples import Example
 from tilewright.reproduce.pcgc.runs import (
     BEST_SIDE_BY_SIDE,
@@ -88,11 +88,11 @@ def speedups(found: Mapping[str, Mapping[str, Planned]]) -> Exhibit:
     )
 
 
-def here(found: Mapping[str, Mapping[str, Measured]]) -> Exhibit:
+def here(found: Mapping[str, Mapping[str, Timing]]) -> Exhibit:
     """Time on this processor."""
     rows = tuple((network, *map(_milliseconds, by.values())) for network, by in found.items())
     ratios = {
-        network: [m.median_ns / next(iter(by.values())).median_ns for m in by.values()]
+        network: [m.median_ms / next(iter(by.values())).median_ms for m in by.values()]
         for network, by in found.items()
     }
     heads = next(iter(found.values())).keys() if found else ()
@@ -110,6 +110,6 @@ def here(found: Mapping[str, Mapping[str, Measured]]) -> Exhibit:
     )
 
 
-def _milliseconds(measured: Measured) -> str:
-    median, low, high = (ns / 1e6 for ns in (measured.median_ns, measured.low_ns, measured.high_ns))
+def _milliseconds(timing: Timing) -> str:
+    median, low, high = (timing.percentile_ms(percent) for percent in (50, 25, 75))
     return f"{median:.3f} ({low:.3f}, {high:.3f})"

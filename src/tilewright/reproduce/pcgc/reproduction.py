@@ -10,10 +10,11 @@ from math import ceil
 from multiprocessing import get_context
 from typing import ClassVar, TypeVar
 
-from tilewright.options import Options
+from tilewright.benchmark.statistics import Timing
 from tilewright.planning import Spec
 from tilewright.reproduce.base import Effort, Exhibit, Printed, Update
-from tilewright.reproduce.ios.processor import Measured, measured
+from tilewright.reproduce.in_turns import Plans, measured
+from tilewright.reproduce.on_device import OnDevice, exhibit_on_device, planned_on
 from tilewright.reproduce.pcgc import exhibits, gains, learned, tables
 from tilewright.reproduce.pcgc.examples import Example, examples
 from tilewright.reproduce.pcgc.paper import BOARDS, PRINTED, Board, Row
@@ -22,13 +23,11 @@ from tilewright.system.worker_process import end_with_parent
 
 T = TypeVar("T")
 
-_HERE = {
-    name: Options(partition=text)
-    for name, text in (
-        ("Relay's rule", "layerwise"),
-        ("static fusion", "pcgc{recut=none}"),
-        ("PCGC", "pcgc"),
-    )
+_RELAY, _PCGC = "Relay's rule", "PCGC"
+_HERE: Plans = {
+    _RELAY: {"partition": "layerwise"},
+    "static fusion": {"partition": "pcgc{recut=none}"},
+    _PCGC: {"partition": "pcgc"},
 }
 _FIGURE_13 = "v100{dtype=float32}"
 _NETWORKS_OF_FIGURE_13 = ("resnet50", "resnet34", "mobilenet_v2", "yolov4_tiny", "bert_base")
@@ -40,7 +39,7 @@ class Pcgc:
     """The reproduction; a share of the effort is one of each table's networks."""
 
     resumes: ClassVar[bool] = True
-    measures_devices: ClassVar[bool] = False
+    measures_devices: ClassVar[bool] = True
     exhibits: ClassVar[tuple[str, ...]] = ()
     printed: ClassVar[tuple[Printed, ...]] = PRINTED
 
@@ -65,8 +64,15 @@ class Pcgc:
         for network in _share(_NETWORKS_HERE, effort.share):
             update(f"{network} on this processor", 0, 1)
             times[network] = kept.made(
-                f"{network} here", dict[str, Measured], functools.partial(measured, network, 1, _HERE)
+                f"{network} here", dict[str, Timing], functools.partial(measured, network, 1, _HERE)
             )
+        on_device = {}
+        if effort.device is not None:
+            for network in _share(_NETWORKS_HERE, effort.share):
+                key = f"{network} on {effort.device}"
+                update(key, 0, 1)
+                run = functools.partial(planned_on, network, {}, effort.device, _HERE)
+                on_device[network] = kept.made(key, dict[str, OnDevice], run)
         drawn = kept.made("examples", tuple[Example, ...], lambda: tuple(examples()))
         costs = kept.made(
             f"learned costs at share {effort.share:g}",
@@ -81,7 +87,9 @@ class Pcgc:
             exhibits.drawn(drawn),
             exhibits.speedups({job.name: speedups[job] for job in figure_13}),
         )
-        return (*planned, exhibits.here(times), *costs)
+        said = "Three partitions of each network; their kernels run one after another."
+        gpu = exhibit_on_device("Partitions on a GPU", said, on_device, _PCGC, _RELAY) if on_device else None
+        return (*planned, exhibits.here(times), *((gpu,) if gpu else ()), *costs)
 
 
 def _share(items: Sequence[T], share: float) -> Sequence[T]:

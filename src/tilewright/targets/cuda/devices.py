@@ -17,11 +17,13 @@ def open_device(name: DeviceName, cache_dir: str | None, ordinal: int = 0) -> De
     Raises:
         DeviceError: there is none; says what to do.
     """
+    from tilewright.targets.llvm.cache import ObjectCache
+
+    cache = None if cache_dir is None else ObjectCache(cache_dir)
     if name == "emulated":
         from tilewright.targets.cuda.emulated.device import EmulatedDevice
-        from tilewright.targets.llvm.cache import ObjectCache
 
-        return EmulatedDevice(cache=None if cache_dir is None else ObjectCache(cache_dir))
-    from tilewright.targets.cuda.driver import open_gpu
+        return EmulatedDevice(cache=cache)
+    from tilewright.targets.cuda.driver import CudaDevice, load_driver
 
-    return open_gpu(ordinal, cache_dir)
+    return CudaDevice(load_driver(), ordinal, cache)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -281,13 +280,7 @@ class CudaDevice:
     def __init__(self, driver: Driver, ordinal: int = 0, cache: ObjectCache | None = None) -> None:
         self.driver = driver
         self._cache = cache
-        count = int(driver("cuDeviceGetCount"))
-        if not 0 <= ordinal < count:
-            raise DeviceError(
-                f"target cuda: GPU {ordinal} is asked for, and there are {count}, counted from 0: give "
-                "another ordinal, or check CUDA_VISIBLE_DEVICES."
-            )
-        self._handle = driver("cuDeviceGet", ordinal)
+        self._handle = _handle(driver, ordinal)
         found = self._found()
         self.isa = found.isa
         self.facts = DeviceFacts(
@@ -395,7 +388,17 @@ def gpu_here(ordinal: int = 0) -> tuple[str, tuple[int, int]]:
         UsageError, DeviceError: there is none; says what to do.
     """
     driver = load_driver()
-    return _named(driver, driver("cuDeviceGet", ordinal))
+    return _named(driver, _handle(driver, ordinal))
+
+
+def _handle(driver: Driver, ordinal: int) -> Any:
+    count = int(driver("cuDeviceGetCount"))
+    if not 0 <= ordinal < count:
+        raise DeviceError(
+            f"target cuda: GPU {ordinal} is asked for, and there {'is' if count == 1 else 'are'} {count}, "
+            "counted from 0: give another ordinal, or check CUDA_VISIBLE_DEVICES."
+        )
+    return driver("cuDeviceGet", ordinal)
 
 
 def _named(driver: Driver, handle: Any) -> tuple[str, tuple[int, int]]:
@@ -407,16 +410,6 @@ def _named(driver: Driver, handle: Any) -> tuple[str, tuple[int, int]]:
 def _attribute(driver: Driver, handle: Any, key: str) -> int:
     attributes = driver.module.CUdevice_attribute
     return int(driver("cuDeviceGetAttribute", getattr(attributes, f"CU_DEVICE_ATTRIBUTE_{key}"), handle))
-
-
-@functools.cache
-def open_gpu(ordinal: int = 0, cache_dir: str | None = None) -> CudaDevice:
-    """A GPU of this machine, opened once.
-
-    Raises:
-        UsageError, DeviceError: there is none, or it cannot be used; says what to do.
-    """
-    return CudaDevice(load_driver(), ordinal, None if cache_dir is None else ObjectCache(cache_dir))
 
 
 def _image(images: Mapping[str, bytes], isa: GpuIsa) -> bytes | None:
