@@ -9,8 +9,8 @@ import numpy as np
 
 from tilewright.records import dataclass
 from tilewright.targets.cuda.device import Span
+from tilewright.targets.cuda.emulated.records import SHARED
 from tilewright.targets.cuda.emulated.rewrite import Site
-from tilewright.targets.cuda.emulated.runtime import SHARED
 from tilewright.text.formatting import counted
 
 SECTOR_BYTES = 32

@@ -40,8 +40,7 @@ from tilewright.targets.cuda.emulated.counts import (
     global_uses,
     shared_races,
 )
-from tilewright.targets.cuda.emulated.rewrite import GLOBAL, MAX_DYNAMIC_BYTES, Site, rewritten
-from tilewright.targets.cuda.emulated.runtime import (
+from tilewright.targets.cuda.emulated.records import (
     ABSENT,
     COPY_BYTES,
     DIVERGED,
@@ -57,8 +56,9 @@ from tilewright.targets.cuda.emulated.runtime import (
     STACK_BYTES,
     TOO_MANY_COPIES,
     WRITES,
-    runtime_text,
 )
+from tilewright.targets.cuda.emulated.rewrite import GLOBAL, MAX_DYNAMIC_BYTES, Site, rewritten
+from tilewright.targets.cuda.emulated.runtime import runtime_text
 from tilewright.targets.llvm.cache import ObjectCache
 from tilewright.targets.llvm.codegen import CompileJob, JitLibrary, compile_objects
 

@@ -12,19 +12,21 @@ import llvmlite.binding as llvm
 from tilewright.errors import InternalError
 from tilewright.records import dataclass
 from tilewright.system.forks import let_forks_pass
-from tilewright.targets.cuda.emulated.runtime import (
-    AT_BARRIER,
-    AT_COLLECTIVE,
+from tilewright.targets.cuda.emulated.collectives import (
     BARRIER_WARP,
     LDMATRIX,
     MMA,
-    NUMBER,
-    OPERANDS,
     PRODUCTS,
-    RESULTS,
-    SHARED,
     SHUFFLE,
     SHUFFLES,
+)
+from tilewright.targets.cuda.emulated.records import (
+    AT_BARRIER,
+    AT_COLLECTIVE,
+    NUMBER,
+    OPERANDS,
+    RESULTS,
+    SHARED,
     SPACE_SHIFT,
     TID,
     WRITES,
