@@ -31,7 +31,14 @@ from tilewright.targets.cuda import check_ptx
 from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.emitter import WARP
 from tilewright.targets.cuda.products.match import Product, match_product
-from tilewright.targets.cuda.products.tiles import PITCH_BYTES, ROW_BYTES, ProductPlan, plan_product
+from tilewright.targets.cuda.products.tiles import (
+    PITCH_BYTES,
+    ROW_BYTES,
+    ProductPlan,
+    loaded_bytes,
+    num_slots,
+    plan_product,
+)
 from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
 from tilewright.targets.cuda.rates import LOADED_BYTES_PER_CYCLE, SCHEDULERS, rates_of
 from tilewright.targets.llvm.layout import Declined
@@ -70,6 +77,7 @@ class Counts:
     loaded_bytes: int
     shared_traffic_bytes: int
     slots: float
+    stated_slots: float
     multiplying_slots: float
     estimate_us: float
     limit_us: float
@@ -108,13 +116,14 @@ def counts_of(shape: Sequence[int], batch: int, accuracy: str, known: dict[str, 
     slots = warps * sum(loop.values()) / steps_in_loop
     around = warps * (sum(use.instructions.values()) - sum(loop.values()))
     loads = sum(loop.get(name, 0) for name in ("LDS", "LDSM"))
-    step_bytes = (tile.rows + tile.columns) * ROW_BYTES
+    step_bytes = loaded_bytes(product, plan)
+    stored_bytes = (tile.rows + tile.columns) * PITCH_BYTES
     read_bytes = warps * loads / steps_in_loop * WARP * 16
     cycles_per_us = (machine.clock_hz or 1e9) / 1e6
     busiest = max(ceil(num_blocks / rates.num_multiprocessors), ROUNDS_AT_ONCE)
     planes_bytes = 0
     if plan.num_splits > 1:
-        planes_bytes = 8 * num_blocks * tile.rows * tile.columns
+        planes_bytes = 4 * num_blocks * tile.rows * tile.columns  # one of the kernel's arguments
     memory_us = (kernel.argument_bytes + planes_bytes) / rates.bytes_per_ns / 1e3
     macs = steps * tile.rows * tile.columns * plan.depth
     parts = {
@@ -144,12 +153,13 @@ def counts_of(shape: Sequence[int], batch: int, accuracy: str, known: dict[str, 
         num_blocks / (rates.num_multiprocessors * resident),
         min(num_blocks, rates.num_multiprocessors),
         kernel.argument_bytes + planes_bytes,
-        num_blocks * steps * step_bytes,
-        int(num_blocks * steps * (step_bytes * PITCH_BYTES // ROW_BYTES + read_bytes)),
+        int(num_blocks * steps * step_bytes),
+        int(num_blocks * steps * (stored_bytes + read_bytes)),
         slots,
+        num_slots(product, plan),
         multiplying,
         parts[bound],
-        max(product.macs / peak, kernel.argument_bytes / rates.bytes_per_ns) / 1e3,
+        max(product.macs / peak, (kernel.argument_bytes - planes_bytes) / rates.bytes_per_ns) / 1e3,
         bound,
         conflicts,
     )

@@ -16,18 +16,22 @@ from tilewright.ir.nest import Dim
 from tilewright.records import dataclass
 from tilewright.targets.cuda.emitter import CudaEmitter
 from tilewright.targets.cuda.loopnest.generate import NestCode
-from tilewright.targets.cuda.loopnest.plan import aligned_lanes
 from tilewright.targets.cuda.products.match import Product, Side
 from tilewright.targets.cuda.products.multiply import Multiplier, multiplier
 from tilewright.targets.cuda.products.pack import padded_rows
-from tilewright.targets.cuda.products.tiles import PITCH_BYTES, ROW_BYTES, ProductPlan
+from tilewright.targets.cuda.products.tiles import (
+    CHUNK_BYTES,
+    PITCH_BYTES,
+    ROW_BYTES,
+    ProductPlan,
+    num_aligned,
+    way_of,
+)
 from tilewright.targets.llvm.exprgen import from_storage, storage_type
 from tilewright.targets.llvm.frame import Frame, Reports
 from tilewright.targets.llvm.layout import OperandKey
 from tilewright.targets.llvm.loads import inside_lanes, load_read
 from tilewright.targets.llvm.values import Bool, Int, Val, vec
-
-_CHUNK_BYTES = 16
 
 Held = tuple[Val, Val]
 """A value that is loaded, and where in shared memory it will be stored."""
@@ -114,51 +118,23 @@ class Copier(ABC):
 
 def copier_of(kernel: TileKernel, number: int, first: Int, offset_bytes: int) -> Copier:
     """What copies a factor, whose tile begins at its row `first`."""
-    side, tile = kernel.product.sides[number], kernel.plan.tile
+    tile = kernel.plan.tile
     tile_rows = tile.columns if number else tile.rows
-    if kernel.product.is_packed[number]:
-        return _Packed(kernel, side, tile_rows, first, offset_bytes)
-    stored, element = storage_type(side.ref.operand.dtype), kernel.multiplier.element
-    lanes = _lanes(kernel, side, _CHUNK_BYTES // element.element_bytes)
-    if not (side.is_plain and stored.element == element.element):
-        if side.is_plain and lanes > 1:
-            return _Converted(kernel, side, tile_rows, first, offset_bytes, lanes)
-        return _ByElements(kernel, side, tile_rows, first, offset_bytes, 1)
-    if lanes > 1 and _aligned(kernel, side, lanes) == lanes:
-        return _Asynchronous(kernel, side, tile_rows, first, offset_bytes, lanes)
-    if stored.element_bytes >= 4 and not _has_fill(side):
-        return _Asynchronous(kernel, side, tile_rows, first, offset_bytes, 1)
-    if lanes > 1:
-        return _Converted(kernel, side, tile_rows, first, offset_bytes, lanes)
-    return _ByElements(kernel, side, tile_rows, first, offset_bytes, 1)
-
-
-def _lanes(kernel: TileKernel, side: Side, lanes: int) -> int:
-    """Steps of a row that are copied at once: those that one guard holds for, of a factor that is read as it
-    is; else 1."""
-    ref, innermost = side.ref, kernel.product.depth[-1]
-    is_guarded = any(innermost.name in guard.form.dims() for guard in ref.guards)
-    return 1 if is_guarded or _has_fill(side) or innermost.extent % lanes else lanes
-
-
-def _has_fill(side: Side) -> bool:
-    """Whether padding is something else than zero."""
-    return bool(side.ref.guards and side.ref.fill)
-
-
-def _aligned(kernel: TileKernel, side: Side, lanes: int) -> int:
-    """Of so many steps of a row, how many neighbours lie side by side at a multiple of their size."""
-    innermost = kernel.product.depth[-1].name
-    return aligned_lanes(side.ref, innermost, lanes) if side.ref.coefficient(innermost) == 1 else 1
+    way, lanes = way_of(kernel.product, number, kernel.plan.kind)
+    if way == "packed":
+        return _Packed(kernel, kernel.product.sides[number], tile_rows, first, offset_bytes)
+    made = _Asynchronous if way == "asynchronous" else _Converted if way == "converted" else _ByElements
+    return made(kernel, number, tile_rows, first, offset_bytes, lanes)
 
 
 class _Unpacked(Copier):
     """A factor as it lies in memory: each thread has some rows, and `lanes` steps of them at a time."""
 
     def __init__(
-        self, kernel: TileKernel, side: Side, tile_rows: int, first: Int, offset_bytes: int, lanes: int
+        self, kernel: TileKernel, number: int, tile_rows: int, first: Int, offset_bytes: int, lanes: int
     ) -> None:
-        self.kernel, self.side, self.offset_bytes, self.lanes = kernel, side, offset_bytes, lanes
+        self.kernel, self.number, self.offset_bytes, self.lanes = kernel, number, offset_bytes, lanes
+        self.side = side = kernel.product.sides[number]
         self.stored = storage_type(side.ref.operand.dtype)
         innermost = kernel.product.depth[-1]
         # A tile then stays within the innermost loop, and one guard holds for all steps of a row.
@@ -291,7 +267,7 @@ class _Converted(_Unpacked):
 
     def _chunk(self, pointer: Val, is_read: Bool) -> Val:
         """Zeros where nothing is read: what is loaded then does not count."""
-        e, zero = self.kernel.e, self.kernel.e.zero(vec("i32", _CHUNK_BYTES // 4))
+        e, zero = self.kernel.e, self.kernel.e.zero(vec("i32", CHUNK_BYTES // 4))
         if is_read is False:
             return zero
         made = self.kernel.multiplier.as_chunk(self._loaded(pointer))
@@ -301,7 +277,9 @@ class _Converted(_Unpacked):
         """The steps one by one, as they are stored, or in the type they are computed in."""
         kernel, e, stored = self.kernel, self.kernel.e, self.stored
         apart = self.side.ref.coefficient(kernel.product.depth[-1].name)
-        together = _aligned(kernel, self.side, min(self.lanes, _CHUNK_BYTES // stored.element_bytes))
+        together = num_aligned(
+            kernel.product, self.number, min(self.lanes, CHUNK_BYTES // stored.element_bytes)
+        )
         found: list[Val] = []
         for lane in range(0, self.lanes, together):
             type = stored.with_lanes(together)
@@ -350,14 +328,14 @@ class _Packed(Copier):
     def __init__(self, kernel: TileKernel, side: Side, tile_rows: int, first: Int, offset_bytes: int) -> None:
         self.kernel, self.offset_bytes = kernel, offset_bytes
         e, plan = kernel.e, kernel.plan
-        chunks = ROW_BYTES // _CHUNK_BYTES
+        chunks = ROW_BYTES // CHUNK_BYTES
         row_bytes = plan.padded_steps * plan.element_bytes
         first_row = e.add(e.mul(kernel.batch, padded_rows(side, tile_rows)), first)
         num_threads = plan.tile.num_threads
         self.pieces: list[tuple[Val, Int, Bool]] = []
         for number in range(ceil(tile_rows * chunks / num_threads)):
             row = e.add(e.udiv(kernel.thread, chunks), number * (num_threads // chunks))
-            chunk = e.mul(e.urem(kernel.thread, chunks), _CHUNK_BYTES)
+            chunk = e.mul(e.urem(kernel.thread, chunks), CHUNK_BYTES)
             source = e.add(e.mul(e.add(first_row, row), row_bytes), chunk)
             pointer = e.gep(kernel.pointers[side.ref.operand.key], source)
             is_whole = tile_rows * chunks % num_threads == 0
@@ -372,6 +350,6 @@ class _Packed(Copier):
             target = e.shared_gep(self.kernel.tiles, e.add(e.add(stage, self.offset_bytes), offset))
 
             def copy(pointer: Val = pointer, target: Val = target) -> None:
-                e.copy_async(target, e.gep(pointer, moved), _CHUNK_BYTES)
+                e.copy_async(target, e.gep(pointer, moved), CHUNK_BYTES)
 
             e.if_(is_row, copy)

@@ -17,12 +17,14 @@ from tilewright.targets.cuda.kernel import Context, CountersOperand, Kernel, Ker
 from tilewright.targets.cuda.products.copies import Held, TileKernel, copier_of
 from tilewright.targets.cuda.products.match import (
     Product,
+    in_blocks,
     match_made_product,
     match_product,
     without_factors,
 )
 from tilewright.targets.cuda.products.pack import packed, packed_sums
 from tilewright.targets.cuda.products.tiles import (
+    CHUNK_BYTES,
     PITCH_BYTES,
     Choice,
     ProductPlan,
@@ -35,8 +37,6 @@ from tilewright.targets.llvm.frame import Frame
 from tilewright.targets.llvm.layout import Declined
 from tilewright.targets.llvm.module_text import name_by_content
 from tilewright.targets.llvm.values import I32, Int, Type, Val
-
-_CHUNK_BYTES = 16
 
 
 def lower_product(nest: Nest, context: Context) -> Kernel | Declined:
@@ -78,6 +78,7 @@ def made_choice(product: Product, nest: Nest, accuracy: Accuracy, rates: Rates) 
 
 def _kernel(product: Product, plan: ProductPlan, maker: Nest | None = None, *, position: int = 0) -> Kernel:
     """`maker` computes a factor, which lies in no memory; `position` is that of the next temporary."""
+    product = in_blocks(product, plan.depth)
     nest = product.nest
     made = None if maker is None else maker.write.operand.key
     nests = [nest] if maker is None else [maker, nest]
@@ -214,11 +215,11 @@ class _ProductKernel(TileKernel):
         (across, down, _), splits = self.grid, plan.num_splits
         number = e.add(e.mul(e.add(e.mul(self.batch, down), e.block("y")), across), e.block("x"))
         type = self.multiplier.sums[0]
-        lanes = _CHUNK_BYTES // type.element_bytes
+        lanes = CHUNK_BYTES // type.element_bytes
         chunks = [sums[i : i + lanes] for i in range(0, len(sums), lanes)]
-        apart = plan.tile.num_threads * _CHUNK_BYTES
+        apart = plan.tile.num_threads * CHUNK_BYTES
         first = e.gep(
-            planes, e.add(e.mul(number, splits * len(chunks) * apart), e.mul(self.thread, _CHUNK_BYTES))
+            planes, e.add(e.mul(number, splits * len(chunks) * apart), e.mul(self.thread, CHUNK_BYTES))
         )
 
         def at(part: Int, chunk: int) -> Val:
@@ -228,11 +229,11 @@ class _ProductKernel(TileKernel):
             value = e.zero(type.with_lanes(lanes))
             for lane, one in enumerate(chunk):
                 value = e.insert(value, one, lane)
-            e.store(value, at(self.part, place), align_bytes=_CHUNK_BYTES)
+            e.store(value, at(self.part, place), align_bytes=CHUNK_BYTES)
 
         def add(part: Int, totals: list[Val]) -> list[Val]:
             loaded = [
-                e.load(type.with_lanes(lanes), at(part, place), align_bytes=_CHUNK_BYTES)
+                e.load(type.with_lanes(lanes), at(part, place), align_bytes=CHUNK_BYTES)
                 for place in range(len(chunks))
             ]
             found = [e.extract(value, lane) for value in loaded for lane in range(lanes)]

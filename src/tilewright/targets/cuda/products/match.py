@@ -22,7 +22,7 @@ from tilewright.targets.cuda.rates import Kind
 from tilewright.targets.llvm.byte_products import constant_factor, product_of, refused_factors
 from tilewright.targets.llvm.exprgen import unsupported_function
 from tilewright.targets.llvm.layout import Declined, OperandKey
-from tilewright.targets.llvm.refs import LinearNest, Ref, linearise, simplify
+from tilewright.targets.llvm.refs import LinearNest, Ref, block_name, linearise, simplify, split_dim
 from tilewright.targets.llvm.shared_loops import renamed
 
 Array = np.ndarray[Any, Any]
@@ -320,6 +320,22 @@ def _side(linear: LinearNest, factor: Factor, rows: tuple[Dim, ...]) -> Side | N
     value = substitute(factor.value, lambda read: Read(0, read.dtype))
     ref = linear.refs[factor.read]
     return Side(replace(linear, refs=(ref,), write=ref), factor.read, value, rows)
+
+
+def in_blocks(product: Product, num_steps: int) -> Product:
+    """With a loop over blocks of so many steps of the innermost loop around all others, where there are whole
+    ones: what a window meets again is read soon."""
+    *others, innermost = product.depth
+    has_window = any(dim.extent > 1 for dim in others)
+    if not has_window or innermost.extent % num_steps or any(side.is_made for side in product.sides):
+        return product
+    name = innermost.name
+    left, right = (
+        replace(side, nest=split_dim(side.nest, name, num_steps, num_steps)) for side in product.sides
+    )
+    blocks = Dim(block_name(name), innermost.extent // num_steps, "reduce")
+    depth = (blocks, *others, replace(innermost, extent=num_steps))
+    return replace(product, sides=(left, right), depth=depth)
 
 
 def without_factors(product: Product, linear: LinearNest) -> LinearNest:

@@ -11,12 +11,18 @@ from collections.abc import Sequence
 
 from tilewright.ir.dtype import DType
 from tilewright.targets.cuda.emitter import WARP, CudaEmitter
-from tilewright.targets.cuda.products.tiles import PITCH_BYTES, ROW_BYTES, ProductPlan
+from tilewright.targets.cuda.products.tiles import (
+    CHUNK_BYTES,
+    PITCH_BYTES,
+    ROW_BYTES,
+    ProductPlan,
+    element_of,
+    num_down,
+)
 from tilewright.targets.cuda.rates import BYTE_KINDS
-from tilewright.targets.llvm.values import FLOAT, I8, I16, I32, Int, Type, Val, vec
+from tilewright.targets.llvm.values import FLOAT, I16, I32, Int, Type, Val, vec
 
 _MMA_BYTES = 32
-_CHUNK_BYTES = 16
 
 
 class Multiplier(ABC):
@@ -27,8 +33,9 @@ class Multiplier(ABC):
     row_lanes: int
     """Neighbouring lanes of a warp that have the totals of a row, where no other warp has any."""
 
-    def __init__(self, e: CudaEmitter, plan: ProductPlan) -> None:
+    def __init__(self, e: CudaEmitter, plan: ProductPlan, dtype: DType) -> None:
         self.e, self.plan = e, plan
+        self.element = element_of(plan.kind, dtype)
 
     @abstractmethod
     def as_element(self, value: Val) -> Val:
@@ -41,7 +48,7 @@ class Multiplier(ABC):
         for lane, value in enumerate(values):
             is_element = value.type.element == self.element.element
             chunk = e.insert(chunk, value if is_element else self.as_element(value), lane)
-        return e.bitcast(chunk, vec("i32", _CHUNK_BYTES // 4))
+        return e.bitcast(chunk, vec("i32", CHUNK_BYTES // 4))
 
     @abstractmethod
     def tile(self, rows: Val, columns: Val, thread: Int, sums: Sequence[Val]) -> list[Val]:
@@ -56,11 +63,10 @@ class _Cores(Multiplier):
     """Fused multiply-adds of float32 or float64: threads in a grid, each with rows and columns far apart."""
 
     def __init__(self, e: CudaEmitter, plan: ProductPlan, dtype: DType) -> None:
-        super().__init__(e, plan)
+        super().__init__(e, plan, dtype)
         tile = plan.tile
-        self.element = FLOAT if dtype is DType.FLOAT32 else vec("double")
-        self.across = 16 if tile.num_threads >= 256 else 8
-        self.down = tile.num_threads // self.across
+        self.down = num_down(tile)
+        self.across = tile.num_threads // self.down
         self.row_lanes = self.across
         self.num_rows, self.num_columns = tile.rows // self.down, tile.columns // self.across
         self.sums = [self.element] * (self.num_rows * self.num_columns)
@@ -82,14 +88,14 @@ class _Cores(Multiplier):
         row, column = e.udiv(thread, self.across), e.urem(thread, self.across)
         rows = e.shared_gep(rows, e.mul(row, PITCH_BYTES))
         columns = e.shared_gep(columns, e.mul(column, PITCH_BYTES))
-        lanes = _CHUNK_BYTES // self.element.element_bytes
+        lanes = CHUNK_BYTES // self.element.element_bytes
         chunk = self.element.with_lanes(lanes)
         made = list(sums)
-        for offset in range(0, ROW_BYTES, _CHUNK_BYTES):
+        for offset in range(0, ROW_BYTES, CHUNK_BYTES):
 
             def loaded(base: Val, number: int, apart: int, offset: int = offset) -> list[Val]:
                 at = e.shared_gep(base, number * apart * PITCH_BYTES + offset)
-                value = e.shared_load(chunk, at, align_bytes=_CHUNK_BYTES)
+                value = e.shared_load(chunk, at, align_bytes=CHUNK_BYTES)
                 return [e.extract(value, lane) for lane in range(lanes)]
 
             left = [loaded(rows, i, self.down) for i in range(self.num_rows)]
@@ -105,10 +111,9 @@ class _Cores(Multiplier):
 class _TensorCores(Multiplier):
     """`mma.sync` of 16 rows and 8 columns; a warp has several of both."""
 
-    def __init__(self, e: CudaEmitter, plan: ProductPlan) -> None:
-        super().__init__(e, plan)
+    def __init__(self, e: CudaEmitter, plan: ProductPlan, dtype: DType) -> None:
+        super().__init__(e, plan, dtype)
         is_bytes = plan.kind in BYTE_KINDS
-        self.element = FLOAT if plan.kind == "tf32" else I8 if is_bytes else I16
         tile = plan.tile
         self.warp_rows, self.warp_columns = tile.rows // tile.warps[0], tile.columns // tile.warps[1]
         self.row_lanes = 4
@@ -125,7 +130,7 @@ class _TensorCores(Multiplier):
         e = self.e
         if self.plan.kind != "bf16" or values[0].type != FLOAT:
             return super().as_chunk(values)
-        chunk = e.zero(vec("i32", _CHUNK_BYTES // 4))
+        chunk = e.zero(vec("i32", CHUNK_BYTES // 4))
         for place in range(0, len(values), 2):  # one instruction rounds two
             pair = e.insert(e.insert(e.zero(vec("float", 2)), values[place], 0), values[place + 1], 1)
             chunk = e.insert(chunk, e.bitcast(e.from_float(pair, "bfloat"), I32), place // 2)
@@ -159,10 +164,10 @@ class _TensorCores(Multiplier):
         # Lanes give addresses of rows: of the left factor 16, twice; of the right 8, twice, then the next 8.
         row = e.add(row, e.urem(lane, 16))
         chunk = e.udiv(lane, 16)
-        rows = e.shared_gep(rows, e.add(e.mul(row, PITCH_BYTES), e.mul(chunk, _CHUNK_BYTES)))
+        rows = e.shared_gep(rows, e.add(e.mul(row, PITCH_BYTES), e.mul(chunk, CHUNK_BYTES)))
         column = e.add(column, e.add(e.urem(lane, 8), e.mul(e.udiv(lane, 16), 8)))
         chunk = e.urem(e.udiv(lane, 8), 2)
-        columns = e.shared_gep(columns, e.add(e.mul(column, PITCH_BYTES), e.mul(chunk, _CHUNK_BYTES)))
+        columns = e.shared_gep(columns, e.add(e.mul(column, PITCH_BYTES), e.mul(chunk, CHUNK_BYTES)))
         made = list(sums)
         for offset in range(0, ROW_BYTES, _MMA_BYTES):
             left = [
@@ -183,4 +188,4 @@ class _TensorCores(Multiplier):
 
 def multiplier(e: CudaEmitter, plan: ProductPlan, dtype: DType) -> Multiplier:
     """What multiplies in a plan."""
-    return _Cores(e, plan, dtype) if plan.kind == "fma" else _TensorCores(e, plan)
+    return _Cores(e, plan, dtype) if plan.kind == "fma" else _TensorCores(e, plan, dtype)
