@@ -278,6 +278,7 @@ class _Lowering:
                 if declined is not None:
                     return declined
                 made.append(attention)
+                unit.count_local(attention)
                 skip = NUM_NESTS - 1
                 continue
             with_makers = self._with_makers(nests, number, context, named, unit)
@@ -296,8 +297,7 @@ class _Lowering:
             if declined is not None:
                 return declined
             made.append(product)
-            planes = ("local", unit.next_local)
-            unit.next_local += any(isinstance(a, Operand) and a.key == planes for a in product.args)
+            unit.count_local(product)
         return finish() or made
 
     def _attention(
@@ -307,7 +307,7 @@ class _Lowering:
         run = attention_run(nests, first)
         if run is None or any(unit.tensor(n.write.operand) in named for n in run[:-1]):
             return None
-        kernel = lower_attention(run, context.accuracy, context.rates)
+        kernel = lower_attention(run, context.accuracy, context.rates, unit.next_local)
         return None if isinstance(kernel, Declined) else kernel
 
     def _with_makers(
@@ -340,6 +340,11 @@ class _Unit:
         self.constants: dict[OperandKey, Array] = {
             ("input", i): v.data for i, v in enumerate(group.inputs) if v.data is not None
         }
+
+    def count_local(self, kernel: Kernel) -> None:
+        """Leave the next temporary to later kernels, where this one has taken it."""
+        own = ("local", self.next_local)
+        self.next_local += any(isinstance(a, Operand) and a.key == own for a in kernel.args)
 
     def tensor(self, operand: Operand) -> Tensor:
         """The tensor that an operand is."""

@@ -10,16 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 
-from tilewright.ir.nest import Nest, operands_of
+from tilewright.ir.dtype import DType
+from tilewright.ir.nest import Nest, Operand, operands_of
 from tilewright.options import Accuracy
-from tilewright.targets.cuda.attention.plan import AttentionPlan, find_attention, plan_attention
+from tilewright.targets.cuda.attention.decode import DecodeAttention
+from tilewright.targets.cuda.attention.plan import AttentionPlan, DecodePlan, find_attention, plan_attention
+from tilewright.targets.cuda.attention.scores import HeadCode, reading
 from tilewright.targets.cuda.emitter import CudaEmitter
-from tilewright.targets.cuda.kernel import Kernel
+from tilewright.targets.cuda.kernel import CountersOperand, Kernel, KernelArg
 from tilewright.targets.cuda.products.multiply import multiplier
 from tilewright.targets.cuda.products.tiles import PITCH_BYTES
 from tilewright.targets.cuda.rates import Rates
 from tilewright.targets.llvm.attention import CHANNEL, DEPTH, AttentionProblem, Walked
-from tilewright.targets.llvm.exprgen import emit_expr, from_storage, storage_type
+from tilewright.targets.llvm.exprgen import emit_expr
 from tilewright.targets.llvm.layout import Declined, OperandKey
 from tilewright.targets.llvm.module_text import name_by_content
 from tilewright.targets.llvm.values import FLOAT, Bool, Int, Type, Val
@@ -29,8 +32,10 @@ _LANES = 4
 """float32 that are copied at once."""
 
 
-def lower_attention(nests: Sequence[Nest], accuracy: Accuracy, rates: Rates) -> Kernel | Declined:
-    """The kernel of six nests that are one attention."""
+def lower_attention(
+    nests: Sequence[Nest], accuracy: Accuracy, rates: Rates, position: int = 0
+) -> Kernel | Declined:
+    """The kernel of six nests that are one attention; `position` is that of the next temporary."""
     problem = find_attention(nests)
     if isinstance(problem, Declined):
         return problem
@@ -39,19 +44,27 @@ def lower_attention(nests: Sequence[Nest], accuracy: Accuracy, rates: Rates) -> 
         return plan
     keys = {walked.operand.key for walked in problem.operands}
     operands = tuple(o for o in operands_of(nests) if o.key in keys)
+    args: list[KernelArg] = [*operands]
+    written = [problem.result.operand.key]
+    if isinstance(plan, DecodePlan) and plan.num_parts > 1:
+        shape = (plan.num_blocks, plan.rows, plan.channels + 2)
+        args += [Operand("local", position, DType.FLOAT32, shape), CountersOperand(problem.num_heads)]
+        written.append(("local", position))
     emitter = CudaEmitter()
-    num_threads = plan.scores.tile.num_threads
-    with emitter.kernel(len(operands), num_threads, takes_all_registers=True) as pointers:
-        by_key = {o.key: p for o, p in zip(operands, pointers, strict=True)}
-        _AttentionKernel(emitter, problem, plan, by_key).emit()
+    with emitter.kernel(len(args), plan.num_threads, takes_all_registers=True) as pointers:
+        by_key = {o.key: p for o, p in zip(operands, pointers, strict=False)}
+        if isinstance(plan, DecodePlan):
+            DecodeAttention(emitter, problem, plan, by_key, pointers[len(operands) :]).emit()
+        else:
+            _TiledAttention(emitter, problem, plan, by_key).emit()
     symbol, text = name_by_content(emitter.text(), "attention")
     return Kernel(
         symbol,
         text,
         (plan.num_blocks // problem.num_heads, problem.num_heads, 1),
-        (num_threads, 1, 1),
-        operands,
-        (problem.result.operand.key,),
+        (plan.num_threads, 1, 1),
+        tuple(args),
+        tuple(written),
         "attention",
         macs=problem.num_macs,
         shared_bytes=plan.shared_bytes,
@@ -59,7 +72,7 @@ def lower_attention(nests: Sequence[Nest], accuracy: Accuracy, rates: Rates) -> 
     )
 
 
-class _AttentionKernel:
+class _TiledAttention(HeadCode):
     def __init__(
         self,
         e: CudaEmitter,
@@ -67,12 +80,9 @@ class _AttentionKernel:
         plan: AttentionPlan,
         pointers: Mapping[OperandKey, Val],
     ) -> None:
-        self.e, self.problem, self.plan, self.pointers = e, problem, plan, pointers
-        self.thread = e.thread()
+        super().__init__(e, problem, pointers)
+        self.plan = plan
         self.first_row = e.mul(e.block("x"), plan.rows)
-        heads = e.digits_of(e.block("y"), [problem.extents[loop] for loop in problem.outer])
-        self.head = dict(zip(problem.outer, heads, strict=True))
-        self.num_rows, self.num_keys = problem.extents[problem.row], problem.extents[problem.column]
         self.first = multiplier(e, plan.scores, problem.query.operand.dtype)
         self.second = multiplier(e, plan.values, problem.query.operand.dtype)
         self.shared = e.shared_array(plan.shared_bytes)
@@ -131,20 +141,12 @@ class _AttentionKernel:
 
     # Tiles.
 
-    def _base(self, walked: Walked) -> Val:
-        """The address of a head's first element."""
-        e = self.e
-        elements: Int = walked.start
-        for loop, index in self.head.items():
-            elements = e.add(elements, e.mul(index, walked.step(loop)))
-        return e.gep(self.pointers[walked.operand.key], elements, storage_type(walked.operand.dtype).element)
-
     def _fill(
         self, at: int, num_rows: int, walked: Walked, loop: str, first: Int, limit: int, depth: int
     ) -> None:
         """Rows of queries or keys to shared memory, chunk after chunk of their depth; zeros beyond."""
         e, plan = self.e, self.plan
-        base, down, right = self._base(walked), walked.step(loop), walked.step(DEPTH)
+        base, down, right = self.base(walked), walked.step(loop), walked.step(DEPTH)
         steps = [step for name, step in walked.steps.items() if name != DEPTH]
         is_whole = all(step % _LANES == 0 for step in (*steps, walked.start, depth))
         lanes = _LANES if right == 1 and is_whole else 1
@@ -170,7 +172,7 @@ class _AttentionKernel:
         """Values of a step to shared memory, a row a channel: a warp takes eight channels of four keys, whose
         words lie in different banks."""
         e, plan, value = self.e, self.plan, self.problem.value
-        base, down = self._base(value), value.step(self.problem.column)
+        base, down = self.base(value), value.step(self.problem.column)
         channels = self.problem.extents[CHANNEL]
 
         def copy(number: Int, _: list[Val]) -> None:
@@ -230,7 +232,7 @@ class _AttentionKernel:
             queries = e.shared_gep(self.shared, chunk * plan.rows * PITCH_BYTES)
             keys = e.shared_gep(self.shared, self.keys_at + chunk * plan.keys * PITCH_BYTES)
             sums = self.first.tile(queries, keys, self.thread, sums)
-        bases = {read: self._base(mask) for read, mask in self.problem.masks.items()}
+        bases = self.mask_bases()
         found: list[Val] = []
         for value, (_, row, column) in zip(sums, places, strict=True):
             key = e.add(first_key, column)
@@ -240,29 +242,13 @@ class _AttentionKernel:
         return found
 
     def _finished(self, value: Val, row: Int, key: Int, bases: Mapping[int, Val]) -> Val:
-        e, problem = self.e, self.problem
-        if problem.finish is None:
-            return value
+        e, plan = self.e, self.plan
         # Masks of what is not there are those of the last that is.
-        places: dict[str, Int] = {
-            **self.head,
-            problem.row: row if self.num_rows % self.plan.rows == 0 else e.min(row, self.num_rows - 1),
-            problem.column: key if self.num_keys % self.plan.keys == 0 else e.min(key, self.num_keys - 1),
-        }
-
-        def mask(read: int) -> Val:
-            walked = problem.masks[read]
-            down, right = walked.step(problem.row), walked.step(problem.column)
-            elements = e.add(e.mul(places[problem.row], down), e.mul(places[problem.column], right))
-            stored = storage_type(walked.operand.dtype)
-            return from_storage(
-                e, e.load(stored, e.gep(bases[read], elements, stored.element)), walked.operand.dtype
-            )
-
-        def index(name: str) -> Val:
-            return e.index(places.get(problem.names[name], 0))
-
-        return emit_expr(e, problem.finish, mask, value, index)
+        if self.num_rows % plan.rows:
+            row = e.min(row, self.num_rows - 1)
+        if self.num_keys % plan.keys:
+            key = e.min(key, self.num_keys - 1)
+        return self.finished(value, row, key, bases)
 
     def _over_row(self, value: Val, combine: Callable[[Val, Val], Val]) -> Val:
         """One value from the lanes that have a row."""
@@ -283,12 +269,12 @@ class _AttentionKernel:
     ) -> None:
         """Divide, finish and store every element that there is."""
         e, problem, plan = self.e, self.problem, self.plan
-        base, down = self._base(problem.result), problem.result.step(problem.row)
+        base, down = self.base(problem.result), problem.result.step(problem.row)
         channels = problem.extents[CHANNEL]
         divisors = {}
         for row, own in totals.items():
             total = self._over_row(own, e.fadd)
-            divisors[row] = emit_expr(e, problem.divisor, _reading(total))
+            divisors[row] = emit_expr(e, problem.divisor, reading(total))
         by_row: dict[int, list[tuple[Int, Int, Val]]] = {}
         for (key, at, column), value in zip(places, sums, strict=True):
             by_row.setdefault(key, []).append((at, column, value))
@@ -297,7 +283,7 @@ class _AttentionKernel:
             for _, column, value in by_row[key]:
                 made = e.fdiv(value, divisors[key])
                 if problem.result_finish is not None:
-                    made = emit_expr(e, problem.result_finish, _no_read, made)
+                    made = emit_expr(e, problem.result_finish, reading(made), made)
                 target = e.gep(base, e.add(e.mul(place, down), column), "float")
                 e.if_(self._below(column, channels, 16), partial(e.store, made, target))
 
@@ -315,12 +301,3 @@ def _folded(values: Sequence[Val], combine: Callable[[Val, Val], Val]) -> Val:
             for i in range(0, len(found), 2)
         ]
     return found[0]
-
-
-def _reading(value: Val) -> Callable[[int], Val]:
-    """Reads that all give one value."""
-    return lambda _: value
-
-
-def _no_read(number: int) -> Val:
-    raise AssertionError(f"read {number} of a result")
