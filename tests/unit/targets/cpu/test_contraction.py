@@ -19,7 +19,7 @@ from tilewright.ir.interpret import run_graph
 from tilewright.targets.cpu.arrangements import compact
 from tilewright.targets.cpu.isa import CacheSizes, Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
-from tilewright.targets.cpu.product.contraction import CONTRACTION, generate
+from tilewright.targets.cpu.product.contraction import CONTRACTION, generate, sums
 from tilewright.targets.cpu.product.tiling import Rows, choose_tile, rank_tiles
 from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.testing.kernel_runner import KernelRunner
@@ -142,6 +142,9 @@ CONVOLUTIONS = {
     "padding wider than the kernel reaches": conv_graph(8, 16, (3, 3), (3, 3), pads=(3, 3, 3, 3)),
     "grouped": conv_graph(32, 64, (9, 9), (3, 3), group=4, pads=(1, 1, 1, 1)),
     "groups of four channels": conv_graph(32, 32, (9, 9), (3, 3), group=8, pads=(1, 1, 1, 1)),
+    "groups whose last vector is half empty": conv_graph(
+        48, 48, (9, 7), (3, 3), group=2, pads=(1, 1, 1, 1), relu=True, residual=True
+    ),
     "batch of three": conv_graph(16, 32, (8, 8), (3, 3), batch=3, pads=(1, 1, 1, 1)),
     "7x7 stride 2": conv_graph(3, 64, (32, 32), (7, 7), stride=2, pads=(3, 3, 3, 3), relu=True),
 }
@@ -201,6 +204,27 @@ def matmul_graph(
 )
 def test_matrix_product_equals_float64(graph: Graph, isa: Isa) -> None:
     check(graph, isa, Layout.row_major)
+
+
+@pytest.mark.parametrize("num_steps", [40, 1100])
+@pytest.mark.parametrize("num_columns", [12, 24, 40])
+def test_rows_that_share_a_half_empty_vector_take_fewer_products_and_have_the_bits_of_rows_apart(
+    num_columns: int, num_steps: int, isa: Isa, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sums.Sums, "_unroll", lambda *given: 1)  # the count below is of one step
+    graph = matmul_graph((11, num_steps), (num_steps, num_columns), bias=True)
+    check(graph, isa, Layout.row_major, scale=num_steps**0.5)
+    kernel = lowered(graph, isa, Layout.row_major)[0][-1]
+    shared, _ = build(graph, isa, Layout.row_major)
+    monkeypatch.setattr(sums, "LEAST_SHARED_LANES", 64)
+    kernel_apart = lowered(graph, isa, Layout.row_major)[0][-1]
+    apart, _ = build(graph, isa, Layout.row_major)
+    # Twelve columns fill a vector of 16 lanes by more than half.
+    is_shared = num_columns % isa.lanes("float") in range(1, isa.lanes("float") // 2 + 1)
+    assert (kernel.text.count("@llvm.fma") < kernel_apart.text.count("@llvm.fma")) == is_shared
+    shared()
+    apart()
+    np.testing.assert_array_equal(shared.result(("output", 0)), apart.result(("output", 0)))
 
 
 def followed_by(function: str, graph: Graph) -> Graph:

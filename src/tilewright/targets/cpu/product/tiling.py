@@ -36,8 +36,11 @@ _BEYOND_BYTES_PER_CYCLE = 10.0
 # Rows of a tile that picks lanes. At the edges of an image more of them spill: 128 channels in 32 groups at
 # 56 pixels reach 44 % of peak with 8 rows, 30 % with 10, 27 % with 14.
 _SPREAD_ROWS = 8
+# Narrower vectors than these are never shared by two rows: it takes an instruction more for each pair.
+LEAST_SHARED_LANES = 8
 MAX_TILE_VECTORS = 8
 MAX_TILE_SIZE = 28
+FLOATS = ("float", "double")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,15 @@ class Panels:
     def tail_vectors(self) -> int:
         """Vectors that hold the tail."""
         return -(-self.tail // self.lanes)
+
+    @property
+    def is_tail_half_empty(self) -> bool:
+        """Whether the last vector of the tail holds so little that a pair of rows may share it.
+
+        >>> [Panels(16, 2, extent).is_tail_half_empty for extent in (20, 24, 25, 32)]
+        [True, True, False, False]
+        """
+        return self.lanes >= LEAST_SHARED_LANES and 0 < self.tail % self.lanes <= self.lanes // 2
 
     @property
     def num_panels(self) -> int:
@@ -163,7 +175,8 @@ def _ranked_tiles(isa: Isa, element: str, rows: Rows, num_columns: int, num_step
         for max_rows in fitting:
             if max_rows > rows.extent and max_rows != fitting[0]:
                 continue
-            cycles = tile_cycles(Tile(panels, max_rows), rows, num_steps, isa.caches)
+            pairs_rows = element in FLOATS
+            cycles = tile_cycles(Tile(panels, max_rows), rows, num_steps, isa.caches, pairs_rows=pairs_rows)
             found.append((cycles, num_vectors, -max_rows))
     return tuple(Tile(Panels(lanes, vectors, num_columns), -most) for _, vectors, most in sorted(found))
 
@@ -189,9 +202,12 @@ def spread_tile(isa: Isa, element: str, num_columns: int, size: int) -> Tile:
     return Tile(Panels(isa.lanes(element), 1, num_columns), min(free, _SPREAD_ROWS))
 
 
-def step_cycles(rows: int, vectors: int, fmas_per_cycle: float = FMAS_PER_CYCLE) -> float:
-    """Cycles in which a step of a register tile is issued: its FMAs, or its loads."""
-    return max(rows * vectors / fmas_per_cycle, (rows + vectors) / LOADS_PER_CYCLE)
+def step_cycles(rows: int, vectors: int, fmas_per_cycle: float = FMAS_PER_CYCLE, num_pairs: int = 0) -> float:
+    """Cycles in which a step of a register tile is issued: its FMAs, or its loads.
+
+    `num_pairs` pairs of rows share their last vector.
+    """
+    return max((rows * vectors - num_pairs) / fmas_per_cycle, (rows + vectors) / LOADS_PER_CYCLE)
 
 
 def tile_cycles(
@@ -200,8 +216,13 @@ def tile_cycles(
     num_steps: int,
     caches: CacheSizes,
     fmas_per_cycle: float = FMAS_PER_CYCLE,
+    *,
+    pairs_rows: bool = False,
 ) -> float:
-    """Estimated cycles of all rows and panels over `num_steps` sums; operands are in the second cache."""
+    """Estimated cycles of all rows and panels over `num_steps` sums; operands are in the second cache.
+
+    With `pairs_rows` two rows share the last vector of a tail that fills at most half of it.
+    """
     panels = register_tile.panels
     total = 0.0
     is_far = rows.extent * rows.stride_bytes > caches.l2_bytes // 2
@@ -210,9 +231,13 @@ def tile_cycles(
         kept = max(1, caches.l1_ways - _WAYS_OF_B)
         in_one_set = rows.most_in_one_set(tile.rows, caches)
         misses = in_one_set if in_one_set > kept else 0
-        for vectors, count in ((panels.num_vectors, panels.num_full), (panels.tail_vectors, 1)):
+        num_pairs = tile.rows // 2 if pairs_rows and panels.is_tail_half_empty else 0
+        for vectors, count, pairs in (
+            (panels.num_vectors, panels.num_full, 0),
+            (panels.tail_vectors, 1, num_pairs),
+        ):
             if vectors and count:
-                issue = max(step_cycles(tile.rows, vectors, fmas_per_cycle), FMA_LATENCY_CYCLES)
+                issue = max(step_cycles(tile.rows, vectors, fmas_per_cycle, pairs), FMA_LATENCY_CYCLES)
                 load = misses * fill_cycles
                 is_read_again = rows.extent > tile.rows
                 if is_read_again and vectors * caches.line_bytes * num_steps > _KEPT_SHARE * caches.l2_bytes:

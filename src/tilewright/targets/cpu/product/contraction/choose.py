@@ -56,7 +56,14 @@ def contraction_cycles(problem: Contraction, choice: Choice, context: Context) -
     isa, extents = context.isa, problem.nest.extents
     tile = contraction_tile(problem, isa, choice)
     assert isinstance(tile, Tile)
-    compute = tile_cycles(tile, _rows(problem), _num_steps(problem), isa.caches, isa.fmas_per_cycle)
+    compute = tile_cycles(
+        tile,
+        _rows(problem),
+        _num_steps(problem),
+        isa.caches,
+        isa.fmas_per_cycle,
+        pairs_rows=problem.spread is None,
+    )
     compute *= prod(x.extent for x in problem.outer) * prod(w.share_inside(extents) for w in problem.windows)
     compute += finish_cycles(problem, isa)
     cold = 0.0

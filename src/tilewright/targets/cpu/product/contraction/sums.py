@@ -14,7 +14,67 @@ from tilewright.targets.cpu.product.contraction.pack import FactorB
 from tilewright.targets.cpu.product.frame import Frame, Panel
 from tilewright.targets.cpu.product.lanes import load_compact, load_lanes
 from tilewright.targets.cpu.product.loops import Spread, StridedLoop
+from tilewright.targets.cpu.product.tiling import LEAST_SHARED_LANES
+from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import Int, Val, vec
+
+
+@dataclass(frozen=True, slots=True)
+class RowPairs:
+    """Accumulators of a tile whose last vectors are half empty: one vector holds those of two rows.
+
+    A step then takes a multiply-add less for each of `num_pairs` pairs. Vectors that lie apart are row by
+    row; together, those of all rows without the last come first, then the shared ones, then an odd row's.
+    """
+
+    num_rows: int
+    num_vectors: int
+    num_pairs: int
+    lanes: int
+
+    @property
+    def num_whole(self) -> int:
+        """Vectors that each row has of its own while they are together."""
+        return self.num_vectors - (1 if self.num_pairs else 0)
+
+    @property
+    def num_sums(self) -> int:
+        """Accumulators while they are together."""
+        return self.num_rows * self.num_vectors - self.num_pairs
+
+    @property
+    def groups(self) -> list[range]:
+        """Rows that share accumulators: pairs, and an odd one; without pairs every row alone."""
+        size = 2 if self.num_pairs else 1
+        return [range(r, min(r + size, self.num_rows)) for r in range(0, self.num_rows, size)]
+
+    def join(self, e: Emitter, low: Val, high: Val | None = None) -> Val:
+        """The lower half of one row's vector, behind it that of the other's; an odd row's as it is."""
+        half = self.lanes // 2
+        lanes = [*range(half), *range(self.lanes, self.lanes + half)]
+        return low if high is None else e.shuffle(low, high, lanes)
+
+    def together(self, e: Emitter, sums: Sequence[Val]) -> list[Val]:
+        """Accumulators that lie apart, joined."""
+        if not self.num_pairs:
+            return list(sums)
+        last = self.num_vectors - 1
+        whole = [x for number, x in enumerate(sums) if number % self.num_vectors != last]
+        return [
+            *whole,
+            *(self.join(e, *sums[last :: self.num_vectors][g.start : g.stop]) for g in self.groups),
+        ]
+
+    def apart(self, e: Emitter, sums: Sequence[Val]) -> list[Val]:
+        """Accumulators that are together, row by row; upper halves of last vectors hold anything."""
+        if not self.num_pairs:
+            return list(sums)
+        last, half = self.num_vectors - 1, self.lanes // 2
+        upper = [*range(half, self.lanes)] * 2
+        shared: list[Val] = []
+        for number, x in enumerate(sums[self.num_rows * last :]):
+            shared += [x, e.shuffle(x, None, upper)] if number < self.num_pairs else [x]
+        return [x for r in range(self.num_rows) for x in (*sums[r * last : (r + 1) * last], shared[r])]
 
 
 @dataclass(slots=True, eq=False)
@@ -62,9 +122,11 @@ class Sums:
             else:
                 merged.append(x)
 
+        pairs = self._pairs(len(rows), panel)
+
         def nested(depth: int, a: Int, b: Int, carried: Sequence[Val]) -> list[Val]:
             if depth == len(merged):
-                return self._multiply(rows, a, b, panel, carried)
+                return self._multiply(rows, a, b, panel, carried, pairs)
             loop = merged[depth]
             is_innermost = depth == len(merged) - 1 and per_step == 1
             unroll = self._unroll(loop.extent, len(carried)) if is_innermost else 1
@@ -87,10 +149,10 @@ class Sums:
 
         def blocked(depth: int, a: Int, b: Int) -> None:
             """Run the loops from `depth` on in blocks, each summed from zero and added to the totals."""
-            zeros = [e.constant(self.frame.type, 0.0)] * (len(rows) * panel.num_vectors)
+            zeros = [e.constant(self.frame.type, 0.0)] * pairs.num_sums
             steps = per_step * prod(x.extent for x in merged[depth:])
             if steps <= MAX_CHAIN_STEPS:
-                self._add_to_totals(rows, panel, nested(depth, a, b, zeros))
+                self._add_to_totals(rows, panel, pairs.apart(e, nested(depth, a, b, zeros)))
                 return
             loop = merged[depth]
             inner = steps // loop.extent
@@ -105,7 +167,8 @@ class Sums:
                 high = e.min(e.add(low, size), loop.extent)
                 unroll = self._unroll(size, len(zeros)) if loop.extent % size == 0 else 1
                 unroll = unroll if depth == len(merged) - 1 and per_step == 1 else 1
-                self._add_to_totals(rows, panel, counted(depth, a, b, low, high, unroll, zeros))
+                sums = counted(depth, a, b, low, high, unroll, zeros)
+                self._add_to_totals(rows, panel, pairs.apart(e, sums))
 
             first, last = self.part_range or (0, parts)
             e.loop(first, last, 1, block)
@@ -113,7 +176,14 @@ class Sums:
         if self.is_blocked:
             blocked(0, a, b)
             return []
-        return nested(0, a, b, accumulators)
+        return pairs.apart(e, nested(0, a, b, pairs.together(e, accumulators)))
+
+    def _pairs(self, num_rows: int, panel: Panel) -> RowPairs:
+        """How the rows of a tile share the last vectors of a panel whose upper halves are empty."""
+        plan, factor, lanes = self.frame.plan, self.factor, self.frame.plan.panels.lanes
+        is_plain = not factor.is_compact and not factor.block_steps and plan.spread is None
+        may_share = is_plain and lanes >= LEAST_SHARED_LANES and panel.active <= lanes // 2
+        return RowPairs(num_rows, panel.num_vectors, num_rows // 2 if may_share else 0, lanes)
 
     def _add_to_totals(self, rows: Sequence[int], panel: Panel, sums: Sequence[Val]) -> None:
         e = self.frame.emitter
@@ -130,7 +200,13 @@ class Sums:
         return 1
 
     def _multiply(
-        self, rows: Sequence[int], a: Int, b: Int, panel: Panel, accumulators: Sequence[Val]
+        self,
+        rows: Sequence[int],
+        a: Int,
+        b: Int,
+        panel: Panel,
+        accumulators: Sequence[Val],
+        pairs: RowPairs,
     ) -> list[Val]:
         """One step: the panel's vectors of B, and for each row one scalar of A times them."""
         e, plan = self.frame.emitter, self.frame.plan
@@ -147,19 +223,28 @@ class Sums:
             is_last = j == panel.num_vectors - 1
             active = panel.active if is_last and not self.factor.is_packed else lanes
             pointer = e.gep(at_b, j * lanes * b_dtype.size_bytes)
+            if is_last and pairs.num_pairs:
+                half = load_lanes(e, b_dtype, pointer, lanes // 2, active=active)
+                vectors.append(e.shuffle(half, None, [*range(lanes // 2)] * 2))
+                continue
             vectors.append(load_lanes(e, b_dtype, pointer, lanes, active=active))
         if self.next_panel is not None:
             ahead = e.moved(self.next_panel, b, b_dtype.size_bytes)
             e.prefetch(ahead, locality=2)
         at_a = self.frame.pointer("a", a, a_operand.dtype.size_bytes)
-        result: list[Val] = []
-        for number, r in enumerate(rows):
-            pointer = e.gep(at_a, r * plan.row.a * a_operand.dtype.size_bytes)
-            scalar = load_lanes(e, a_operand.dtype, pointer, 1)
-            spread = e.splat(scalar, lanes)
-            for j, vector in enumerate(vectors):
-                result.append(e.fma(spread, vector, accumulators[number * len(vectors) + j]))
-        return result
+        made = list(accumulators)
+        for group in pairs.groups:
+            spread = []
+            for number in group:
+                pointer = e.gep(at_a, rows[number] * plan.row.a * a_operand.dtype.size_bytes)
+                spread.append(e.splat(load_lanes(e, a_operand.dtype, pointer, 1), lanes))
+                for j in range(pairs.num_whole):
+                    place = number * pairs.num_whole + j
+                    made[place] = e.fma(spread[-1], vectors[j], made[place])
+            if pairs.num_pairs:
+                place = len(rows) * pairs.num_whole + group[0] // 2
+                made[place] = e.fma(pairs.join(e, *spread), vectors[-1], made[place])
+        return made
 
     def _compact_vectors(self, b: Int, panel: Panel) -> list[Val]:
         """A panel's vectors of B, whose elements lack their lowest byte."""
