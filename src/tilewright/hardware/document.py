@@ -83,6 +83,9 @@ _RULES = """```
   output channels over columns, and nothing else. `map` and `simulate` keep to it alike. Where no axis has
   what a depthwise convolution can spread, another unit that `runs: [depthwise]` takes it; without one it is
   refused, and `runs: [contraction, depthwise]` at the array lets it run there, on few multipliers.
+* **Without energies of your own** give `technology_nm: 22`, and `component: lpddr4` or the like at a level:
+  energies and leakage that the file leaves out come from a
+  [library with sources](mapping.md#energy-and-area-by-component).
 * **Clusters and cores** matter when a network is scheduled over them: `per` states that a level exists
   once for each core, for each cluster or for the machine, and the counts must agree.
 

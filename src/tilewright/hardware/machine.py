@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil, prod
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -81,6 +81,9 @@ class Machine(MachinePart):
     """Cores of one group."""
     clock_hz: Hertz | None = None
     """Clock that every rate per cycle counts in."""
+    technology_nm: Annotated[float, Field(ge=3, le=180)] | None = None
+    """Technology node. Where it is given, energies and leakage that the file leaves out come from the library
+    of components."""
     static_power_w: Watts | None = None
     """Power of the whole machine while it does nothing; charged for the time of a run."""
     max_power_w: Watts | None = None

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from tilewright.errors import MachineError
 from tilewright.files import read_at_most
+from tilewright.hardware.components import with_library
 from tilewright.hardware.diagnostic import diagnostic
 from tilewright.hardware.machine import Machine
 
@@ -93,7 +94,7 @@ def machine_from(document: dict[str, Any], where: str) -> Machine:
         MachineError: the data describes no machine.
     """
     try:
-        return Machine.model_validate(document)
+        return with_library(Machine.model_validate(document))
     except ValidationError as error:
         raise MachineError(f"{where}: {diagnostic(error)}") from error
 

@@ -7,6 +7,7 @@ What is left without them is a machine again, so every mapper and cost model tak
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,7 +75,7 @@ def operator_view(machine: Machine, work: Work = Work.CONTRACTION) -> OperatorVi
             "num_clusters": 1,
             "num_cores_per_cluster": 1,
             "threads": None,
-            "sources": {},
+            "sources": _sources(machine, len(machine.levels) - len(levels), machine.units.index(unit)),
             "energy_source": machine.energy_source or "see the machine",
         }
     )
@@ -116,6 +117,22 @@ def fastest_multipliers(
     unit = max(running, key=suits)
     levels = _levels(machine, unit)
     return unit, levels, *_rate(unit, levels)
+
+
+def _sources(machine: Machine, num_inside: int, unit: int) -> dict[str, str]:
+    """Citations of what is left of a machine: without the innermost levels, with one unit."""
+    found = {}
+    for path, source in machine.sources.items():
+        listed, number = re.fullmatch(r"(\w+)(?:\[(\d+)\])?.*", path).groups()  # type: ignore[union-attr]
+        new = {"levels": int(number or 0) - num_inside, "units": int(number or 0) - unit}.get(listed)
+        if new is None and number is None:
+            found[path] = source
+        elif new is not None and new >= 0 and (listed == "levels" or new == 0):
+            found[path.replace(f"[{number}]", f"[{new}]", 1)] = source
+    return {path: source for path, source in found.items() if path.split(".")[-1] in _KEPT}
+
+
+_KEPT = ("read_pj", "write_pj", "mac_pj", "static_power_w", "clock_hz")
 
 
 def _in_cycles(level: Level, efficiency: float) -> Level:

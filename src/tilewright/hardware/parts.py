@@ -168,6 +168,11 @@ class Level(MachinePart):
     """Reads and writes take turns: together they are no faster than one of them alone."""
     latency_ns: Nanoseconds | None = None
     """Time from a request to its first data."""
+    component: (
+        Literal["register-file", "sram", "ddr", "ddr3", "lpddr", "lpddr4", "gddr5", "hbm2", "hmc"] | None
+    ) = None
+    """What the level is made of, for energies that the file leaves out, where it gives `technology_nm`; left
+    out: registers up to 128 bytes, SRAM above, and DDR if it is the outermost."""
     read_pj: Picojoules | None = None
     """Energy of one read access."""
     write_pj: Picojoules | None = None

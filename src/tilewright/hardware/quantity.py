@@ -62,6 +62,20 @@ def parse_quantity(value: object, kind: str) -> object:
     return int(result) if result.is_integer() else result
 
 
+def number_of(text: str) -> float | None:
+    """The number that a text with any unit of a description stands for; None if it is none.
+
+    >>> number_of("64 KiB"), number_of("7"), number_of("true")
+    (65536.0, 7.0, None)
+    """
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        return None
+    factors = {unit: factor for units in UNITS.values() for unit, factor in units.items()}
+    number, unit = match.groups()
+    return float(number) * factors.get(unit, 1.0)
+
+
 def _shown(text: str) -> str:
     return repr(text) if len(text) <= 40 else f"{text[:37]!r}..."
 

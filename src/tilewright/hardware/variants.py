@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Container, Sequence
 from itertools import product
 from typing import Any
 
 from tilewright.errors import UsageError
-from tilewright.hardware.components import SOURCE, access_scale
+from tilewright.hardware.components import LIBRARY, SOURCE, access_scale
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import machine_from
 from tilewright.hardware.parts import MachinePart
@@ -84,6 +85,7 @@ def variants(machine: Machine, axes: Sequence[Axis]) -> list[Variant]:
     for values in product(*(axis.values for axis in axes)):
         document = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         document.setdefault("units", [])
+        _leave_to_library(document, axes)
         named = ", ".join(f"{axis.path}={value}" for axis, value in zip(axes, values, strict=True))
         for axis, value in zip(axes, values, strict=True):
             _put(document, axis.path, value)
@@ -93,6 +95,16 @@ def variants(machine: Machine, axes: Sequence[Axis]) -> list[Variant]:
             variant = machine_from(document, where)
         variants.append(Variant(values, variant))
     return variants
+
+
+def _leave_to_library(document: dict[str, Any], axes: Sequence[Axis]) -> None:
+    """Take out what the library of components gave, which follows from what is swept."""
+    for path in [path for path, source in document.get("sources", {}).items() if source.startswith(LIBRARY)]:
+        *parents, key = re.findall(r"[^.\[\]]+", path)
+        part: Any = document
+        for name in parents:
+            part = part[int(name)] if isinstance(part, list) else part[name]
+        del part[key], document["sources"][path]
 
 
 def _scale_accesses(
@@ -107,7 +119,8 @@ def _scale_accesses(
         scale = access_scale(old.capacity_bytes, new.capacity_bytes)
         for key in ("read_pj", "write_pj"):
             energy_pj = getattr(old, key)
-            if energy_pj is not None and f"levels.{old.name}.{key}" not in swept:
+            is_given = not (machine.source_of(f"levels[{number}].{key}") or "").startswith(LIBRARY)
+            if energy_pj is not None and is_given and f"levels.{old.name}.{key}" not in swept:
                 document["levels"][number][key] = energy_pj * scale
                 document["sources"][f"levels[{number}].{key}"] = SOURCE
                 is_scaled = True

@@ -20,6 +20,7 @@ from tilewright.loops.problem import Problem
 from tilewright.mapping.base import MAPPINGS, MappingSolution
 from tilewright.mapping.cases import Case
 from tilewright.mapping.comparison import MapComparison, compared
+from tilewright.mapping.component_costs import ComponentCost, component_costs, component_table
 from tilewright.mapping.drawing import DrawnMapping, drawn
 from tilewright.mapping.launch import Launch
 from tilewright.planning import Bound
@@ -307,6 +308,16 @@ class MapResult(WithEnergies):
             sum(moved) + sum(node.moved_words for node in self.streamed),
         )
 
+    @property
+    @in_json
+    def components(self) -> tuple[ComponentCost, ...]:
+        """Energy and area of units and levels, energy of other operators and of static power."""
+        if self.energy_source.startswith(UNAVAILABLE):
+            return ()
+        mapped = ((layer.part, layer.solution.cost) for layer in self.layers)
+        streamed_pj = self.total.streamed_energy_pj
+        return component_costs(self.description, mapped, streamed_pj, self.unfused.cycles)
+
     def tables(self) -> Sequence[Table]:
         """Layers with their costs and bounds, equal ones once; on the network, where that was simulated."""
         rows: dict[int, tuple[str, ...]] = {}
@@ -346,6 +357,8 @@ class MapResult(WithEnergies):
         tables = [table]
         if len(self.layers) == 1:
             tables += [drawing.table() for drawing in self.drawn()]
+        if components := self.components:
+            tables.append(component_table(components, self.description))
         return (*tables, network_table(on_network, self.description)) if on_network else tables
 
     def drawn(self) -> tuple[DrawnMapping, ...]:

@@ -7,8 +7,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.hardware.machine import TensorKind
+from tilewright.mapping.component_costs import component_table
 from tilewright.report.charts import chart, mark
-from tilewright.report.figure import colour, folded, html_table, key, note, page, preformatted
+from tilewright.report.figure import (
+    Bars,
+    bar_chart,
+    colour,
+    drawn,
+    folded,
+    html_table,
+    key,
+    note,
+    page,
+    preformatted,
+)
 from tilewright.text.formatting import counted
 from tilewright.text.printable import html_text
 
@@ -43,6 +55,13 @@ def map_page(result: MapResult) -> str:
             (d.name, f"{d.cycles:,}", f"{d.bound_cycles:,}", f"{100 * d.utilization:.0f} %") for d in drawings
         ]
         parts.append(html_table(("layer", "cycles", "at least", "units in use"), rows))
+    if components := result.components:
+        table = component_table(components, result.description)
+        bars = [Bars(cost.name, (cost.energy_pj / 1e6,)) for cost in components]
+        parts += [
+            drawn(bar_chart("Energy by component", "energy in µJ", ["all layers"], bars)),
+            html_table(table.heads, table.rows),
+        ]
     parts.append(note(EXPLAINED))
     parts += [folded(d.name, mapping_parts(d), is_open=len(drawings) == 1) for d in drawings]
     return page(f"Mappings onto {result.machine}, by {result.mapper}", parts)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tilewright.cost.base import Objective
 from tilewright.files import write_output
+from tilewright.hardware.quantity import number_of
 from tilewright.report.figure import folded, heading, html_table, note, page
 from tilewright.report.sweep import Compared, pareto_pictures
 from tilewright.results import Result, Table, about, in_json
@@ -45,7 +46,9 @@ class SweptMachine:
     batch: int | None
     values: tuple[str, ...]
     area_mm2: float | None = field(
-        metadata=about("Of buffers and multipliers at 45 nm, estimated by tables; null where it is unknown.")
+        metadata=about(
+            "Of buffers and multipliers, by tables; at 45 nm without technology_nm; null: unknown."
+        )
     )
     plans: tuple[SweptPlan, ...]
     energy_source: str
@@ -105,7 +108,7 @@ class PlanSweep(Result):
 
     def lines(self) -> Sequence[str]:
         """What the area is of, and whether all was planned."""
-        lines = ["area: buffers and multipliers at 45 nm, estimated; without wires, control and interfaces"]
+        lines = ["area: buffers and multipliers, at 45 nm without technology_nm; no wires, no control"]
         return [*lines, *(["interrupted: what was not reached is left out"] if self.is_interrupted else [])]
 
     def save_page(self, path: str | os.PathLike[str]) -> Path:
@@ -141,11 +144,12 @@ def _geometric_mean(values: Sequence[float | None]) -> float | None:
     return known[0] if len(known) == 1 else exp(sum(map(log, known)) / len(known))
 
 
-_TIME, _ENERGY, _AREA = "time in ms", "energy in mJ", "area in mm² at 45 nm"
+_TIME, _ENERGY, _AREA = "time in ms", "energy in mJ", "area in mm²"
 _SAID = (
     "Marked and joined: machines of the front, than which no other one with the same batch is as good in "
     "time, energy and area, and better in one. A dot leads to the plans behind it. Of several networks "
-    "figures are geometric means. Figures are estimates; areas are of buffers and multipliers at 45 nm, "
+    "figures are geometric means. Figures are estimates; areas are of buffers and multipliers, at 45 nm "
+    "where the file gives no technology_nm, "
     "without wires, control and interfaces."
 )
 _HEADS = ("network", "ms", "at least, ms", "energy, mJ", "past main memory, MB", "recipe", "answer")
@@ -158,12 +162,14 @@ def plan_sweep_page(sweep: PlanSweep) -> str:
     if sweep.is_interrupted:
         parts.append(note("Interrupted: what was not reached is left out."))
     numbered = list(enumerate(sweep.machines))
+    swept = [axis.split(".", 1)[-1] for axis in sweep.axes]
     compared = [
         Compared(
             sweep.named(machine),
             machine.is_best,
             f"machine{number}",
             {
+                **dict(zip(swept, map(number_of, machine.values), strict=False)),
                 _TIME: None if machine.mean_time_s is None else machine.mean_time_s * 1e3,
                 _ENERGY: None if machine.mean_energy_j is None else machine.mean_energy_j * 1e3,
                 _AREA: machine.area_mm2,
@@ -171,13 +177,14 @@ def plan_sweep_page(sweep: PlanSweep) -> str:
         )
         for number, machine in numbered
     ]
-    parts += pareto_pictures(compared, ((_TIME, _ENERGY), (_TIME, _AREA), (_AREA, _ENERGY)))
+    along = [(axis, figure) for axis in swept for figure in (_TIME, _ENERGY, _AREA)]
+    parts += pareto_pictures(compared, ((_TIME, _ENERGY), (_TIME, _AREA), (_AREA, _ENERGY), *along))
     axes = sweep.axes or ("target",)
     rows = [
         (
             number,
             *(machine.values or (machine.target,)),
-            *(_shown(value) for value in compared[number].figures.values()),
+            *(_shown(compared[number].figures[figure]) for figure in (_TIME, _ENERGY, _AREA)),
             "yes" if machine.is_best else "",
         )
         for number, machine in numbered

@@ -54,7 +54,11 @@ def _energy_rows(cost: SimulatedCost) -> list[tuple[str, str]]:
         return [("energy", cost.energy_source)]
     source = cost.energy_source.split(";")[0]
     energy = f"{cost.energy_j * 1e3:.1f} mJ, estimated ({source})"
-    return [("energy", energy), ("power", _power(cost, cost.power_w))]
+    total_j = sum(cost.energy_by_j.values())
+    most_first = sorted(cost.energy_by_j.items(), key=lambda item: (-item[1], item[0]))
+    by_part = ", ".join(f"{part} {100 * joules / total_j:.0f} %" for part, joules in most_first if joules)
+    of_it = [("of it", by_part)] if by_part else []
+    return [("energy", energy), *of_it, ("power", _power(cost, cost.power_w))]
 
 
 def _power(cost: SimulatedCost, power_w: float) -> str:

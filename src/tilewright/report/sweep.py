@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tilewright.hardware.quantity import number_of
 from tilewright.report.figure import (
     Bars,
     Point,
@@ -47,7 +48,8 @@ def sweep_page(sweep: MapSweep) -> str:
 _SAID = (
     "Marked and joined: variants of the front, than which no other one is as good in latency, energy and "
     "area and better in one. A dot leads to the mapping behind it. Of several workloads figures are "
-    "geometric means. Figures are estimates, energies by {}; areas are of buffers and multipliers at 45 nm, "
+    "geometric means. Figures are estimates, energies by {}; areas are of buffers and multipliers, at 45 nm "
+    "where the file gives no technology_nm, "
     "without wires, control and interfaces."
 )
 
@@ -87,20 +89,23 @@ def pareto_pictures(compared: Sequence[Compared], axes: Sequence[tuple[str, str]
 def _pictures(sweep: MapSweep, mapped: list[tuple[int, SweptMachine]]) -> list[str]:
     has_clock = all(variant.clock_hz is not None for _, variant in mapped)
     latency = "latency in ms" if has_clock else "latency in cycles"
+    swept = [axis.split(".", 1)[-1] for axis in sweep.axes]
     compared = []
     for number, variant in mapped:
         cycles, energy_pj = variant.mean_cycles, variant.mean_energy_pj
         assert energy_pj is not None, "what is mapped has figures"
         figures = {
+            **dict(zip(swept, map(number_of, variant.values), strict=True)),
             latency: variant.mean_latency_ms if has_clock else cycles,
             _ENERGY: energy_pj / 1e6,
             _AREA: variant.area_mm2,
         }
         compared.append(Compared(named(sweep, variant), variant.is_best, f"variant{number}", figures))
-    return pareto_pictures(compared, ((latency, _ENERGY), (latency, _AREA), (_AREA, _ENERGY)))
+    along = [(axis, figure) for axis in swept for figure in (latency, _ENERGY, _AREA)]
+    return pareto_pictures(compared, ((latency, _ENERGY), (latency, _AREA), (_AREA, _ENERGY), *along))
 
 
-_ENERGY, _AREA = "energy in µJ", "area in mm² at 45 nm"
+_ENERGY, _AREA = "energy in µJ", "area in mm²"
 
 
 def _front(sweep: MapSweep) -> list[str]:

@@ -10,12 +10,14 @@ import pytest
 import tilewright as tw
 from tilewright.hardware.components import (
     ENERGY_SOURCE,
+    LIBRARY,
     buffer_um2,
     components_of,
     multiplication_pj,
     multiplier_um2,
     with_energies,
 )
+from tilewright.hardware.machine_file import machine_text, parse_machine
 from tilewright.hardware.presets import load_preset, preset_names
 from tilewright.hardware.variants import parse_axis, variants
 
@@ -91,3 +93,66 @@ def test_a_sweep_of_a_machine_without_energies_says_where_they_are_from(tmp_path
     assert small.mean_energy_pj is not None
     assert large.mean_energy_pj is not None
     assert 0 < small.mean_energy_pj < large.mean_energy_pj
+
+
+NAMED = """
+name: named
+clock_hz: 1 GHz
+technology_nm: 45
+levels:
+  - {name: Spad, capacity_bytes: 32, num_instances_per_parent: 168, word_bits: 16}
+  - {name: Store, capacity_bytes: 8 KiB, word_bits: 16, words_per_access: 4}
+  - {name: Memory, component: lpddr4, word_bits: 16, words_per_access: 4}
+units: [{name: Mac, kind: mac, macs_per_cycle: {int16: 1}}]
+"""
+
+
+def test_a_machine_with_a_node_takes_what_it_leaves_out_from_the_library() -> None:
+    machine = parse_machine(NAMED)
+    assert machine.level("Store").read_pj == 10.0
+    assert machine.level("Memory").read_pj == 64 * 8
+    assert machine.mac_pj == multiplication_pj("int16")
+    assert all(LIBRARY in (machine.source_of(f"levels[{n}].read_pj") or "") for n in range(3))
+    assert machine.static_power_w == pytest.approx(sum(c.leakage_w for c in components_of(machine)))
+    assert parse_machine(machine_text(machine)) == machine
+    given = parse_machine(NAMED.replace("8 KiB,", "8 KiB, read_pj: 3, source: ours,"))
+    assert given.level("Store").read_pj == 3
+    newer = parse_machine(NAMED.replace("_nm: 45", "_nm: 7"))
+    assert newer.level("Store").read_pj == pytest.approx(7.5)
+    assert newer.level("Memory").read_pj == machine.level("Memory").read_pj
+    mine, theirs = (sum(c.area_mm2 for c in components_of(m)) for m in (newer, machine))
+    assert mine == pytest.approx(theirs * 0.059)
+
+
+def test_what_the_library_gives_follows_what_is_swept() -> None:
+    machine = parse_machine(NAMED)
+    axes = [parse_axis(text, machine) for text in ("technology_nm=45,7", "levels.Store.capacity=8KiB,32KiB")]
+    found = [v.machine.level("Store").read_pj for v in variants(machine, axes)]
+    assert found == pytest.approx([10.0, 20.0, 7.5, 8.5])
+
+
+# pJ of Accelergy's Eyeriss at 40 nm (its exercises, 04_eyeriss_like, ERT_summary), random accesses.
+ACCELERGY = {"mac": 2.2, "ifmap_spad": 0.237, "psum_spad": 0.251, "weights_spad": 1.586,
+             "weights_glb": 8.422, "shared_glb": 56.092}  # fmt: skip
+DEVIATIONS = {"mac": -0.62, "ifmap_spad": 0.0, "psum_spad": 0.15, "weights_spad": 0.0, "weights_glb": 0.17,
+              "shared_glb": -0.44}  # fmt: skip
+
+
+def test_the_library_beside_accelergy_is_as_the_page_says() -> None:
+    """The table of docs/mapping.md: registers by construction, the rest by other sources."""
+    levels = [
+        f"{{name: {name}, capacity_bytes: {size}, component: {kind}, word_bits: {bits}}}"
+        for name, size, kind, bits in (
+            ("ifmap_spad", 24, "register-file", 16), ("psum_spad", 32, "register-file", 16),
+            ("weights_spad", 384, "register-file", 16), ("weights_glb", 8192, "sram", 64),
+            ("shared_glb", 102400, "sram", 64), ("Memory", 1 << 30, "lpddr4", 64),
+        )
+    ]  # fmt: skip
+    text = f"name: eyeriss_like\ntechnology_nm: 40\nlevels: [{', '.join(levels)}]\n"
+    machine = parse_machine(f"{text}units: [{{name: mac, kind: mac, macs_per_cycle: {{int16: 1}}}}]\n")
+    ours = {"mac": machine.mac_pj, **{level.name: level.read_pj for level in machine.levels}}
+    page = (Path(__file__).parents[3] / "docs" / "mapping.md").read_text()
+    for name, theirs in ACCELERGY.items():
+        deviation = (ours[name] or 0.0) / theirs - 1
+        assert deviation == pytest.approx(DEVIATIONS[name], abs=0.01), name
+        assert f"| `{name}` | {ours[name]:.2f} | {theirs:.2f} | {deviation:+.0%} |" in page

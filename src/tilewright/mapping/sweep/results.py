@@ -79,7 +79,9 @@ class SweptComponent:
 
     name: str
     num_instances: int
-    area_mm2: float | None = field(metadata=about("At 45 nm, estimated; null for what is off the chip."))
+    area_mm2: float | None = field(
+        metadata=about("Estimated, as `area_mm2` of a variant; null: off the chip.")
+    )
     energy_pj: float = field(metadata=about("Of all layers of all workloads."))
     area_source: str
 
@@ -104,7 +106,7 @@ class SweptMachine:
     @property
     @in_json
     def area_mm2(self) -> float:
-        """Of buffers and multipliers at 45 nm, estimated by tables; 0 where nothing could be mapped."""
+        """Of buffers and multipliers, by tables, at 45 nm without technology_nm; 0: nothing is mapped."""
         return sum(component.area_mm2 or 0.0 for component in self.components)
 
     @property
@@ -190,7 +192,7 @@ class MapSweep(Result):
 
     def lines(self) -> Sequence[str]:
         """Where energies come from, and what the area is of."""
-        area = "area: buffers and multipliers at 45 nm, estimated; without wires, control and interfaces"
+        area = "area: buffers and multipliers, at 45 nm without technology_nm; no wires, no control"
         return energy_line(self.energy_source), area
 
     def __repr__(self) -> str:
