@@ -245,10 +245,12 @@ def check(
     graph: Graph, feed: Mapping[str, Array], *, exact: bool, setting: Setting, cache_dir: Path | None = None
 ) -> None:
     """Raise AssertionError where the CPU's results are not the reference's."""
+    code = generate(graph, setting, cache_dir)
+    # Transforms of Winograd divide by numbers that are not powers of two.
+    exact &= not any(kernel.template.startswith("winograd") for step in code.steps for kernel in step.kernels)
     with np.errstate(all="ignore"):
         want = run_graph(graph, feed)
         allowed = allowed_errors(graph, feed, want, exact=exact)
-    code = generate(graph, setting, cache_dir)
     got = run_ordinary(code, feed, setting.threads)
     assert list(got) == list(dict.fromkeys(v.name for v in graph.outputs))
     hostile = run_hostile(code, feed, at_end=setting.seed % 3 > 0)
