@@ -72,6 +72,18 @@ def large_integers(d: Difference) -> bool:
     return d.ours.shape == d.theirs.shape and bool((np.maximum(*results)[d.wrong] >= 2.0**23).all())
 
 
+def power_overflows(d: Difference) -> bool:
+    """Integer powers that their type does not hold, wherever they differ."""
+    base, exponent = d.step.inputs()
+    if base is None or exponent is None or d.ours.dtype.kind not in "iu":
+        return False
+    with np.errstate(all="ignore"):
+        wide = np.power(base.astype(np.float64), exponent.astype(np.float64))
+    limits = np.iinfo(d.ours.dtype)
+    wrong = np.broadcast_to(wide, d.ours.shape)[d.wrong]
+    return not ((wrong > float(limits.min)) & (wrong < float(limits.max))).any()
+
+
 def next_integer(d: Difference) -> bool:
     if d.ours.dtype.kind not in "iu":
         return False

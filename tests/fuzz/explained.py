@@ -38,6 +38,7 @@ from tests.fuzz.causes import (
     non_finite_in_one,
     of_no_steps,
     one_group,
+    power_overflows,
     product_overflows,
     same_padding_beyond_kernel,
     squares_overflow_half,
@@ -176,6 +177,12 @@ EXPLAINED: tuple[Explained, ...] = (
         ("Pow",),
         "powers of integers beyond 2**53 are those of float64, the last bit of which depends on the library",
         last_bit_of_integers,
+    ),
+    Explained(
+        RUNTIME,
+        ("Pow",),
+        "powers beyond the integer type: the standard leaves the result open",
+        power_overflows,
     ),
     Explained(
         RUNTIME,
