@@ -130,6 +130,28 @@ def same_padding_beyond_kernel(d: Difference) -> bool:
     return str(d.step.attribute("auto_pad", "")).startswith("SAME") and odd
 
 
+def wider_than_input(d: Difference) -> bool:
+    """A window that is wider than what it slides over, padding included."""
+    x, weight = (*d.step.inputs(), None)[:2]
+    if x is None or d.step.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return False
+    kernel = d.step.attribute("kernel_shape", [] if weight is None else weight.shape[2:])
+    dilations = d.step.attribute("dilations", [1] * len(kernel))
+    pads = d.step.attribute("pads", [0] * 2 * len(kernel))
+    spans = [
+        extent + pads[i] + pads[i + len(kernel)] - (kernel[i] - 1) * dilations[i]
+        for i, extent in enumerate(x.shape[2:])
+    ]
+    return min(spans, default=1) < 1
+
+
+def extrapolates_beyond_type(d: Difference) -> bool:
+    """What a Resize gives outside of its region is no value of its integer type."""
+    outside = float(d.step.attribute("extrapolation_value", 0.0))
+    limits = np.iinfo(d.ours.dtype) if is_integer(d) else None
+    return limits is not None and not limits.min <= outside <= limits.max
+
+
 def one_group(d: Difference) -> bool:
     return int(d.step.attribute("group", 1)) == 1
 

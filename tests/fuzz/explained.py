@@ -25,6 +25,7 @@ from tests.fuzz.causes import (
     crop_of_same_extent,
     either,
     ends_at_the_largest_integer,
+    extrapolates_beyond_type,
     has_nan,
     has_non_finite,
     interpolated_integers,
@@ -44,6 +45,7 @@ from tests.fuzz.causes import (
     squares_overflow_half,
     starts_before_the_first,
     to_integer,
+    wider_than_input,
 )
 from tests.fuzz.explained_models import EXPLAINED_MODELS, EXTREMES
 from tests.fuzz.opinions import CPU, REFERENCE, RUNTIME, Difference
@@ -123,6 +125,13 @@ EXPLAINED: tuple[Explained, ...] = (
         ("Resize",),
         "tf_crop_and_resize of an axis whose extent stays: ONNX Runtime copies it and ignores its region",
         crop_of_same_extent,
+    ),
+    Explained(
+        RUNTIME,
+        ("Resize",),
+        "an extrapolation_value that the integer type does not hold: clamped here and by the reference, "
+        "wrapped by ONNX Runtime",
+        extrapolates_beyond_type,
     ),
     Explained(
         RUNTIME,
@@ -225,8 +234,8 @@ EXPLAINED: tuple[Explained, ...] = (
         RUNTIME,
         (*_POOLS, "Conv"),
         "a window wider than what it slides over: by the standard's rounding there is none; ONNX Runtime "
-        "divides negative numbers toward zero and gives one",
-        lambda d: 0 in d.ours.shape and 0 not in d.step.inputs()[0].shape,  # type: ignore[union-attr]
+        "divides negative numbers toward zero and gives one, whose average counts taps outside",
+        wider_than_input,
     ),
     Explained(
         RUNTIME,
@@ -296,7 +305,7 @@ EXPLAINED: tuple[Explained, ...] = (
         (*_POOLS, "GlobalMaxPool"),
         "the reference pools wrongly where ceil_mode, SAME, dilations or three axes come in, leaves NaN out "
         "of averages, and gives rank 3 a wrong shape and indices; ONNX Runtime gives what is given here",
-        either(confirmed, has_nan, same_padding_beyond_kernel, lambda d: d.output == 1),
+        either(confirmed, has_nan, same_padding_beyond_kernel, wider_than_input, lambda d: d.output == 1),
     ),
     Explained(
         REFERENCE,
