@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +126,7 @@ def count_processor_time() -> None:
             now_s = time.process_time()
         return now_s
 
-    def start(self: Budget, clock: Callable[[], float] = clock, *, is_interruptible: bool = False) -> Meter:
-        return Meter(self, clock, is_interruptible=is_interruptible)
+    def start(self: Budget, given: object = None, *, is_interruptible: bool = False) -> Meter:
+        return Meter(self, clock, is_interruptible=is_interruptible)  # a clock of a search's own time, too
 
     Budget.start = start  # type: ignore[method-assign]  # every budget of this process

@@ -1,66 +1,136 @@
-"""The search over plans of one program: what it reaches after so many trials, beside portfolio and bound.
+"""Joint plans of one program beside the best sequence of published planners, and their bounds.
 
-`python -m benchmarks one_program --cells squeezenet1_1:1:stcp920,mobilenet_v2:1:ipu-mk2 --trials 300` prints
-a line of a table for each network, batch and machine. Equal arguments give equal lines, but for processor
-seconds.
+    python -m benchmarks one_program --output rows.jsonl --minutes 60
+    python -m benchmarks one_program --cells squeezenet1_1:1:stcp920,mobilenet_v2:1:ipu-mk2 --budget 300trials
+
+Adds a row for each network, batch and machine: simulated ns of the best of portfolio and grid, as far as they
+came within the budget, and of the joint plan; the bound of the busiest unit, and that of boxes where the plan
+is in its space; the seconds of processor time that both took. Budgets that are times count processor time.
+What the output has is left out. Prints a table, the geometric mean of the gain, and the median of the gaps.
 """
 
 from __future__ import annotations
 
-import re
-import tempfile
+import itertools
 import time
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from math import inf
+from statistics import geometric_mean, median
+from typing import Any
 
-import onnx
-
-import tilewright as tw
 from benchmarks.command import Namespace, Parser
+from benchmarks.joint import count_processor_time
+from benchmarks.joint_plans import NETWORKS
+from benchmarks.results import append_row, provenance, rows_of
 from tilewright import zoo
+from tilewright.api import load
+from tilewright.compiler import plan_optimised
+from tilewright.options import Options
+from tilewright.passes import run_passes
+from tilewright.planning import Budget
+from tilewright.target_ref import TargetRef
+from tilewright.targets.npu.backend import NpuBackend
+from tilewright.targets.npu.box_bound import box_bound, is_in_space
+from tilewright.targets.npu.ports import DMA
 
-CELLS = "squeezenet1_1:1:stcp920,squeezenet1_1:16:stcp920,mobilenet_v2:1:stcp920,squeezenet1_1:1:ipu-mk2"
+MACHINES = "stcp920,ipu-mk2"
 
 
 def options(parser: Parser) -> None:
     """What can be asked."""
-    parser.add_argument("--cells", default=CELLS)
-    parser.add_argument("--trials", type=int, default=300)
-    parser.add_argument("--recipe", choices=("search", "joint"), default="search")
+    parser.add_argument("--output", default=None)
+    parser.add_argument("--cells", help="network:batch:machine, by commas, instead of all")
+    parser.add_argument("--networks", default=NETWORKS)
+    parser.add_argument("--machines", default=MACHINES)
+    parser.add_argument("--batches", default="1")
+    parser.add_argument("--budget", default="10s", help="of each joint plan: trials, or processor time")
+    parser.add_argument("--bound-seconds", type=float, default=inf, help="of processor time, for boxes")
+    parser.add_argument("--minutes", type=float, default=inf)
 
 
 def main(arguments: Namespace) -> None:
-    """Print the table."""
-    print(
-        "| network, batch, machine | portfolio, us | 100 trials | all | x | bound | gap left | processor, s |"
-    )
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for cell in arguments.cells.split(","):
-        name, batch, machine = cell.split(":")
-        print(line(name, int(batch), machine, arguments.trials, arguments.recipe), flush=True)
+    """Measure what the output lacks, and print the table."""
+    count_processor_time()
+    until_s = time.monotonic() + 60 * arguments.minutes
+    rows = [] if arguments.output is None else rows_of(arguments.output)
+    known = {row["cell"] for row in rows}
+    for cell in cells(arguments):
+        if cell not in known and time.monotonic() < until_s:
+            row = {"cell": cell, "budget": arguments.budget, **provenance()}
+            row |= measured(cell, arguments.budget, arguments.bound_seconds)
+            rows.append(row)
+            if arguments.output is not None:
+                append_row(arguments.output, row)
+    print(table(rows))
 
 
-def line(name: str, batch: int, machine: str, trials: int, recipe: str) -> str:
+def cells(arguments: Namespace) -> Iterator[str]:
+    """What is asked for."""
+    if arguments.cells is not None:
+        yield from arguments.cells.split(",")
+        return
+    parts = (arguments.networks, arguments.batches, arguments.machines)
+    yield from map(":".join, itertools.product(*(part.split(",") for part in parts)))
+
+
+def measured(cell: str, budget: str, bound_seconds: float) -> dict[str, Any]:
     """One network on one machine."""
-    begun = time.process_time()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{name}.onnx"
-        onnx.save_model(zoo.build(name, batch=batch), path)
-        result = tw.simulate(str(path), machine, recipe=recipe, budget=f"{trials}trials")
-    before, within = [], []
-    for tried in result.tried:
-        if tried.time_s is None:
-            continue
-        number = re.match(r"search (\d+):", tried.recipe)
-        if number is None:
-            before.append(tried.time_s)
-        elif int(number[1]) <= 100:
-            within.append(tried.time_s)
-    start_s = min(before)
-    after_s = min([start_s, *within])
-    bound_s = max([result.lower_bound_s, *(bound.value * 1e-9 for bound in result.bounds or ())])
-    return (
-        f"| {name}, {batch}, `{machine}` | {start_s * 1e6:.1f} | {after_s * 1e6:.1f} "
-        f"| {result.time_s * 1e6:.1f} | {start_s / result.time_s:.2f} "
-        f"| {bound_s * 1e6:.1f} | {100 * (result.time_s / bound_s - 1):.0f} % "
-        f"| {time.process_time() - begun:.0f} |"
-    )
+    name, batch, machine = cell.split(":")
+    graph = load(zoo.build(name, batch=int(batch))).graph
+    run_passes(graph)
+    begun_s = time.process_time()
+    effort = Budget.parse(budget)
+    options = Options(target=TargetRef(machine), plan="joint", budget=effort)
+    planned = plan_optimised(graph, options, portfolio=effort)
+    plan_s = time.process_time() - begun_s
+    backend = planned.backend
+    assert isinstance(backend, NpuBackend)
+    program = planned.program
+    plan = backend.plan(program.schedule, program.recipe)  # checked
+    tried = [a.cost for a in planned.attempts if a.recipe is not None and a.cost is not None]
+    cost = program.schedule.quality.cost
+    row = {
+        "sequence_ns": min(tried, default=cost),
+        "joint_ns": cost,
+        "num_searched": sum(a.recipe is None for a in planned.attempts),
+        "unit_bound_ns": plan.simulation.lower_bound_s * 1e9,
+        "plan_s": plan_s,
+    }
+    if program.graph is graph and is_in_space(plan, backend.works):
+        maps = backend.analysis.maps
+        input_s = backend.works.least_seconds(graph, maps, converts=backend.types.keeps_border)[DMA]
+        begun_s = time.process_time()
+        late_s = begun_s + bound_seconds
+        bound = box_bound(
+            backend.works, graph, maps, backend.machine, input_s, lambda: time.process_time() > late_s
+        )
+        row |= {"box_bound_ns": bound.value, "bound_s": time.process_time() - begun_s}
+    return row
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Simulated µs, the bounds of the busiest unit and of boxes, and gaps to the first and the higher one."""
+    lines = [
+        "| network, batch, machine | sequence, us | joint | x | searched | units | boxes | gap | gap | s |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    gaps: list[tuple[float, float, float]] = []
+    for row in rows:
+        sequence, joint, unit = (row[f"{name}_ns"] for name in ("sequence", "joint", "unit_bound"))
+        box = row.get("box_bound_ns")
+        gaps.append((sequence / unit - 1, joint / unit - 1, joint / max(unit, box or 0.0) - 1))
+        before, after = (f"{100 * gap:.0f} %" for gap in gaps[-1][1:])
+        lines.append(
+            f"| {row['cell'].replace(':', ', ')} | {sequence / 1e3:.1f} | {joint / 1e3:.1f} "
+            f"| {sequence / joint:.2f} | {row['num_searched']} | {unit / 1e3:.1f} "
+            f"| {'-' if box is None else f'{box / 1e3:.1f}'} | {before} | {after} | {row['plan_s']:.0f} |"
+        )
+    if gaps:
+        mean = geometric_mean(row["sequence_ns"] / row["joint_ns"] for row in rows)
+        medians = [f"{100 * median(gap):.0f} %" for gap in zip(*gaps, strict=True)]
+        lines += [
+            "",
+            f"Sequence / joint: {mean:.3f} (geometric mean of {len(rows)} cells). Median gap: sequence over "
+            f"the busiest unit {medians[0]}, joint {medians[1]}, joint over the higher bound {medians[2]}.",
+        ]
+    return "\n".join(lines)

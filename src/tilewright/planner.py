@@ -255,8 +255,12 @@ class Planner:
                 # others, which may take a while.
                 recipes = itertools.chain((replace(PLAIN_RECIPE, memory=memory),), recipes)
             best = self._varied(self._tried(recipes, best, meter), meter)
+        assert best is not None or self.options.plan == "grid"
         if self.options.plan in ("grid", "joint"):
-            best = self._tried(self._grid(), best, meter)
+            # The search of a whole program, which follows, gains more than combinations of planners do.
+            is_searched = is_joint and best is not None and self.backend.price(best.recipe) is not None
+            with meter.share(_SHARE_OF_GRID if is_searched else 1.0):
+                best = self._tried(self._grid(), best, meter)
         assert best is not None
         return self._varied(best, meter) if is_joint else best
 
@@ -513,6 +517,8 @@ _SHARE_BESIDE = 0.15
 """Of what is left of a budget, for a schedule that was asked for, and for one that is only compared."""
 _SHARE_OF_SEEDS = 0.6
 """Of the time of a joint plan, for the plans whose blocks it combines."""
+_SHARE_OF_GRID = 0.2
+"""Of what is left of that time, for the grid on a machine that runs one program."""
 _SHARE_OF_PAPERS = 0.5
 """Of the time of a joint plan of kernels that are launched one by one, for what papers propose."""
 _SHARE_AS_IS = 0.6

@@ -6,9 +6,9 @@ import random
 from math import inf
 
 import pytest
-from tests.property.test_overlapped_minimum import network
 from tests.support.accelerator import with_local_bytes
 from tests.support.graphs import GraphBuilder
+from tests.support.one_program import network
 
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.hardware.presets import load_preset

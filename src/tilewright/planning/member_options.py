@@ -12,7 +12,8 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, TypeVar
 
 from tilewright.errors import TilewrightError, UsageError
@@ -100,7 +101,7 @@ def options_of(member: object) -> tuple[MemberOption, ...]:
     if not dataclasses.is_dataclass(member) or isinstance(member, type):
         return ()
     try:
-        kinds = typing.get_type_hints(type(member))
+        kinds = _kinds(type(member))
     except (NameError, TypeError, AttributeError, SyntaxError) as error:
         raise UsageError(f"{type(member).__name__}: an annotation cannot be resolved: {error}.") from error
     return tuple(
@@ -108,6 +109,12 @@ def options_of(member: object) -> tuple[MemberOption, ...]:
         for f in dataclasses.fields(member)
         if f.init and _is_readable(kinds[f.name])
     )
+
+
+@cache
+def _kinds(member: type) -> Mapping[str, Any]:
+    """The types of the fields of members, which a search asks for in each of its steps."""
+    return typing.get_type_hints(member)
 
 
 def info_of(name: str, member: object, plugin: str = "") -> MemberInfo:

@@ -12,6 +12,7 @@ from tests.support.accelerator import best_plan, compiled, with_local_bytes
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
 
+from tilewright.errors import InternalError
 from tilewright.hardware.element_types import element_types
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
@@ -23,6 +24,7 @@ from tilewright.joint.overlapped.moves import Move, Moves
 from tilewright.joint.overlapped.plan import Nest, NestPlan, Rule, arranged, nests_of
 from tilewright.joint.overlapped.search import Judged, search
 from tilewright.memory.check_scopes import check_scopes
+from tilewright.options import Options
 from tilewright.partition import PartitionProblem, check_partition
 from tilewright.partition.analysis import Analysis
 from tilewright.partition.base import kept_as
@@ -30,11 +32,16 @@ from tilewright.partition.check_splits import check_splits
 from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.layers import cut_layers
 from tilewright.partition.split import WHOLE, Split, split_of
-from tilewright.planning import Budget
+from tilewright.planner import Planner
+from tilewright.planning import Budget, Violation
 from tilewright.planning.portfolio import Recipe
+from tilewright.progress import PhaseClock
 from tilewright.schedule.check_instances import check_instances, check_order
 from tilewright.schedule.instances import instance_graph
 from tilewright.targets.npu.execute import execute
+from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.recipes import GRAPHTURBO
+from tilewright.targets.npu.target import NpuTarget
 
 MEMORY = "longest-liveness"
 
@@ -248,3 +255,24 @@ def test_results_of_different_ranks_are_cut_apart_only() -> None:
     kernels = kernels_of(graph)
     layers = tuple(k.layers[0] for k in layer_by_layer(graph).kernels)
     assert kernels.fitting(Kernel(layers, split_of([(0, 4)]))) is None
+
+
+def test_each_plan_that_a_search_publishes_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that a checker refuses is an internal error, not an answer."""
+    from tilewright.targets.npu import backend
+
+    found: list[float] = []
+
+    def refuse(planned: SimulatedPlan, machine: Machine) -> tuple[Violation, ...]:
+        found.append(planned.simulation.time_s)
+        return (Violation("wrong", "by order of the test"),)
+
+    target = NpuTarget(small_machine())
+    graph, options = integer_network(3), Options(budget=Budget(8))
+    known = target.backend(graph, options)
+    planner = Planner(graph, target, known, options, PhaseClock(None, None))
+    start = planner.program(GRAPHTURBO)
+    monkeypatch.setattr(backend, "check_plan", refuse)
+    with pytest.raises(InternalError, match="by order of the test"):
+        known.improve(start, planner.ordered, Budget(8))
+    assert min(found) * 1e9 < start.schedule.quality.cost, "a better plan than the first was looked at"

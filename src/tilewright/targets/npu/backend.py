@@ -27,11 +27,11 @@ from tilewright.memory.scopes import ScopePlan
 from tilewright.options import Options
 from tilewright.partition.base import Partition
 from tilewright.partition.split import Split
-from tilewright.planning import Budget, Limits, Provenance, Quality, Spec, Status
+from tilewright.planning import UNLIMITED, Budget, Limits, Meter, Provenance, Quality, Spec, Status
 from tilewright.planning.checking import require_right
 from tilewright.planning.portfolio import Recipe
 from tilewright.program import Program
-from tilewright.progress import Progress
+from tilewright.progress import Progress, after_the_end
 from tilewright.schedule.base import PriceSchedule, Schedule, Stage
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.core_groups import core_groups_of
@@ -257,19 +257,28 @@ class NpuBackend(Backend):
         memories = self._memories(best.recipe.memory)
         seed = self.options.seed
         judge = self.nest_judge()
-        found = improved(judge, best, seeds, make, budget, memories, executions, seed, progress)
-        is_joint = self.options.plan == "joint" and self.options.objective == "latency"
-        if not is_joint or budget.deadline_s is not None:
-            return found
-        return replace(found, program=self._bounded(found.program))
 
-    def _bounded(self, program: Program) -> Program:
+        def check(program: Program) -> SimulatedPlan:
+            return self.plan(program.schedule, program.recipe)
+
+        found = improved(judge, best, seeds, make, check, budget, memories, executions, seed, progress)
+        is_joint = self.options.plan == "joint" and self.options.objective == "latency"
+        if not is_joint:
+            return found
+        most_s = None if budget.deadline_s is None else _SHARE_OF_BOUND * budget.deadline_s
+        with after_the_end():
+            program = self._bounded(found.program, Budget(UNLIMITED, deadline_s=most_s).start())
+        return replace(found, program=program)
+
+    def _bounded(self, program: Program, meter: Meter) -> Program:
         """A program with the bound of plans whose layers are computed in grids of boxes, if it is one."""
         plan, quality = self.plan(program.schedule, program.recipe), program.schedule.quality
         if not is_in_space(plan, self.works):
             return program
         input_s = self._least_seconds[DMA]
-        bound = box_bound(self.works, self.graph, self.analysis.maps, self.machine, input_s)
+        bound = box_bound(
+            self.works, self.graph, self.analysis.maps, self.machine, input_s, lambda: meter.is_over
+        )
         cut_off = quality.status is Status.CUT_OFF
         quality = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit, cut_off=cut_off)
         return replace(program, schedule=replace(program.schedule, quality=quality))
@@ -503,6 +512,8 @@ def _late(memory: Spec) -> str:
     return MEMORY_PLANNERS.canonical(str(Spec(memory.name, tuple(options.items()))))
 
 
+_SHARE_OF_BOUND = 0.05
+"""Of the time of a search, at most, for the bound of its plan behind it."""
 _FEW_INSTANCES, _BUSY = 2, 0.9
 """Programs on groups of cores are tried where subgraphs have fewer instances, the busiest unit less work."""
 

@@ -12,7 +12,8 @@ result needs all of an operand, the busiest units before and behind follow each 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, product
 from typing import Any
 
@@ -42,15 +43,23 @@ SPACE = SCHEDULES.keeping(
 """What the bound is of. Rows of a product are all axes of its result that are none of its columns."""
 _SHARES = 1, 2, 4
 _MOST_BOXES = 64
-"""Sizes of boxes of a layer along two axes, each of which is mapped; with more it is cut along one."""
+"""Sizes of boxes of a layer along two axes; with more it is cut along one."""
 
 
-def box_bound(works: Works, graph: Graph, maps: RegionMaps, machine: Machine, input_s: float) -> Bound:
+def box_bound(
+    works: Works,
+    graph: Graph,
+    maps: RegionMaps,
+    machine: Machine,
+    input_s: float,
+    is_over: Callable[[], bool] = lambda: False,
+) -> Bound:
     """Nanoseconds that any plan of the space takes at least. `input_s` are seconds that the network's inputs
-    pass main memory's port. O(sizes of boxes of layers of different structure)."""
+    pass main memory's port. When it `is_over`, boxes that are not mapped yet count with the tiles that they
+    fill: a lower bound, too. O(sizes of boxes of layers of different structure)."""
     wanted = {value: full_region(value.shape) for value in graph.outputs}
     regions = value_regions(graph.nodes, wanted, maps)
-    boxes = _Boxes(works, machine)
+    boxes = _Boxes(works, machine, is_over)
     nodes = [node for node in graph.nodes if node.output in regions]
     least = {node: boxes.least(node, regions[node.output]) for node in nodes}
     seconds = _busiest(least.values())
@@ -107,8 +116,8 @@ class _Boxes:
     """Least work of layers over covers of their results by boxes; layers of equal structure are looked at
     once."""
 
-    def __init__(self, works: Works, machine: Machine) -> None:
-        self.works, self.machine = works, machine
+    def __init__(self, works: Works, machine: Machine, is_over: Callable[[], bool]) -> None:
+        self.works, self.machine, self.is_over = works, machine, is_over
         self.known: dict[Hashable, Mapping[str, float]] = {}
 
     def least(self, node: Node, region: Region) -> Mapping[str, float]:
@@ -122,43 +131,54 @@ class _Boxes:
         return self.known[key]
 
     def _covered(self, node: Node, region: Region) -> Mapping[str, float]:
-        """The same over grids of boxes."""
-        sizes = extents(region)
-        found: dict[str, float] = {}
-        for axes in _cuts(self.works, node, sizes):
-            tables = self._tables(node, region, axes)
-            for unit, table in tables.items():
-                found[unit] = min(found.get(unit, np.inf), _cover(table))
-        return found
+        """The same over grids of boxes, of the unit that multiplies. Boxes count with the tiles that they
+        fill until a least cover holds them; then they are mapped."""
+        main, *rest = self.works.at_least(node, region)
+        covers = [_Cover(self, node, region, axes) for axes in _cuts(self.works, node, extents(region))]
+        cover = min(covers, key=lambda c: c.least)
+        while not self.is_over() and cover.refine():
+            cover = min(covers, key=lambda c: c.least)
+        return _summed([replace(main, seconds=cover.least), *rest])
 
-    def _tables(self, node: Node, region: Region, axes: tuple[int, ...]) -> dict[str, Array]:
-        """Seconds of each unit for boxes of each size along some axes, or of any larger one."""
+    def of_box(self, node: Node, box: Region) -> float:
+        """Seconds of the unit that multiplies for a box on the group of cores that has least to do, as all
+        cores' work."""
+        num_cores, works = self.machine.num_cores_per_cluster, self.works
+        return min(
+            works.of(node, box, works.fewest_cores(node, box, num_cores // share))[0].seconds / share
+            for share in _SHARES
+            if num_cores % share == 0
+        )
+
+
+class _Cover:
+    """The least sum of boxes that cover a region along some axes, as far as boxes are mapped."""
+
+    def __init__(self, boxes: _Boxes, node: Node, region: Region, axes: tuple[int, ...]) -> None:
+        self.boxes, self.node, self.region, self.axes = boxes, node, region, axes
         shape = tuple(region[axis][1] - region[axis][0] for axis in axes)
-        tables: dict[str, Array] = {}
-        for size in product(*(range(1, length + 1) for length in shape)):
-            checkpoint()
-            box = list(region)
-            for axis, length in zip(axes, size, strict=True):
-                box[axis] = (region[axis][0], region[axis][0] + length)
-            for unit, seconds in self._of_box(node, tuple(box)).items():
-                table = tables.setdefault(unit, np.zeros(shape))
-                table[tuple(length - 1 for length in size)] = seconds
-        for table in tables.values():
-            for axis in range(table.ndim):
-                table[...] = np.flip(np.minimum.accumulate(np.flip(table, axis), axis), axis)
-        return tables
+        self.table = np.zeros(shape)
+        self.is_mapped = np.zeros(shape, bool)
+        for place in np.ndindex(shape):
+            self.table[place] = boxes.works.at_least(node, self._box(place))[0].seconds
+        self.least, self.used = _cover(self.table)
 
-    def _of_box(self, node: Node, box: Region) -> dict[str, float]:
-        """Seconds of each unit for a box on the group of cores that has least to do, as all cores' work."""
-        num_cores = self.machine.num_cores_per_cluster
-        found: dict[str, float] = {}
-        for share in _SHARES:
-            if num_cores % share:
-                continue
-            binding = self.works.fewest_cores(node, box, num_cores // share)
-            for unit, seconds in _summed(self.works.of(node, box, binding)).items():
-                found[unit] = min(found.get(unit, np.inf), seconds / share)
-        return found
+    def _box(self, place: tuple[int, ...]) -> Region:
+        box = list(self.region)
+        for axis, last in zip(self.axes, place, strict=True):
+            box[axis] = (box[axis][0], box[axis][0] + last + 1)
+        return tuple(box)
+
+    def refine(self) -> bool:
+        """Map the boxes of the least cover; False if they are."""
+        found = [place for place in self.used if not self.is_mapped[place]]
+        for place in found:
+            checkpoint()
+            seconds = self.boxes.of_box(self.node, self._box(place))
+            self.table[place] = max(self.table[place], seconds)
+            self.is_mapped[place] = True
+        self.least, self.used = _cover(self.table)
+        return bool(found)
 
 
 def _summed(works: Iterable[UnitWork]) -> dict[str, float]:
@@ -168,16 +188,28 @@ def _summed(works: Iterable[UnitWork]) -> dict[str, float]:
     return seconds
 
 
-def _cover(table: Array) -> float:
-    """The least sum of boxes that cover a line, or a rectangle in a grid, by their sizes along each axis."""
+def _cover(table: Array) -> tuple[float, list[tuple[int, ...]]]:
+    """The least sum of boxes that cover a line, or a rectangle in a grid, by their sizes along each axis, and
+    the places of these in the table; of covers that are as good one of large boxes."""
     if table.ndim == 0:
-        return float(table)
-    strips = table if table.ndim == 1 else np.array([_cover(row) for row in table])
-    least = np.zeros(len(strips) + 1)
-    for length in range(1, len(strips) + 1):
-        # A box of `size`, and the least cover of what it leaves.
-        least[length] = np.min(strips[:length] + least[length - 1 :: -1][:length])
-    return float(least[-1])
+        return float(table), [()]
+    strips: Sequence[tuple[float, list[tuple[int, ...]]]] = [_cover(row) for row in table]
+    costs = np.array([seconds for seconds, _ in strips])[::-1]  # the largest first
+    number = len(costs)
+    least, last = np.zeros(number + 1), np.zeros(number + 1, int)
+    left = np.arange(number + 1)[:, None] - np.arange(number, 0, -1)  # what a box of each size leaves
+    np.maximum(left, 0, out=left)
+    for length in range(1, number + 1):
+        sums = costs + least[left[length]]
+        last[length] = np.argmin(sums)
+        least[length] = sums[last[length]]
+    used: dict[tuple[int, ...], None] = {}
+    length = number
+    while length > 0:
+        size = number - int(last[length])
+        used.update(((size - 1, *place), None) for place in strips[size - 1][1])
+        length -= size
+    return float(least[-1]), list(used)
 
 
 def _sections(

@@ -98,6 +98,7 @@ def improved(
     start: Program,
     seeds: Sequence[Schedule],
     make: MakeProgram,
+    check: Callable[[Program], object],
     budget: Budget,
     memories: Sequence[str],
     executions: Sequence[str],
@@ -105,13 +106,13 @@ def improved(
     progress: Progress | None = None,
 ) -> Improved:
     """The best plan found from one on, never worse than it; `seeds` are schedules of other plans of the
-    graph."""
+    graph. Each program that is published passes `check`, which raises where it is wrong."""
     numbered, meter = judge.numbered, budget.start()
     first = _first(judge, start)
     if first is None:
         return Improved(start)
     attempts: list[Attempt] = []
-    latest = _Latest(judge, make, start)
+    latest = _Latest(judge, make, check, start)
     pool = dict.fromkeys(
         tuple(k for n in nests_of(numbered, s, RULES[0]) for k in n.kernels)
         for s in seeds
@@ -152,6 +153,7 @@ class _Latest:
 
     judge: NestJudge
     make: MakeProgram
+    check: Callable[[Program], object]
     program: Program
     better: Judged | None = None
 
@@ -170,8 +172,9 @@ class _Latest:
         schedule, plan, _ = self.judge.schedule(self.better.plan, priced=True)
         problem = self.judge.problem
         require_right("a searched partition", lambda: check_partition(problem, schedule.partition))
-        self.program = self.make(schedule.partition, recipe_of(plan), stages=schedule.stages)
-        self.better = None
+        program = self.make(schedule.partition, recipe_of(plan), stages=schedule.stages)
+        self.check(program)
+        self.program, self.better = program, None
 
 
 def _first(judge: NestJudge, start: Program) -> Judged | None:

@@ -103,7 +103,8 @@ def simulated_order(
     """
     bindings = bind(instances, order, machine.num_cores_per_cluster, launches, cores)
     scopes = place(instances, order, bindings, machine, memory)
-    _require(values_passing_s(scopes, machine), most_s)
+    launch_s = 0.0 if launches else machine.overheads.kernel_launch_ns * 1e-9
+    _require(launch_s + values_passing_s(scopes, machine), most_s)
     residents = Residents(pool_sizes(machine, scopes))
     tiler, works = tiler or tiler_of(machine), works or Works(machine, types)
     known = known or KnownSteps()
@@ -117,7 +118,7 @@ def simulated_order(
             scopes, bindings, machine, types, residents, tiler,
             stays=policy.resident_weights, works=works, known=known,
         )  # fmt: skip
-    _require(steps_s(steps, residents.scopes, machine), most_s)
+    _require(launch_s + steps_s(steps, residents.scopes, machine), most_s)
     if least_seconds is None:
         least_seconds = least_seconds_of(instances, works)
     simulation = simulate(steps, machine, residents, policy, least_seconds=least_seconds, keeps=keeps)
