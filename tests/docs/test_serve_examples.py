@@ -171,6 +171,8 @@ class TestProtocol:
             protocol.write_answer(asked, "m", {"y": np.zeros(1)})
 
 
+# What the server's libraries deprecate of each other is not this example's.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 class TestOpenInference:
     @pytest.fixture
     def client(self, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
@@ -217,6 +219,21 @@ class TestOpenInference:
         asked["inputs"][0]["datatype"] = "FP7"
         for body in (b"no request", b"[]", b"{}", json.dumps(asked).encode()):
             assert client.post("/v2/models/model/infer", content=body).status_code == 400
+        assert client.get("/v2/models/other").status_code == 404
+        assert client.get("/v2/models/model/infer").status_code == 405
+
+    def test_too_much_is_refused_at_once(self, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A body beyond the limit, though its head announces less, and a request beyond those that may wait."""
+        monkeypatch.setattr(import_module("open_inference"), "MAX_BODY_BYTES", 1000)
+        answer = client.post("/v2/models/model/infer", content=(b"[" * 400 for _ in range(9)))
+        assert (answer.status_code, answer.text) == (413, '{"detail":"the body is larger than 1000 bytes"}')
+        monkeypatch.setattr(import_module("open_inference"), "MAX_BODY_BYTES", 1 << 20)
+        monkeypatch.setattr(import_module("batching"), "MAX_WAITING", 0)
+        (image,) = feed_for(small_net()).values()
+        tensor = {"name": "image", "datatype": "FP32", "shape": image.shape, "data": image.ravel().tolist()}
+        answer = client.post("/v2/models/model/infer", json={"inputs": [tensor]})
+        assert answer.status_code == 503
+        assert answer.headers["Retry-After"] == "1"
 
 
 class FakeTensor:
