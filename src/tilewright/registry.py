@@ -151,7 +151,7 @@ class Registry(Generic[T]):
             yield member
         except TilewrightError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if is_out_of_memory(error):
                 raise
             raise self.fault(text, f"raised {_reason(error)}") from error

@@ -223,7 +223,7 @@ class TestOpenInference:
         assert client.get("/v2/models/model/infer").status_code == 405
 
     def test_too_much_is_refused_at_once(self, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A body beyond the limit, though its head announces less, and a request beyond those that may wait."""
+        """A body beyond the limit, and a request beyond those that may wait."""
         monkeypatch.setattr(import_module("open_inference"), "MAX_BODY_BYTES", 1000)
         answer = client.post("/v2/models/model/infer", content=(b"[" * 400 for _ in range(9)))
         assert (answer.status_code, answer.text) == (413, '{"detail":"the body is larger than 1000 bytes"}')

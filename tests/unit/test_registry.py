@@ -3,7 +3,7 @@ from importlib import metadata
 
 import pytest
 
-from tilewright.errors import UsageError
+from tilewright.errors import InternalError, UsageError
 from tilewright.mapping import MAPPERS
 from tilewright.memory import MEMORY_PLANNERS, MemoryPlanner
 from tilewright.partition import PARTITIONERS, Partitioner
@@ -193,3 +193,14 @@ def test_members_carry_their_own_name(
         member = registry.get(name)
         assert isinstance(member, protocol)
         assert member.name == name  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), ValueError("no"), RecursionError()])
+def test_what_a_member_raises_is_its_fault_and_ends_nothing_else(error: BaseException) -> None:
+    with (
+        pytest.raises(InternalError, match=f"'apple' raised {type(error).__name__}"),
+        fruits().using("apple"),
+    ):
+        raise error
+    with pytest.raises(KeyboardInterrupt), fruits().using("apple"):
+        raise KeyboardInterrupt

@@ -175,9 +175,8 @@ class PlanComparison(Result):
         return {text: _letters(number) for number, text in enumerate(named)}
 
     def lines(self) -> Sequence[str]:
-        """The spaces that bounds are of, and whether all was planned."""
-        spaces = (f"{letter}: {text}" for text, letter in self._spaces.items())
-        return (*spaces, *(["interrupted: what was not reached is left out"] if self.is_interrupted else []))
+        """The spaces that bounds are of."""
+        return tuple(f"{letter}: {text}" for text, letter in self._spaces.items())
 
     def _objective_of(self, planned: Sequence[PlannedCombination]) -> str:
         """Joules say where they come from."""

@@ -11,6 +11,7 @@ import typer
 
 from tilewright.api.inputs import feed_of, running_on
 from tilewright.cli.flags import INPUTS, MODEL, CompileFlags, add_verb, flag
+from tilewright.cli.interrupts import end_kept
 from tilewright.cli.output import (
     JSON_OPTION,
     MANNER,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from tilewright.compiled import CompiledModel
     from tilewright.options import Options
     from tilewright.specialise.model import OpenCompiledModel
-
-EXIT_INTERRUPTED = 130
 
 
 def register(app: typer.Typer, panel: str) -> None:
@@ -168,8 +167,7 @@ def end_if_interrupted(compiled: CompiledModel) -> None:
     """An interrupt ends the search, not the compilation; the exit code says it."""
     ended_tuning = compiled.tuning is not None and compiled.tuning.is_interrupted
     if ended_tuning or compiled.program.schedule.provenance.is_interrupted:
-        hint("interrupted: what was measured is kept; tilewright tune goes on from there")
-        raise typer.Exit(EXIT_INTERRUPTED)
+        end_kept("what was measured is kept: tilewright tune goes on from there")
 
 
 def _dumps(model: Model, options: Options) -> Mapping[str, str]:

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from tilewright.progress import interrupt_search
 
+EXIT_INTERRUPTED = 130
 UNWIND_S = 30.0
 """How long a command may take to tidy up after a signal: a search still writes the best that it found."""
 
@@ -32,11 +33,32 @@ class _State:
     """Which signal came first."""
 
     received: int = signal.SIGINT
+    is_told: bool = False
 
 
 def exit_code() -> int:
     """What a shell reports of a process that the signal ended."""
     return 128 + _State.received
+
+
+def is_told() -> bool:
+    """Whether a verb has said what it kept."""
+    return _State.is_told
+
+
+def end_kept(what: str) -> NoReturn:
+    """End a verb that was interrupted and has a result, with a line that says what that is.
+
+    Raises:
+        typer.Exit: always.
+    """
+    import typer
+
+    from tilewright.cli.output import hint  # not while this one loads, which should be soon
+
+    hint(f"tilewright: interrupted; {what}.")
+    _State.is_told = True
+    raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def end_at_once() -> None:
@@ -46,7 +68,7 @@ def end_at_once() -> None:
 
 def unwind() -> None:
     """From now on the first signal is a KeyboardInterrupt; a second one ends the process at once."""
-    _State.received = signal.SIGINT
+    _State.received, _State.is_told = signal.SIGINT, False
     _handle(_unwind)
     sys.unraisablehook = _interrupt_again
     _watch()

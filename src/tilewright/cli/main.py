@@ -14,6 +14,7 @@ import typer.core
 
 from tilewright.cli import interrupts
 from tilewright.cli.flags import help_all
+from tilewright.cli.interrupts import EXIT_INTERRUPTED
 from tilewright.cli.output import MANNER, Manner, listen_to_warnings, note
 from tilewright.errors import OutOfMemory, TilewrightError
 from tilewright.families import FAMILIES
@@ -205,7 +206,6 @@ app = typer.Typer(
 
 EXIT_INTERNAL = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 def _version(value: bool) -> None:
@@ -236,7 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
     if code == EXIT_INTERRUPTED:  # some parsers give the code instead of the exception
-        note(f"{PROGRAM}: interrupted; no half-written file was left behind.")
+        if not interrupts.is_told():
+            note(f"{PROGRAM}: interrupted; no half-written file was left behind.")
         code = interrupts.exit_code()
     sys.exit(code)
 

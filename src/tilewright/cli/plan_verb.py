@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from tilewright.cli.flags import CompileFlags, add_verb
+from tilewright.cli.interrupts import end_kept
 from tilewright.cli.output import JSON_OPTION, print_model_document, print_result, progress
 from tilewright.options import Options
 
@@ -40,3 +41,5 @@ def plan(
         print_model_document("plan", compared.model_sha256, ",".join(map(str, compared.targets)), compared)
     else:
         print_result(compared)
+    if compared.is_interrupted:
+        end_kept("what was not reached is left out")

@@ -9,9 +9,9 @@ from pathlib import Path
 import typer
 
 from tilewright.api.simulation_request import SimulationRequest
-from tilewright.cli.compile_verb import EXIT_INTERRUPTED
 from tilewright.cli.flags import Flags, add_verb
-from tilewright.cli.output import JSON_OPTION, hint, print_document, print_result, progress, say
+from tilewright.cli.interrupts import end_kept
+from tilewright.cli.output import JSON_OPTION, print_document, print_result, progress, say
 from tilewright.errors import UsageError
 from tilewright.requests import FILES, PLANS, flag_of
 
@@ -118,15 +118,13 @@ def _sweep(
         if page is not None:
             say(f"time, energy and area in {page}")
     if result.is_interrupted:
-        hint("interrupted: what was planned until then is kept")
-        raise typer.Exit(EXIT_INTERRUPTED)
+        end_kept("this is what was planned until then")
 
 
 def _end_if_interrupted(is_interrupted: bool) -> None:
     """An interrupt ends the search with the best plan so far; the exit code says it."""
     if is_interrupted:
-        hint("interrupted: this is the best plan that the search had until then")
-        raise typer.Exit(EXIT_INTERRUPTED)
+        end_kept("this is the best plan that the search had until then")
 
 
 def _check_flags(flags: Flags[SimulationRequest], files: Mapping[str, Path | None]) -> None:

@@ -6,8 +6,9 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from multiprocessing import get_context
+from types import TracebackType
 from typing import TypeVar
 
 from tilewright.cost.base import Objective
@@ -25,7 +26,7 @@ from tilewright.mapping.random import Random
 from tilewright.planning import Budget
 from tilewright.reproduce.base import Effort, Update
 from tilewright.reproduce.cosa.paper import NETWORKS
-from tilewright.system.worker_process import end_with_parent
+from tilewright.reproduce.processes import process_pool
 
 T = TypeVar("T")
 MACHINE = "simba-cosa-repo"
@@ -81,18 +82,18 @@ class Bench:
         self.effort, self.update = effort, update
         self.machine = load_preset(MACHINE)
         self.pool: ProcessPoolExecutor | None = None
+        self._ends = ExitStack()
         self.known: dict[tuple[str, Objective, str], dict[str, Answer]] = {}
 
     def __enter__(self) -> Bench:
         if self.effort.num_processes > 1:
-            # Threads of this process must not be copied in the middle of what they do.
-            context = get_context("spawn")
-            self.pool = ProcessPoolExecutor(self.effort.num_processes, context, end_with_parent)
+            self.pool = self._ends.enter_context(process_pool(self.effort.num_processes))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.pool is not None:
-            self.pool.shutdown(cancel_futures=True)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ends.__exit__(kind, error, trace)
 
     def layers(self) -> dict[str, list[Problem]]:
         """By network; of a share of the work, the first layers of each network's evenly spread ones."""

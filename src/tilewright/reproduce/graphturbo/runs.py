@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, TypeVar
 
 from tilewright.reproduce.graphturbo.paper import MACHINE
-from tilewright.system.worker_process import end_with_parent
+from tilewright.reproduce.processes import process_pool
 
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
@@ -92,7 +90,7 @@ def each(run: Callable[[T], R], jobs: Sequence[T], num_processes: int) -> Iterat
     if num_processes <= 1:
         yield from map(run, jobs)
         return
-    with ProcessPoolExecutor(num_processes, get_context("spawn"), end_with_parent) as pool:
+    with process_pool(num_processes) as pool:
         yield from pool.map(run, jobs)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
-from multiprocessing import get_context
+from types import TracebackType
 from typing import Any, ClassVar
 
 from tilewright.benchmark.engines import PEERS
@@ -42,7 +43,7 @@ from tilewright.reproduce.ios.runs import (
 from tilewright.reproduce.ios.trends import convolutions
 from tilewright.reproduce.ios.tuned import tuned
 from tilewright.reproduce.on_device import planned_on
-from tilewright.system.worker_process import end_with_parent
+from tilewright.reproduce.processes import process_pool
 
 _OTHER_DEVICE = "k80"
 _PRUNED = ("ios_inception_v3", "ios_nasnet_a")
@@ -114,15 +115,17 @@ class _Work:
         init=False, default_factory=dict
     )
     _pool: ProcessPoolExecutor | None = field(init=False, default=None)
+    _ends: ExitStack = field(init=False, default_factory=ExitStack)
 
     def __enter__(self) -> _Work:
         if self.num_processes > 1:
-            self._pool = ProcessPoolExecutor(self.num_processes, get_context("spawn"), end_with_parent)
+            self._pool = self._ends.enter_context(process_pool(self.num_processes))
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ends.__exit__(kind, error, trace)
 
     def add(self, key: Hashable, run: Callable[..., Any], *arguments: Any) -> None:
         self._calls[key] = run, arguments

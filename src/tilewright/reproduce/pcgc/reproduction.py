@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from math import ceil
-from multiprocessing import get_context
 from typing import ClassVar, TypeVar
 
 from tilewright.benchmark.statistics import Timing
@@ -19,7 +18,7 @@ from tilewright.reproduce.pcgc import exhibits, gains, learned, tables
 from tilewright.reproduce.pcgc.examples import Example, examples
 from tilewright.reproduce.pcgc.paper import BOARDS, PRINTED, Board, Row
 from tilewright.reproduce.pcgc.runs import PcgcJob, PcgcOutcome, Planned, outcome, speeds
-from tilewright.system.worker_process import end_with_parent
+from tilewright.reproduce.processes import process_pool
 
 T = TypeVar("T")
 
@@ -104,7 +103,7 @@ def _made(
     keys = {job: f"{make.__name__} of {job}" for job in jobs}
     known = {job: kept.value(key, kind) for job, key in keys.items()}
     found = {job: value for job, value in known.items() if value is not None}
-    with ProcessPoolExecutor(max(1, effort.num_processes), get_context("spawn"), end_with_parent) as pool:
+    with process_pool(effort.num_processes) as pool:
         tasks = {pool.submit(make, job): job for job in jobs if job not in found}
         for task in as_completed(tasks):
             job = tasks[task]
