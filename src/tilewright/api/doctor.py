@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.api.host import Host
 from tilewright.arguments import checked
+from tilewright.errors import TilewrightError
 from tilewright.extras import EXTRAS, extra_of
 from tilewright.progress import Progress
 from tilewright.results import Result, Table, in_json
@@ -84,7 +85,7 @@ def diagnose(
     With `calibrate` rates of this machine are measured, and estimates use them from then on.
     """
     groups: list[Callable[[], list[Check]]] = [_python, _processor, lambda: _rates(calibrate), _cores]
-    groups += [lambda: _cache(cache), _code]
+    groups += [lambda: _cache(cache), _code, _gpu]
     if measure:
         groups.append(_measured)
     checks: list[Check] = []
@@ -222,6 +223,20 @@ def _cores() -> list[Check]:
             "other programs are running: measurements will scatter" if busy else "",
         ),
     ]
+
+
+def _gpu() -> list[Check]:
+    """The GPU, where what reaches one is installed. Without one nothing is broken."""
+    if _version("cuda-bindings") is None:
+        return []
+    from tilewright.targets.cuda.driver import CudaDevice, load_driver
+
+    try:
+        facts = CudaDevice(load_driver()).facts
+    except TilewrightError as error:
+        return [Check("GPU", True, "none that --target cuda runs on", str(error).rstrip("."))]
+    memory = format_bytes(facts.memory_bytes)
+    return [Check("GPU", True, f"{facts.name}, code for {facts.isa}, {memory}")]
 
 
 def _cache(folder: Path | None) -> list[Check]:

@@ -122,7 +122,7 @@ def compile_(
         hint(remark)
     if page is not None:
         hint(f"written to {page}")
-    use = "run --random" if compiled.facts.machine is not None else "bench"
+    use = "bench" if compiled.facts.target.is_cpu else "run --random"
     typed = as_argument(path)
     hint(f"next: tilewright {use} {typed}, tilewright explain {typed}")
     end_if_interrupted(compiled)

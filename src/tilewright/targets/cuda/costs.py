@@ -98,9 +98,10 @@ class GpuCosts:
         return Estimate(time_ns, time_ns, self.source)
 
     def least(self, kernels: Sequence[KernelWork], num_groups: int = 1) -> Estimate:
-        """As long as they keep the machine busy."""
-        area_ns = sum(self._times(work, self.rates.num_multiprocessors)[1] for work in kernels)
-        return Estimate(area_ns, area_ns, self.source)
+        """As long as they keep the machine busy, and as groups with equal shares of their times take."""
+        times = [self._times(work, self.rates.num_multiprocessors) for work in kernels]
+        time_ns = max(sum(a for _, a in times), sum(t for t, _ in times) / num_groups)
+        return Estimate(time_ns, time_ns, self.source)
 
     def work_ns(self, work: Work | None) -> float:
         """A kernel that was made; what the host does, and a joint, count as a node."""

@@ -40,10 +40,23 @@ _ADVICE = {
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "its library and its kernel module differ: restart the machine",
     "CUDA_ERROR_STUB_LIBRARY": "libcuda.so.1 is a toolkit's stub: put the driver's first on LD_LIBRARY_PATH",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "it is too old for the kernels: install driver 525 or newer",
-    "CUDA_ERROR_ILLEGAL_ADDRESS": "a kernel left its memory: run with device=emulated, which says where",
-    "CUDA_ERROR_MISALIGNED_ADDRESS": "an access is not aligned: run with device=emulated, which says where",
-    "CUDA_ERROR_LAUNCH_TIMEOUT": "a kernel took longer than the display allows: use a GPU without one",
+    "CUDA_ERROR_INVALID_PTX": "it does not take the kernels: install a newer one",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": "another program has the GPU alone: end it, or nvidia-smi -c DEFAULT",
+    "CUDA_ERROR_OUT_OF_MEMORY": "the GPU's memory is full: end other programs on it, or give smaller shapes",
+    "CUDA_ERROR_DEINITIALIZED": "it has ended with the process: close models before",
 }
+_EMULATE = "run with device=emulated, which says where"
+_LOST = {
+    "CUDA_ERROR_ILLEGAL_ADDRESS": f"a kernel left its memory: {_EMULATE}",
+    "CUDA_ERROR_MISALIGNED_ADDRESS": f"an access is not aligned: {_EMULATE}",
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION": f"a kernel has an instruction that the GPU lacks: {_EMULATE}",
+    "CUDA_ERROR_LAUNCH_FAILED": f"a kernel failed: {_EMULATE}",
+    "CUDA_ERROR_LAUNCH_TIMEOUT": "a kernel took longer than the display allows: use a GPU without one",
+    "CUDA_ERROR_ECC_UNCORRECTABLE": "the GPU's memory has a fault: use another GPU",
+    "CUDA_ERROR_CONTEXT_IS_DESTROYED": "another library of this process has reset the GPU: leave that out",
+}
+"""After these nothing of the process runs on the GPU any more, and all that it held there is gone."""
+_GONE = {*_LOST, "CUDA_ERROR_DEINITIALIZED"}
 
 
 class DriverError(DeviceError):
@@ -69,8 +82,9 @@ class Driver:
         error, *results = getattr(self.module, name)(*arguments)
         if int(error):
             code = getattr(error, "name", str(error))
-            advice = _ADVICE.get(code)
-            raise DriverError(f"NVIDIA's driver: {advice or f'{name} fails with {code}'}.", code)
+            advice = _ADVICE.get(code) or _LOST.get(code) or f"{name} fails with {code}"
+            end = "; start a new process" if code in _LOST else ""
+            raise DriverError(f"NVIDIA's driver: {advice}{end}.", code)
         return None if not results else results[0] if len(results) == 1 else tuple(results)
 
 
@@ -144,7 +158,7 @@ class DriverMemory:
         """Give it back."""
         device, self._device = self._device, None
         if device is not None:
-            with device.current():
+            with device.releasing():
                 device.driver(self._free, self._handle)
 
 
@@ -184,7 +198,7 @@ class DriverKernels:
     def close(self) -> None:
         """Unload them."""
         modules, self._modules = self._modules, []
-        with self._device.current():
+        with self._device.releasing():
             for module in modules:
                 self._device.driver("cuModuleUnload", module)
 
@@ -247,7 +261,7 @@ class DriverGraph:
         """Give it back."""
         executable, self._executable = self._executable, None
         graph, self._graph = self._graph, None
-        with self._device.current():
+        with self._device.releasing():
             if executable is not None:
                 self._device.driver("cuGraphExecDestroy", executable)
             if graph is not None:
@@ -337,7 +351,7 @@ class CudaDevice:
         """Give the stream and the context back."""
         stream, self._stream = self._stream, None
         if stream is not None:
-            with self.current():
+            with self.releasing():
                 self.driver("cuStreamDestroy", stream)
             self.driver("cuDevicePrimaryCtxRelease", self._handle)
 
@@ -353,6 +367,16 @@ class CudaDevice:
             yield
         finally:
             self.driver("cuCtxPopCurrent")
+
+    @contextmanager
+    def releasing(self) -> Iterator[None]:
+        """The same, for what gives something back; where the context is gone, that has happened already."""
+        try:
+            with self.current():
+                yield
+        except DriverError as error:
+            if error.code not in _GONE:
+                raise
 
     def images(self, modules: Sequence[KernelCode]) -> list[bytes]:
         """What the driver is given of each module: a cubin for this GPU, else the newest PTX, else what its

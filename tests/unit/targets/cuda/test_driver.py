@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 from tests.support.cuda_driver import FUNCTION, STREAM, FakeDriver, Result, install
 from tests.support.cuda_product import Product
+from tests.support.models import small_net
 
+import tilewright as tw
+from tilewright.api import doctor
 from tilewright.errors import UsageError
 from tilewright.targets.cuda import dlpack
 from tilewright.targets.cuda.device import Copy, DeviceError, GraphNode, Join, KernelCode, Span
+from tilewright.targets.cuda.devices import open_device
 from tilewright.targets.cuda.driver import CudaDevice, load_driver
 
 
@@ -186,12 +190,61 @@ def test_a_gpu_that_is_full_says_what_is_free(monkeypatch: pytest.MonkeyPatch) -
     )
 
 
-def test_a_fault_of_a_kernel_says_what_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, FakeDriver(cuStreamSynchronize=Result.CUDA_ERROR_ILLEGAL_ADDRESS))
-    with pytest.raises(
-        DeviceError, match="a kernel left its memory: run with device=emulated, which says where"
-    ):
-        CudaDevice(load_driver()).synchronise()
+@pytest.mark.parametrize(
+    ("code", "line"),
+    [
+        (
+            Result.CUDA_ERROR_ILLEGAL_ADDRESS,
+            "NVIDIA's driver: a kernel left its memory: run with device=emulated, which says where; "
+            "start a new process.",
+        ),
+        (
+            Result.CUDA_ERROR_CONTEXT_IS_DESTROYED,
+            "NVIDIA's driver: another library of this process has reset the GPU: leave that out; "
+            "start a new process.",
+        ),
+    ],
+)
+def test_a_lost_context_is_one_line_and_what_was_held_is_given_back_in_silence(
+    monkeypatch: pytest.MonkeyPatch, code: Result, line: str
+) -> None:
+    fake = install(monkeypatch, FakeDriver())
+    made = tw.compile(small_net(8, 6), target="cuda", no_cache=True)
+    feed = {"image": np.zeros((1, 3, 6, 6), np.float32)}
+    made.run(None, feed)
+    running = ["cuGraphLaunch", "cuStreamSynchronize", "cuCtxSynchronize", "cuMemFree", "cuMemFreeHost"]
+    ending = ["cuModuleUnload", "cuGraphExecDestroy", "cuGraphDestroy", "cuStreamDestroy"]
+    fake.failing |= dict.fromkeys(running + ending, code)
+    for _ in range(2):
+        with pytest.raises(DeviceError) as told:
+            made.run(None, feed)
+        assert str(told.value) == line
+    made.close()
+    open_device.cache_clear()
+
+
+def test_a_gpu_that_is_full_while_a_model_is_loaded_gives_back_what_it_got(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = install(monkeypatch, FakeDriver(cuGraphInstantiate=Result.CUDA_ERROR_OUT_OF_MEMORY))
+    with pytest.raises(DeviceError, match="the GPU's memory is full: end other programs on it, or give sm"):
+        tw.compile(small_net(8, 6), target="cuda", no_cache=True).load()
+    assert len(fake.named("cuMemAlloc")) == len(fake.named("cuMemFree"))
+    assert len(fake.named("cuModuleLoadData")) == len(fake.named("cuModuleUnload"))
+    open_device.cache_clear()
+
+
+def test_doctor_names_the_gpu_or_says_what_is_wrong_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda package: "13.5")
+    install(monkeypatch, FakeDriver())
+    (check,) = doctor._gpu()
+    assert (check.ok, check.found) == (True, "NVIDIA Fake, code for sm_90, 80.0 GiB")
+    install(monkeypatch, FakeDriver((7, 0)))
+    (check,) = doctor._gpu()
+    assert check.ok
+    assert "compute capability 7.0, and kernels need 8.0 (Ampere) or newer" in check.advice
+    monkeypatch.setattr(doctor, "_version", lambda package: None)
+    assert doctor._gpu() == []
 
 
 def test_the_wheel_has_every_function_that_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
