@@ -209,7 +209,9 @@ def _place(model: Model, options: Options) -> _Place | None:
         _package_digest(),
         model.sha256,
         options.to_json(),
-        [model.source.row_axes, model.source.past_axes] if isinstance(model.source, Graph) else [],
+        [model.source.row_axes, model.source.past_axes, model.source.shares_constants]
+        if isinstance(model.source, Graph)
+        else [],
         repr(processor_facts()),
         repr((host.cpu_name, host.num_threads, host.caches, host_calibration())),
         [_stamp(directory / name) for name in DATABASE_FILES],

@@ -52,6 +52,7 @@ def compile_open(
         graph: Graph, shapes: Mapping[str, Shape], time_left_s: float | None, is_whole: bool
     ) -> CompiledModel:
         chosen = dataclasses.replace(options, shapes=dict(shapes), timeout_s=time_left_s)
+        graph.shares_constants = True
         part = dataclasses.replace(model, source=graph, shapes=dict(shapes))
 
         def compile_now(progress: Progress | None = None) -> CompiledModel:

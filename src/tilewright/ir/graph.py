@@ -222,6 +222,8 @@ class Graph:
         """Of inputs by name: axes whose extent is the most rows that a run may have (see `ir.rows`)."""
         self.past_axes: dict[str, int] = {}
         """Of inputs and outputs by name: axes of caches that have fewer places in a run (see `ir.past`)."""
+        self.shares_constants = False
+        """Whether code for other shapes of the model reads the same constants: then in one form, if it can."""
         self._nodes: list[Node] = []
         self._names: set[str] = set()  # only grows
         self._first_free: dict[str, int] = {}  # no smaller number behind a stem is free
@@ -393,6 +395,7 @@ class Graph:
         copy.outputs = [v for v in map(copied, self.outputs) if v is not None]
         copy.row_axes = dict(self.row_axes)
         copy.past_axes = dict(self.past_axes)
+        copy.shares_constants = self.shares_constants
         return copy
 
     def __repr__(self) -> str:

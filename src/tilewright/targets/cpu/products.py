@@ -23,6 +23,7 @@ class Product:
     constants: frozenset[OperandKey]
     run_bytes: int = 0
     few_bits: frozenset[tuple[OperandKey, int, int]] = frozenset()
+    shared: frozenset[OperandKey] = frozenset()
 
     @property
     def next_local(self) -> int:
@@ -39,6 +40,7 @@ class Product:
             next_local=self.next_local,
             run_bytes=self.run_bytes,
             few_bits=self.few_bits,
+            shared=self.shared,
         )
 
 

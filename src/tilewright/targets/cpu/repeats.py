@@ -41,19 +41,24 @@ class Repeats:
         self,
         nest: Nest,
         layouts: Layouts,
-        special: tuple[frozenset[OperandKey], frozenset[OperandKey], frozenset[tuple[OperandKey, int, int]]],
+        special: tuple[
+            frozenset[OperandKey],
+            frozenset[OperandKey],
+            frozenset[OperandKey],
+            frozenset[tuple[OperandKey, int, int]],
+        ],
         next_local: int,
         make: Callable[[], Kernels | Declined],
         choices: Choices = NO_CHOICES,
     ) -> Kernels | Declined:
-        """What `make` gives for a nest: `special` are the operands that are constant, cached or of few bits,
-        `next_local` is the first free number for temporaries, `choices` are those of this place alone."""
+        """What `make` gives for a nest: `special` are the operands that are constant, cached, shared or of few
+        bits, `next_local` is the first free number for temporaries, `choices` are those of this place alone."""
         facts = nest_facts(nest, layouts)
         if facts is None:
             return make()
         operands = {a.operand.key for a in (*nest.reads, nest.write)}
-        constants, cached, few_bits = special
-        known = constants & operands, cached & operands, few_bits
+        *sets, few_bits = special
+        known = *(keys & operands for keys in sets), few_bits
         key = (facts, known, next_local, frozenset(choices.items()))
         return self._remembered(self._products, key, make)
 

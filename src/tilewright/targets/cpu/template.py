@@ -60,6 +60,8 @@ class Context:
     run_bytes: int = 0
     few_bits: frozenset[tuple[OperandKey, int, int]] = frozenset()
     """Constants that are integers of four bits times scales: of which axis, how many steps share one."""
+    shared: frozenset[OperandKey] = frozenset()
+    """Large constants that code for other shapes of the model reads, too: packed alike, memory has them once."""
 
     @property
     def exceeds_caches(self) -> bool:

@@ -389,6 +389,7 @@ class CpuCosts:
             cached,
             names.num_locals,
             run_bytes=self._run_bytes,
+            shared=names.shared_constants(),
         )
 
     def _attention(self, run: tuple[Nest, ...], names: Names) -> _Part | None:

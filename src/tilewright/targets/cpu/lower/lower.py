@@ -456,7 +456,7 @@ class _Lowering:
         """Kernels of a contraction, which carry its signature, or why it is none."""
         constants, next_local = names.constants, names.num_locals
         cached = names.cached_constants(self.isa.caches.l2_bytes)
-        run_bytes, few_bits = self.tensors.run_bytes, names.few_bits(nest)
+        run_bytes, few_bits, shared = self.tensors.run_bytes, names.few_bits(nest), names.shared_constants()
         context = Context(
             self.isa,
             layouts,
@@ -466,15 +466,16 @@ class _Lowering:
             next_local,
             run_bytes=run_bytes,
             few_bits=few_bits,
+            shared=shared,
         )
         make = partial(lower_product, nest, context, {**self.choices, **choices} if choices else self.choices)
-        special = constants, cached, few_bits
+        special = constants, cached, shared, few_bits
         kernels = self.repeats.product(nest, layouts, special, next_local, make, choices)
         if isinstance(kernels, Declined):
             return kernels
         if kernels[-1].signature:
             (plain,) = without_row_loops((nest,))
-            self.products[kernels[-1].signature] = Product(plain, layouts, constants, run_bytes, few_bits)
+            self.products[kernels[-1].signature] = Product(plain, layouts, constants, run_bytes, few_bits, shared)
         return kernels
 
     def _loops(

@@ -19,6 +19,8 @@ from tilewright.targets.cpu.template import CACHED_SHARE
 
 # A constant that so many nodes read is one that steps of time share; what runs between them is small.
 _MIN_REPEATED_READS = 4
+# Smaller constants are packed as each code likes best.
+_MIN_SHARED_BYTES = 1 << 18
 
 
 class ModelTensors:
@@ -141,6 +143,13 @@ class Names:
             and self._tensors.num_users(value) >= _MIN_REPEATED_READS
             and value.size_bytes <= CACHED_SHARE * cache_bytes
         )
+
+    def shared_constants(self) -> frozenset[OperandKey]:
+        """Constants that code for other shapes of the model reads in one form (`Context.shared`)."""
+        if not self._tensors.graph.shares_constants:
+            return frozenset()
+        values = ((key, self._group.inputs[key[1]]) for key in self.constants)
+        return frozenset(key for key, value in values if value.size_bytes >= _MIN_SHARED_BYTES)
 
     def few_bits(self, nest: Nest) -> frozenset[tuple[OperandKey, int, int]]:
         """Constants of a nest that are integers of four bits times scales (`Context.few_bits`)."""

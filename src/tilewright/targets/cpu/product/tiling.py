@@ -13,6 +13,7 @@ from collections import Counter
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.isa import L1_WAY_BYTES, CacheSizes, Isa
+from tilewright.targets.llvm.values import vec
 
 FMAS_PER_CYCLE = 2.0
 LOADS_PER_CYCLE = 2.0
@@ -38,6 +39,9 @@ _BEYOND_BYTES_PER_CYCLE = 10.0
 _SPREAD_ROWS = 8
 # Narrower vectors than these are never shared by two rows: it takes an instruction more for each pair.
 LEAST_SHARED_LANES = 8
+# Of panels that few rows and many read. Of a single row four vectors take 4.5 cycles a step of 256 bytes,
+# which is faster than they come from memory; 64 rows take half a percent longer than with the best width.
+_SHARED_VECTORS, _MANY_ROWS, _NEAR_FASTEST = 4, 64, 1.02
 MAX_TILE_VECTORS = 8
 MAX_TILE_SIZE = 28
 FLOATS = ("float", "double")
@@ -153,9 +157,32 @@ def choose_lanes(extent: int, element: str, isa: Isa) -> int:
     return min((n for n in choices if n >= extent), default=choices[0])
 
 
-def choose_tile(isa: Isa, element: str, rows: Rows, num_columns: int, num_steps: int) -> Tile:
-    """The tile with the fewest estimated cycles for `rows` x `num_columns` over `num_steps` sums."""
-    return rank_tiles(isa, element, rows, num_columns, num_steps)[0]
+def choose_tile(
+    isa: Isa, element: str, rows: Rows, num_columns: int, num_steps: int, *, is_shared: bool = False
+) -> Tile:
+    """The tile with the fewest estimated cycles for `rows` x `num_columns` over `num_steps` sums.
+
+    `is_shared`: of those whose panels serve any number of rows, as they have one width.
+    """
+    ranked = rank_tiles(isa, element, rows, num_columns, num_steps)
+    if not is_shared:
+        return ranked[0]
+    width = _shared_vectors(isa, element, num_columns, num_steps)
+    return next(tile for tile in ranked if tile.panels.num_vectors == width)
+
+
+@functools.lru_cache(maxsize=4096)
+def _shared_vectors(isa: Isa, element: str, num_columns: int, num_steps: int) -> int:
+    """Vectors of a panel that serves few rows and many: so many that a single row has several sums at a time,
+    among those that many rows take hardly longer with."""
+    least: dict[int, float] = {}
+    many = Rows(_MANY_ROWS, num_steps * vec(element, 1).size_bytes)
+    for tile in rank_tiles(isa, element, many, num_columns, num_steps):
+        cycles = tile_cycles(tile, many, num_steps, isa.caches)
+        least.setdefault(tile.panels.num_vectors, cycles)
+    fastest = min(least.values())
+    near = [n for n, cycles in least.items() if n <= _SHARED_VECTORS and cycles <= _NEAR_FASTEST * fastest]
+    return max(near, default=min(least, key=lambda n: least[n]))
 
 
 def rank_tiles(isa: Isa, element: str, rows: Rows, num_columns: int, num_steps: int) -> tuple[Tile, ...]:

@@ -54,7 +54,7 @@ def contraction_cycles(problem: Contraction, choice: Choice, context: Context) -
     Constants count as cold unless a private cache holds them.
     """
     isa, extents = context.isa, problem.nest.extents
-    tile = contraction_tile(problem, isa, choice)
+    tile = contraction_tile(problem, context, choice)
     assert isinstance(tile, Tile)
     compute = tile_cycles(
         tile,
@@ -96,15 +96,15 @@ def contraction_problem(nest: Nest, context: Context) -> Contraction | Declined:
         return problem
     if problem.b.operand.key in context.constants and _num_steps(problem) <= MAX_CHAIN_STEPS:
         problem = spread_groups(problem, context.isa.lanes(_element(problem)))
-    return without_padded_rows(problem) if _has_large_edges(problem, context.isa) else problem
+    return without_padded_rows(problem) if _has_large_edges(problem, context) else problem
 
 
-def _has_large_edges(problem: Contraction, isa: Isa) -> bool:
+def _has_large_edges(problem: Contraction, context: Context) -> bool:
     """Whether tiles at the edges of padded rows would make too much code."""
     window = problem.window_of(problem.row.name)
     if window is None:
         return False
-    tile = contraction_tile(problem, isa, Choice(TEMPLATE))
+    tile = contraction_tile(problem, context, Choice(TEMPLATE))
     assert isinstance(tile, Tile)
     num_taps = next((x.extent for x in problem.inner if x.name == window.tap), 1)
     parts = [n for n in (tile.panels.num_full and tile.panels.num_vectors, tile.panels.tail_vectors) if n]
@@ -124,14 +124,16 @@ def _num_steps(problem: Contraction) -> int:
     return prod(x.extent for x in problem.inner)
 
 
-def contraction_tile(problem: Contraction, isa: Isa, choice: Choice) -> Tile | Declined:
-    """The register tile of a choice; where it leaves that open the one with the least estimate."""
-    element, columns = _element(problem), problem.vector.extent
+def contraction_tile(problem: Contraction, context: Context, choice: Choice) -> Tile | Declined:
+    """The register tile of a choice; where it leaves that open the one with the least estimate, of the width
+    that serves all numbers of rows where code for others reads the same panels."""
+    isa, element, columns = context.isa, _element(problem), problem.vector.extent
     if problem.spread is not None:
         return spread_tile(isa, element, columns, problem.spread.size)
     rows, vectors = choice.get("rows"), choice.get("vectors")
     if rows is None or vectors is None:
-        return choose_tile(isa, element, _rows(problem), columns, _num_steps(problem))
+        is_shared = problem.b.operand.key in context.shared
+        return choose_tile(isa, element, _rows(problem), columns, _num_steps(problem), is_shared=is_shared)
     if not fits_registers(isa, rows, vectors):
         return Declined(f"a tile of {rows} rows by {vectors} vectors does not fit the registers")
     return Tile(Panels(choose_lanes(columns, element, isa), vectors, columns), rows)

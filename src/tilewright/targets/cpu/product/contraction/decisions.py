@@ -64,7 +64,7 @@ _MAX_CUTS = 5
 
 def plan_contraction(problem: Contraction, choice: Choice, context: Context) -> KernelPlan | Declined:
     """How to compute a problem: as `choice` says, by estimate where it says nothing; or why not so."""
-    tile = contraction_tile(problem, context.isa, choice)
+    tile = contraction_tile(problem, context, choice)
     if isinstance(tile, Declined):
         return tile
     plan = plan_of(problem, tile, dot="fma", units="whole rows", summed=summed_order(problem))
