@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tests.support.models import model
@@ -21,6 +22,8 @@ from tilewright.api.models import Model, as_model
 from tilewright.compiler import compile_graph
 from tilewright.ir.graph import Graph, Value
 from tilewright.options import Options
+from tilewright.specialise.model import OpenCompiledModel
+from tilewright.system.mapped_file import mapped_file_of
 from tilewright.targets.base import ReleasingCode
 from tilewright.targets.cpu.image.code import CpuCode
 from tilewright.targets.cpu.image.image import CpuImage
@@ -176,3 +179,43 @@ def test_code_that_cannot_be_loaded_takes_nothing(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(MemoryError):
         code.load_releasing(1)
     assert all(value.data is not None for value in large_constants(code.program.graph))
+
+
+def open_product(tmp_path: Path, *, is_external: bool) -> tuple[Path, Path, np.ndarray]:  # type: ignore[type-arg]
+    """The files of a model of open rows, and of its weights, and these."""
+    weights = np.random.default_rng(0).standard_normal((600, 512), np.float32)
+    x = helper.make_tensor_value_info("x", F32, ["rows", 600])
+    y = helper.make_tensor_value_info("y", F32, ["rows", 512])
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    path, data = tmp_path / "m.onnx", tmp_path / "m.data"
+    made = model([node], [x], [y], [numpy_helper.from_array(weights, "w")])
+    onnx.save(made, path, save_as_external_data=is_external, location="m.data")
+    return path, data if is_external else path, weights
+
+
+@pytest.mark.parametrize("is_external", [False, True])
+def test_weights_of_open_shapes_stay_in_their_file(tmp_path: Path, is_external: bool) -> None:
+    path, file, weights = open_product(tmp_path, is_external=is_external)
+    compiled = tw.compile(path, threads=1, no_cache=True)
+    assert isinstance(compiled, OpenCompiledModel)
+    for num_rows in (2, 40):
+        x = np.random.default_rng(num_rows).standard_normal((num_rows, 600), np.float32)
+        np.testing.assert_allclose(compiled.run(None, {"x": x})[0], x @ weights, rtol=1e-4, atol=1e-4)
+    (array,) = compiled._prepared.arrays().values()
+    assert mapped_file_of(array.reshape(-1)[7:].T) is not None
+    # A model that takes its place is another file; what is written into the file cannot be told from weights.
+    file.rename(tmp_path / "moved")
+    compiled.at({"x": (3, 600)})
+    with (tmp_path / "moved").open("r+b") as opened:
+        opened.truncate(2000)
+    with pytest.raises(tw.UsageError, match=f"{file.name}: was written to since it was loaded"):
+        compiled.at({"x": (5, 600)})
+
+
+def test_weights_of_given_shapes_are_read(tmp_path: Path) -> None:
+    path, _, weights = open_product(tmp_path, is_external=False)
+    loaded = tw.load(path, shapes={"x": (4, 600)})
+    path.write_bytes(b"")
+    (value,) = loaded.graph.initializers
+    assert value.data is not None
+    np.testing.assert_array_equal(value.data, weights)

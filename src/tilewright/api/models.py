@@ -175,7 +175,7 @@ def load(source: Any, example_inputs: Any = None, *, shapes: Shapes | None = Non
     is_of_torch = example_inputs is not None or is_torch_source(source)
     if is_of_torch:
         source = onnx_of_torch(source, example_inputs)
-    model = _loaded(source, given, lambda opened: import_open_model(opened, fixed))
+    model = _loaded(source, given, lambda opened: import_open_model(opened, fixed), maps=True)
     if isinstance(model.source, PreparedModel):
         from tilewright.specialise.binding import Binding
 
@@ -215,9 +215,11 @@ def _loaded(
     source: Any,
     shapes: Mapping[str, tuple[Axis, ...]],
     build: Callable[[Opened], Graph | PreparedModel],
+    *,
+    maps: bool = False,
 ) -> Model:
     """A model opened and built."""
-    opened = open_model(argument("model", source, Source))
+    opened = open_model(argument("model", source, Source), maps=maps)
     with error_context(f"in {opened.origin.label}"), bounded_messages():
         listed = _listed(opened)
     model_name = opened.model.graph.name or "graph"

@@ -58,8 +58,9 @@ def compile_open(
         def compile_now(progress: Progress | None = None) -> CompiledModel:
             from tilewright.api.static_compilation import compile_static
 
-            how = compile_whole if is_whole and compile_whole is not None else compile_static
-            return how(part, chosen, pool, progress)
+            if is_whole and compile_whole is not None:
+                return compile_whole(part, chosen, pool, progress)
+            return compile_static(part, chosen, pool, progress, releases=True)
 
         if options.first_answer == "quick":
             from tilewright.api.quick_compilation import quick_model

@@ -34,10 +34,10 @@ def compile_static(
 ) -> CompiledModel:
     """What `tw.compile` gives of a model of given shapes; with a pool, others share its constants.
 
-    `releases`: no other object has the model's constants, so those that the loaded code has need not be kept.
+    `releases`: no other object has the graph, so constants that the loaded code has need not be kept.
     """
     compilation = compile_graph(model.graph, options, progress)
-    if pool is not None:
+    if pool is not None and not (releases and isinstance(compilation.code, ReleasingCode)):
         for value in compilation.program.graph.initializers:
             value.data = None if value.data is None else pool.array(value.data)
     return compiled_model(model, options, compilation, pool, releases=releases)
@@ -80,8 +80,8 @@ def compiled_model(
     if pool is not None and isinstance(code, SharingCode):
         load = functools.partial(code.load_sharing, pool=pool)
     body = Body(lambda: program, lambda: () if store is None else store.pack(code), load)
-    if releases and pool is None and isinstance(code, ReleasingCode):
-        body = _HeldOnce(body, code).body()
+    if releases and isinstance(code, ReleasingCode):
+        body = _HeldOnce(body, code, pool).body()
     return CompiledModel(
         facts,
         body,
@@ -96,8 +96,8 @@ class _HeldOnce:
     """A body whose large constants are in memory once: with the loaded code, until a caller asks for the
     program."""
 
-    def __init__(self, whole: Body, code: ReleasingCode) -> None:
-        self._whole, self._code = whole, code
+    def __init__(self, whole: Body, code: ReleasingCode, pool: ContentPool | None) -> None:
+        self._whole, self._code, self._pool = whole, code, pool
         self._lock = ForkSafeLock()
         self._is_seen = False
         self._restore: Callable[[], None] | None = None
@@ -122,7 +122,7 @@ class _HeldOnce:
             if self._is_seen:
                 return self._whole.load(num_threads)
             self._give_back()
-            executable, self._restore = self._code.load_releasing(num_threads)
+            executable, self._restore = self._code.load_releasing(num_threads, self._pool)
             return executable
 
     def _give_back(self) -> None:

@@ -156,4 +156,6 @@ def same_bits(a: Array, b: Array) -> bool:
     """Whether two arrays hold the same bits: zeros of both signs differ, and NaN does not."""
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    return a is b or (bool(np.array_equal(a, b)) if a.dtype.hasobject else a.tobytes() == b.tobytes())
+    if a is b or (a.ndim and a.strides == b.strides and a.ctypes.data == b.ctypes.data):
+        return True  # views of the same weights
+    return bool(np.array_equal(a, b)) if a.dtype.hasobject else a.tobytes() == b.tobytes()

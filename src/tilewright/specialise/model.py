@@ -362,8 +362,14 @@ class OpenCompiledModel(CompiledModel):
     def _obtained(self, key: Key, purpose: Purpose = "run") -> CompiledPart | ByOthers:
         """What runs at shapes of the model's inputs."""
         return self._store.obtain(
-            (key, purpose == "at"), lambda: self._made(key, purpose), is_ahead=purpose == "ahead"
+            (key, purpose == "at"), lambda: self._made_once(key, purpose), is_ahead=purpose == "ahead"
         )
+
+    def _made_once(self, key: Key, purpose: Purpose) -> CompiledPart | ByOthers:
+        try:
+            return self._made(key, purpose)
+        finally:
+            self._prepared.let_go()
 
     def _made(self, key: Key, purpose: Purpose) -> CompiledPart | ByOthers:
         if purpose == "ahead" and self._binding.is_inside(key):

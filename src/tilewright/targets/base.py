@@ -136,8 +136,10 @@ class SharingCode(Protocol):
 class ReleasingCode(Protocol):
     """Code that can be loaded without a second copy of the constants of its program."""
 
-    def load_releasing(self, num_threads: int | None) -> tuple[Executable, Callable[[], None]]:
-        """As `load`, while the program lacks constants that the code has; and what gives them back to it."""
+    def load_releasing(
+        self, num_threads: int | None, pool: ContentPool | None = None
+    ) -> tuple[Executable, Callable[[], None]]:
+        """As `load_sharing`, while the program lacks constants that the code has; and what gives them back."""
         ...
 
 

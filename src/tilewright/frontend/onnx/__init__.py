@@ -27,6 +27,7 @@ from tilewright.frontend.onnx.sequences import group_sequences
 from tilewright.frontend.onnx.survey import OtherNode, Survey, require_known_operators, survey_graph
 from tilewright.frontend.onnx.validate import require_few_nodes, run_checker, validate_model
 from tilewright.ir.graph import Graph, Shape
+from tilewright.system.mapped_file import let_go, mapped_file_of
 
 __all__ = [
     "Opened",
@@ -82,7 +83,20 @@ def import_open_model(opened: Opened, shapes: Mapping[str, Shape]) -> Graph | Pr
     Raises:
         ModelRejected, UnsupportedOp, UsageError: as for `import_model`, but for open dimensions.
     """
-    return _imported(opened, lambda prepared: prepared.static_graph(shapes) or prepared, keeps=True)
+
+
+    def build(prepared: PreparedModel) -> Graph | PreparedModel:
+        graph = prepared.static_graph(shapes)
+        if graph is None:
+            return prepared
+        for value in graph.initializers:  # a graph is on its own: nobody looks whether its file is as it was
+            if value.data is not None and mapped_file_of(value.data) is not None:
+                mapped, value.data = value.data, value.data.copy("K")
+                value.data.flags.writeable = False
+                let_go(mapped)
+        return graph
+
+    return _imported(opened, build, keeps=True)
 
 
 def survey_model(opened: Opened, *, shapes: Mapping[str, Sequence[int]], tries: bool) -> Survey:

@@ -21,6 +21,7 @@ from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.protos import nested_tensors, quoted
 from tilewright.frontend.onnx.tensors import tensor_dtype, tensor_shape, tensor_size_bytes
 from tilewright.records import dataclass
+from tilewright.system.mapped_file import MappedFile
 
 _KEYS = frozenset({"location", "offset", "length", "checksum", "basepath"})
 _MAX_OFFSET = 2**63 - 1
@@ -78,11 +79,21 @@ def embed_external_attributes(model: ModelProto, origin: Origin) -> None:
             tensor.data_location = TensorProto.DEFAULT
 
 
-def read_external(tensor: TensorProto, origin: Origin) -> np.ndarray[Any, Any]:
-    """The data of an external tensor."""
+def read_external(
+    tensor: TensorProto, origin: Origin, maps: dict[str, MappedFile] | None = None
+) -> np.ndarray[Any, Any]:
+    """The data of an external tensor; with `maps`, files by location, they stay where they are if they can."""
     entry = external_range(tensor)
     with open_external(origin, entry.location) as file:
         _check_range(tensor, entry, os.fstat(file.fileno()).st_size)
+        mapped = None
+        if maps is not None and entry.length_bytes:
+            mapped = maps.get(entry.location) or MappedFile.of(file.fileno(), entry.location)
+        if maps is not None and mapped is not None:
+            maps[entry.location] = mapped
+            mapped.require_unchanged()
+            data = mapped.array(entry.offset_bytes, entry.length_bytes)
+            return data.view(tensor_dtype(tensor).numpy.newbyteorder("<")).reshape(tensor_shape(tensor))
         data = np.empty(tensor_shape(tensor), tensor_dtype(tensor).numpy.newbyteorder("<"))
         if not _fill(data, file, entry.offset_bytes):
             raise ModelRejected(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from onnx import TensorProto
 from tilewright.frontend.onnx.external import is_external, read_external
 from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.tensors import embedded_array
+from tilewright.system.mapped_file import MappedFile, mapped_file_of
 
 Array = np.ndarray[Any, Any]
 
@@ -20,7 +21,7 @@ class Initializers:
 
     `known` are there already; `apart` are raw data that their messages do not hold. With `releases` the
     message of an initializer lets go of its data once they are read: they would be in memory twice for as
-    long as the model is.
+    long as the model is; and files beside the model are mapped.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Initializers:
         self._arrays = dict(known or {})
         self._apart = dict(apart or {})
         self._releases = releases
+        self._maps: dict[str, MappedFile] = {}
 
     def of_model(self, tensor: TensorProto) -> Array:
         """An initializer of the model, whose name is its own."""
@@ -49,7 +51,25 @@ class Initializers:
         """An initializer of some body, whose name others may have, too."""
         return self._read(tensor, None)
 
+    def require_unchanged(self) -> None:
+        """Raise unless the files that arrays lie in are as they were.
+
+        Raises:
+            UsageError: another program wrote to one.
+        """
+        for file in self._files():
+            file.require_unchanged()
+
+    def let_go(self) -> None:
+        """Say that nobody looks at the arrays now: those of mapped files need no memory."""
+        for file in self._files():
+            file.let_go(0, len(file))
+
+    def _files(self) -> Iterable[MappedFile]:
+        files = (mapped_file_of(array) for array in (*self._arrays.values(), *self._apart.values()))
+        return {file.number: file for file in files if file is not None}.values()
+
     def _read(self, tensor: TensorProto, apart: Array | None) -> Array:
         if is_external(tensor):
-            return read_external(tensor, self._origin)
+            return read_external(tensor, self._origin, self._maps if self._releases else None)
         return embedded_array(tensor, apart)

@@ -225,6 +225,10 @@ class PreparedModel:
         versions = opset_versions(self._model)
         return tuple(described(node, versions.get(node.domain, 0)) for node in self._model.graph.node)
 
+    def let_go(self) -> None:
+        """Say that nobody looks at its initializers now."""
+        self._initializers.let_go()
+
     def arrays(self) -> dict[str, Array]:
         """Its initializers."""
         return {t.name: self._initializers.of_model(t) for t in self._model.graph.initializer}
@@ -232,6 +236,7 @@ class PreparedModel:
     @contextmanager
     def _importing(self, shapes: Shapes, importer_type: type[Kind]) -> Iterator[Kind]:
         num_nodes = len(self._model.graph.node)
+        self._initializers.require_unchanged()
         with (
             error_context(f"in {self.label}"),
             bounded_messages(),

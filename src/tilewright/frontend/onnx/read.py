@@ -27,6 +27,7 @@ from tilewright.frontend.onnx.protos import bounded_messages, require_few_parts
 from tilewright.frontend.onnx.split import Split, split_model
 from tilewright.frontend.onnx.wire import structure_bytes
 from tilewright.records import dataclass
+from tilewright.system.mapped_file import MappedFile, let_go
 
 if TYPE_CHECKING:
     from hashlib import _Hash as Hash
@@ -72,6 +73,8 @@ class Opened:
             self._digest = hashlib.sha256()
             for piece in self._pieces:
                 self._digest.update(piece)
+                if isinstance(piece, memoryview):
+                    let_go(np.asarray(piece))
             self._pieces = ()
         digest = self._digest.copy()
         for location in self.locations:
@@ -110,8 +113,10 @@ def embedded_model(source: Source) -> onnx.ModelProto:
     return opened.model
 
 
-def open_model(source: Source) -> Opened:
+def open_model(source: Source, *, maps: bool = False) -> Opened:
     """Read and parse a model. A `ModelProto` is copied, so that the caller's object is never changed.
+
+    `maps`: large data stay in the file, which is mapped.
 
     Raises:
         UsageError: the file does not exist or cannot be read.
@@ -137,7 +142,11 @@ def open_model(source: Source) -> Opened:
     path = Path(source)
     with _regular_file(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
-        split = split_model(file, size_bytes) if size_bytes >= _MIN_SPLIT_BYTES else _whole(file.read())
+        if size_bytes < _MIN_SPLIT_BYTES:
+            split = _whole(file.read())
+        else:
+            mapped = MappedFile.of(file.fileno(), str(path)) if maps else None
+            split = split_model(file, size_bytes, mapped)
     model = _parse(split, str(path))
     with error_context(f"in {path}"), bounded_messages():
         locations = tuple(external_files(model))

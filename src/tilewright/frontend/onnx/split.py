@@ -1,10 +1,12 @@
 """A serialised model in two, read once: the data of large initializers as arrays, and the rest to be parsed.
 
-A parser would hold the data beside the bytes that it was given, and hand out a copy of them.
+A parser would hold the data beside the bytes that it was given, and hand out a copy of them. Of a file that is
+mapped the data are not even read.
 """
 
 from __future__ import annotations
 
+import os
 from io import BufferedIOBase
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 from tilewright.files import Bytes
 from tilewright.frontend.onnx.limits import MAX_FIELDS
 from tilewright.records import dataclass
+from tilewright.system.mapped_file import MappedFile
 
 Array = np.ndarray[Any, Any]
 
@@ -35,13 +38,13 @@ class Split:
     size_bytes: int
 
 
-def split_model(file: BufferedIOBase, size_bytes: int) -> Split:
-    """Read a model of so many bytes.
+def split_model(file: BufferedIOBase, size_bytes: int, mapped: MappedFile | None = None) -> Split:
+    """Read a model of so many bytes; large data stay where they are in the `mapped` file, if that is given.
 
     What no writer of models would write stays whole, and the parser says what it is: fields that come twice,
     or reach beyond the message that they are in, and more than `MAX_FIELDS`.
     """
-    stream = _Stream(file, size_bytes)
+    stream = _Stream(file, size_bytes, mapped)
     data: dict[int, Array] = {}
     rest = bytearray()
     try:
@@ -63,10 +66,10 @@ class _IrregularError(Exception):
 class _Stream:
     """Bytes in their order, each read once."""
 
-    def __init__(self, file: BufferedIOBase, size_bytes: int) -> None:
+    def __init__(self, file: BufferedIOBase, size_bytes: int, mapped: MappedFile | None) -> None:
         self.at = 0
         self.end = size_bytes
-        self._file = file
+        self._file, self._mapped = file, mapped
         self._pieces: list[Bytes] = []
         self._small = bytearray()
         self._num_fields = 0
@@ -81,10 +84,15 @@ class _Stream:
         return taken
 
     def take_array(self, count: int) -> Array:
-        """The next bytes, in memory of their own."""
-        array = np.empty(count, np.uint8)
+        """The next bytes, in memory of their own or of the mapped file."""
+        mapped = self._mapped
+        array = np.empty(count, np.uint8) if mapped is None else mapped.array(self.at, count)
         self._pieces += (bytes(self._small), array.data)
         self._small.clear()
+        if mapped is not None:
+            self._file.seek(count, os.SEEK_CUR)
+            self.at += count
+            return array
         num_read = 0
         while num_read < count:
             added = self._file.readinto(array.data[num_read:])

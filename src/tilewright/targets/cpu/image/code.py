@@ -115,13 +115,15 @@ class CpuCode:
         """The same, with the constants that a pool has already."""
         return self.image.load_sharing(num_threads, pool)
 
-    def load_releasing(self, num_threads: int | None) -> tuple[CpuExecutable, Callable[[], None]]:
+    def load_releasing(
+        self, num_threads: int | None, pool: ContentPool | None = None
+    ) -> tuple[CpuExecutable, Callable[[], None]]:
         """The same, while the program lacks large constants that the code has; and what gives them back."""
         steps = self.image.host_steps
         read = {v for step in steps for v in (*step.node.inputs, *step.node.captures) if v is not None}
-        constants = ReleasedConstants(self.weights, read)
+        constants = ReleasedConstants(self.weights, read, pool)
         try:
-            return self.image.executable(constants.places, num_threads), constants.restore
+            return self.image.placed(constants.shared, num_threads), constants.restore
         except BaseException:
             constants.restore()
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +13,7 @@ from tilewright.targets.cpu.runtime.executable import (
     ConstantPlaces,
     CpuExecutable,
     HostStep,
+    Piece,
     TensorSpec,
     bytes_at,
 )
@@ -23,6 +24,7 @@ from tilewright.targets.cpu.runtime.pool import AlignedBuffer
 if TYPE_CHECKING:
     from tilewright.content_pool import ContentPool
     from tilewright.options import Options
+    from tilewright.targets.cpu.image.shared_constants import SharedConstants
     from tilewright.targets.cpu.runtime.executor import HostCallback
 
 Array = np.ndarray[Any, Any]
@@ -40,8 +42,8 @@ class Constants(Protocol):
         """Write all of it into `target` (uint8, at least `size_bytes`)."""
         ...
 
-    def each(self, visit: Callable[[int, Array], None]) -> None:
-        """Call with the offset and the bytes of each constant, from several threads."""
+    def pieces(self) -> Sequence[Piece]:
+        """Each constant by itself; several threads may ask for keys and write."""
         ...
 
 
@@ -80,9 +82,7 @@ class CpuImage:
         if pool is not None:
             from tilewright.targets.cpu.image.shared_constants import SharedConstants
 
-            shared = SharedConstants(self.constants, pool, WEIGHTS_BASE)
-            placed = replace(self, main=shared.main(self.main), host_steps=shared.host_steps(self.host_steps))
-            return placed.executable(shared.places, num_threads)
+            return self.placed(SharedConstants(self.constants, pool, WEIGHTS_BASE), num_threads)
         constants = arena_of_constants(self.constants.size_bytes)
         self.constants.fill(bytes_at(constants.address, constants.size_bytes))
         return self.executable(ConstantPlaces(constants.address, (constants,)), num_threads)
@@ -90,6 +90,11 @@ class CpuImage:
     def load_sharing(self, num_threads: int | None, pool: ContentPool) -> CpuExecutable:
         """The same, with the constants that a pool has already."""
         return self.load(num_threads, pool)
+
+    def placed(self, shared: SharedConstants, num_threads: int | None) -> CpuExecutable:
+        """What runs with constants that others may share."""
+        image = replace(self, main=shared.main(self.main), host_steps=shared.host_steps(self.host_steps))
+        return image.executable(shared.places, num_threads)
 
     def executable(self, constants: ConstantPlaces, num_threads: int | None) -> CpuExecutable:
         """What runs with the constants in these places."""

@@ -1,4 +1,4 @@
-"""Constants of a graph that are held in the arena of the code alone, and given back on request.
+"""Constants of a graph that are held as the code has them alone, and given back on request.
 
 A kernel reads most constants in an order of its own. The graph's arrays are wanted again only where the
 program is looked at or saved, so what an arrangement holds bit by bit is not kept a second time: a model
@@ -12,15 +12,17 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.content_pool import ContentPool
 from tilewright.ir.graph import Value
 from tilewright.parallel import map_on_cores
 from tilewright.records import dataclass
 from tilewright.system.forks import ForkSafeLock
+from tilewright.system.mapped_file import mapped_file_of
 from tilewright.targets.cpu.arrangements import Reversible
-from tilewright.targets.cpu.image.image import arena_of_constants
+from tilewright.targets.cpu.image.shared_constants import SharedConstants
 from tilewright.targets.cpu.lower.lowered import PackedTensor, Storage
 from tilewright.targets.cpu.lower.storage import Weights
-from tilewright.targets.cpu.runtime.executable import ConstantPlaces, bytes_at
+from tilewright.targets.cpu.runtime.main_code import WEIGHTS_BASE
 
 Array = np.ndarray[Any, Any]
 
@@ -30,75 +32,72 @@ MIN_RELEASED_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Released:
-    """A constant without its data: its type there, and where and how the arena has it."""
+    """A constant without its data: its type there, and the bytes of the code's, in which order."""
 
     value: Value
     dtype: np.dtype[Any]
-    offset: int
     storage: Storage
+    part: Array
 
-    def data(self, arena: Array) -> Array:
+    def data(self) -> Array:
         """The array that it had."""
         result = np.empty(self.value.shape, self.dtype)
-        packed = self.storage.packed if isinstance(self.storage, PackedTensor) else None
-        size_bytes = result.nbytes if packed is None else packed.size_bytes
-        part = arena[self.offset : self.offset + size_bytes]
-        if packed is None:
-            result.reshape(-1).view(np.uint8)[...] = part
+        if isinstance(self.storage, PackedTensor):
+            arrangement = self.storage.packed.arrangement
+            assert isinstance(arrangement, Reversible)
+            arrangement.restore(self.part, result)
         else:
-            assert isinstance(packed.arrangement, Reversible)
-            packed.arrangement.restore(part, result)
+            result.reshape(-1).view(np.uint8)[...] = self.part
         result.flags.writeable = False
         return result
 
 
 class ReleasedConstants:
-    """The arena of some weights, filled from a graph that lets go of each constant once it is arranged."""
+    """Constants placed in what a pool has and what it lacks, from a graph that lets go of each one once it is
+    there. `shared` says where they lie."""
 
-    def __init__(self, weights: Weights, kept: Collection[Value]) -> None:
+    def __init__(self, weights: Weights, kept: Collection[Value], pool: ContentPool | None = None) -> None:
         """`kept` are constants whose arrays others read."""
-        arena = arena_of_constants(weights.size_bytes)
-        self.places = ConstantPlaces(arena.address, (arena,))
-        self._arena = bytes_at(arena.address, arena.size_bytes)
         self._released: list[_Released] = []
-        try:
-            self._fill(weights, kept)
-        except BaseException:
-            self.restore()
-            raise
-
-    def _fill(self, weights: Weights, kept: Collection[Value]) -> None:
-        waiting: dict[Value, set[int]] = {}
-        holders: dict[Value, tuple[int, Storage]] = {}
+        self._storages = dict(weights.sources)
+        self._waiting: dict[Value, set[int]] = {}
+        self._holders: dict[Value, int] = {}
+        self._parts: dict[Value, Array] = {}
+        self._lock, self._pool = ForkSafeLock(), pool
         for offset, storage in weights.sources:
             value = _value_of(storage)
             if value is None:
                 continue
-            waiting.setdefault(value, set()).add(offset)
+            self._waiting.setdefault(value, set()).add(offset)
             if value not in kept and _holds(storage, value):
-                holders.setdefault(value, (offset, storage))
-        lock = ForkSafeLock()
+                self._holders.setdefault(value, offset)
+        try:
+            self.shared = SharedConstants(weights, pool, WEIGHTS_BASE, self._placed)
+        except BaseException:
+            self.restore()
+            raise
 
-        def place(source: tuple[int, Storage]) -> None:
-            value = _value_of(source[1])
-            if value is None:
-                weights.place(source, self._arena)
-            elif value.data is not None:  # or this is the second time
-                weights.place(source, self._arena)
-                with lock:
-                    waiting[value].discard(source[0])
-                    if value in holders and not waiting[value]:
-                        self._released.append(_Released(value, value.data.dtype, *holders[value]))
-                        value.data = None
-
-        map_on_cores(place, weights.sources)
+    def _placed(self, offset: int, part: Array) -> None:
+        value = _value_of(self._storages[offset])
+        if value is None:
+            return
+        with self._lock:
+            holder, waiting = self._holders.get(value), self._waiting[value]
+            if holder == offset:
+                self._parts[value] = part
+            waiting.discard(offset)
+            if holder is not None and not waiting and value.data is not None:
+                storage, held = self._storages[holder], self._parts[value]
+                self._released.append(_Released(value, value.data.dtype, storage, held))
+                value.data = None
 
     def restore(self) -> None:
         """Give the graph its constants back."""
         released, self._released = self._released, []
 
         def give_back(one: _Released) -> None:
-            one.value.data = one.data(self._arena)
+            data = one.data()
+            one.value.data = data if self._pool is None else self._pool.array(data)
 
         map_on_cores(give_back, released)
 
@@ -111,9 +110,11 @@ def _value_of(storage: Storage) -> Value | None:
 
 
 def _holds(storage: Storage, value: Value) -> bool:
-    """Whether what lies in the arena says all of a constant that is worth it."""
+    """Whether what the code has says all of a constant that is worth it; one of a mapped file takes no memory."""
     data = value.data
     if data is None or data.dtype.hasobject or data.shape != value.shape or data.nbytes < MIN_RELEASED_BYTES:
+        return False
+    if mapped_file_of(data) is not None:
         return False
     if not isinstance(storage, PackedTensor):
         return True

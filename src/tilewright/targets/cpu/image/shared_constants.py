@@ -7,16 +7,18 @@ address zero here, so that constants may lie anywhere, and neither kernels nor m
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tilewright.content_pool import MIN_SHARED_BYTES, ContentPool
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, aligned
+from tilewright.parallel import map_on_cores
 from tilewright.records import dataclass
-from tilewright.targets.cpu.runtime.executable import ConstantPlaces, HostStep, bytes_at
+from tilewright.targets.cpu.image.image import Constants
+from tilewright.targets.cpu.runtime.executable import ConstantPlaces, HostStep, Piece, bytes_at
 from tilewright.targets.cpu.runtime.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.runtime.pool import AlignedBuffer
 
@@ -27,21 +29,8 @@ SLAB_BYTES = 16 << 20
 pages: runs of a ResNet-18 took 1.05 times as long on an EPYC."""
 
 
-class Pieces(Protocol):
-    """Constants, one after another."""
-
-    @property
-    def size_bytes(self) -> int:
-        """What they take together, each aligned."""
-        ...
-
-    def each(self, visit: Callable[[int, Array], None]) -> None:
-        """Call with the offset and the bytes of each, from several threads."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class _Piece:
+class _Place:
     """Where a constant lies, and what must not be collected."""
 
     address: int
@@ -51,56 +40,74 @@ class _Piece:
 class _Slabs:
     """Memory for so many bytes of constants, of which none has to come."""
 
-    def __init__(self, size_bytes: int) -> None:
-        self._left_bytes = size_bytes
+    def __init__(self, size_bytes: int, slab_bytes: int) -> None:
+        self._left_bytes, self._slab_bytes = size_bytes, slab_bytes
         self._slab: AlignedBuffer | None = None
         self._used_bytes = 0
 
-    def placed(self, data: Array) -> _Piece:
-        """A constant behind those that are there."""
-        size_bytes = aligned(max(1, data.nbytes), DEFAULT_ALIGNMENT_BYTES)
+    def place(self, num_bytes: int) -> _Place:
+        """Zeros for a constant behind those that are there."""
+        size_bytes = aligned(max(1, num_bytes), DEFAULT_ALIGNMENT_BYTES)
         slab = self._slab
         if slab is None or slab.size_bytes - self._used_bytes < size_bytes:
-            most_bytes = max(size_bytes, min(SLAB_BYTES, self._left_bytes))
+            most_bytes = max(size_bytes, min(self._slab_bytes, self._left_bytes))
             slab = self._slab = AlignedBuffer(most_bytes, "the model's constants")
             self._used_bytes = 0
         address = slab.address + self._used_bytes
-        bytes_at(address, data.nbytes)[...] = data
         self._used_bytes += size_bytes
         self._left_bytes -= size_bytes
-        return _Piece(address, slab)
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    offset: int
-    size_bytes: int
-    address: int
+        return _Place(address, slab)
 
 
 class SharedConstants:
     """The constants of one image, placed in what a pool has and what it lacks."""
 
-    def __init__(self, constants: Pieces, pool: ContentPool, base_index: int) -> None:
+    def __init__(
+        self,
+        constants: Constants,
+        pool: ContentPool | None,
+        base_index: int,
+        placed: Callable[[int, Array], None] = lambda *_: None,
+    ) -> None:
+        """Without a pool nothing is looked for, and all lies together. `placed` is told the offset and the bytes
+        of each constant, once they are there."""
         self._base_index = base_index
-        slabs = _Slabs(constants.size_bytes)
-        pieces: list[tuple[int, _Piece, int]] = []
-        small: list[tuple[int, Array]] = []
+        self._pieces = sorted(constants.pieces(), key=lambda piece: piece.offset)
+        self._offsets = [piece.offset for piece in self._pieces]
 
-        def visit(offset: int, data: Array) -> None:
-            if data.nbytes < MIN_SHARED_BYTES:
-                small.append((offset, data))
-            else:
-                # One at a time makes what the pool lacks.
-                piece = pool.obtain("constant", data, lambda: slabs.placed(data))
-                pieces.append((offset, piece, data.nbytes))
+        def key_of(piece: Piece) -> Hashable:
+            return None if pool is None or piece.size_bytes < MIN_SHARED_BYTES else piece.key()
 
-        constants.each(visit)
-        pieces += ((offset, slabs.placed(data), data.nbytes) for offset, data in small)
-        places = [_Place(offset, size, piece.address) for offset, piece, size in pieces]
-        self._places = sorted(places, key=lambda place: place.offset)
-        self._offsets = [place.offset for place in self._places]
-        self.places = ConstantPlaces(0, tuple(piece for _, piece, _ in pieces))
+        keys = map_on_cores(key_of, self._pieces)
+        self._places: list[_Place] = []
+        missing: dict[Hashable, int] = {}  # by their number, as the model may have two that are equal
+        slabs = _Slabs(constants.size_bytes, constants.size_bytes if pool is None else SLAB_BYTES)
+        for number, (piece, key) in enumerate(zip(self._pieces, keys, strict=True)):
+            kept = None if key is None or pool is None else pool.find(key)
+            if kept is None and key in missing:
+                kept = self._places[missing[key]]
+            elif kept is None:
+                missing[number if key is None else key] = number
+            self._places.append(kept or slabs.place(piece.size_bytes))
+
+        done: set[int] = set()
+
+        def write(number: int) -> None:
+            if number not in done:  # or this is the second time
+                self._pieces[number].write(self._bytes(number))
+                placed(self._offsets[number], self._bytes(number))
+                done.add(number)
+
+        map_on_cores(write, missing.values())
+        for number in set(range(len(keys))) - set(missing.values()):
+            placed(self._offsets[number], self._bytes(number))
+        for key, number in missing.items():
+            if pool is not None and keys[number] is not None:
+                pool.keep(key, self._places[number])
+        self.places = ConstantPlaces(0, tuple(self._places))
+
+    def _bytes(self, number: int) -> Array:
+        return bytes_at(self._places[number].address, self._pieces[number].size_bytes)
 
     def main(self, main: MainCode) -> MainCode:
         """The same main on these places."""
@@ -118,7 +125,7 @@ class SharedConstants:
         if ref.base_index != self._base_index:
             return ref
         number = bisect_right(self._offsets, ref.byte_offset) - 1
-        place = self._places[number] if number >= 0 else None
-        if place is None or ref.byte_offset - place.offset >= max(1, place.size_bytes):
+        within = ref.byte_offset - self._offsets[number] if number >= 0 else 0
+        if number < 0 or within >= max(1, self._pieces[number].size_bytes):
             return ref  # an argument of no bytes, which nothing reads
-        return ArgRef(ref.base_index, place.address + ref.byte_offset - place.offset)
+        return ArgRef(ref.base_index, self._places[number].address + within)

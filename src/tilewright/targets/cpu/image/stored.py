@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
+from tilewright.content_pool import content_key
 from tilewright.fields import FieldError, decoded, inside
 from tilewright.ir.dtype import DType
 from tilewright.parallel import map_on_cores
@@ -17,7 +18,7 @@ from tilewright.targets.cpu.arrangements import Arrangement, arrange_into
 from tilewright.targets.cpu.image.arrangement_document import decode_arrangement
 from tilewright.targets.cpu.image.image import CpuImage
 from tilewright.targets.cpu.image.origin import CONSTANTS, OPERATORS_OWN, MadeFor
-from tilewright.targets.cpu.runtime.executable import HostStep, TensorSpec
+from tilewright.targets.cpu.runtime.executable import HostStep, Piece, TensorSpec
 from tilewright.targets.cpu.runtime.executor import CheckedIndex
 from tilewright.targets.cpu.runtime.main_code import (
     FIRST_CALLER_BASE,
@@ -179,48 +180,39 @@ class ArrangedConstants:
 
     def fill(self, target: Array) -> None:
         """Arrange all of them, on all cores: numpy lets go of the interpreter meanwhile."""
-        self._arrange(lambda offset, num_bytes: target[offset : offset + num_bytes])
-
-    def each(self, visit: Callable[[int, Array], None]) -> None:
-        """Arrange each of them by itself."""
-        self._arrange(lambda _, num_bytes: np.zeros(num_bytes, np.uint8), visit)
-
-    def _arrange(
-        self, place_of: Callable[[int, int], Array], visit: Callable[[int, Array], None] = lambda *_: None
-    ) -> None:
-        """Write each constant to the place for its offset and size, where zeros are, and show it then."""
-        constants = self.parts.constants()
-        own = self.parts.read(OPERATORS_OWN) if self.stated.has_own else b""
-
-        def place(number: int) -> None:
-            source = self.stated.sources[number]
-            part = place_of(source.offset, source.num_bytes)
-            if source.own is not None:
-                part[...] = np.frombuffer(own, np.uint8)[slice(*source.own)]
-            else:
-                _make(constants, source, self.arrangements[number], number, part)
-            visit(source.offset, part)
-
         # The largest first, so that cores end together.
-        order = sorted(range(len(self.stated.sources)), key=lambda n: -self.stated.sources[n].num_bytes)
-        map_on_cores(place, order)
+        pieces = sorted(self.pieces(), key=lambda piece: -piece.size_bytes)
+        map_on_cores(lambda p: p.write(target[p.offset : p.offset + p.size_bytes]), pieces)
 
+    def pieces(self) -> Sequence[Piece]:
+        """Each of them by itself."""
+        constants = self.parts.constants()
+        own = np.frombuffer(self.parts.read(OPERATORS_OWN) if self.stated.has_own else b"", np.uint8)
 
-def _make(
-    constants: Mapping[str, Array | bytes],
-    source: _SourceFields,
-    arrangement: Arrangement | None,
-    number: int,
-    target: Array,
-) -> None:
-    """Write the bytes of one source, where zeros are."""
-    where = f".constants.sources[{number}]"
-    given = constants.get(source.constant)
-    if not isinstance(given, np.ndarray) or given.nbytes != math.prod(source.shape) * source.dtype.size_bytes:
-        raise FieldError(f"is no {source.dtype}{list(source.shape)} of the graph", f"{where}.constant")
-    array = given.reshape(-1).view(np.uint8).view(source.dtype.numpy).reshape(source.shape)
-    with inside(f"constants.sources[{number}].arrangement"):
-        arrange_into(arrangement, array, target)
+        def array_of(number: int) -> Array:
+            source = self.stated.sources[number]
+            if source.own is not None:
+                return own[slice(*source.own)]
+            given, size_bytes = constants.get(source.constant), source.dtype.size_bytes
+            if not isinstance(given, np.ndarray) or given.nbytes != math.prod(source.shape) * size_bytes:
+                where = f".constants.sources[{number}].constant"
+                raise FieldError(f"is no {source.dtype}{list(source.shape)} of the graph", where)
+            return given.reshape(-1).view(np.uint8).view(source.dtype.numpy).reshape(source.shape)
+
+        def piece(number: int) -> Piece:
+            source, arrangement = self.stated.sources[number], self.arrangements[number]
+
+            def write(part: Array) -> None:
+                array = array_of(number)
+                with inside(f"constants.sources[{number}].arrangement"):
+                    arrange_into(arrangement, array, part)
+
+            def key() -> Hashable:
+                return content_key(array_of(number)), arrangement
+
+            return Piece(source.offset, source.num_bytes, key, write)
+
+        return [piece(number) for number in range(len(self.stated.sources))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,11 +342,9 @@ class StoredConstants:
         """Its size."""
         return self.parts.size_bytes(CONSTANTS)
 
-    def each(self, visit: Callable[[int, Array], None]) -> None:
-        """All of it as one."""
-        data = np.empty(self.size_bytes, np.uint8)
-        self.fill(data)
-        visit(0, data)
+    def pieces(self) -> Sequence[Piece]:
+        """All of it as one, which is like no other."""
+        return (Piece(0, self.size_bytes, object, self.fill),)
 
     def fill(self, target: Array) -> None:
         """Read all of it."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import or_
 from typing import Any
 
 import numpy as np
 
+from tilewright.content_pool import content_key
 from tilewright.ir.graph import Graph, Value
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryLevel, MemoryProblem, aligned
 from tilewright.parallel import map_on_cores
 from tilewright.records import dataclass
+from tilewright.system.mapped_file import let_go
 from tilewright.targets.cpu.arrangements import Arrangement, arrange_into
 from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.lower.arrange import numbered
@@ -28,6 +30,7 @@ from tilewright.targets.cpu.lower.lowered import (
     Storage,
     Table,
 )
+from tilewright.targets.cpu.runtime.executable import Piece
 from tilewright.targets.cpu.runtime.main_code import ARENA_BASE, WEIGHTS_BASE, ArgRef
 
 Array = np.ndarray[Any, Any]
@@ -45,7 +48,7 @@ class Arrangements:
         key = (tensor.value, tensor.packed.arrangement)
         array = self._kept.get(key)
         if array is None:
-            array = np.ascontiguousarray(_constant_data(tensor))
+            array = np.ascontiguousarray(tensor.packed.arrangement.arrange(_source_of(tensor)))
             if array.nbytes <= self._left_bytes:
                 self._left_bytes -= array.nbytes
                 self._kept[key] = array
@@ -104,44 +107,50 @@ class Weights:
     def place(self, source: tuple[int, Storage], target: Array) -> None:
         """Write one of `sources` to its offset in `target`."""
         offset, storage = source
-        if isinstance(storage, PackedTensor) and self._arrangements is None:
-            assert storage.value.data is not None
-            part = target[offset : offset + storage.packed.size_bytes]
-            arrange_into(storage.packed.arrangement, storage.value.data, part)
+        is_packed = isinstance(storage, PackedTensor)
+        size_bytes = storage.packed.size_bytes if is_packed else _source_of(storage).nbytes
+        self._write(storage, target[offset : offset + size_bytes])
+
+    def _write(self, storage: Storage, part: Array) -> None:
+        """Write a constant where zeros are."""
+        if not isinstance(storage, PackedTensor):
+            arrange_into(None, _source_of(storage), part)
+        elif self._arrangements is None:
+            arrange_into(storage.packed.arrangement, _source_of(storage), part)
         else:
-            data = self._bytes(storage)
-            target[offset : offset + data.nbytes] = data
+            part[...] = self._arrangements.of(storage).reshape(-1).view(np.uint8)
+        let_go(_source_of(storage))
 
-    def each(self, visit: Callable[[int, Array], None]) -> None:
-        """Call with the offset and the bytes of each constant, on all cores, too."""
+    def pieces(self) -> Sequence[Piece]:
+        """Each constant by itself."""
 
-        def arrange(source: tuple[int, Storage]) -> None:
-            offset, storage = source
-            visit(offset, self._bytes(storage))
+        def piece(offset: int, storage: Storage) -> Piece:
+            packed = storage.packed if isinstance(storage, PackedTensor) else None
+            arrangement = None if packed is None else packed.arrangement
+            source = _source_of(storage)
+            return Piece(
+                offset,
+                source.nbytes if packed is None else packed.size_bytes,
+                lambda: (content_key(_source_of(storage)), arrangement),
+                lambda part: self._write(storage, part),
+            )
 
-        map_on_cores(arrange, self._sources)
-
-    def _bytes(self, storage: Storage) -> Array:
-        """A constant as its kernel wants it."""
-        if isinstance(storage, PackedTensor) and self._arrangements is not None:
-            data = self._arrangements.of(storage)
-        else:
-            data = np.ascontiguousarray(_constant_data(storage))
-        return data.reshape(-1).view(np.uint8)
+        return [piece(offset, storage) for offset, storage in self._sources]
 
 
-def _constant_data(storage: Storage) -> Array:
+def _source_of(storage: Storage) -> Array:
+    """A constant as the graph, or the operator whose own it is, has it."""
     match storage:
-        case PackedTensor(value, packed):
-            assert value.data is not None
-            return packed.arrangement.arrange(value.data)
+        case PackedTensor(value):
+            data = value.data
         case Table(operand):
-            assert operand.data is not None
-            return operand.data
+            data = operand.data
         case Value():
-            assert storage.data is not None
-            return storage.data
-    raise AssertionError(f"{storage} is not a constant")
+            data = storage.data
+        case _:
+            data = None
+    assert data is not None, f"{storage} is not a constant"
+    return data
 
 
 @dataclass(frozen=True, slots=True, eq=False)

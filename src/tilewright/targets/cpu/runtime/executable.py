@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,6 +90,17 @@ def _view(bases: Sequence[int], ref: ArgRef, value: Value) -> Array:
     if value.size_bytes == 0:
         return np.empty(value.shape, value.dtype.numpy)
     return bytes_at(address, value.size_bytes).view(value.dtype.numpy).reshape(value.shape)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A constant of an arena: where it lies there, what equal ones have in common, and what writes it where
+    zeros are."""
+
+    offset: int
+    size_bytes: int
+    key: Callable[[], Hashable]
+    write: Callable[[Array], None]
 
 
 def bytes_at(address: int, size_bytes: int) -> Array:
