@@ -45,7 +45,8 @@ class ContentPool:
             return data
         key = "array", content_key(data)
         with self._lock:
-            return self._kept.setdefault(key, data)
+            kept: np.ndarray[Any, Any] = self._kept.setdefault(key, data)
+            return kept
 
 
 def content_key(data: np.ndarray[Any, Any]) -> Hashable:

@@ -18,7 +18,7 @@ def extract(nodes: Sequence[Node], outputs: Sequence[Value]) -> tuple[Graph, Map
 
     def copied(value: Value) -> Value:
         if value not in copies:
-            copies[value] = Value(value.name, value.dtype, value.shape, value.data)
+            copies[value] = Value(value.name, value.dtype, value.shape, value.stored)
             if value not in made and not value.is_constant:
                 graph.add_input(copies[value])
         return copies[value]
@@ -48,7 +48,7 @@ def without_nodes(graph: Graph) -> tuple[Graph, dict[Value, Value]]:
     """A graph of the same name and inputs, where all names of values are taken; and the inputs' copies."""
     copy = Graph(graph.name)
     copy._names.update(graph._names)
-    twins = {value: Value(value.name, value.dtype, value.shape, value.data) for value in graph.inputs}
+    twins = {value: Value(value.name, value.dtype, value.shape, value.stored) for value in graph.inputs}
     for twin in twins.values():
         copy.add_input(twin)
     return copy, twins

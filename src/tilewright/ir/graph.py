@@ -6,12 +6,14 @@ are changed only through the graph's methods, which keep producers and uses righ
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from tilewright.errors import InternalError
+from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 
@@ -36,24 +38,48 @@ Attributes = Mapping[str, Attribute | SubgraphAttribute]
 
 
 class Value:
-    """A tensor: graph input, initializer (`data` set) or the output of one node."""
+    """A tensor: graph input, initializer (`data` set) or the output of one node.
 
-    __slots__ = ("_uses", "data", "dtype", "name", "producer", "shape")
+    `stored` is the data as they lie in memory, which may be integers with scales where `data` are floats.
+    """
+
+    __slots__ = ("_floats", "_uses", "dtype", "name", "producer", "shape", "stored")
 
     def __init__(
-        self, name: str, dtype: DType, shape: Sequence[int], data: np.ndarray[Any, Any] | None = None
+        self,
+        name: str,
+        dtype: DType,
+        shape: Sequence[int],
+        data: np.ndarray[Any, Any] | BlockWeights | None = None,
     ) -> None:
         self.name = name
         self.dtype = dtype
         self.shape: Shape = tuple(int(d) for d in shape)
-        self.data = data
+        self.stored = data
+        self._floats: weakref.ref[np.ndarray[Any, Any]] | None = None
         self.producer: Node | None = None
         self._uses: list[Node] = []
 
     @property
+    def data(self) -> np.ndarray[Any, Any] | None:
+        """The elements of an initializer; floats of `BlockWeights` are made now, for whoever asks."""
+        stored = self.stored
+        if not isinstance(stored, BlockWeights):
+            return stored
+        floats = None if self._floats is None else self._floats()
+        if floats is None:
+            floats = stored.floats()
+            self._floats = weakref.ref(floats)
+        return floats
+
+    @data.setter
+    def data(self, data: np.ndarray[Any, Any] | None) -> None:
+        self.stored = data
+
+    @property
     def is_constant(self) -> bool:
         """Whether this is an initializer."""
-        return self.data is not None
+        return self.stored is not None
 
     @property
     def num_elements(self) -> int:
@@ -223,7 +249,7 @@ class Graph:
         self.past_axes: dict[str, int] = {}
         """Of inputs and outputs by name: axes of caches that have fewer places in a run (see `ir.past`)."""
         self.shares_constants = False
-        """Whether code for other shapes of the model reads the same constants: then in one form, if it can."""
+        """Whether code for other shapes of the model reads the same constants, then in one form."""
         self._nodes: list[Node] = []
         self._names: set[str] = set()  # only grows
         self._first_free: dict[str, int] = {}  # no smaller number behind a stem is free
@@ -269,7 +295,7 @@ class Graph:
         self.inputs.append(value)
         return value
 
-    def constant(self, data: np.ndarray[Any, Any], name: str = "const") -> Value:
+    def constant(self, data: np.ndarray[Any, Any] | BlockWeights, name: str = "const") -> Value:
         """A new initializer holding `data`."""
         value = Value(self.fresh_name(name), DType.from_numpy(data.dtype), data.shape, data)
         self._names.add(value.name)
@@ -370,7 +396,7 @@ class Graph:
             if value is None:
                 return None
             if value not in mapping:
-                mapping[value] = Value(value.name, value.dtype, value.shape, value.data)
+                mapping[value] = Value(value.name, value.dtype, value.shape, value.stored)
             return mapping[value]
 
         for value in self.inputs:

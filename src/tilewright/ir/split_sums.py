@@ -59,7 +59,7 @@ def split_sums(graph: Graph, parts: Mapping[Node, int], *, is_priced_only: bool 
 
     def copied(value: Value) -> Value:
         if value not in values:
-            values[value] = Value(value.name, value.dtype, value.shape, value.data)
+            values[value] = Value(value.name, value.dtype, value.shape, value.stored)
         return values[value]
 
     sums: dict[Node, Node] = {}

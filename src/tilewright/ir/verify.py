@@ -135,14 +135,15 @@ def _type(value: Value) -> Iterator[Violation]:
         return
     if any(not isinstance(d, int) or d < 0 for d in value.shape):
         yield Violation("static-shape", where, f"its shape is {list(value.shape)}")
-    if value.data is None:
+    stored = value.stored
+    if stored is None:
         return
-    if tuple(value.data.shape) != value.shape:
+    if tuple(stored.shape) != value.shape:
         yield Violation(
-            "constant", where, f"its data have shape {list(value.data.shape)}, it has {list(value.shape)}"
+            "constant", where, f"its data have shape {list(stored.shape)}, it has {list(value.shape)}"
         )
-    if DType.from_numpy(value.data.dtype) is not value.dtype:
-        yield Violation("constant", where, f"its data are {value.data.dtype}, it is {value.dtype}")
+    if DType.from_numpy(stored.dtype) is not value.dtype:
+        yield Violation("constant", where, f"its data are {stored.dtype}, it is {value.dtype}")
 
 
 def _captures(node: Node) -> Iterator[Violation]:

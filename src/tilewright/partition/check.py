@@ -89,7 +89,7 @@ def _check_externals(partition: Partition) -> Iterator[Violation]:
         outputs: set[int] = set()
         for node in subgraph.nodes:
             for value in node.operands():
-                if value.data is not None:
+                if value.is_constant:
                     constants.add(id(value))
                 elif id(value.producer) not in inside:
                     inputs.add(id(value))

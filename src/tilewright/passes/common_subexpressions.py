@@ -63,7 +63,7 @@ def _key(node: Node, editor: Editor, constants: _Constants) -> Hashable | None:
         # 1 and 1.0 are equal keys but not equal attributes.
         attributes.append((name, type(value).__name__, plain))
     operands = tuple(
-        None if v is None else v if editor.data(v) is None else constants.representative(v)
+        None if v is None else v if not editor.is_constant(v) else constants.representative(v)
         for v in node.inputs
     )
     results = tuple(None if v is None else (v.dtype, v.shape) for v in node.outputs)
@@ -91,9 +91,8 @@ class _Constants:
         """The first constant seen that has this type, shape and content."""
         if value in self._representatives:
             return self._representatives[value]
-        data = value.data
-        assert data is not None
-        if data.dtype.kind == "O":
+        data = value.stored
+        if not isinstance(data, np.ndarray) or data.dtype.kind == "O":
             self._representatives[value] = value
             return value
         alike = self._alike.setdefault((value.dtype, value.shape, _sample(data)), [])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Attributes, Graph, Node, Value
 from tilewright.ir.ops.registry import has_effect
@@ -37,6 +38,10 @@ class Editor:
         """What is known of a value: an initializer's data, unless a caller may feed other data."""
         return None if value is None or value in self._inputs else value.data
 
+    def is_constant(self, value: Value) -> bool:
+        """Whether a value is known."""
+        return value.is_constant and value not in self._inputs
+
     def is_output(self, value: Value) -> bool:
         """Whether callers see this value."""
         return value in self.graph.outputs
@@ -46,8 +51,10 @@ class Editor:
         users = value.users
         return users[0] if len(users) == 1 and not self.is_output(value) else None
 
-    def constant(self, data: Array, dtype: DType, stem: str) -> Value:
+    def constant(self, data: Array | BlockWeights, dtype: DType, stem: str) -> Value:
         """A new initializer; the data are rounded to the type once."""
+        if isinstance(data, BlockWeights):
+            return self.graph.constant(data, stem)
         return self.graph.constant(np.asarray(data).astype(dtype.numpy, copy=False), stem)
 
     def insert(

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
 
 from tilewright.errors import InputError, ModelRejected, UnsupportedOp
+from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.graph import Graph, Node, SubgraphAttribute
 from tilewright.ir.interpret import run_node
 from tilewright.ir.nest import Opaque
-from tilewright.ir.ops.registry import describe, has_effect, host_work
+from tilewright.ir.ops.block_floats import BLOCK_FLOATS, block_weights
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN, describe, has_effect, host_work
 from tilewright.ir.work import find_folding_excess
 from tilewright.passes.base import PassResult, Remark
 from tilewright.passes.edit import Editor
 from tilewright.planning import option
 from tilewright.progress import checkpoint
 from tilewright.records import dataclass
+
+Array = np.ndarray[Any, Any]
 
 _RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
@@ -52,6 +59,8 @@ class FoldConstants:
     def _why_not(self, editor: Editor, node: Node) -> str | None:
         if node.op_type in _RANDOM and not node.domain:
             return "its result is random"
+        if _is_block_floats(node):
+            return None
         if any(isinstance(a, SubgraphAttribute) for a in node.attributes.values()):
             return "it is control flow"
         given = sum(v.size_bytes for v in dict.fromkeys(node.operands()))
@@ -66,13 +75,34 @@ class FoldConstants:
 
 
 def _is_constant(editor: Editor, node: Node) -> bool:
-    return all(editor.data(v) is not None for v in node.operands())
+    return all(editor.is_constant(v) for v in node.operands())
+
+
+def _is_block_floats(node: Node) -> bool:
+    """Whether a node's result takes no more memory than its operands: it keeps their numbers."""
+    (source, *_), is_ours = (*node.inputs, None), node.domain == INTERNAL_DOMAIN
+    is_turned = node.op_type == "Transpose" and isinstance(source and source.stored, BlockWeights)
+    return (is_ours and node.op_type == BLOCK_FLOATS) or (is_turned and _turns(node))
+
+
+def _turns(node: Node) -> bool:
+    return node.ints_attr("perm", (1, 0)) == (1, 0)
+
+
+def _results(node: Node) -> Sequence[Array | BlockWeights | None]:
+    """What a node of constants gives."""
+    if not _is_block_floats(node):
+        return run_node(node, [None if v is None else v.data for v in node.inputs])
+    stored = node.require(0).stored
+    if isinstance(stored, BlockWeights):
+        return [stored.transposed]
+    return [block_weights(node, [None if v is None else v.data for v in node.inputs])]
 
 
 def _fold(editor: Editor, node: Node) -> str | None:
     """Replace a node's results by constants, or say why not."""
     try:
-        results = run_node(node, [None if v is None else v.data for v in node.inputs])
+        results = _results(node)
     except UnsupportedOp as error:
         return str(error)
     except InputError as error:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.graph import Graph, Node, Shape, Value
 from tilewright.ir.nest import Description, Nest, Opaque, Operand, Walks
 from tilewright.ir.ops.registry import describe
@@ -47,11 +48,19 @@ class GraphPairing:
 
     def axes(self, a: Value, b: Value) -> Axes | None:
         """In which axes two values differ that are the same else; None where they are not."""
-        if a not in self._pairs and a.data is not None and b.data is not None:
-            axes = self._constant_axes(a.data, b.data)
+        if a not in self._pairs and a.is_constant and b.is_constant:
+            axes = self._axes_of(a, b)
             if axes is None or not self.pair(a, b, axes):
                 return None
         return self._axes[a] if self._pairs.get(a) is b else None
+
+    def _axes_of(self, a: Value, b: Value) -> Axes | None:
+        """In which axes two constants differ; None where they are not the same else."""
+        if isinstance(a.stored, BlockWeights) and isinstance(b.stored, BlockWeights):
+            return NO_AXES if a.stored.equals(b.stored, same_bits) else None
+        assert a.data is not None
+        assert b.data is not None
+        return self._constant_axes(a.data, b.data)
 
 
 class Places(ABC):

@@ -1,4 +1,4 @@
-"""Files that are mapped instead of read: their bytes are in memory while they are looked at, and need not be."""
+"""Files that are mapped instead of read: their bytes are in memory while they are looked at."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NUMBERS = itertools.count()
 
 
 class MappedFile(mmap.mmap):
-    """A whole file as read-only memory; `number` is its own, `label` what messages call it, `digests` are those
-    of views that were asked for."""
+    """A whole file as read-only memory; `number` is its own, `label` what messages call it, `digests` are
+    those of views that were asked for."""
 
     number: int
     label: str

@@ -139,7 +139,7 @@ class ReleasingCode(Protocol):
     def load_releasing(
         self, num_threads: int | None, pool: ContentPool | None = None
     ) -> tuple[Executable, Callable[[], None]]:
-        """As `load_sharing`, while the program lacks constants that the code has; and what gives them back."""
+        """As `load_sharing`, while the program lacks constants of the code; and what gives them back."""
         ...
 
 

@@ -84,7 +84,6 @@ def import_open_model(opened: Opened, shapes: Mapping[str, Shape]) -> Graph | Pr
         ModelRejected, UnsupportedOp, UsageError: as for `import_model`, but for open dimensions.
     """
 
-
     def build(prepared: PreparedModel) -> Graph | PreparedModel:
         graph = prepared.static_graph(shapes)
         if graph is None:

@@ -82,7 +82,7 @@ def embed_external_attributes(model: ModelProto, origin: Origin) -> None:
 def read_external(
     tensor: TensorProto, origin: Origin, maps: dict[str, MappedFile] | None = None
 ) -> np.ndarray[Any, Any]:
-    """The data of an external tensor; with `maps`, files by location, they stay where they are if they can."""
+    """The data of an external tensor; with `maps`, files by location, they stay where they are."""
     entry = external_range(tensor)
     with open_external(origin, entry.location) as file:
         _check_range(tensor, entry, os.fstat(file.fileno()).st_size)

@@ -1,7 +1,7 @@
 """A serialised model in two, read once: the data of large initializers as arrays, and the rest to be parsed.
 
-A parser would hold the data beside the bytes that it was given, and hand out a copy of them. Of a file that is
-mapped the data are not even read.
+A parser would hold the data beside the bytes that it was given, and hand out a copy of them. Of a file that
+is mapped the data are not even read.
 """
 
 from __future__ import annotations

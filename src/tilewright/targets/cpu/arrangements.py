@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from tilewright.fields import FieldError, Signed
+from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
-from tilewright.targets.cpu.few_bits import BLOCKS, WEIGHTS_PER_WORD, numbers_of, scales_of
+from tilewright.targets.cpu.few_bits import BLOCKS, FewBits, numbers_of, scales_of
 from tilewright.targets.cpu.pieces import (
     LARGEST_FIXED,
     NUM_DIGITS,
@@ -47,9 +48,9 @@ class Arrangement(Protocol):
 
     kind: ClassVar[str]
 
-    def arrange(self, array: Array, into: Array | None = None) -> Array:
-        """The constant as kernels want it, of any shape; in `into`, zero bytes, where that is of its size and
-        saves a copy.
+    def arrange(self, array: Any, into: Array | None = None) -> Array:
+        """The constant, an array or `BlockWeights`, as kernels want it, of any shape; in `into`, zero bytes,
+        where that is of its size and saves a copy.
 
         Raises:
             FieldError: the constant is not one that can be arranged so.
@@ -57,7 +58,7 @@ class Arrangement(Protocol):
         ...
 
 
-def arrange_into(arrangement: Arrangement | None, array: Array, target: Array) -> None:
+def arrange_into(arrangement: Arrangement | None, array: Any, target: Array) -> None:
     """Write a constant into `target`, zero bytes, as an arrangement has it, or as it is.
 
     Raises:
@@ -295,41 +296,53 @@ def compact(values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class FewBitPanels:
-    """Panels of weights that are integers of four bits times a scale for each block of `block` steps.
+    """Panels of weights that are integers of few bits times a scale for each block of `block` steps.
 
     The window's loops are steps and columns. A panel has for each block the scales of its columns, float32,
-    then for each eight steps a word of 32 bits a column, the first step in the lowest bits.
+    with `has_zeros` what is taken off their numbers, float32 too, then words of 32 bits a column: signed
+    numbers of as many steps as a word holds, the first step in the lowest bits.
     """
 
-    kind: ClassVar[str] = "panels of 4 bits"
+    kind: ClassVar[str] = "panels of few bits"
     window: Window
     lanes: int
     width: int
     block: int
+    bits: int = 4
+    has_zeros: bool = False
 
-    @property
-    def words_per_block(self) -> int:
-        """Words of a block's column, its scale included."""
-        return 1 + self.block // WEIGHTS_PER_WORD
-
-    def arrange(self, array: Array, into: Array | None = None) -> Array:
-        """The panels, one after the other."""
+    def arrange(self, array: Array | BlockWeights, into: Array | None = None) -> Array:
+        """The panels, one after the other; of floats, those of four bits without zero points are found."""
         _require_panels(self.lanes, self.width)
+        stored = array if isinstance(array, BlockWeights) else self._found(array)
+        factor = stored.block // self.block
+        if self.block not in BLOCKS or FewBits(self.bits, self.block, self.has_zeros) != FewBits.of(stored):
+            raise FieldError(f"weights of {stored.bits} bits by {stored.block}", ".block")
+        few, half = FewBits(self.bits, self.block, self.has_zeros), 1 << self.bits - 1
+        extent = len(stored.scales)
+        shape = stored.scales.shape[1] * factor, few.words_per_block, _padded(extent, self.lanes)
+        laid = np.zeros(shape, np.uint32)
+        of_blocks = laid[..., :extent].view(np.float32)
+        of_blocks[:, 0] = np.repeat(stored.scales, factor, axis=1).T
+        if stored.zeros is not None:
+            of_blocks[:, 1] = np.repeat(stored.zeros.astype(np.float32) - half, factor, axis=1).T
+        words = np.ascontiguousarray(stored.numbers).view("<u4").reshape(extent, len(laid), -1)
+        laid[:, few.first_word :, :extent] = words.transpose(1, 2, 0)
+        halves = sum(half << self.bits * i for i in range(few.per_word))
+        laid[:, few.first_word :, :extent] ^= np.uint32(halves)
+        return _panel_by_panel(laid.reshape(1, -1, laid.shape[2]), self.width)
+
+    def _found(self, array: Array) -> BlockWeights:
+        """The numbers behind floats."""
         view = self.window.of(array)
         if view.ndim != 2 or self.block not in BLOCKS or view.shape[0] % self.block:
             raise FieldError(f"{view.shape} in blocks of {self.block}", ".block")
         scales = scales_of(view, self.block)
         if scales is None:
             raise FieldError(f"the constant is not of four bits in blocks of {self.block}", ".block")
-        num_blocks, extent = scales.shape
-        columns = _padded(extent, self.lanes)
-        laid = np.zeros((num_blocks, self.words_per_block, columns), np.uint32)
-        laid[:, 0, :extent] = scales.view(np.uint32)
-        numbers = numbers_of(view, scales).view(np.uint8) & 0xF
-        eights = numbers.reshape(num_blocks, -1, WEIGHTS_PER_WORD, extent)
-        for step in range(WEIGHTS_PER_WORD):
-            laid[:, 1:, :extent] |= eights[:, :, step].astype(np.uint32) << np.uint32(4 * step)
-        return _panel_by_panel(laid.reshape(1, -1, columns), self.width)
+        numbers = (numbers_of(view, scales) + np.int8(8)).view(np.uint8).T
+        packed = numbers[:, ::2] | numbers[:, 1::2] << np.uint8(4)
+        return BlockWeights(packed.reshape(len(packed), len(scales), -1), scales.T, None, 4)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,55 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.ir.block_weights import BlockWeights
+from tilewright.records import dataclass
+from tilewright.targets.llvm.layout import OperandKey
+
 Array = np.ndarray[Any, Any]
+FewBitKeys = frozenset[tuple[OperandKey, int, "FewBits"]]
+"""Operands that are numbers of few bits times scales: along which axis their blocks lie, and how."""
 
 BLOCKS = (128, 64, 32, 16)
 """Steps that may share a scale, those that need the fewest scales first."""
-WEIGHTS_PER_WORD = 8
+WORD_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class FewBits:
+    """How a kernel finds weights that are numbers of four or eight bits: in words of 32 bits, each of one
+    column, behind the scales of a block, and its zero points if it `has_zeros`, as floats."""
+
+    bits: int
+    block: int
+    has_zeros: bool = False
+
+    @property
+    def per_word(self) -> int:
+        """Steps whose numbers a word holds."""
+        return WORD_BITS // self.bits
+
+    @property
+    def first_word(self) -> int:
+        """Words of a column before those of numbers."""
+        return 1 + self.has_zeros
+
+    @property
+    def words_per_block(self) -> int:
+        """Words of a block's column, scale and zero point included."""
+        return self.first_word + self.block // self.per_word
+
+    @property
+    def share(self) -> float:
+        """Of the bytes of floats."""
+        return self.words_per_block / self.block
+
+    @classmethod
+    def of(cls, weights: BlockWeights) -> FewBits | None:
+        """Of weights that are stored as numbers; None where their blocks are of no size that kernels know."""
+        block = next((block for block in BLOCKS if weights.block % block == 0), None)
+        return None if block is None else cls(weights.bits, block, weights.zeros is not None)
+
+
 _LARGEST = 8
 _COMMON_MULTIPLE, _NEAR = 840, 1e-2
 """Of all numbers up to the largest; how far from a whole number rounding leads."""

@@ -9,6 +9,7 @@ from tilewright.ir.expr import format_expr
 from tilewright.ir.nest import Affine, Index, Nest
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
+from tilewright.targets.cpu.few_bits import FewBitKeys
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Layout, Layouts, OperandKey
 from tilewright.targets.cpu.template import Context
@@ -22,7 +23,7 @@ class Product:
     layouts: Layouts
     constants: frozenset[OperandKey]
     run_bytes: int = 0
-    few_bits: frozenset[tuple[OperandKey, int, int]] = frozenset()
+    few_bits: FewBitKeys = frozenset()
     shared: frozenset[OperandKey] = frozenset()
 
     @property

@@ -13,6 +13,7 @@ from tilewright.ir.expr import Expr, structure
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.nest import Access, Nest
 from tilewright.partition.form import KernelForm
+from tilewright.targets.cpu.few_bits import FewBitKeys
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
 from tilewright.tuning import NO_CHOICES, Choices
 
@@ -45,14 +46,14 @@ class Repeats:
             frozenset[OperandKey],
             frozenset[OperandKey],
             frozenset[OperandKey],
-            frozenset[tuple[OperandKey, int, int]],
+            FewBitKeys,
         ],
         next_local: int,
         make: Callable[[], Kernels | Declined],
         choices: Choices = NO_CHOICES,
     ) -> Kernels | Declined:
-        """What `make` gives for a nest: `special` are the operands that are constant, cached, shared or of few
-        bits, `next_local` is the first free number for temporaries, `choices` are those of this place alone."""
+        """What `make` gives for a nest: `special` are operands that are constant, cached, shared, few bits,
+        `next_local` is the first free number for temporaries, `choices` are of this place alone."""
         facts = nest_facts(nest, layouts)
         if facts is None:
             return make()

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 from tilewright.ir.nest import Operand
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
+from tilewright.targets.cpu.few_bits import FewBitKeys
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layouts, OperandKey
 from tilewright.tuning import Choice
@@ -58,10 +59,10 @@ class Context:
     next_local: int = 0
     divides: bool = True
     run_bytes: int = 0
-    few_bits: frozenset[tuple[OperandKey, int, int]] = frozenset()
-    """Constants that are integers of four bits times scales: of which axis, how many steps share one."""
+    few_bits: FewBitKeys = frozenset()
+    """Constants that are numbers of few bits times scales."""
     shared: frozenset[OperandKey] = frozenset()
-    """Large constants that code for other shapes of the model reads, too: packed alike, memory has them once."""
+    """Large constants that code for other shapes of the model reads, too: packed alike, once."""
 
     @property
     def exceeds_caches(self) -> bool:

@@ -14,7 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tilewright.fields import FieldError
-from tilewright.targets.cpu import few_bits
+from tilewright.ir.block_weights import BlockWeights
+from tilewright.ir.graph import Node
+from tilewright.passes.fold_constants import FoldConstants
 from tilewright.targets.cpu.arrangements import FewBitPanels, window
 from tilewright.targets.cpu.few_bits import BLOCKS, block_of, numbers_of, scales_of
 from tilewright.targets.cpu.isa import isa_by_name
@@ -121,4 +123,86 @@ def test_constants_that_are_no_matrices_of_float32_are_not_looked_at() -> None:
     assert block_of(np.zeros((4, 4, 4096), np.float32), 0) is None
     assert block_of(weights(256, 96, 32).astype(np.float64), 0) is None
     assert block_of(weights(64, 16, 32), 0) is None  # too small to gain anything
-    assert few_bits.WEIGHTS_PER_WORD == 8
+
+
+def stored(bits: int, block: int, steps: int, columns: int, *, has_zeros: bool) -> BlockWeights:
+    """Random numbers with scales of either sign."""
+    rng = np.random.default_rng([bits, block, has_zeros])
+    blocks = steps // block
+    return BlockWeights(
+        rng.integers(0, 256, (columns, blocks, block * bits // 8), dtype=np.uint8),
+        rng.standard_normal((columns, blocks)).astype(np.float32),
+        rng.integers(0, 1 << bits, (columns, blocks), dtype=np.uint8) if has_zeros else None,
+        bits,
+    )
+
+
+def product_of(weights: BlockWeights) -> onnx.ModelProto:
+    """MatMulNBits by these, of any number of rows."""
+    columns, blocks, _ = weights.numbers.shape
+    inputs = {"B": weights.numbers, "s": weights.scales}
+    if weights.zeros is not None:
+        padded = np.pad(weights.zeros, ((0, 0), (0, blocks % (8 // weights.bits))))
+        low, high = (padded[:, 0::2], padded[:, 1::2]) if weights.bits == 4 else (padded, 0)
+        inputs["z"] = low | high << 4
+    node = helper.make_node(
+        "MatMulNBits",
+        ["x", *inputs],
+        ["y"],
+        domain="com.microsoft",
+        K=blocks * weights.block,
+        N=columns,
+        bits=weights.bits,
+        block_size=weights.block,
+    )
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", extent])
+        for name, extent in (("x", blocks * weights.block), ("y", columns))
+    )
+    arrays = [numpy_helper.from_array(array, name) for name, array in inputs.items()]
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(
+        helper.make_graph([node], "g", [x], [y], arrays), opset_imports=opsets, ir_version=10
+    )
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize(
+    ("bits", "block", "has_zeros"),
+    [(4, 32, False), (4, 16, True), (8, 64, False), (8, 128, True), (4, 256, True)],
+)
+def test_numbers_are_read_as_they_are_stored(
+    bits: int, block: int, has_zeros: bool, isa: str, tmp_path: Path
+) -> None:
+    """By one row, and by so many that panels are widened first; floats of the weights are made by none."""
+    weights = stored(bits, block, 768, 150, has_zeros=has_zeros)
+    compiled = tw.compile(product_of(weights), threads=2, isa=isa, no_cache=True)
+    expected = weights.floats().astype(np.float64)
+    for num_rows in (1, 30):
+        feed = {"x": np.random.default_rng(num_rows).standard_normal((num_rows, 768)).astype(np.float32)}
+        (found,) = compiled.run(None, feed)
+        right = feed["x"] @ expected
+        np.testing.assert_allclose(found, right, atol=1e-5 * np.abs(right).max())
+        (kernel,) = compiled.at({"x": (num_rows, 768)}).kernels
+        assert any(note.startswith(f"B of {bits} bits by {min(block, 128)}") for note in kernel.notes)
+    held = [{piece.address for piece in compiled.at({"x": (n, 768)}).load()._weights.held} for n in (1, 30)]
+    assert held[0] == held[1]
+    with tw.open(compiled.save(tmp_path / "m.tw")) as opened:
+        np.testing.assert_array_equal(opened.run(None, feed)[0], found)
+
+
+def test_large_weights_are_folded_to_numbers() -> None:
+    """Of which the floats would take more than a folded constant may; a transposition of them, too."""
+    weights = stored(4, 32, 64, 96, has_zeros=True)
+    graph = tw.load(product_of(weights), shapes={"x": (1, 64)}).graph
+    FoldConstants(max_bytes=1).run(graph)
+    (node,) = graph.nodes
+    (constant,) = (v for v in node.inputs if v is not None and v.is_constant)
+    assert isinstance(constant.stored, BlockWeights)
+    np.testing.assert_array_equal(constant.data, weights.floats())
+    turned = graph.value("turned", constant.dtype, constant.shape[::-1])
+    graph.insert_before(node, Node("Transpose", [constant], [turned], {"perm": (1, 0)}, opset=21))
+    graph.outputs.append(turned)
+    FoldConstants(max_bytes=1).run(graph)
+    assert isinstance(graph.outputs[1].stored, BlockWeights)
+    np.testing.assert_array_equal(graph.outputs[1].data, weights.floats().T)

@@ -16,6 +16,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
 from tilewright.options import Options
+from tilewright.targets.cpu.few_bits import FewBitKeys
 from tilewright.targets.cpu.kernel import Kernel, Layout
 from tilewright.targets.cpu.repeats import Repeats, nest_facts
 
@@ -38,15 +39,12 @@ def test_equal_nests_of_other_operands_are_made_once() -> None:
     first = repeats.nests((a_nest(),), {}, make)
     assert repeats.nests((a_nest(),), {}, make) is first
     nothing: frozenset[tuple[str, int]] = frozenset()
-    few_bits: frozenset[tuple[tuple[str, int], int, int]] = frozenset()
-    special = nothing, nothing, few_bits
+    special = nothing, nothing, nothing, FewBitKeys()
     product = repeats.product(a_nest(), {}, special, 0, make)
     assert repeats.product(a_nest(), {}, special, 0, make) is product
     # A constant the nest does not read makes no difference, one that it reads does.
-    assert repeats.product(a_nest(), {}, (frozenset({("input", 7)}), nothing, few_bits), 0, make) is product
-    assert (
-        repeats.product(a_nest(), {}, (frozenset({("input", 0)}), nothing, few_bits), 0, make) is not product
-    )
+    assert repeats.product(a_nest(), {}, (frozenset({("input", 7)}), *special[1:]), 0, make) is product
+    assert repeats.product(a_nest(), {}, (frozenset({("input", 0)}), *special[1:]), 0, make) is not product
     assert repeats.product(a_nest(), {}, special, 1, make) is not product
     assert len(made) == 4
 

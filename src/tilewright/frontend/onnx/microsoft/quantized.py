@@ -13,6 +13,8 @@ import numpy as np
 from tilewright.frontend.onnx.microsoft.definition import Definition, Write
 from tilewright.frontend.onnx.microsoft.fused import mask_index
 from tilewright.ir.dtype import DType
+from tilewright.ir.ops.block_floats import BLOCK_FLOATS
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 
 _POOL = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
 _MAX_POOL = ("auto_pad", "ceil_mode", "dilations", "kernel_shape", "pads", "strides")
@@ -257,7 +259,14 @@ def _matmul_of_bits(d: Definition) -> Sequence[str]:
     dtype, num_blocks = d.value(0).dtype, -(-rows // block)
     shape = [columns, num_blocks, block * bits // 8]
     d.require(math.prod(d.shape(1)) == math.prod(shape), f"input 1 is {list(d.shape(1))}, not {shape}")
-    whole = unpacked_bits(d, d("Reshape", "x1", d.whole_numbers(shape)), shape, bits)
+    numbers = d("Reshape", "x1", d.whole_numbers(shape))
+    if _are_constant_blocks(d, rows, bits, block):
+        scales = d("Reshape", "x2", d.whole_numbers([columns, num_blocks]))
+        zeros = d.whole_numbers([columns, -(-num_blocks * bits // 8)])
+        more = [d("Reshape", "x3", zeros)] if d.has(3) else []
+        weights = d(BLOCK_FLOATS, scales, numbers, *more, domain=INTERNAL_DOMAIN, bits=bits)
+        return [_biased(d, d("MatMul", "x0", weights), 5)]
+    whole = unpacked_bits(d, numbers, shape, bits)
     each = d.whole_numbers([columns, num_blocks, 1])
     zeros = _zeros_of_bits(d, columns, num_blocks, bits, each)
     scales = d("Cast", d("Reshape", "x2", each), to=dtype.value)
@@ -268,6 +277,16 @@ def _matmul_of_bits(d: Definition) -> Sequence[str]:
     ends = (d.whole_numbers([bound]) for bound in (0, rows, 1))
     product = d("MatMul", "x0", d("Transpose", d("Slice", flat, *ends), perm=[1, 0]))
     return [_biased(d, product, 5)]
+
+
+def _are_constant_blocks(d: Definition, rows: int, bits: int, block: int) -> bool:
+    """Whether weights can be kept as whole numbers: constants, in whole blocks, that give float32."""
+    floats = [d.value(position).dtype for position in (0, 2)]
+    constants = [d.value(position) for position in (1, 2, 3) if d.has(position)]
+    is_plain = all(value.is_constant for value in constants) and not d.has(4)
+    has_whole_zeros = not d.has(3) or d.value(3).dtype is DType.UINT8
+    fits = is_plain and has_whole_zeros and floats == [DType.FLOAT32] * 2
+    return fits and bits in (4, 8) and rows % block == 0 and block % 8 == 0
 
 
 def _in_groups(

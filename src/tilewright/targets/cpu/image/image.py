@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.runtime.executable import (
     ConstantPlaces,
+    Constants,
     CpuExecutable,
     HostStep,
-    Piece,
     TensorSpec,
     bytes_at,
 )
@@ -28,23 +28,6 @@ if TYPE_CHECKING:
     from tilewright.targets.cpu.runtime.executor import HostCallback
 
 Array = np.ndarray[Any, Any]
-
-
-class Constants(Protocol):
-    """The arena of constants, in memory or on disk."""
-
-    @property
-    def size_bytes(self) -> int:
-        """Its size."""
-        ...
-
-    def fill(self, target: Array) -> None:
-        """Write all of it into `target` (uint8, at least `size_bytes`)."""
-        ...
-
-    def pieces(self) -> Sequence[Piece]:
-        """Each constant by itself; several threads may ask for keys and write."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

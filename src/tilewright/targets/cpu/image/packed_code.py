@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.files import Bytes
+from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.text import constant_digest
 from tilewright.targets.cpu.image.arrangement_document import encode_arrangement
@@ -56,9 +57,8 @@ def _constants(weights: Weights) -> tuple[dict[str, Any], list[Bytes]]:
     end = 0
     digests: dict[Value, str] = {}
     for offset, storage in weights.sources:
-        if isinstance(storage, Table):
-            data = storage.operand.data
-            assert data is not None
+        data = _own_data(storage)
+        if data is not None:
             raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
             if raw.nbytes:
                 sources.append({"offset": offset, "own": [end, end + raw.nbytes]})
@@ -67,6 +67,15 @@ def _constants(weights: Weights) -> tuple[dict[str, Any], list[Bytes]]:
         else:
             sources.append({"offset": offset, **_arranged(storage, digests)})
     return {"size_bytes": weights.size_bytes, "sources": sources}, tables
+
+
+def _own_data(storage: Storage) -> Array | None:
+    """What is no constant of a stored graph: an operator's own, numbers that the graph has as floats."""
+    if isinstance(storage, Table):
+        return storage.operand.data
+    if isinstance(storage, PackedTensor) and isinstance(storage.value.stored, BlockWeights):
+        return storage.packed.arrangement.arrange(storage.value.stored)
+    return None
 
 
 def _arranged(storage: Storage, digests: dict[Value, str]) -> dict[str, Any]:

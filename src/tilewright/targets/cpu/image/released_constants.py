@@ -110,9 +110,14 @@ def _value_of(storage: Storage) -> Value | None:
 
 
 def _holds(storage: Storage, value: Value) -> bool:
-    """Whether what the code has says all of a constant that is worth it; one of a mapped file takes no memory."""
-    data = value.data
-    if data is None or data.dtype.hasobject or data.shape != value.shape or data.nbytes < MIN_RELEASED_BYTES:
+    """Whether what the code has says all of a constant that is worth it, as one of a mapped file is not."""
+    data = value.stored
+    if (
+        not isinstance(data, np.ndarray)
+        or data.dtype.hasobject
+        or data.shape != value.shape
+        or data.nbytes < MIN_RELEASED_BYTES
+    ):
         return False
     if mapped_file_of(data) is not None:
         return False

@@ -17,8 +17,7 @@ from tilewright.content_pool import MIN_SHARED_BYTES, ContentPool
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, aligned
 from tilewright.parallel import map_on_cores
 from tilewright.records import dataclass
-from tilewright.targets.cpu.image.image import Constants
-from tilewright.targets.cpu.runtime.executable import ConstantPlaces, HostStep, Piece, bytes_at
+from tilewright.targets.cpu.runtime.executable import ConstantPlaces, Constants, HostStep, Piece, bytes_at
 from tilewright.targets.cpu.runtime.main_code import ArgRef, MainCode
 from tilewright.targets.cpu.runtime.pool import AlignedBuffer
 
@@ -69,8 +68,8 @@ class SharedConstants:
         base_index: int,
         placed: Callable[[int, Array], None] = lambda *_: None,
     ) -> None:
-        """Without a pool nothing is looked for, and all lies together. `placed` is told the offset and the bytes
-        of each constant, once they are there."""
+        """Without a pool nothing is looked for, and all lies together. `placed` is told the offset and the
+        bytes of each constant, once they are there."""
         self._base_index = base_index
         self._pieces = sorted(constants.pieces(), key=lambda piece: piece.offset)
         self._offsets = [piece.offset for piece in self._pieces]

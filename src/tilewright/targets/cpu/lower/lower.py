@@ -475,7 +475,9 @@ class _Lowering:
             return kernels
         if kernels[-1].signature:
             (plain,) = without_row_loops((nest,))
-            self.products[kernels[-1].signature] = Product(plain, layouts, constants, run_bytes, few_bits, shared)
+            self.products[kernels[-1].signature] = Product(
+                plain, layouts, constants, run_bytes, few_bits, shared
+            )
         return kernels
 
     def _loops(

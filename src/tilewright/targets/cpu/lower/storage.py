@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from operator import or_
 from typing import Any
 
 import numpy as np
 
 from tilewright.content_pool import content_key
+from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.graph import Graph, Value
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryLevel, MemoryProblem, aligned
 from tilewright.parallel import map_on_cores
 from tilewright.records import dataclass
 from tilewright.system.mapped_file import let_go
-from tilewright.targets.cpu.arrangements import Arrangement, arrange_into
+from tilewright.targets.cpu.arrangements import Arrangement, FewBitPanels, arrange_into
 from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.lower.arrange import numbered
 from tilewright.targets.cpu.lower.layouts import Tensor
@@ -107,19 +108,20 @@ class Weights:
     def place(self, source: tuple[int, Storage], target: Array) -> None:
         """Write one of `sources` to its offset in `target`."""
         offset, storage = source
-        is_packed = isinstance(storage, PackedTensor)
-        size_bytes = storage.packed.size_bytes if is_packed else _source_of(storage).nbytes
+        packed = storage.packed if isinstance(storage, PackedTensor) else None
+        size_bytes = _source_of(storage).nbytes if packed is None else packed.size_bytes
         self._write(storage, target[offset : offset + size_bytes])
 
     def _write(self, storage: Storage, part: Array) -> None:
         """Write a constant where zeros are."""
+        source = _source_of(storage)
         if not isinstance(storage, PackedTensor):
-            arrange_into(None, _source_of(storage), part)
+            arrange_into(None, source, part)
         elif self._arrangements is None:
-            arrange_into(storage.packed.arrangement, _source_of(storage), part)
+            arrange_into(storage.packed.arrangement, source, part)
         else:
             part[...] = self._arrangements.of(storage).reshape(-1).view(np.uint8)
-        let_go(_source_of(storage))
+        let_go(source.numbers if isinstance(source, BlockWeights) else source)
 
     def pieces(self) -> Sequence[Piece]:
         """Each constant by itself."""
@@ -131,18 +133,26 @@ class Weights:
             return Piece(
                 offset,
                 source.nbytes if packed is None else packed.size_bytes,
-                lambda: (content_key(_source_of(storage)), arrangement),
+                lambda: (_key_of(_source_of(storage)), arrangement),
                 lambda part: self._write(storage, part),
             )
 
         return [piece(offset, storage) for offset, storage in self._sources]
 
 
-def _source_of(storage: Storage) -> Array:
-    """A constant as the graph, or the operator whose own it is, has it."""
+def _key_of(source: Array | BlockWeights) -> Hashable:
+    """What equal constants have in common."""
+    if isinstance(source, BlockWeights):
+        return source.bits, source.axis, tuple(map(content_key, source.arrays()))
+    return content_key(source)
+
+
+def _source_of(storage: Storage) -> Array | BlockWeights:
+    """A constant as the graph, or the operator whose own it is, has it: numbers if its kernel wants them."""
+    data: Array | BlockWeights | None
     match storage:
-        case PackedTensor(value):
-            data = value.data
+        case PackedTensor(value, packed):
+            data = value.stored if isinstance(packed.arrangement, FewBitPanels) else value.data
         case Table(operand):
             data = operand.data
         case Value():

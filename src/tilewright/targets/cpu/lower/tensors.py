@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.nest import Access, Nest, Operand
-from tilewright.targets.cpu.few_bits import block_of
+from tilewright.targets.cpu.few_bits import FewBitKeys, FewBits, block_of
 from tilewright.targets.cpu.kernel import Kernel, Layout, OperandKey, Packed
 from tilewright.targets.cpu.loopnest.constant_layouts import arrange_constants, transposed
 from tilewright.targets.cpu.lower.layouts import Tensor
@@ -38,7 +39,7 @@ class ModelTensors:
         self.locals: dict[Tensor, Operand] = {}
         self.relayouts: dict[Value, Tensor] = {}
         self._num_users: dict[Value, int] = {}
-        self._blocks: dict[Value, tuple[tuple[int, int], ...]] = {}
+        self._few_bits: dict[Value, tuple[tuple[int, FewBits], ...]] = {}
 
     @cached_property
     def run_bytes(self) -> int:
@@ -80,14 +81,18 @@ class ModelTensors:
         self.locals[tensor] = operand
         return tensor
 
-    def blocks(self, value: Value) -> tuple[tuple[int, int], ...]:
-        """Axes of a constant matrix with integers of four bits, with the steps that share a scale."""
-        if value not in self._blocks:
-            data = value.data
-            axes = range(2) if data is not None and len(value.shape) == 2 else ()
-            found = ((axis, block_of(data, axis)) for axis in axes if data is not None)
-            self._blocks[value] = tuple((axis, block) for axis, block in found if block is not None)
-        return self._blocks[value]
+    def few_bits(self, value: Value) -> tuple[tuple[int, FewBits], ...]:
+        """Axes along which a constant matrix has blocks of numbers of few bits, and how these are stored."""
+        if value not in self._few_bits:
+            stored = value.stored
+            if isinstance(stored, BlockWeights):
+                known = FewBits.of(stored)
+                self._few_bits[value] = () if known is None else ((stored.axis, known),)
+            else:
+                axes = range(2) if stored is not None and len(value.shape) == 2 else ()
+                found = ((axis, block_of(stored, axis)) for axis in axes if stored is not None)
+                self._few_bits[value] = tuple((axis, FewBits(4, block)) for axis, block in found if block)
+        return self._few_bits[value]
 
     def num_users(self, value: Value) -> int:
         """Nodes that read a value, counted once: thousands of steps of time may ask."""
@@ -151,12 +156,12 @@ class Names:
         values = ((key, self._group.inputs[key[1]]) for key in self.constants)
         return frozenset(key for key, value in values if value.size_bytes >= _MIN_SHARED_BYTES)
 
-    def few_bits(self, nest: Nest) -> frozenset[tuple[OperandKey, int, int]]:
+    def few_bits(self, nest: Nest) -> FewBitKeys:
         """Constants of a nest that are integers of four bits times scales (`Context.few_bits`)."""
         keys = {a.operand.key for a in nest.reads} & self.constants
         values = {key: self._group.inputs[key[1]] for key in keys}
         return frozenset(
-            (key, axis, block) for key, value in values.items() for axis, block in self._tensors.blocks(value)
+            (key, axis, few) for key, value in values.items() for axis, few in self._tensors.few_bits(value)
         )
 
     def declare(self, kernels: Sequence[Kernel]) -> None:

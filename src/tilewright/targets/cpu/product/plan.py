@@ -45,9 +45,22 @@ Packing = Literal[
     "in constant panels of 4 bits by 32",
     "in constant panels of 4 bits by 64",
     "in constant panels of 4 bits by 128",
+    "in constant panels of 4 bits by 16 with zeros",
+    "in constant panels of 4 bits by 32 with zeros",
+    "in constant panels of 4 bits by 64 with zeros",
+    "in constant panels of 4 bits by 128 with zeros",
+    "in constant panels of 8 bits by 16",
+    "in constant panels of 8 bits by 32",
+    "in constant panels of 8 bits by 64",
+    "in constant panels of 8 bits by 128",
+    "in constant panels of 8 bits by 16 with zeros",
+    "in constant panels of 8 bits by 32 with zeros",
+    "in constant panels of 8 bits by 64 with zeros",
+    "in constant panels of 8 bits by 128 with zeros",
 ]
 """How the kernel finds B: as it lies, packed by a kernel before it, by itself for each combination of the
-outer loops, packed when the model is compiled; of four bits with a scale for so many steps of a column."""
+outer loops, packed when the model is compiled; of few bits with a scale, and perhaps a zero point, for so
+many steps of a column."""
 
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 

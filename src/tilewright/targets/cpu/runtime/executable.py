@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -101,6 +101,23 @@ class Piece:
     size_bytes: int
     key: Callable[[], Hashable]
     write: Callable[[Array], None]
+
+
+class Constants(Protocol):
+    """The arena of constants, in memory or on disk."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+        ...
+
+    def fill(self, target: Array) -> None:
+        """Write all of it into `target` (uint8, at least `size_bytes`)."""
+        ...
+
+    def pieces(self) -> Sequence[Piece]:
+        """Each constant by itself; several threads may ask for keys and write."""
+        ...
 
 
 def bytes_at(address: int, size_bytes: int) -> Array:

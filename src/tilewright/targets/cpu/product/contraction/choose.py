@@ -41,10 +41,9 @@ from tilewright.targets.cpu.template import (
 from tilewright.tuning import Choice
 
 TEMPLATE = "contraction"
-# Integers of four bits are widened for every tile of rows: so often, that takes less than reading floats.
+# Integers of few bits for so many tiles of rows take less than floats that are read. Code for other shapes
+# may read them, too: then they are packed alike for any number of tiles.
 MAX_WIDENED_TIMES = 8
-# Bytes of weights of four bits with a scale for 32 of them, beside those of float32.
-_FEW_BITS_SHARE = (4 + 32 / 32) / 32
 ELEMENT = {4: "float", 8: "double"}
 
 
@@ -68,12 +67,12 @@ def contraction_cycles(problem: Contraction, choice: Choice, context: Context) -
     compute += finish_cycles(problem, isa)
     cold = 0.0
     moved = [operand_bytes(problem.a.operand), operand_bytes(problem.nest.write.operand)]
-    weights = operand_bytes(problem.b.operand)
+    weights, is_shared = operand_bytes(problem.b.operand), problem.b.operand.key in context.shared
     num_tiles = sum(t.count for t in split_rows(problem.row.extent, tile.max_rows))
     num_tiles *= prod(x.extent for x in problem.outer)
-    is_few = any(key == problem.b.operand.key for key, _, _ in context.few_bits)
-    if is_few and num_tiles <= MAX_WIDENED_TIMES:
-        weights = round(_FEW_BITS_SHARE * weights)
+    share = next((few.share for key, _, few in context.few_bits if key == problem.b.operand.key), 1.0)
+    if is_shared or num_tiles <= MAX_WIDENED_TIMES:
+        weights = round(share * weights)
     if problem.b.operand.key in context.constants - context.cached:
         cold = weights / context.cold_bytes_per_cycle
     else:

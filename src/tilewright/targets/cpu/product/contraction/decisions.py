@@ -52,7 +52,7 @@ _NAMES: Mapping[Packing, tuple[int | None, int | None]] = {
     "in panels": (None, 1),
     "in constant panels": (32, None),
     "in constant panels of 24 bits": (24, None),
-    **dict.fromkeys(FEW_BITS, (4, None)),
+    **{packing: (few.bits, None) for packing, few in FEW_BITS.items()},
 }
 # Of other register tiles: those that differ much in their best cuts, then the best ones in several.
 _MAX_DISTINCT = 7
@@ -228,16 +228,16 @@ def _packings(plan: KernelPlan, context: Context) -> tuple[Packing, ...]:
 
 
 def _of_few_bits(plan: KernelPlan, context: Context) -> Packing | None:
-    """The packing of weights that are integers of four bits, whose blocks lie along the sum."""
+    """The packing of weights that are integers of few bits, whose blocks lie along the sum."""
     if plan.dtype is not DType.FLOAT32 or plan.spread or plan.windows or len(plan.summed) != 1:
         return None
     loop, shape = plan.summed[0], plan.b.operand.shape
-    blocks = {axis: steps for key, axis, steps in context.few_bits if key == plan.b.operand.key}
+    known = {axis: few for key, axis, few in context.few_bits if key == plan.b.operand.key}
     strides = (shape[-1], 1) if len(shape) == 2 else ()
-    for axis, steps in blocks.items():
+    for axis, few in known.items():
         lies = (loop.b, plan.vector.b) == (strides if axis == 0 else strides[::-1])
         if lies and (loop.extent, plan.vector.extent) == (shape if axis == 0 else shape[::-1]):
-            return next(packing for packing, block in FEW_BITS.items() if block == steps)
+            return next(packing for packing, named in FEW_BITS.items() if named == few)
     return None
 
 
@@ -245,7 +245,7 @@ def _usual_packing(plan: KernelPlan, context: Context) -> Packing:
     """Weights have 24 bits where they may be rounded and reading them takes longer than multiplying."""
     first, *others = _packings(plan, context)
     num_tiles = sum(t.count for t in plan.row_tiles) * prod(x.extent for x in plan.outer)
-    if first in FEW_BITS and num_tiles > MAX_WIDENED_TIMES:
+    if first in FEW_BITS and num_tiles > MAX_WIDENED_TIMES and plan.b.operand.key not in context.shared:
         return "in constant panels"
     rows = prod(x.extent for x in (plan.row, *plan.outer) if not x.b)
     size_bytes = plan.b.operand.num_elements * plan.dtype.size_bytes

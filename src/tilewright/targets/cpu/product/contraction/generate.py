@@ -27,15 +27,15 @@ from tilewright.targets.cpu.product.contraction.choose import (
 )
 from tilewright.targets.cpu.product.contraction.edges import tap_runs, touches_edge
 from tilewright.targets.cpu.product.contraction.match import Contraction
-from tilewright.targets.cpu.product.contraction.pack import factor_of, run_time_packing
-from tilewright.targets.cpu.product.contraction.sums import Sums
+from tilewright.targets.cpu.product.contraction.pack import FactorB, factor_of, run_time_packing, widened
+from tilewright.targets.cpu.product.contraction.sums import Sums, widen_panel
 from tilewright.targets.cpu.product.epilogue import (
     finish_in_memory,
     finishes_in_memory,
     initial_values,
     store_tile,
 )
-from tilewright.targets.cpu.product.frame import Panel, Position, product_function
+from tilewright.targets.cpu.product.frame import Frame, Panel, Position, product_function
 from tilewright.targets.cpu.product.plan import KernelPlan, Strided
 from tilewright.targets.cpu.product.tiling import RowTile
 from tilewright.targets.cpu.product.walk import Range, TileWalk
@@ -83,11 +83,20 @@ def generate_kernel(plan: KernelPlan, isa: Isa) -> Kernel:
             memory = function.scratch
         elif is_blocked or in_memory:
             memory = e.alloca(element, most_rows * panels.num_vectors)
+        stored = (frame, factor) if _widens_panels(plan, factor) else None
+        if stored is not None:
+            frame = replace(frame, pointers={**frame.pointers, "b": function.scratch})
+            factor = widened(factor, plan)
         sums = Sums(frame, factor, memory if is_blocked else None)
-        _Tiles(sums, memory if in_memory else None, blocks).chunk(function.chunk, num_rows)
+        _Tiles(sums, memory if in_memory else None, blocks, stored).chunk(function.chunk, num_rows)
+    factor, scratch_bytes = factor_of(plan), blocks.scratch_bytes if blocks else 0
+    if _widens_panels(plan, factor):
+        scratch_bytes = plan.summed[0].extent * panels.width * plan.dtype.size_bytes
     kind = "packed" if factor.is_packed else "in place"
-    if factor.is_compact or factor.block_steps:
-        kind = "of 24 bits" if factor.is_compact else f"of 4 bits by {factor.block_steps}"
+    if factor.is_compact:
+        kind = "of 24 bits"
+    elif factor.few_bits is not None:
+        kind = plan.packing.removeprefix("in constant panels ")
     return function.kernel(
         "contract",
         num_chunks=plan.cut.num_chunks,
@@ -99,17 +108,30 @@ def generate_kernel(plan: KernelPlan, isa: Isa) -> Kernel:
             f"B {kind}",
             *([f"{blocks.num_steps} steps at a time"] if blocks else []),
         ),
-        scratch_bytes=blocks.scratch_bytes if blocks else 0,
+        scratch_bytes=scratch_bytes,
         plan=plan,
     )
+
+
+def _widens_panels(plan: KernelPlan, factor: FactorB) -> bool:
+    """Whether a chunk widens a panel of few bits once for all of its tiles, in the thread's scratch."""
+    num_tiles = sum(t.count for t in plan.row_tiles) * prod(x.extent for x in plan.outer)
+    return factor.few_bits is not None and num_tiles >= 2 * plan.cut.num_row_parts
 
 
 class _Tiles(TileWalk):
     """Emits the loops from a chunk down to its register tiles; the attributes are fixed facts."""
 
-    def __init__(self, sums: Sums, finished_from: Val | None, blocks: StepBlocks | None) -> None:
+    def __init__(
+        self,
+        sums: Sums,
+        finished_from: Val | None,
+        blocks: StepBlocks | None,
+        stored: tuple[Frame, FactorB] | None,
+    ) -> None:
+        """`stored` is B as it is stored, where it is widened panel by panel."""
         super().__init__(sums.frame, sums.factor)
-        plan = self.plan
+        plan, self.stored = self.plan, stored
         self.sums = sums
         self.finished_from = finished_from
         self.blocks = blocks
@@ -143,6 +165,11 @@ class _Tiles(TileWalk):
         e, blocks, to_next = self.emitter, self.blocks, self._to_next(index, panels)
         first, last = units
         b, column = self.panel_start(index)
+        if self.stored is not None:
+            frame, factor = self.stored
+            assert factor.few_bits is not None
+            begin, num_steps = e.mul(index, factor.panel_stride), self.plan.summed[0].extent
+            widen_panel(frame, factor.few_bits, num_steps, begin, panel, frame.function.scratch)
 
         def unit(number: Int, _: Sequence[Val]) -> None:
             if self.plan.fetches_ahead:

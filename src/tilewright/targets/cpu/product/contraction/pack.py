@@ -7,6 +7,7 @@ them, so that the micro-kernel reads it front to back. Missing columns of the la
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from math import prod
@@ -22,20 +23,20 @@ from tilewright.targets.cpu.arrangements import (
     PanelOrder,
     window,
 )
+from tilewright.targets.cpu.few_bits import FewBits
 from tilewright.targets.cpu.kernel import KernelArg, Packed
 from tilewright.targets.cpu.product.contraction.match import Contraction
 from tilewright.targets.cpu.product.frame import Factor
 from tilewright.targets.cpu.product.loops import StridedLoop
-from tilewright.targets.cpu.product.plan import KernelPlan, Packing
+from tilewright.targets.cpu.product.plan import PACKINGS, KernelPlan, Packing
 from tilewright.targets.cpu.product.tiling import Panels
 
-FEW_BITS: Mapping[Packing, int] = {
-    "in constant panels of 4 bits by 16": 16,
-    "in constant panels of 4 bits by 32": 32,
-    "in constant panels of 4 bits by 64": 64,
-    "in constant panels of 4 bits by 128": 128,
+FEW_BITS: Mapping[Packing, FewBits] = {
+    packing: FewBits(int(bits), int(block), has_zeros=zeros == "with zeros")
+    for packing in PACKINGS
+    for _, bits, block, zeros in re.findall(r"^(in constant panels) of (\d+) bits by (\d+) ?(.*)$", packing)
 }
-"""Steps that share a scale, of each packing that has scales."""
+"""How numbers are stored, of each packing by few bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,8 +47,8 @@ class FactorB(Factor):
     tail_step_strides: dict[str, int] = field(default_factory=dict)
     is_packed: bool = True
     is_compact: bool = False
-    block_steps: int | None = None
-    """Steps of a column that share a scale, where weights have four bits."""
+    few_bits: FewBits | None = None
+    """How weights are stored, where these are numbers of few bits with scales."""
 
 
 def factor_of(plan: KernelPlan) -> FactorB:
@@ -61,20 +62,32 @@ def factor_of(plan: KernelPlan) -> FactorB:
     return _in_constant_panels(plan)
 
 
-def _in_panels_of_few_bits(plan: KernelPlan, block: int) -> FactorB:
-    """B as integers of four bits with their scales; a step of the summed loop is a block of them."""
+def widened(factor: FactorB, plan: KernelPlan) -> FactorB:
+    """One panel of B of few bits as floats, where its kernel put them."""
+    (loop,), panels = plan.summed, plan.panels
+    return replace(
+        factor,
+        panel_stride=0,
+        step_strides={loop.name: panels.width},
+        tail_step_strides={loop.name: panels.tail_vectors * panels.lanes},
+        few_bits=None,
+    )
+
+
+def _in_panels_of_few_bits(plan: KernelPlan, few: FewBits) -> FactorB:
+    """B as integers of few bits with their scales; a step of the summed loop is a block of them."""
     panels, (loop,) = plan.panels, plan.summed
     lies = window((loop.extent, plan.vector.extent), (loop.b, plan.vector.b), plan.b.offset)
-    arrangement = FewBitPanels(lies, panels.lanes, panels.width, block)
-    words = loop.extent // block * arrangement.words_per_block
+    arrangement = FewBitPanels(lies, panels.lanes, panels.width, few.block, few.bits, few.has_zeros)
+    words = loop.extent // few.block * few.words_per_block
     tail_width = panels.tail_vectors * panels.lanes
     return FactorB(
         arg=Packed(plan.b.operand, arrangement, words * panels.padded_extent * DType.INT32.size_bytes),
         outer_strides={},
         panel_stride=words * panels.width,
-        step_strides={loop.name: arrangement.words_per_block * panels.width},
-        tail_step_strides={loop.name: arrangement.words_per_block * tail_width},
-        block_steps=block,
+        step_strides={loop.name: few.words_per_block * panels.width},
+        tail_step_strides={loop.name: few.words_per_block * tail_width},
+        few_bits=few,
     )
 
 

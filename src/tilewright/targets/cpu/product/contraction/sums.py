@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.arrangements import COMPACT_BYTES
-from tilewright.targets.cpu.few_bits import WEIGHTS_PER_WORD
+from tilewright.targets.cpu.few_bits import FewBits
 from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
 from tilewright.targets.cpu.product.contraction.pack import FactorB
 from tilewright.targets.cpu.product.frame import Frame, Panel
@@ -17,6 +17,56 @@ from tilewright.targets.cpu.product.loops import Spread, StridedLoop
 from tilewright.targets.cpu.product.tiling import LEAST_SHARED_LANES
 from tilewright.targets.llvm.emitter import Emitter
 from tilewright.targets.llvm.values import Int, Val, vec
+
+Body = Callable[[Int, Sequence[Val], Sequence[Val]], Sequence[Val]]
+
+
+def widen_panel(frame: Frame, few: FewBits, num_steps: int, b: Int, panel: Panel, target: Val) -> None:
+    """Emit a panel of B, whose numbers begin at `b`, as floats, step after step."""
+    e, lanes = frame.emitter, frame.plan.panels.lanes
+    words, line = few.words_per_block * panel.num_vectors * lanes, panel.num_vectors * lanes
+
+    def block(number: Int, _: Sequence[Val]) -> None:
+        first = e.mul(number, few.block)
+
+        def store(step: Int, vectors: Sequence[Val], _: Sequence[Val]) -> Sequence[Val]:
+            at = e.mul(e.add(first, step), line)
+            for j, vector in enumerate(vectors):
+                e.store(vector, e.moved(target, e.add(at, j * lanes), DType.FLOAT32.size_bytes))
+            return ()
+
+        _each_step(frame, few, e.add(b, e.mul(number, words)), panel, store, ())
+
+    e.loop(0, num_steps // few.block, 1, block)
+
+
+def _each_step(
+    frame: Frame, few: FewBits, b: Int, panel: Panel, body: Body, accumulators: Sequence[Val]
+) -> list[Val]:
+    """Emit the steps of a block of B at `b`: `body` has the number of each, and its weights as floats.
+
+    Steps whose numbers a word of B holds are emitted together.
+    """
+    e, lanes, word = frame.emitter, frame.plan.panels.lanes, DType.INT32.size_bytes
+    at_b, line = frame.pointer("b", b, word), panel.num_vectors * lanes * word
+    places = [j * lanes * word for j in range(panel.num_vectors)]
+    scales = [e.load(frame.type, e.gep(at_b, place)) for place in places]
+    zeros = [e.load(frame.type, e.gep(at_b, line + place)) for place in places if few.has_zeros]
+
+    def numbers(number: Int, sums: Sequence[Val]) -> Sequence[Val]:
+        words = e.gep(at_b, e.mul(e.add(number, few.first_word), line))
+        loaded = [e.load(vec("i32", lanes), e.gep(words, place)) for place in places]
+        for step in range(few.per_word):
+            vectors = []
+            for j, (x, scale) in enumerate(zip(loaded, scales, strict=True)):
+                above = 32 - few.bits * (step + 1)
+                whole = e.cast("sitofp", e.ashr(e.shl(x, above) if above else x, 32 - few.bits), "float")
+                vectors.append(e.fmul(e.fsub(whole, zeros[j]) if zeros else whole, scale))
+            sums = body(e.add(e.mul(number, few.per_word), step), vectors, sums)
+        return sums
+
+    carried = [(frame.type, value) for value in accumulators]
+    return list(e.loop(0, few.block // few.per_word, 1, numbers, carried, nonempty=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +161,10 @@ class Sums:
         accumulators: list[Val],
     ) -> list[Val]:
         """The remaining summed loops, neighbours merged where A walks on evenly, around the FMAs."""
-        e, per_step = self.frame.emitter, self.factor.block_steps or 1
+        e, few = self.frame.emitter, self.factor.few_bits
+        per_step = 1 if few is None else few.block
         local = [replace(x, b=panel.step_strides[x.name], c=0, extras=()) for x in loops]
-        if self.factor.block_steps:
+        if few is not None:
             local = [replace(x, extent=x.extent // per_step, a=x.a * per_step) for x in local]
         merged: list[StridedLoop] = []
         for x in local:
@@ -181,7 +232,7 @@ class Sums:
     def _pairs(self, num_rows: int, panel: Panel) -> RowPairs:
         """How the rows of a tile share the last vectors of a panel whose upper halves are empty."""
         plan, factor, lanes = self.frame.plan, self.factor, self.frame.plan.panels.lanes
-        is_plain = not factor.is_compact and not factor.block_steps and plan.spread is None
+        is_plain = not factor.is_compact and factor.few_bits is None and plan.spread is None
         may_share = is_plain and lanes >= LEAST_SHARED_LANES and panel.active <= lanes // 2
         return RowPairs(num_rows, panel.num_vectors, num_rows // 2 if may_share else 0, lanes)
 
@@ -212,8 +263,8 @@ class Sums:
         e, plan = self.frame.emitter, self.frame.plan
         if plan.spread is not None:
             return self._multiply_groups(plan.spread, rows, a, b, panel, accumulators)
-        if self.factor.block_steps is not None:
-            return self._multiply_block(self.factor.block_steps, rows, a, b, panel, accumulators)
+        if self.factor.few_bits is not None:
+            return self._multiply_block(self.factor.few_bits, rows, a, b, panel, accumulators)
         b_operand, a_operand = plan.b.operand, plan.a.operand
         b_dtype = plan.dtype if self.factor.is_packed else b_operand.dtype
         lanes = self.frame.plan.panels.lanes
@@ -254,40 +305,24 @@ class Sums:
         return [load_compact(e, place, lanes) for place in places]
 
     def _multiply_block(
-        self, block: int, rows: Sequence[int], a: Int, b: Int, panel: Panel, accumulators: Sequence[Val]
+        self, few: FewBits, rows: Sequence[int], a: Int, b: Int, panel: Panel, accumulators: Sequence[Val]
     ) -> list[Val]:
-        """All steps that share a scale: eight at a time, whose integers of four bits a word of B holds."""
-        e, plan, lanes = self.frame.emitter, self.frame.plan, self.frame.plan.panels.lanes
-        a_dtype, (loop,), word = plan.a.operand.dtype, plan.summed, DType.INT32.size_bytes
-        word_type = vec("i32", lanes)
-        at_b = self.frame.pointer("b", b, word)
-        places = [j * lanes * word for j in range(panel.num_vectors)]
-        scales = [e.load(self.frame.type, e.gep(at_b, place)) for place in places]
-        line = panel.num_vectors * lanes
+        """All steps that share a scale, each vector of weights times an element of A for each row."""
+        e, plan = self.frame.emitter, self.frame.plan
+        a_dtype, (loop,) = plan.a.operand.dtype, plan.summed
 
-        def eight(number: Int, sums: Sequence[Val]) -> Sequence[Val]:
-            words = e.gep(at_b, e.mul(e.mul(e.add(number, 1), line), word))
-            loaded = [e.load(word_type, e.gep(words, place)) for place in places]
-            first = e.mul(number, WEIGHTS_PER_WORD)
+        def multiply(step: Int, vectors: Sequence[Val], sums: Sequence[Val]) -> list[Val]:
+            at_a = self.frame.pointer("a", e.add(a, e.mul(step, loop.a)), a_dtype.size_bytes)
             made = list(sums)
-            for step in range(WEIGHTS_PER_WORD):
-                at = e.add(a, e.mul(e.add(first, step), loop.a))
-                at_a = self.frame.pointer("a", at, a_dtype.size_bytes)
-                above = 28 - 4 * step
-                vectors = [
-                    e.fmul(e.cast("sitofp", e.ashr(e.shl(x, above) if above else x, 28), "float"), scale)
-                    for x, scale in zip(loaded, scales, strict=True)
-                ]
-                for number_of_row, r in enumerate(rows):
-                    pointer = e.gep(at_a, r * plan.row.a * a_dtype.size_bytes)
-                    spread = e.splat(load_lanes(e, a_dtype, pointer, 1), lanes)
-                    for j, vector in enumerate(vectors):
-                        place = number_of_row * len(vectors) + j
-                        made[place] = e.fma(spread, vector, made[place])
+            for number, r in enumerate(rows):
+                pointer = e.gep(at_a, r * plan.row.a * a_dtype.size_bytes)
+                spread = e.splat(load_lanes(e, a_dtype, pointer, 1), plan.panels.lanes)
+                for j, vector in enumerate(vectors):
+                    place = number * len(vectors) + j
+                    made[place] = e.fma(spread, vector, made[place])
             return made
 
-        carried = [(self.frame.type, value) for value in accumulators]
-        return list(e.loop(0, block // WEIGHTS_PER_WORD, 1, eight, carried, nonempty=True))
+        return _each_step(self.frame, few, b, panel, multiply, accumulators)
 
     def _multiply_groups(
         self,
