@@ -49,15 +49,19 @@ Products = Mapping[str, Product]
 """Products by signature: equal signatures are equal work."""
 
 
-def product_signature(nest: Nest, layouts: Layouts, constants: frozenset[OperandKey]) -> str:
+def product_signature(nest: Nest, context: Context) -> str:
     """Digest of a product with the layouts of its operands; empty for what is no sum over affine reads.
 
-    It knows no names of the model, and of weights nothing but their shapes. Dims and operands count in order
-    of appearance.
+    It knows no names of the model, and of weights nothing but their shapes, whether they are numbers of few
+    bits, and whether other code reads them. Dims and operands count in order of appearance.
     """
     if nest.combine != "sum" or not _is_affine(nest):
         return ""
-    return _digest(_facts(nest, layouts, constants, {}))
+    kinds = dict.fromkeys(context.constants, "constant")
+    kinds |= {key: f"{kinds[key]}, shared" for key in context.shared & context.constants}
+    for key, axis, few in sorted(context.few_bits, key=str):
+        kinds[key] = f"{kinds[key]} of {few} along {axis}"
+    return _digest(_facts(nest, context.layouts, kinds, {}))
 
 
 def loops_signature(nests: Sequence[Nest], layouts: Layouts) -> str:
@@ -66,9 +70,7 @@ def loops_signature(nests: Sequence[Nest], layouts: Layouts) -> str:
     if not all(map(_is_affine, nests)):
         return ""
     operands: dict[OperandKey, int] = {}
-    lines = [
-        f"{nest.combine}\n{line}" for nest in nests for line in _facts(nest, layouts, frozenset(), operands)
-    ]
+    lines = [f"{nest.combine}\n{line}" for nest in nests for line in _facts(nest, layouts, {}, operands)]
     return f"loops-{_digest(lines)}"
 
 
@@ -81,15 +83,16 @@ def _digest(lines: Iterable[str]) -> str:
 
 
 def _facts(
-    nest: Nest, layouts: Layouts, constants: frozenset[OperandKey], operands: dict[OperandKey, int]
+    nest: Nest, layouts: Layouts, kinds: Mapping[OperandKey, str], operands: dict[OperandKey, int]
 ) -> Iterator[str]:
-    """What decides the work of a nest, in lines; `operands` numbers those that were met."""
+    """What decides the work of a nest, in lines; `kinds` are those of constants, `operands` numbers those
+    that were met."""
     dims = {d.name: i for i, d in enumerate(nest.dims)}
     yield str([(d.extent, d.role) for d in nest.dims])
     for access in (*nest.reads, nest.write):
         operand = access.operand
         number = operands.setdefault(operand.key, len(operands))
-        kind = "constant" if operand.key in constants else "computed"
+        kind = kinds.get(operand.key, "computed")
         layout = layouts.get(operand.key) or Layout.row_major(len(operand.shape))
         facts = (number, kind, str(operand.dtype), operand.shape, access.view, access.fill)
         index = [_index(i, dims) for i in access.index]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,20 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from tilewright.fields import FieldError
 from tilewright.ir.block_weights import BlockWeights
-from tilewright.ir.graph import Node
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.nest import Opaque
+from tilewright.ir.ops.registry import describe
 from tilewright.passes.fold_constants import FoldConstants
+from tilewright.specialise.model import OpenCompiledModel
 from tilewright.targets.cpu.arrangements import FewBitPanels, window
-from tilewright.targets.cpu.few_bits import BLOCKS, block_of, numbers_of, scales_of
+from tilewright.targets.cpu.few_bits import BLOCKS, FewBits, block_of, numbers_of, scales_of
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.kernel import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.plans import parse_plan
+from tilewright.targets.cpu.products import product_signature
+from tilewright.targets.cpu.runtime.executable import CpuExecutable
+from tilewright.targets.cpu.template import Context
 
 Array = np.ndarray[Any, Any]
 ISAS = [name for name in ("avx512", "avx2", "neon") if isa_by_name(name).runs_on_host]
@@ -177,6 +185,7 @@ def test_numbers_are_read_as_they_are_stored(
     """By one row, and by so many that panels are widened first; floats of the weights are made by none."""
     weights = stored(bits, block, 768, 150, has_zeros=has_zeros)
     compiled = tw.compile(product_of(weights), threads=2, isa=isa, no_cache=True)
+    assert isinstance(compiled, OpenCompiledModel)
     expected = weights.floats().astype(np.float64)
     for num_rows in (1, 30):
         feed = {"x": np.random.default_rng(num_rows).standard_normal((num_rows, 768)).astype(np.float32)}
@@ -185,7 +194,11 @@ def test_numbers_are_read_as_they_are_stored(
         np.testing.assert_allclose(found, right, atol=1e-5 * np.abs(right).max())
         (kernel,) = compiled.at({"x": (num_rows, 768)}).kernels
         assert any(note.startswith(f"B of {bits} bits by {min(block, 128)}") for note in kernel.notes)
-    held = [{piece.address for piece in compiled.at({"x": (n, 768)}).load()._weights.held} for n in (1, 30)]
+    held = []
+    for num_rows in (1, 30):
+        executable = compiled.at({"x": (num_rows, 768)}).load()
+        assert isinstance(executable, CpuExecutable)
+        held.append({id(piece) for piece in executable._weights.held})
     assert held[0] == held[1]
     with tw.open(compiled.save(tmp_path / "m.tw")) as opened:
         np.testing.assert_array_equal(opened.run(None, feed)[0], found)
@@ -206,3 +219,27 @@ def test_large_weights_are_folded_to_numbers() -> None:
     FoldConstants(max_bytes=1).run(graph)
     assert isinstance(graph.outputs[1].stored, BlockWeights)
     np.testing.assert_array_equal(graph.outputs[1].data, weights.floats().T)
+
+
+def test_findings_tell_weights_of_few_bits_from_others() -> None:
+    """What was measured of floats says nothing of numbers, nor of those of another block or of panels that
+    other code reads."""
+    x, w, y = (
+        Value("x", DType.FLOAT32, (1, 64)),
+        Value("w", DType.FLOAT32, (64, 96)),
+        Value("y", DType.FLOAT32, (1, 96)),
+    )
+    described = describe(Node("MatMul", [x, w], [y], opset=21))
+    assert not isinstance(described, Opaque)
+    (nest,) = described
+    constants = frozenset({("input", 1)})
+    kinds = [FewBits(4, 32), FewBits(4, 64), FewBits(8, 32), FewBits(4, 32, has_zeros=True)]
+    contexts = [
+        Context(isa_by_name("avx2"), {}, constants=constants, few_bits=few, shared=shared)
+        for few in (frozenset(), *(frozenset({(("input", 1), 0, kind)}) for kind in kinds))
+        for shared in (frozenset(), constants)
+    ]
+    found = [product_signature(nest, context) for context in contexts]
+    assert all(found)
+    assert len(set(found)) == len(found)
+    assert found[0] == product_signature(nest, replace(contexts[0], cached=constants))

@@ -228,7 +228,7 @@ def _segments(
             continue
         chosen = NO_CHOICES
         if inner_product(num_products) in choices:
-            signature = product_signature(nest, context.layouts, context.constants)
+            signature = product_signature(nest, context)
             chosen = {signature: choices[inner_product(num_products)]}
         kernels = lower_product(nest, replace(context, next_local=next_local), chosen)
         if not isinstance(kernels, Declined):

@@ -70,7 +70,7 @@ def lower_product(nest: Nest, context: Context, choices: Choices = NO_CHOICES) -
 
     Without a choice, and for one that the nest or the accuracy does not allow, the least estimate decides.
     """
-    signature = product_signature(nest, context.layouts, context.constants) if choices else ""
+    signature = product_signature(nest, context) if choices else ""
     choice = choices.get(signature)
     kernels: Kernels | Declined = Declined("nothing is chosen")
     if choice is not None:
@@ -80,7 +80,7 @@ def lower_product(nest: Nest, context: Context, choices: Choices = NO_CHOICES) -
         kernels = _lower_by_estimate(nest, context)
     if isinstance(kernels, Declined):
         return kernels
-    signature = signature or product_signature(nest, context.layouts, context.constants)
+    signature = signature or product_signature(nest, context)
     *before, kernel = (replace(kernel, signature=signature, choice=choice) for kernel in kernels)
     return (*before, replace(kernel, notes=(*kernel.notes, *_unit_notes(nest, context))))
 
