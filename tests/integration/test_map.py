@@ -221,7 +221,7 @@ def test_a_sweep_maps_onto_every_combination_and_marks_what_no_other_beats(tmp_p
         assert rows[key]["is_best"] is (set(as_good) == {own})
     drawn = plot.read_text()
     dots = [found["num"] for picture in pictures(drawn) for found in marks(picture, "dot")]
-    assert dots == [4, 4, 4], "three pictures of four variants"
+    assert dots == [4] * 9, "each two of three figures, and each over what is swept, of four variants"
     assert "http" not in own_text(drawn), "the page needs no network"
 
 

@@ -40,8 +40,9 @@ class MapRequest(MachineRequest):
             "workers",
             "journal",
             "constraints",
+            "density",
         ),
-        "sweep": ("export_timeloop", "noc", "verify"),
+        "sweep": ("export_timeloop", "noc", "verify", "density"),
     }
 
     work: tuple[object, ...] = ()
@@ -101,6 +102,14 @@ class MapRequest(MachineRequest):
         "--ignore-constraints",
         panel=PLANS,
         is_expert=True,
+    )
+    density: Mapping[str, float] | str | None = asked(
+        None,
+        "Share of elements that are not zero, for all layers: weight=0.5,input=0.6; with what the machine's "
+        "file says of formats and zeros.",
+        "--density",
+        panel=PLANS,
+        metavar="TEXT",
     )
     link_transfers: bool = asked(
         False,

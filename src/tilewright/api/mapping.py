@@ -11,6 +11,7 @@ from tilewright.api.map_request import DEFAULT_MACHINE, MapRequest
 from tilewright.arguments import checked, require_fields
 from tilewright.errors import UsageError
 from tilewright.files import require_writable, write_output
+from tilewright.hardware.densities import with_densities
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import read_text
 from tilewright.hardware.presets import find_machine, machine_path
@@ -102,6 +103,8 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
         )
     if not request.work:
         raise UsageError("nothing to map; give a layer such as 3_14_256_256_1, or mappings to evaluate.")
+    if request.density is not None:
+        machine = with_densities(machine, request.density)
     workloads = _workloads(request)
     budget = Budget.parse(request.budget) if isinstance(request.budget, str) else request.budget
     problem = MapProblem(

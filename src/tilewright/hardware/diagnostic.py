@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.parts import (
     Axis,
+    Format,
     Instructions,
     Level,
     MachinePart,
@@ -27,6 +28,7 @@ PARTS: Mapping[str, type[MachinePart]] = {
     "level": Level,
     "share": Share,
     "axis": Axis,
+    "format": Format,
     "unit": Unit,
     "network": Network,
     "overheads": Overheads,
@@ -39,6 +41,7 @@ _UNDER: Mapping[str, str] = {
     "levels": "level",
     "shares": "share",
     "axes": "axis",
+    "formats": "format",
     "units": "unit",
     "networks": "network",
     "overheads": "overheads",

@@ -83,6 +83,8 @@ _RULES = """```
   output channels over columns, and nothing else. `map` and `simulate` keep to it alike. Where no axis has
   what a depthwise convolution can spread, another unit that `runs: [depthwise]` takes it; without one it is
   refused, and `runs: [contraction, depthwise]` at the array lets it run there, on few multipliers.
+* **Zeros** in operands: `densities`, `formats` of levels and `zeros` of units, as
+  [counted](mapping.md#operands-with-zeros).
 * **Without energies of your own** give `technology_nm: 22`, and `component: lpddr4` or the like at a level:
   energies and leakage that the file leaves out come from a
   [library with sources](mapping.md#energy-and-area-by-component).
@@ -210,6 +212,9 @@ def _value(value: dict[str, Any], parts: dict[str, Any]) -> str:
             return "a number for each element type"
         case "object" if "$ref" in value.get("additionalProperties", {}):
             return "a number for each ONNX operator"
+        case "object" if "propertyNames" in value:
+            names = ", ".join(f"`{name}`" for name in value["propertyNames"]["enum"])
+            return f"for each of {names}: {_value(value['additionalProperties'], parts)}"
         case "object":
             return "a text for each path"
         case "number":

@@ -20,6 +20,7 @@ from pydantic import ConfigDict, Field, model_validator
 from tilewright.errors import MachineError
 from tilewright.hardware.parts import (
     ALL_KINDS,
+    Densities,
     Instructions,
     Launches,
     Level,
@@ -81,6 +82,8 @@ class Machine(MachinePart):
     """Cores of one group."""
     clock_hz: Hertz | None = None
     """Clock that every rate per cycle counts in."""
+    densities: Densities = Field(default_factory=dict)
+    """Share of the elements of weights and inputs that are not zero, for all layers; left out: all."""
     technology_nm: Annotated[float, Field(ge=3, le=180)] | None = None
     """Technology node. Where it is given, energies and leakage that the file leaves out come from the library
     of components."""
@@ -108,6 +111,7 @@ class Machine(MachinePart):
         self._check_sizes()
         self._check_scopes()
         self._check_operators()
+        self._check_zeros()
         self._check_sources()
         return self
 
@@ -190,6 +194,16 @@ class Machine(MachinePart):
                 if name not in known:
                     hint = likely(name, known) or "write it as ONNX does, such as Softmax"
                     raise ValueError(f"units[{i}].ops_per_element: there is no operator {name!r}; {hint}")
+
+    def _check_zeros(self) -> None:
+        for i, unit in enumerate(self.units):
+            for kind in (kind for kind, way in unit.zeros.items() if way == "skip"):
+                level = next((x for x in self.levels if kind in x.holds), self.outermost)
+                if level.format_of(kind) is None:
+                    raise ValueError(
+                        f"units[{i}].zeros: skips those of {kind}, whose places level {level.name!r} does "
+                        f"not keep; give that formats: [{{holds: [{kind}], kind: bitmask}}], or gate"
+                    )
 
     def _check_sources(self) -> None:
         for path in self.sources:

@@ -60,6 +60,7 @@ def operator_view(machine: Machine, work: Work = Work.CONTRACTION) -> OperatorVi
         level=levels[0].name,
         num_per_instance=num_lanes,
         axes=unit.axes,
+        zeros=unit.zeros,
         macs_per_cycle={dtype: 1},
         mac_pj=unit.mac_pj,
     )

@@ -39,6 +39,11 @@ class TensorKind(StrEnum):
 
 ALL_KINDS = tuple(TensorKind)
 
+Factor = Literal[TensorKind.WEIGHT, TensorKind.INPUT]
+"""The operands of a multiplication."""
+Zeros = dict[Factor, Literal["gate", "skip"]]
+Densities = dict[Factor, Annotated[float, Field(gt=0, le=1)]]
+
 
 class Work(StrEnum):
     """The operation class of work, which says what kind of compute unit takes it."""
@@ -123,6 +128,16 @@ def _each_once(axes: tuple[Axis, ...]) -> None:
         raise ValueError(f"axes: {again} is listed twice; leave it on one of them")
 
 
+class Format(MachinePart):
+    """How a level keeps kinds of tensor without their zeros."""
+
+    holds: tuple[TensorKind, ...] = Field(min_length=1)
+    """Kinds of tensor that are kept so."""
+    kind: Literal["bitmask", "coordinates", "run-length"]
+    """A bit for each word that says whether it is there, the place in the tile of each value, or 5 bits for
+    the zeros before each value."""
+
+
 class Level(MachinePart):
     """One level of the memory hierarchy. All numbers are those of one instance.
 
@@ -143,6 +158,8 @@ class Level(MachinePart):
     axes: tuple[Axis, ...] = ()
     """Dataflow of the array of instances of the next inner level that one instance feeds: dims are spread
     along these axes alone. Left out: any dims may be spread."""
+    formats: tuple[Format, ...] = ()
+    """Kinds of tensor that the level keeps without their zeros; others are kept whole."""
     per: Literal["core", "cluster", "machine"] | None = None
     """One instance per core, per cluster, or for the whole machine; checked against the counts."""
     managed_by: Literal["software", "hardware"] = "software"
@@ -199,6 +216,10 @@ class Level(MachinePart):
             )
         return self
 
+    def format_of(self, kind: str) -> str | None:
+        """How a kind of tensor is kept without zeros; None where it is kept whole."""
+        return next((f.kind for f in self.formats if kind in f.holds), None)
+
     @property
     def read_access_pj(self) -> float:
         """Energy of one read access; 0 where none is given."""
@@ -247,6 +268,9 @@ class Unit(MachinePart):
     all its values."""
     ops_per_element: PerOperator = Field(default_factory=dict)
     """Operations that one element of an operator's output costs, by ONNX operator; others cost 1."""
+    zeros: Zeros = Field(default_factory=dict)
+    """What multipliers do where an operand is zero, in the order in which they look: `gate` saves energy,
+    `skip` also time. Left out: they multiply."""
     efficiency: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the rates that real kernels reach."""
     vector_bytes: tuple[Count, ...] = ()

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 from tilewright.cost.base import Objective
 from tilewright.cost.count import Cost, LevelCount
 from tilewright.cost.energy import UNAVAILABLE, source_of
 from tilewright.cost.noc.result import NocResult
 from tilewright.cost.options import TIMELOOP, CostOptions
+from tilewright.cost.sparsity import least_share, with_zeros
 from tilewright.hardware.machine import Machine
 from tilewright.loops.mapping import LevelLoops
 from tilewright.loops.problem import Problem
@@ -82,6 +84,11 @@ class MappedLayer(Result):
     )
 
     @property
+    def cost(self) -> Cost:
+        """What the mapping costs, with the zeros that the machine is given."""
+        return with_zeros(self.problem, self.part, self.solution.cost)
+
+    @property
     @in_json
     def name(self) -> str:
         """The layer as it was written, or the node's name."""
@@ -128,31 +135,31 @@ class MappedLayer(Result):
     @in_json
     def cycles(self) -> int:
         """The largest of the levels' cycles and of `compute_cycles`."""
-        return self.solution.cost.cycles
+        return self.cost.cycles
 
     @property
     @in_json
     def compute_cycles(self) -> int:
         """Cycles in which the compute units work."""
-        return self.solution.cost.compute_cycles
+        return self.cost.compute_cycles
 
     @property
     @in_json
     def energy_pj(self) -> float:
         """Energy of all accesses and operations."""
-        return self.solution.cost.energy_pj
+        return self.cost.energy_pj
 
     @property
     @in_json
     def edp_pj_cycles(self) -> float:
         """Energy times delay."""
-        return self.solution.cost.edp
+        return self.cost.edp
 
     @property
     @in_json
     def utilization(self) -> float:
         """Share of the compute units that real, not padded, operations keep busy."""
-        return self.solution.cost.utilization
+        return self.cost.utilization
 
     @property
     @in_json
@@ -164,13 +171,13 @@ class MappedLayer(Result):
     @in_json
     def bound_cycles(self) -> int:
         """Lower bound on the cycles of all mappings of the operator, padded ones too."""
-        return self.solution.bound_cycles
+        return ceil(self.solution.bound_cycles * least_share(self.part))
 
     @property
     @in_json
     def bound_energy_pj(self) -> float:
         """Lower bound on the energy of all mappings of the operator, padded ones too."""
-        return self.solution.bound_energy_pj
+        return self.solution.bound_energy_pj * least_share(self.part)
 
     @property
     @in_json
@@ -225,7 +232,7 @@ class MappedLayer(Result):
     @in_json
     def levels(self) -> dict[str, MacCount | LevelCount]:
         """What the compute units (MAC) and each level of memory do."""
-        return counts_of(self.problem, self.solution.cost)
+        return counts_of(self.problem, self.cost)
 
     def __repr__(self) -> str:
         return f"MappedLayer({self.name!r}, {self.cycles:,} cycles)"
@@ -301,7 +308,7 @@ class MapResult(WithEnergies):
     def unfused(self) -> UnfusedTotal:
         """All operators, mapped or streamed: what passes between them passes the outermost level."""
         total = self.total
-        moved = [layer.solution.cost.moved_words for layer in self.layers]
+        moved = [layer.cost.moved_words for layer in self.layers]
         return UnfusedTotal(
             total.cycles + total.streamed_cycles,
             total.energy_pj + total.streamed_energy_pj,
@@ -314,7 +321,7 @@ class MapResult(WithEnergies):
         """Energy and area of units and levels, energy of other operators and of static power."""
         if self.energy_source.startswith(UNAVAILABLE):
             return ()
-        mapped = ((layer.part, layer.solution.cost) for layer in self.layers)
+        mapped = ((layer.part, layer.cost) for layer in self.layers)
         streamed_pj = self.total.streamed_energy_pj
         return component_costs(self.description, mapped, streamed_pj, self.unfused.cycles)
 
@@ -372,7 +379,7 @@ class MapResult(WithEnergies):
                 layer.problem,
                 layer.part,
                 layer.solution.mapping,
-                layer.solution.cost,
+                layer.cost,
                 (layer.bound_cycles, layer.bound_energy_pj),
                 self.cost_options,
             )
@@ -418,6 +425,9 @@ class MapResult(WithEnergies):
             )
         if self.mapped_onto:
             lines.append(f"mapped onto {self.mapped_onto}")
+        if self.description.densities:
+            shares = ", ".join(f"{share:g} of {kind}s" for kind, share in self.description.densities.items())
+            lines.append(f"counted with {shares} not zero, on average; searched, and its gap, with all words")
         return [*lines, energy_line(self.energy_source)]
 
     def _proven(self) -> list[str]:

@@ -29,7 +29,10 @@ def check_energies(trace: Trace) -> Iterator[Violation]:
     assert machine.local is not None, "such machines are refused"
     least: defaultdict[str, float] = defaultdict(float)
     least["static"] = (machine.static_power_w or 0.0) / machine.num_clusters * found.time_s * 1e12
-    mac_pj = {unit.name: unit.mac_pj or 0.0 for unit in machine.units}
+    mac_pj = {
+        unit.name: (unit.mac_pj or 0.0) * prod(machine.densities.get(kind, 1.0) for kind in unit.zeros)
+        for unit in machine.units
+    }
     for step in found.steps:
         charged = list(step.tiling.energy_pj)
         for work in step.works:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from math import inf
+from math import inf, prod
 
-from tilewright.hardware.machine import Level, Machine
+from tilewright.hardware.machine import Level, Machine, Unit
 from tilewright.ir.derive import macs, nests_of
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import value_regions
@@ -272,8 +272,17 @@ def _made(trace: Trace, step: InstanceStep) -> Iterator[tuple[Node, Mapping[int,
 
 def _products_per_s(machine: Machine) -> float:
     """The most that any sort of unit of a cluster multiplies."""
-    rates = (max(u.macs_per_cycle.values()) * machine.num_units(u) for u in machine.units if u.macs_per_cycle)
+    rates = (
+        max(u.macs_per_cycle.values()) * machine.num_units(u) / _left(machine, u)
+        for u in machine.units
+        if u.macs_per_cycle
+    )
     return max(rates, default=0.0) * (machine.clock_hz or 0.0) / machine.num_clusters or inf
+
+
+def _left(machine: Machine, unit: Unit) -> float:
+    """The share of products without those that a unit skips."""
+    return prod(machine.densities.get(kind, 1.0) for kind, way in unit.zeros.items() if way == "skip")
 
 
 def _check_totals(trace: Trace) -> Iterator[Violation]:

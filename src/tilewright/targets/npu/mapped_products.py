@@ -18,6 +18,7 @@ from typing import cast
 from tilewright.cost.bound import num_mac_units
 from tilewright.cost.count import Cost, LevelCount
 from tilewright.cost.nest_analysis import evaluate
+from tilewright.cost.sparsity import effectual_share, with_zeros
 from tilewright.errors import InfeasibleMapping
 from tilewright.families import MAPPERS
 from tilewright.hardware.cluster_part import cluster_part
@@ -96,9 +97,16 @@ class MappedProducts:
     def _lanes_of_core(self) -> float:
         return num_lanes(self.machine) / self.num_cores
 
+    @property
+    def mac_energy_pj(self) -> float:
+        """Energy of the units, without what they gate or skip."""
+        (unit,) = (unit for unit in self.machine.units if unit.macs_per_cycle)
+        return self.cost.mac_energy_pj * effectual_share(self.machine, unit)
+
     def inner_energy_pj(self) -> Iterator[tuple[str, float]]:
         """Energy of the levels from the cores' buffers inwards, without what fills the cores' buffers."""
-        for number, level in enumerate(self.inner):
+        zeros = with_zeros(self.problem, self.machine, self.cost)
+        for number, level in enumerate(zeros.levels[self.local :]):
             fills = sum(t.fill_energy_pj for t in level.tensors.values()) if number == 0 else 0.0
             yield level.level, sum(t.energy_pj for t in level.tensors.values()) - fills
 
@@ -141,7 +149,7 @@ class NodeProducts:
     @property
     def mac_energy_pj(self) -> float:
         """Energy of the units."""
-        return self.share * sum(part.cost.mac_energy_pj for part in self.parts)
+        return self.share * sum(part.mac_energy_pj for part in self.parts)
 
     def inner_energy_pj(self) -> dict[str, float]:
         """Energy of the levels from the cores' buffers inwards, without what fills the cores' buffers."""

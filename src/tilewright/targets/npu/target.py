@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from tilewright.cost.energy import EnergyTable
 from tilewright.errors import MachineError, UsageError
+from tilewright.hardware.densities import with_densities
 from tilewright.hardware.element_types import ElementTypes, Lowered, element_types
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.missing_fields import missing_fields, refusal, require_networks
@@ -41,6 +42,8 @@ class NpuTarget:
     dtype: Lowered | None = option(
         None, "What floating-point numbers are lowered to; none: the widest type that the machine multiplies."
     )
+    weight_density: float = option(1.0, "Share of the elements of weights that are not zero.")
+    input_density: float = option(1.0, "Share of the elements of inputs of products that are not zero.")
     mapper: MapperName = option("exact", "Mapper that tiles sums of products whose operands are read again.")
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
@@ -48,6 +51,13 @@ class NpuTarget:
     runs_steps: ClassVar[bool] = False
     code_store: ClassVar[None] = None
     max_batch: ClassVar[int] = MAX_BATCH
+
+    def __post_init__(self) -> None:
+        given = {"weight": self.weight_density, "input": self.input_density}
+        asked = {kind: share for kind, share in given.items() if share != 1.0}
+        changed = with_densities(self.machine, asked)
+        if changed.densities != self.machine.densities:
+            object.__setattr__(self, "machine", changed)
 
     @property
     def name(self) -> str:

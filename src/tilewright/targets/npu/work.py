@@ -11,6 +11,7 @@ from dataclasses import field, replace
 from functools import lru_cache
 from math import prod
 
+from tilewright.cost.sparsity import effectual_share, skipped_share
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.hardware.machine import Machine, Unit, Work
 from tilewright.hardware.parts import MULTIPLYING
@@ -155,11 +156,11 @@ class Works:
         if is_whole and mapped is not None and blocks is None:
             cores = mapped.cores_used
             filled = self._filled_whole(task, rate, region, mapped)
-        pj = products * (rate.unit.mac_pj or 0.0)
+        pj = products * (rate.unit.mac_pj or 0.0) * effectual_share(self.machine, rate.unit)
         if mapped is not None:
             filled = min(filled, mapped.utilization)
             pj = mapped.mac_energy_pj
-        cycles = products / (rate.of_core * cores * filled)
+        cycles = products * skipped_share(self.machine, rate.unit) / (rate.of_core * cores * filled)
         main = UnitWork(rate.unit.name, cycles / self.clock_hz, products, 0.0, pj, str(rate.dtype), mapped)
         if task.rest is None:
             return (main,)
