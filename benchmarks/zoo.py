@@ -4,6 +4,7 @@
     python -m benchmarks zoo --isa avx2 --output results/zoo-avx2
     python -m benchmarks zoo --accuracy fast --output results/zoo-fast
     python -m benchmarks zoo --quantized --output results/zoo-int8
+    python -m benchmarks zoo --batches 8,32 --output results/zoo-batches
 
 Peers compute in float32 whatever the processor; beside `fast` OpenVINO computes in bfloat16. Quantised, each
 engine gets the same file, its layers between QuantizeLinear and DequantizeLinear, with ranges of the example
@@ -82,6 +83,13 @@ SETS = (
         ),
     ),
 )  # fmt: skip
+
+_BATCHED = (
+    "resnet18@224", "mobilenet_v2@224", "squeezenet1_1@224", "shufflenet_v2_x1_0@224", "bert_tiny@128",
+    "minilm_l6@128",
+)  # fmt: skip
+BATCHED = Set("Several samples", 1.5, tuple(f"{name}x{n}" for n in (4, 8, 16, 32) for name in _BATCHED))
+"""Measured where `--batches` asks for it."""
 
 QUANTIZED = Set(
     "Quantised to bytes",
@@ -197,7 +205,7 @@ def wait_for_idle(limit_s: float) -> None:
 def tables(rows: list[dict[str, Any]], peers: list[str]) -> str:
     """A table for each set with rows, the networks of no set last; then means and what was measured where."""
     parts = [conditions(rows)] if rows else []
-    sets = (QUANTIZED,) if any(row.get("is_quantized") for row in rows) else SETS
+    sets = (QUANTIZED,) if any(row.get("is_quantized") for row in rows) else (*SETS, BATCHED)
     in_sets = {name for one in sets for name in one.networks}
     for one in sets:
         own = [row for row in rows if row["model"] in one.networks]
@@ -352,6 +360,7 @@ def options(parser: Parser) -> None:
     parser.add_argument(
         "--networks", help="names, by commas, as in resnet18@112; default: all that a table has"
     )
+    parser.add_argument("--batches", help="six networks at so many samples each, by commas, as in 8,32")
     parser.add_argument("--quantized", action="store_true", help="the networks quantised to bytes")
     parser.add_argument("--accuracy", default="default", help="ours: strict, default, relaxed or fast")
     parser.add_argument(
@@ -383,6 +392,9 @@ def main(arguments: Namespace) -> None:
         raise SystemExit(f"{samples} is of another accuracy, instruction set or type: give another --output")
     sets = (QUANTIZED,) if arguments.quantized else SETS
     networks = arguments.networks.split(",") if arguments.networks else [n for s in sets for n in s.networks]
+    if arguments.batches and not arguments.networks:
+        asked_batches = arguments.batches.split(",")
+        networks = [name for name in BATCHED.networks if name.rpartition("x")[2] in asked_batches]
     for name in networks:
         threads = [n for n in map(int, arguments.threads.split(",")) if (name, n) not in done]
         is_over = arguments.limit is not None and time.monotonic() - started_s > arguments.limit

@@ -134,5 +134,5 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
 def test_every_network_named_is_in_the_zoo(script: ModuleType) -> None:
     from tilewright import zoo
 
-    named = [name.partition("@")[0] for one in script.SETS for name in one.networks]
+    named = [name.partition("@")[0] for one in (*script.SETS, script.BATCHED) for name in one.networks]
     assert set(named) <= set(zoo.names())
