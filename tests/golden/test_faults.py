@@ -45,7 +45,6 @@ from tilewright.schedule.instances import Edge, InstanceGraph, InstanceNode
 from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.check_levels import most, passing
 from tilewright.targets.npu.check_run import check_run
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, Baseline
 from tilewright.targets.npu.residents import Residents
@@ -53,6 +52,7 @@ from tilewright.targets.npu.simulate import Simulation
 from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Store, Weight
 from tilewright.targets.npu.tiles import Passage, Tiling
 from tilewright.targets.npu.trace import Trace
+from tilewright.targets.simulated import UnitRun
 
 FOLDER = Path(__file__).parent / "faults"
 MOST = 120
@@ -172,7 +172,7 @@ def of_run(planned: SimulatedPlan, machine: Machine) -> Iterator[tuple[str, Chec
         return check_run(replace(planned, simulation=make()), machine)
 
     skipped = frozenset({"steps", "energy_pj", "macs", "lower_bound_s", "bound_by", "tasks", "residents"})
-    for what, make in planted(found, into=(Simulation, Run), skipped=skipped):
+    for what, make in planted(found, into=(Simulation, UnitRun), skipped=skipped):
         yield what, partial(check, make)
     for place, run in enumerate(found.runs):
         little_s = 3e-9 * found.time_s

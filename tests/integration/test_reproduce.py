@@ -20,7 +20,7 @@ from tilewright.reproduce.cosa.paper import NETWORKS, PRINTED
 from tilewright.reproduce.graphturbo.paper import NETWORKS as GRAPHTURBO_NETWORKS
 from tilewright.reproduce.graphturbo.paper import TABLE_5, PublishedNetwork
 from tilewright.reproduce.graphturbo.utilization import busy_by_stage
-from tilewright.targets.npu.events import Run
+from tilewright.targets.simulated import UnitRun
 
 LAYERS = Path(__file__).parents[1] / "data" / "mapping" / "cosa_layers.json"
 
@@ -179,12 +179,12 @@ def test_a_stage_has_the_time_until_its_steps_end() -> None:
     """Two stages that take turns; what runs ahead counts where it runs."""
     names = ("conv1", "layer1.conv", "layer2.conv", "concat layer1.add")
     runs = [
-        Run("MME", 0.0, 1.0, 0, "compute"),
-        Run("MME", 1.0, 2.0, 1, "compute"),
-        Run("MTE", 2.0, 3.0, 1, "store"),
-        Run("MME", 2.0, 2.5, 2, "compute"),
-        Run("VME", 3.0, 5.0, 2, "compute"),
-        Run("MTE", 5.0, 6.0, 3, "load"),
+        UnitRun("MME", 0.0, 1.0, 0, "compute"),
+        UnitRun("MME", 1.0, 2.0, 1, "compute"),
+        UnitRun("MTE", 2.0, 3.0, 1, "store"),
+        UnitRun("MME", 2.0, 2.5, 2, "compute"),
+        UnitRun("VME", 3.0, 5.0, 2, "compute"),
+        UnitRun("MTE", 5.0, 6.0, 3, "load"),
     ]
     simulation = SimpleNamespace(runs=runs, steps=[SimpleNamespace(name=name) for name in names])
     assert busy_by_stage(simulation) == {  # type: ignore[arg-type]

@@ -30,11 +30,11 @@ from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.schedule.binding import Scope
 from tilewright.targets.npu.check_run import check_run
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA
 from tilewright.targets.npu.recipes import GRAPHTURBO, MEMORY, NAMED, Baseline
 from tilewright.targets.npu.simulate import Overlap, Policy, simulate
+from tilewright.targets.simulated import UnitRun
 
 MACHINE = load_preset("stcp920")
 PLAIN_IN_LEVELS = replace(PLAIN_RECIPE, memory=MEMORY)
@@ -140,7 +140,7 @@ def weighty(machine: Machine = MACHINE) -> SimulatedPlan:
     return plan(b.finish(x), machine)
 
 
-def changed(planned: SimulatedPlan, runs: Iterable[Run], **figures: Any) -> SimulatedPlan:
+def changed(planned: SimulatedPlan, runs: Iterable[UnitRun], **figures: Any) -> SimulatedPlan:
     """The plan with other runs, units as busy as these are, and what is taken while idle."""
     runs = tuple(runs)
     busy = Counter[str]()
@@ -157,7 +157,7 @@ def rules(planned: SimulatedPlan, machine: Machine = MACHINE) -> set[str]:
     return {violation.rule for violation in check_run(planned, machine)}
 
 
-def first_of_all(planned: SimulatedPlan, chosen: Run) -> SimulatedPlan:
+def first_of_all(planned: SimulatedPlan, chosen: UnitRun) -> SimulatedPlan:
     """One run before all others, on a unit that is idle then: earlier than anything that it needs."""
     spent_s = chosen.end_s - chosen.start_s
     others = (run for run in planned.simulation.runs if run is not chosen)
@@ -165,7 +165,7 @@ def first_of_all(planned: SimulatedPlan, chosen: Run) -> SimulatedPlan:
     return changed(planned, [replace(chosen, start_s=0.0, end_s=spent_s), *later])
 
 
-def needs_nothing(planned: SimulatedPlan, run: Run) -> bool:
+def needs_nothing(planned: SimulatedPlan, run: UnitRun) -> bool:
     """Whether a run only brings what lies in main memory from the beginning."""
     inputs = {v.name for v in planned.partition.graph.inputs}
     return run.unit == DMA and (
@@ -173,9 +173,9 @@ def needs_nothing(planned: SimulatedPlan, run: Run) -> bool:
     )
 
 
-def runs_of(planned: SimulatedPlan, *, step: int = 9) -> list[Run]:
+def runs_of(planned: SimulatedPlan, *, step: int = 9) -> list[UnitRun]:
     """Some runs of every sort."""
-    sorts: dict[tuple[str, str], list[Run]] = {}
+    sorts: dict[tuple[str, str], list[UnitRun]] = {}
     for run in planned.simulation.runs:
         sorts.setdefault((run.unit, run.what), []).append(run)
     return [run for runs in sorts.values() for run in runs[::step]]

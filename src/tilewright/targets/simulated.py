@@ -279,12 +279,13 @@ class NetworkPlan:
 
 @dataclass(frozen=True, slots=True)
 class UnitRun:
-    """A unit at work: from when to when, on which step, doing what.
+    """A unit at work on a task: from when to when, of which step and tile, doing what.
 
     `what` is `fetch` (weights towards the shared buffer), `weights` (to the cores), `load`, `move` (between
-    cores), `compute` or `store`; `tile` which tile of the step, -1 for what comes before the first. `name` is
-    the value or the weight that moves. `num_cores` is on how many cores it ran; 0: all of the unit. `part` is
-    the number of what is loaded among the step's loads.
+    cores), `compute` or `store`. `tile` is -1 for what is brought before the first tile. `name` is the value
+    or the weight that moves, `size_bytes` how much of it. `num_cores` is on how many cores it ran; 0: all of
+    the unit. `part` is the number of what is loaded among the step's loads, of which several may be parts of
+    one value.
     """
 
     unit: str

@@ -14,9 +14,9 @@ from tilewright.planning import Violation
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
 from tilewright.targets.npu.check_sections import lane_buffers, lane_spaces
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.ports import CORE_DMA, DMA
 from tilewright.targets.npu.trace import Trace, by_tile, first_start, last_end
+from tilewright.targets.simulated import UnitRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ def most(stays: Iterable[Stay], tolerance_s: float = 0.0) -> tuple[int, float]:
 def _of_kernels(trace: Trace, scope: Scope) -> Iterator[Stay]:
     """What placed buffers of kernels that are launched separately take, from the first run to the last; those
     of lanes in their cores while these run."""
-    runs: dict[int, list[Run]] = {}
+    runs: dict[int, list[UnitRun]] = {}
     places: dict[int, list[PlacedBuffer]] = {}
     kernels = [step.kernel.number if step.kernel else 0 for step in trace.planned.simulation.steps]
     for run in trace.runs:
@@ -274,8 +274,8 @@ def _through_shared(trace: Trace, number: int) -> Iterator[Stay]:
 
 def _in_turn(
     what: str,
-    coming: Sequence[Run],
-    going: Sequence[Run],
+    coming: Sequence[UnitRun],
+    going: Sequence[UnitRun],
     held_bytes: int,
     is_once: bool,
     is_sum: bool = False,
@@ -326,5 +326,5 @@ def _weights_in_shared(trace: Trace) -> Iterator[Stay]:
         yield from _in_turn(label, coming, going, held[key, number], is_once)
 
 
-def _bytes(runs: Iterable[Run]) -> int:
+def _bytes(runs: Iterable[UnitRun]) -> int:
     return sum(run.size_bytes for run in runs)

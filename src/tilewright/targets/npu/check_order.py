@@ -18,9 +18,9 @@ from tilewright.memory.scopes import PlacedBuffer
 from tilewright.planning import Violation
 from tilewright.schedule.binding import Scope, extents, transfers
 from tilewright.schedule.instances import Kind
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.ports import CORE_DMA, DMA
 from tilewright.targets.npu.trace import Trace, by_tile, ends_until, first_start, last_end
+from tilewright.targets.simulated import UnitRun
 
 
 def check_order(trace: Trace) -> list[Violation]:
@@ -46,7 +46,7 @@ class _Walk:
         self.moved = self._moved()
         self.moved_at: dict[tuple[int, int], float] = {}  # by reader's node and buffer
         self.main_extents: dict[int, tuple[int, ...]] = {}  # by step: of the largest that it writes
-        self.fetched: dict[str, list[Run]] = {}  # what brought a weight to the shared buffer last
+        self.fetched: dict[str, list[UnitRun]] = {}  # what brought a weight to the shared buffer last
 
     def run(self) -> list[Violation]:
         for number, step in enumerate(self.scopes.steps):
@@ -187,7 +187,7 @@ class _Walk:
             self._check_flow(number, name, inner, outer)
 
     def _check_flow(
-        self, number: int, what: str, coming: Sequence[Run], going: Sequence[Run], held_bytes: int = 0
+        self, number: int, what: str, coming: Sequence[UnitRun], going: Sequence[UnitRun], held_bytes: int = 0
     ) -> None:
         early = leaves_early(coming, going, held_bytes, self.trace.tolerance_s)
         if early is not None:
@@ -265,7 +265,7 @@ class _Walk:
             buffer, max(self.stored[number].get(buffer.scope, self.computed[number]), default=0.0)
         )
 
-    def _expect(self, runs: Iterable[Run], ready: float, number: int, what: str) -> None:
+    def _expect(self, runs: Iterable[UnitRun], ready: float, number: int, what: str) -> None:
         start = first_start(runs)
         if start < ready - self.trace.tolerance_s:
             self._violate(number, f"{what} from {_us(start)} on, which it can from {_us(ready)} on")
@@ -298,8 +298,8 @@ class _Places:
 
 
 def leaves_early(
-    coming: Sequence[Run], going: Sequence[Run], held_bytes: int, tolerance_s: float
-) -> Run | None:
+    coming: Sequence[UnitRun], going: Sequence[UnitRun], held_bytes: int, tolerance_s: float
+) -> UnitRun | None:
     """The first run that takes from a buffer what has not come.
 
     What has come may leave more than once: as much as is held, as often as all of it does, before the next is

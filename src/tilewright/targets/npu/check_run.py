@@ -24,10 +24,10 @@ from tilewright.targets.npu.check_levels import check_levels
 from tilewright.targets.npu.check_order import check_order
 from tilewright.targets.npu.check_sections import check_sections
 from tilewright.targets.npu.check_tilings import check_tilings
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA
 from tilewright.targets.npu.trace import Trace, last_end
+from tilewright.targets.simulated import UnitRun
 
 _CLOSE = 1e-9
 """By what share sums of times may differ from what they should be."""
@@ -77,7 +77,7 @@ def _check_units(trace: Trace) -> Iterator[Violation]:
     """Kernels that hold some of the cores, lanes of these, and groups of cores have units of their own, all
     together those of all cores."""
     num_cores = trace.machine.num_cores_per_cluster
-    lanes: dict[tuple[str, object], list[Run]] = {}
+    lanes: dict[tuple[str, object], list[UnitRun]] = {}
     cores: dict[str, list[tuple[float, int]]] = {}
     for run in trace.runs:
         kernel, group = trace.planned.simulation.steps[run.step].kernel, trace.group_of(run.step)
@@ -189,7 +189,7 @@ def _check_steps(trace: Trace) -> Iterator[Violation]:
 
 def _moves(
     trace: Trace, number: int, step: InstanceStep, held: Mapping[tuple[int, str], int | None]
-) -> Iterator[tuple[str, int, list[Run]]]:
+) -> Iterator[tuple[str, int, list[UnitRun]]]:
     """What a step has to move: what that is, at least how many bytes, and the runs that do it."""
     graph, buffers = trace.planned.instances, trace.planned.scopes.buffers
     least: Counter[tuple[str, str, str]] = Counter()

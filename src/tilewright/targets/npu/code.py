@@ -28,7 +28,6 @@ from tilewright.targets.simulated import (
     NetworkPlan,
     SimulatedNetwork,
     Timeline,
-    UnitRun,
 )
 
 
@@ -102,9 +101,7 @@ class NpuCode:
             subgraphs=subgraphs_of(self.planned),
             plan=names.plan(plan),
             units=tuple(sorted(names.by_unit(simulated.busy_s))),
-            runs=tuple(
-                UnitRun(**{**asdict(r), "unit": names.units.get(r.unit, r.unit)}) for r in simulated.runs
-            ),
+            runs=tuple(replace(run, unit=names.units.get(run.unit, run.unit)) for run in simulated.runs),
             levels=tuple(
                 replace(held, level=replace(held.level, name=names.levels[held.level.name]))
                 for held in levels_over_time(plan, simulated)

@@ -13,7 +13,6 @@ from tilewright.memory.scopes import PlacedBuffer
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.core_groups import CoreGroup
 from tilewright.schedule.lanes import LanePlace
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA
 from tilewright.targets.npu.residents import Residents
@@ -32,6 +31,7 @@ from tilewright.targets.simulated import (
     PlannedValue,
     PlannedWeight,
     SimulatedSubgraph,
+    UnitRun,
 )
 
 _TITLES = {Scope.LOCAL: "buffers of the cores", Scope.SHARED: "shared buffer", Scope.MAIN: "main memory"}
@@ -229,7 +229,7 @@ def _tiles(tiling: Tiling) -> PlannedTiles:
 
 def _step_times(planned: SimulatedPlan, has_shared: bool) -> list[_StepTimes]:
     """The times of all steps; one without runs is there as soon as what it waits for."""
-    runs: list[list[Run]] = [[] for _ in planned.scopes.steps]
+    runs: list[list[UnitRun]] = [[] for _ in planned.scopes.steps]
     for run in sorted(planned.simulation.runs, key=attrgetter("start_s")):
         runs[run.step].append(run)
     times: list[_StepTimes] = []

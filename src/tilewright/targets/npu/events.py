@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
 import numpy as np
 
 from tilewright.progress import checkpoint
+from tilewright.targets.simulated import UnitRun
 
 Array = np.ndarray[Any, Any]
 Priority = tuple[int, int, int]
@@ -23,29 +23,6 @@ _MOMENTS_PER_CHECK = 1024
 """Moments at which tasks end, after so many of which the time is looked at."""
 NOWHERE = ""
 """The unit of tasks that only wait: any number of them at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A task as it ran: on which unit, from when to when, of which step and tile, doing what.
-
-    `what` is `fetch` (weights towards the shared buffer), `weights` (to the cores), `load`, `move` (between
-    cores), `compute` or `store`. `tile` is -1 for what is brought before the first tile. `name` is the value
-    or the weight that moves, `size_bytes` how much of it. `num_cores` is on how many cores it ran; 0: all of
-    the unit. `part` is the number of what is loaded among the step's loads, of which several may be parts of
-    one value.
-    """
-
-    unit: str
-    start_s: float
-    end_s: float
-    step: int
-    what: str
-    tile: int = -1
-    size_bytes: int = 0
-    name: str = ""
-    num_cores: int = 0
-    part: int = 0
 
 
 class TaskGraph:
@@ -141,7 +118,7 @@ class TaskGraph:
         counts = np.bincount(earlier, minlength=self.num_tasks)
         return np.concatenate([[0], np.cumsum(counts)]), later[np.argsort(earlier, kind="stable")]
 
-    def run(self) -> list[Run]:
+    def run(self) -> list[UnitRun]:
         """What every unit does when; see `times`."""
         return [self._ran(*times) for times in self.times()]
 
@@ -207,9 +184,9 @@ class TaskGraph:
                     if num_left[follower] == 0:
                         ready.append(follower)
 
-    def _ran(self, number: int, start_s: float, end_s: float) -> Run:
+    def _ran(self, number: int, start_s: float, end_s: float) -> UnitRun:
         step, tile, _ = self.priorities[number]
-        return Run(
+        return UnitRun(
             self.units[number],
             start_s,
             end_s,

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph_regions import value_regions
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.mapped_products import MappedProducts, NodeProducts
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
 from tilewright.targets.npu.simulated_step import SimulatedStep
 from tilewright.targets.npu.work import Works
-from tilewright.targets.simulated import MappedCosts, MappedDifference, MappedLevel
+from tilewright.targets.simulated import MappedCosts, MappedDifference, MappedLevel, UnitRun
 
 _PJ = 1e-12
 _ROUNDING = 1e-9  # of sums of floats
@@ -119,7 +118,7 @@ def _busy_s(part: MappedProducts, name: str) -> float:
     return sum(ways) if level.has_shared_port else max(ways, default=0.0)
 
 
-def _covered_s(runs: Sequence[Run], unit: str) -> float:
+def _covered_s(runs: Sequence[UnitRun], unit: str) -> float:
     """Seconds in which a unit runs on some cores."""
     covered_s = end_s = 0.0
     for run in sorted((r for r in runs if r.unit == unit), key=lambda r: r.start_s):

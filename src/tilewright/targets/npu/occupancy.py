@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.instances import Kind
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.ports import CORE_DMA, DMA
 from tilewright.targets.npu.simulate import Simulation
 from tilewright.targets.npu.simulated_step import SimulatedStep
 from tilewright.targets.npu.tiles import Passage
-from tilewright.targets.simulated import Curve, LevelOverTime, NetworkPlan
+from tilewright.targets.simulated import Curve, LevelOverTime, NetworkPlan, UnitRun
 
 PLACED, RESIDENT, WEIGHTS, PREFETCHED, TILES = "placed", "resident", "weights", "prefetched", "tiles"
 _KINDS = (PLACED, RESIDENT, WEIGHTS, PREFETCHED, TILES)
@@ -74,14 +73,14 @@ class _Passing:
 
     def __init__(self, plan: NetworkPlan, simulation: Simulation) -> None:
         self.steps = simulation.steps
-        self.runs: list[list[Run]] = [[] for _ in self.steps]
+        self.runs: list[list[UnitRun]] = [[] for _ in self.steps]
         for run in sorted(simulation.runs, key=attrgetter("start_s", "end_s")):
             self.runs[run.step].append(run)
         self.has_shared = any(level.name == Scope.SHARED for level in plan.levels)
 
     def all(self) -> Iterator[Held]:
         for step in self.steps:
-            computing: dict[int, list[Run]] = defaultdict(list)
+            computing: dict[int, list[UnitRun]] = defaultdict(list)
             for run in self.runs[step.number]:
                 if run.what == "compute":
                     computing[run.tile].append(run)
@@ -122,7 +121,7 @@ class _Passing:
                 start_s = used[tile][0] if tile in used else min(arriving, default=stored[0].start_s)
                 yield Held(Scope.LOCAL, TILES, start_s, max(r.end_s for r in stored), size_bytes)
 
-    def _enters_cores(self, run: Run) -> bool:
+    def _enters_cores(self, run: UnitRun) -> bool:
         """Whether a run brings something to the cores, or takes it from there."""
         return not self.has_shared or run.unit == CORE_DMA
 
@@ -156,8 +155,8 @@ class _Passing:
     def _kept_weights(self) -> Iterator[Held]:
         """Weights that the shared buffer holds as a whole, from when they are brought there until they are
         read for the last time before they are brought again."""
-        bringing: dict[str, tuple[Run, int]] = {}
-        reading: dict[str, list[Run]] = defaultdict(list)
+        bringing: dict[str, tuple[UnitRun, int]] = {}
+        reading: dict[str, list[UnitRun]] = defaultdict(list)
         for step in self.steps:
             whole = {
                 w.key or "": w.size_bytes
@@ -192,14 +191,14 @@ def _by_name(names: Sequence[str], passages: Sequence[Passage]) -> dict[str, lis
     return found
 
 
-def _kept(fetch: Run, size_bytes: int, reading: Sequence[Run]) -> Iterator[Held]:
+def _kept(fetch: UnitRun, size_bytes: int, reading: Sequence[UnitRun]) -> Iterator[Held]:
     first_s = min((run.start_s for run in reading), default=fetch.end_s)
     last_s = max((run.end_s for run in reading), default=fetch.end_s)
     yield Held(Scope.SHARED, PREFETCHED, fetch.start_s, first_s, size_bytes)
     yield Held(Scope.SHARED, WEIGHTS, first_s, last_s, size_bytes)
 
 
-def _pairs(arriving: Sequence[Run], leaving: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
+def _pairs(arriving: Sequence[UnitRun], leaving: Sequence[UnitRun]) -> Iterator[tuple[UnitRun, UnitRun]]:
     """Each run that brings a part with the one that takes it on: the first of its bytes that follows it."""
     waiting = list(leaving)
     for run in arriving:

@@ -13,7 +13,6 @@ from typing import Literal
 
 from tilewright.hardware.machine import Machine
 from tilewright.progress import checkpoint
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.lower_bound import lower_bound
 from tilewright.targets.npu.policy import Overlap, Policy
 from tilewright.targets.npu.pools import PoolSizes
@@ -23,6 +22,7 @@ from tilewright.targets.npu.simulated_step import SimulatedStep
 from tilewright.targets.npu.stage_times import KernelTasks, kernel_seconds, tasks_of_kernel
 from tilewright.targets.npu.tasks import StepTasks
 from tilewright.targets.npu.traffic import Account, Traffic
+from tilewright.targets.simulated import UnitRun
 
 __all__ = ["GRAPHTURBO", "Overlap", "Policy", "Simulation", "Traffic", "simulate", "static_power_w"]
 
@@ -45,7 +45,7 @@ class Simulation:
     traffic: Traffic
     energy_pj: Mapping[str, float]
     macs: float
-    runs: tuple[Run, ...]
+    runs: tuple[UnitRun, ...]
     steps: tuple[SimulatedStep, ...]
     residents: Residents
     lower_bound_s: float

@@ -10,9 +10,9 @@ from tilewright.hardware.machine import Machine
 from tilewright.schedule.binding import Scope
 from tilewright.schedule.core_groups import CoreGroup
 from tilewright.schedule.launches import Launch
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA
+from tilewright.targets.simulated import UnitRun
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,16 +23,16 @@ class Trace:
 
     planned: SimulatedPlan
     machine: Machine
-    runs: tuple[Run, ...] = field(init=False)
+    runs: tuple[UnitRun, ...] = field(init=False)
     tolerance_s: float = field(init=False)
     sections: Sequence[tuple[Launch, int, int] | None] = field(init=False, repr=False)
-    of_step: Sequence[list[Run]] = field(init=False, repr=False)
-    _known: Mapping[tuple[int, str], list[Run]] = field(init=False, repr=False)
+    of_step: Sequence[list[UnitRun]] = field(init=False, repr=False)
+    _known: Mapping[tuple[int, str], list[UnitRun]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         runs = tuple(sorted(self.planned.simulation.runs, key=lambda run: run.start_s))
-        known: dict[tuple[int, str], list[Run]] = {}
-        of_step: list[list[Run]] = [[] for _ in self.planned.scopes.steps]
+        known: dict[tuple[int, str], list[UnitRun]] = {}
+        of_step: list[list[UnitRun]] = [[] for _ in self.planned.scopes.steps]
         for run in runs:
             known.setdefault((run.step, run.what), []).append(run)
             of_step[run.step].append(run)
@@ -82,7 +82,7 @@ class Trace:
         num_cores = self.cores_of(step)
         return 1.0 if num_cores is None else num_cores / self.machine.num_cores_per_cluster
 
-    def on_cores(self, step: int) -> list[Run]:
+    def on_cores(self, step: int) -> list[UnitRun]:
         """The runs of a step that use cores or their buffers: all but those of main memory's engine, where it
         feeds a shared buffer."""
         is_apart = self.machine.shared is not None
@@ -109,7 +109,7 @@ class Trace:
         unit: str | None = None,
         name: str | None = None,
         part: int | None = None,
-    ) -> list[Run]:
+    ) -> list[UnitRun]:
         """The runs of a step that do something, by start; of a unit, of a value or weight, of a load."""
         return [
             r
@@ -119,7 +119,7 @@ class Trace:
             and (part is None or r.part == part)
         ]
 
-    def work(self, step: int) -> list[Run]:
+    def work(self, step: int) -> list[UnitRun]:
         """What makes the results of a step in the cores: computing; where operands are only put together,
         their moves too."""
         computing = self.of(step, "compute")
@@ -128,25 +128,25 @@ class Trace:
         return self.of(step, "move") + self.of(step, "load", self.core_engine) + computing
 
 
-def first_start(runs: Iterable[Run]) -> float:
+def first_start(runs: Iterable[UnitRun]) -> float:
     """When the first of them starts; never, if there is none."""
     return min((run.start_s for run in runs), default=inf)
 
 
-def last_end(runs: Iterable[Run]) -> float:
+def last_end(runs: Iterable[UnitRun]) -> float:
     """When the last of them has ended; at the beginning, if there is none."""
     return max((run.end_s for run in runs), default=0.0)
 
 
-def by_tile(runs: Iterable[Run]) -> dict[int, list[Run]]:
+def by_tile(runs: Iterable[UnitRun]) -> dict[int, list[UnitRun]]:
     """Runs by the tile that they are for."""
-    found: dict[int, list[Run]] = {}
+    found: dict[int, list[UnitRun]] = {}
     for run in runs:
         found.setdefault(run.tile, []).append(run)
     return found
 
 
-def ends_until(runs: Iterable[Run], num_tiles: int) -> Sequence[float]:
+def ends_until(runs: Iterable[UnitRun], num_tiles: int) -> Sequence[float]:
     """For each tile when all that runs bring for it and for those before it has been brought."""
     tiles = by_tile(runs)
     end = last_end(tiles.get(-1, ()))

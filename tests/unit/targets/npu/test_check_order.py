@@ -14,17 +14,17 @@ from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph
 from tilewright.planning.portfolio import Recipe
 from tilewright.targets.npu.check_order import check_order, leaves_early
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.ports import DMA
 from tilewright.targets.npu.recipes import MEMORY, Baseline
 from tilewright.targets.npu.trace import Trace
+from tilewright.targets.simulated import UnitRun
 
 STCP920 = load_preset("stcp920")
 
 
-def runs(times: list[float], sizes: list[int]) -> list[Run]:
+def runs(times: list[float], sizes: list[int]) -> list[UnitRun]:
     """Runs of no length."""
-    return [Run(DMA, at, at, 0, "load", size_bytes=size) for at, size in zip(times, sizes, strict=True)]
+    return [UnitRun(DMA, at, at, 0, "load", size_bytes=size) for at, size in zip(times, sizes, strict=True)]
 
 
 def parts(rng: random.Random, total: int, largest: int) -> list[int]:
@@ -34,7 +34,7 @@ def parts(rng: random.Random, total: int, largest: int) -> list[int]:
     return sizes
 
 
-def first_early(coming: list[Run], going: list[Run], bytes_in_turn: list[int]) -> Run | None:
+def first_early(coming: list[UnitRun], going: list[UnitRun], bytes_in_turn: list[int]) -> UnitRun | None:
     """By the bytes, numbered as they come, in the turn in which they go."""
     turn = iter(bytes_in_turn)
     for run in going:

@@ -16,9 +16,9 @@ from tests.unit.targets.npu.test_check_energies import NAMES, planned_on
 from tilewright.hardware.machine import Machine
 from tilewright.planning import Violation
 from tilewright.targets.npu.check_run import check_run
-from tilewright.targets.npu.events import Run
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA
+from tilewright.targets.simulated import UnitRun
 
 WHOLE = ("shared", "caches", "bare", "bare, resident")
 """Plans whose energies are looked at, too, on machines with a shared buffer, a cache, and neither."""
@@ -71,7 +71,7 @@ def test_a_machine_of_which_a_part_is_slower_could_not_have_run_it(name: str) ->
     assert found == (levels & known) | engines | {"products"}
 
 
-def with_run(planned: SimulatedPlan, old: Run, **changes: Any) -> SimulatedPlan:
+def with_run(planned: SimulatedPlan, old: UnitRun, **changes: Any) -> SimulatedPlan:
     found = planned.simulation
     runs = tuple(replace(run, **changes) if run is old else run for run in found.runs)
     return replace(planned, simulation=replace(found, runs=runs))
@@ -85,7 +85,7 @@ def messages(violations: tuple[Violation, ...]) -> str:
 def missed(name: str) -> set[tuple[str, str]]:
     """What runs do that is missed by their step if it moves nothing, and on which unit."""
     planned, machine = planned_on(name) if name in NAMES else planned_by(name)
-    sorts: dict[tuple[str, str], list[Run]] = {}
+    sorts: dict[tuple[str, str], list[UnitRun]] = {}
     for run in planned.simulation.runs:
         if run.size_bytes:
             sorts.setdefault((run.what, run.unit), []).append(run)
