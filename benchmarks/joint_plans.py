@@ -1,15 +1,16 @@
 """Joint plans beside published schedulers alone, the best of their combinations, and the portfolio.
 
-    python -m benchmarks joint_plans OUTPUT.jsonl --minutes 60
-    python -m benchmarks joint_plans OUTPUT.jsonl --networks googlenet --targets v100 --seconds 10,60,600
+    python -m benchmarks joint_plans OUTPUT.jsonl --seconds 10 --batches 1 --minutes 60
+    python -m benchmarks joint_plans OUTPUT.jsonl --networks googlenet --targets v100 --seconds 60,600
+    python -m benchmarks joint_plans OUTPUT.jsonl --table
 
-Adds a line for each column of each cell, the most telling first: simulated ns of every paper alone (layers
-one by one tiled by CoSA, or staged by IOS; GraphTurbo; AGO; PCGC with virtual units), of the best of the
-grid, of the portfolio, and of the joint plan after so many seconds of processor time; the bound of all
-schedules, and the highest of a space that holds the plan; with `--ablations`, plans of which one kind of
-decision is left out. Columns are planned in processes of their own, so that none knows what another has
-found. What OUTPUT has is left out, so that it may be stopped and started again. Prints a table and geometric
-means.
+Adds a line for each column of each cell, the most telling first: simulated ns of the joint plan, with sums in
+parts and without, of the best of the grid and of the portfolio, each after so many seconds of processor time;
+of every paper alone as far as one of these came to it (layers one by one tiled by CoSA, or staged by IOS;
+GraphTurbo; AGO; PCGC with virtual units); the bound of all schedules, and the highest of a space that holds
+the plan; with `--ablations`, plans of which another kind of decision is left out. Columns are planned in
+processes of their own, so that none knows what another has found. What OUTPUT has is left out, so that it may
+be stopped and started again. Prints a table, geometric means, how many plans are proven and median gaps.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import geometric_mean, median
 from typing import Any, get_args
 
 import tilewright as tw
@@ -41,6 +42,7 @@ NETWORKS = (
 TARGETS = "v100,a310,jetson-nano,zcu102{dtype=int8},a100,rtx2080ti,k80"
 KINDS = get_args(Choice)
 """The kinds of decision that `--only` names, of which ablations leave out one."""
+JOINT = "joint"
 
 
 def options(parser: Parser) -> None:
@@ -49,9 +51,10 @@ def options(parser: Parser) -> None:
     parser.add_argument("--networks", default=NETWORKS)
     parser.add_argument("--targets", default=TARGETS)
     parser.add_argument("--batches", default="1,16")
-    parser.add_argument("--seconds", default="60,10", help="Of processor time, for each joint plan.")
+    parser.add_argument("--seconds", default="60,10", help="Of processor time, for each column.")
     parser.add_argument("--ablations", action="store_true", help="At the first of these times.")
     parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--table", action="store_true", help="Of what OUTPUT has; nothing is planned.")
     parser.add_argument("--column", help="One column alone, printed as JSON: for processes of their own.")
 
 
@@ -61,11 +64,12 @@ def main(arguments: Namespace) -> None:
         cell = arguments.networks, arguments.targets, int(arguments.batches)
         print(json.dumps(column(*cell, arguments.column)))
         return
-    until_s = time.monotonic() + 60 * arguments.minutes
+    until_s = time.monotonic() + (0 if arguments.table else 60 * arguments.minutes)
     times = arguments.seconds.split(",")
-    columns = [f"joint {seconds}" for seconds in times] + ["grid", "portfolio"]
+    kinds = ["joint", "grid", "without sums", "portfolio"]
+    columns = [f"{kind} {seconds}" for kind in kinds for seconds in times]
     if arguments.ablations:
-        columns += [f"without {kind} {times[0]}" for kind in KINDS]
+        columns += [f"without {kind} {times[0]}" for kind in KINDS if kind != "sums"]
     cells = itertools.product(
         map(int, arguments.batches.split(",")),
         columns,
@@ -110,7 +114,7 @@ def column(network: str, target: str, batch: int, name: str) -> dict[str, Any]:
     only = ",".join(known for known in KINDS if known != parts[0]) if kind == "without" else None
     model = tw.load(zoo.build(network, batch=batch))
     start_s = time.process_time()
-    recipe = {"portfolio": "best", "without": "joint"}.get(kind, kind)
+    recipe = {"portfolio": "best", "without": JOINT}.get(kind, kind)
     found = tw.simulate(model, target, recipe=recipe, budget=budget, only=only)
     answer: dict[str, Any] = {
         "ns": found.time_s * 1e9,
@@ -118,6 +122,7 @@ def column(network: str, target: str, batch: int, name: str) -> dict[str, Any]:
         "bound_ns": found.lower_bound_s * 1e9,
     }
     answer["processor_s"] = time.process_time() - start_s
+    answer["untried"] = found.num_untried
     if kind != "portfolio":
         whole: dict[tuple[str, str, str], float] = {}
         split: dict[tuple[str, str, str], float] = {}
@@ -151,32 +156,49 @@ def table(cells: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"| {' | '.join(heads)} |", f"|---|---|{'---:|' * (len(heads) - 2)}"]
     gains: dict[str, list[float]] = {}
     for cell in cells:
-        tried = [column for column in cell.values() if isinstance(column, dict) and "alone_ns" in column]
+        columns = {name: column for name, column in cell.items() if isinstance(column, dict)}
+        tried = [column for column in columns.values() if "alone_ns" in column]
         alone = {name: least(column["alone_ns"].get(name) for column in tried) for name in NAMES}
         others = {
             "best paper": least(alone.values()),
             "best sequence": least(column["sequence_ns"] for column in tried),
             "best split sequence": least(column.get("split_sequence_ns") for column in tried),
-            "portfolio": cell.get("portfolio", {}).get("ns"),
+            "portfolio": least(c.get("ns") for name, c in columns.items() if name.startswith("portfolio")),
         }
         figures = [*alone.values(), *list(others.values())[1:]]
-        figures += [cell.get(name, {}).get("ns") for name in (*joint, *without)]
-        best = cell.get(joint[0], {}) if joint else {}
+        figures += [columns.get(name, {}).get("ns") for name in (*joint, *without)]
+        best = columns.get(joint[0], {}) if joint else {}
         texts = ["-" if ns is None else f"{ns / 1e3:,.1f}" for ns in (*figures, best.get("bound_ns"))]
         of_space = best.get("space_bound_ns")
         texts.append(
             "optimal" if best.get("is_optimal") else "-" if of_space is None else f"{of_space / 1e3:,.1f}"
         )
         lines.append(f"| {cell['network']}, {cell['batch']} | `{cell['target']}` | {' | '.join(texts)} |")
-        for name in joint:
+        for name in (*joint, *(name for name in without if name.startswith("without sums"))):
             for other, ns in others.items():
-                if ns and cell.get(name, {}).get("ns"):
-                    gains.setdefault(f"{other} / {name} s", []).append(ns / cell[name]["ns"])
+                if ns and columns.get(name, {}).get("ns"):
+                    gains.setdefault(f"{other} / {name} s", []).append(ns / columns[name]["ns"])
     means = (
         f"{name}: {geometric_mean(found):.3f} ({len(found)} cells, least {min(found):.3f})"
         for name, found in gains.items()
     )
-    return "\n".join((*lines, "", *means))
+    return "\n".join((*lines, "", *means, *(proven(cells, name) for name in joint)))
+
+
+def proven(cells: Sequence[Mapping[str, Any]], name: str) -> str:
+    """How many plans of a column are the best of their spaces, and how far above bounds they lie."""
+    rows = [cell[name] for cell in cells if "ns" in cell.get(name, {})]
+    if not rows:
+        return f"{name} s: no plans"
+    optimal = sum(bool(row.get("is_optimal")) for row in rows)
+    gaps = [row["ns"] / row["bound_ns"] - 1 for row in rows if row.get("bound_ns")]
+    of_spaces = [row["ns"] / row["space_bound_ns"] - 1 for row in rows if row.get("space_bound_ns")]
+    texts = (f"{median(found):.1%}" if found else "-" for found in (gaps, of_spaces))
+    taken_s = [row["processor_s"] for row in rows]
+    return (
+        f"{name} s: {optimal} of {len(rows)} optimal; median gap to all schedules {next(texts)}, to the "
+        f"highest bound {next(texts)}; {median(taken_s):.1f} s of processor time, at most {max(taken_s):.1f}"
+    )
 
 
 def least(figures: Iterable[float | None]) -> float | None:

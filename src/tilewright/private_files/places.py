@@ -10,10 +10,10 @@ from pathlib import Path
 CACHE_ENV = "TILEWRIGHT_CACHE"
 NO_CACHE_ENV = "TILEWRIGHT_NO_CACHE"
 """Set to anything, nothing is kept between runs. Processes that are started for a run inherit it."""
-OBJECTS, LOOPS, CALIBRATIONS = "objects", "loops", "calibrations"
+OBJECTS, LOOPS, CALIBRATIONS, MAPPINGS = "objects", "loops", "calibrations", "mappings"
 """Kinds of records: compiled kernels (in folders by their first digits), loops of the cost models, rates of
-machines that were measured."""
-KINDS = (OBJECTS, LOOPS, CALIBRATIONS)
+machines that were measured, mappings onto described machines."""
+KINDS = (OBJECTS, LOOPS, CALIBRATIONS, MAPPINGS)
 MODELS = "models"
 """Folder of compilations that are kept: artifacts, which are signed."""
 DATABASE = "tuning.db"

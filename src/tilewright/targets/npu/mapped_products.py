@@ -33,13 +33,14 @@ from tilewright.ir.region import Region, volume
 from tilewright.loops.mapping import LevelLoops, Loop
 from tilewright.loops.mapping import Mapping as LoopMapping
 from tilewright.loops.problem import Problem
-from tilewright.mapping.base import MappingProblem
+from tilewright.mapping.base import MappingProblem, MappingSolution
 from tilewright.mapping.checked import solved
 from tilewright.mapping.constraints import UNCONSTRAINED, Constraints, FixedSpatial
 from tilewright.mapping.gpu import evaluate_blocks, solve_blocks
 from tilewright.mapping.network import layers_in, products_of
 from tilewright.planning import UNLIMITED, Budget, Infeasible
 from tilewright.progress import checkpoint
+from tilewright.targets.npu.kept_mappings import kept_mapping
 from tilewright.targets.npu.ports import SameMachine
 from tilewright.targets.npu.rates import Rate
 
@@ -187,6 +188,7 @@ class ProductMapper:
     machine: Machine
     _known: dict[object, MappedProducts | None] = field(init=False, repr=False, default_factory=dict)
     _parts: dict[object, Machine] = field(init=False, repr=False, default_factory=dict)
+    _texts: dict[int, str] = field(init=False, repr=False, default_factory=dict)  # of parts, which live on
 
     def of_node(
         self,
@@ -314,23 +316,18 @@ class ProductMapper:
         constraints: Constraints = UNCONSTRAINED,
     ) -> MappedProducts | None:
         checkpoint()
-        budget = Budget(UNLIMITED)
-        try:
-            if part.threads is None:
-                task = MappingProblem(problem, part, constraints=constraints)
-                answer = solved(MAPPERS.get(SEARCH), task, budget)
-            else:
-                mapper = MAPPERS.get(SEARCH)
-                answer = solve_blocks(
-                    mapper, problem, part, "latency", MappingProblem(problem, part).cost_options, budget
-                )
-        except InfeasibleMapping:
-            return None
-        return (
-            None
-            if isinstance(answer, Infeasible)
-            else self._counted(problem, answer.mapping, part, num_cores, answer.cost)
-        )
+        if id(part) not in self._texts:
+            self._texts[id(part)] = part.model_dump_json()
+        question = repr((problem.dims, problem.operands, constraints, SEARCH, self._texts[id(part)]))
+        found: list[Cost] = []
+
+        def search() -> LoopMapping | None:
+            answer = _solved(problem, part, constraints)
+            found.extend([] if answer is None else [answer.cost])
+            return None if answer is None else answer.mapping
+
+        mapping = kept_mapping(question, search)
+        return None if mapping is None else self._counted(problem, mapping, part, num_cores, *found)
 
     def _counted(
         self,
@@ -349,6 +346,20 @@ class ProductMapper:
         is_in_cores = self.machine.local.name in names
         local = names.index(self.machine.local.name) if is_in_cores else len(names) - 1
         return MappedProducts(problem, part, mapping, cost, num_cores, local, is_in_cores)
+
+
+def _solved(problem: Problem, part: Machine, constraints: Constraints) -> MappingSolution | None:
+    """The mapper's answer; None where nothing fits."""
+    mapper, budget = MAPPERS.get(SEARCH), Budget(UNLIMITED)
+    task = MappingProblem(problem, part, constraints=constraints)
+    try:
+        if part.threads is None:
+            answer = solved(mapper, task, budget)
+        else:
+            answer = solve_blocks(mapper, problem, part, "latency", task.cost_options, budget)
+    except InfeasibleMapping:
+        return None
+    return None if isinstance(answer, Infeasible) else answer
 
 
 def _alone(
