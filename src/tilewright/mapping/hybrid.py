@@ -10,9 +10,9 @@ As one tiling may have more orders than that, it often ends on a poor tiling: th
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import permutations, product
 from math import factorial
 
 import numpy as np
@@ -211,22 +211,12 @@ class _Thread:
 
     def _orders(self, factors: Factors) -> Iterator[list[tuple[str, ...]]]:
         """Orders of every level's temporal loops, the innermost level's changing fastest."""
-        slots = list(self.tilings.temporal_slots())
-
-        def levels(count: int) -> Iterator[list[tuple[str, ...]]]:
-            if count == 0:
-                yield []
-                return
-            place, slot = slots[count - 1]
+        choices: list[Iterable[tuple[str, ...]]] = []
+        for place, slot in self.tilings.temporal_slots():
             loops = self.tilings.loops(factors, place)
-            orders_of_slot = (
-                permutations(loops) if self.tilings.is_order_seen(slot.level) else iter([tuple(loops)])
-            )
-            for order in orders_of_slot:
-                for inner in levels(count - 1):
-                    yield [*inner, order]
-
-        return levels(len(slots))
+            is_seen = self.tilings.is_order_seen(slot.level)
+            choices.append(permutations(loops) if is_seen else [tuple(loops)])
+        return (list(reversed(orders)) for orders in product(*reversed(choices)))
 
 
 def _is_over(meter: Meter, whole_s: float, share: float) -> bool:

@@ -61,6 +61,9 @@ class Tilings:
         self.objective = problem.objective
         self.dims = tuple(dim for dim, _ in self.problem.dims)
         self._numbers = {dim: number for number, dim in enumerate(self.dims)}
+        self._orders_known: dict[tuple[str, ...], int] = {}
+        self._known_rows: list[list[int]] = []
+        self._row_table = np.empty((0, len(self.dims)), np.int64)
         suits = Evaluator.suits(self.problem, self.cost_options)
         self.table = Evaluator(self.problem, self.machine, self.cost_options) if suits else None
         self.slots = tuple(_slots(self.machine))
@@ -168,7 +171,7 @@ class Tilings:
             encoded = Encoded(
                 np.ascontiguousarray(np.broadcast_to(temporal, shape)),
                 np.ascontiguousarray(np.broadcast_to(spatial, shape)),
-                np.array([[self._all_dims(level) for level in order] for order in chunk], np.int64),
+                self._order_rows(chunk),
             )
             cycles, energy_pj = self.table.evaluate(encoded)
             for order, taken, energy in zip(chunk, cycles.tolist(), energy_pj.tolist(), strict=True):
@@ -182,10 +185,17 @@ class Tilings:
             (spatial if slot.is_spatial else temporal)[slot.level] = factors[:, place]
         return temporal, spatial
 
-    def _all_dims(self, order: tuple[str, ...]) -> list[int]:
-        """The dims of an order by number, then those that have no loop."""
-        chosen = [self._numbers[dim] for dim in order]
-        return [*chosen, *(n for n in range(len(self.dims)) if n not in chosen)]
+    def _order_rows(self, chunk: Sequence[list[tuple[str, ...]]]) -> NDArray[np.int64]:
+        """Dims by number, `[mapping, level, place]`: those of each order, then those that have no loop."""
+        known = self._orders_known
+        for order in {level for orders in chunk for level in orders if level not in known}:
+            chosen = [self._numbers[dim] for dim in order]
+            known[order] = len(known)
+            self._known_rows.append([*chosen, *(n for n in range(len(self.dims)) if n not in chosen)])
+        numbers = np.array([[known[level] for level in orders] for orders in chunk], np.intp)
+        if len(self._row_table) < len(known):
+            self._row_table = np.array(self._known_rows, np.int64)
+        return self._row_table[numbers]
 
     def everything_outermost(self) -> Mapping:
         """The mapping of the smallest tiles: all loops temporal, in the outermost level."""
