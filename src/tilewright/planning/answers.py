@@ -22,11 +22,13 @@ class Limits:
 
     `num_groups` is how many groups of a stage run at the same time; `memory_bytes` what values between
     kernels may take together, None without a limit; `num_cores` how many cores the groups of a stage share.
+    Where kernels are `queued`, groups may get more of them together: what finds no core free waits for one.
     """
 
     num_groups: int = 1
     memory_bytes: int | None = None
     num_cores: int = 1
+    queued: bool = False
 
 
 NO_LIMITS = Limits()

@@ -17,6 +17,8 @@ from tilewright.schedule.moldable import allocation, core_counts, packing
 
 _ROUNDING = 1e-9  # of costs that are sums of floats
 _NUM_SAMPLES = 32
+_MORE_CORES = (1, 2, 4)
+"""How many times the cores groups of a stage get together, where their kernels are queued."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +184,10 @@ class ModelCosts:
             return
         counts = core_counts(num_cores)
         times_ns = [{k: self._group_ns(group, k) for k in counts} for group in choice.groups]
-        given = allocation(times_ns, num_cores)
-        if given is not None:
-            yield StageChoice(choice.groups, "parallel", given.num_cores)
+        factors = _MORE_CORES if self._problem.limits.queued else (1,)
+        allocations = (allocation(times_ns, factor * num_cores) for factor in factors)
+        for given in dict.fromkeys(a.num_cores for a in allocations if a is not None):
+            yield StageChoice(choice.groups, "parallel", given)
 
     def _group_ns(self, group: tuple[int, ...], num_cores: int) -> float:
         return sum(self._kernel_ns(i, num_cores) for i in group)

@@ -130,7 +130,8 @@ class CudaBackend(Backend):
     @cached_property
     def limits(self) -> Limits:  # type: ignore[override]
         """Groups of a stage share the multiprocessors."""
-        return Limits(num_groups=_MOST_GROUPS, num_cores=self.cuda.machine.num_cores_per_cluster)
+        num_cores = self.cuda.machine.num_cores_per_cluster
+        return Limits(num_groups=_MOST_GROUPS, num_cores=num_cores, queued=True)
 
     @cached_property
     def costs(self) -> GpuCosts:  # type: ignore[override]
@@ -140,6 +141,10 @@ class CudaBackend(Backend):
     def recipes(self, partition: Callable[[str], Partition]) -> Iterable[Recipe]:
         """Kernel after kernel, and side by side what may be."""
         return PLAIN_RECIPE, replace(PLAIN_RECIPE, schedule="greedy")
+
+    def variants(self, best: Recipe) -> Iterable[Recipe]:
+        """Of IOS, also with the multiprocessors that kernels are cut for chosen together with groups."""
+        return (replace(best, schedule="ios{moldable=true}"),) if best.schedule == "ios" else ()
 
     def place(self, program: Program, *, progress: Progress | None = None) -> Placement:
         """One arena for what lies between kernels, by the edges of their graph.

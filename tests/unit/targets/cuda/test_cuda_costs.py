@@ -16,12 +16,17 @@ from tilewright.ir.fuse import FusedNodes
 from tilewright.ir.nest import Access, Dim, Nest, Operand, affine
 from tilewright.options import Options
 from tilewright.partition.base import make_subgraph
+from tilewright.planner import cost_of
+from tilewright.program import Program
 from tilewright.target_ref import TargetRef
+from tilewright.targets import find_target
 from tilewright.targets.cuda.costs import GpuCosts
 from tilewright.targets.cuda.products.match import match_product
 from tilewright.targets.cuda.products.tiles import plan_product
 from tilewright.targets.cuda.rates import Kind, Rates, rates_of
+from tilewright.targets.cuda.target import CudaTarget
 from tilewright.targets.llvm.layout import Declined
+from tilewright.zoo.builder import Builder
 
 
 def fewer(rates: Rates, num_multiprocessors: int) -> Rates:
@@ -65,3 +70,34 @@ def test_branches_run_side_by_side_where_the_estimate_says_so() -> None:
     proto = load_onnx(zoo.build("ios_squeezenet", image=64))
     chosen = plan(proto, Options(target=TargetRef.parse("cuda{device=emulated}"))).program
     assert any(len(stage.groups) > 1 for stage in chosen.schedule.stages)
+
+
+def test_branches_and_split_sums_chosen_together_beat_each_alone() -> None:
+    """Four convolutions of an 8 x 8 image: one after another, each is split to fill the machine; side by side
+    and so split they wait for each other; together they are split less."""
+    b = Builder("branches", seed=0)
+    x = b.input("x", (1, 448, 8, 8))
+    for number in range(4):
+        b.output(b.conv(x, 384, 3, padding=1, name=f"conv{number}"), f"y{number}")
+    model = load_onnx(b.finish())
+
+    def planned(schedule: str) -> Program:
+        return plan(
+            model, Options(target=TargetRef.parse("cuda{device=emulated}"), schedule=schedule)
+        ).program
+
+    split, side, both = (planned(s) for s in ("sequential", "ios{strategy=parallel}", "ios{moldable=true}"))
+    split_ns, side_ns, both_ns = (cost_of(program) for program in (split, side, both))
+    assert 1.3 * both_ns < side_ns < 0.8 * split_ns
+    (stage,) = both.schedule.stages
+    assert len(stage.groups) == 4
+    assert all(group.num_cores and group.num_cores < 132 for group in stage.groups)
+    blocks = [kernels_of(program) for program in (split, both)]
+    assert max(blocks[1]) < min(blocks[0])
+
+
+def kernels_of(program: Program) -> list[int]:
+    """Blocks of the convolutions' kernels."""
+    target = find_target(program.options.target)
+    assert isinstance(target, CudaTarget)
+    return [k.num_chunks for s in target.code_of(program).steps for k in s.kernels if k.macs]
