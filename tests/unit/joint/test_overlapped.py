@@ -237,6 +237,16 @@ def test_late_acceptance_passes_through_worse_plans() -> None:
     assert greedy.cost == 9.0
 
 
+def test_plans_of_an_opening_are_judged_first() -> None:
+    judge = Numbers([10.0, 9.0, 9.5, 5.0, 4.0])
+    start = judge(judge.plan(0), 1e9)
+    assert start is not None
+    opening = [Move("start again", judge.plan(0)), Move("leap", judge.plan(3))]
+    best = search(judge, Steps(judge), start, Budget(9).start(), lambda *_: None, opening)
+    assert judge.asked == [0, 3, 4], "what is known is not judged again, and the search goes on from there"
+    assert best.cost == 4.0
+
+
 def test_only_plans_that_are_simulated_are_trials() -> None:
     judge = Numbers([10.0, 2000.0])
     start = judge(judge.plan(0), 1e9)

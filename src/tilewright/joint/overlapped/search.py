@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tilewright.joint.overlapped.moves import Moves
+from tilewright.joint.overlapped.moves import Move, Moves
 from tilewright.joint.overlapped.plan import NestPlan
 from tilewright.planning import Meter
 from tilewright.records import dataclass
@@ -43,18 +43,20 @@ def search(
     start: Judged,
     meter: Meter,
     report: Callable[[Judged, str, float], None],
+    opening: Sequence[Move] = (),
     *,
     length: int = LENGTH,
 ) -> Judged:
     """The best plan found from one on, which is never worse; `report` is given each plan that was judged,
-    what was done to get it, and the least cost so far."""
+    what was done to get it, and the least cost so far. The plans of an `opening` are judged first."""
     best = current = start
     costs = [start.cost] * length
     seen = {start.plan}
     step = refused = 0
     is_paid = False
+    first = iter(opening)
     while refused < _MOST_DRAWN:
-        move = moves.draw(current.plan, weights_of(current))
+        move = next(first, None) or moves.draw(current.plan, weights_of(current))
         if move is None or move.plan in seen:
             refused += 1
             continue

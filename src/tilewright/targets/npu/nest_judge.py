@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import product
 
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.hardware.element_types import ElementTypes
 from tilewright.joint.launched.content import Numbered
 from tilewright.joint.overlapped.kernels import Kernels
-from tilewright.joint.overlapped.moves import Moves
+from tilewright.joint.overlapped.moves import Move, Moves
 from tilewright.joint.overlapped.plan import NAME, RULES, NestPlan, arranged, nests_of
 from tilewright.joint.overlapped.search import Judged, search
 from tilewright.partition import check_partition
@@ -135,8 +136,13 @@ def improved(
         widest.recompute_limit,
     )
     moves = Moves(kernels, tuple(pool), memories, executions, random.Random(seed))
+    opening = [
+        Move(f"values placed by {memory}, {execution or 'nothing resident'}", plan)
+        for execution, memory in product(executions, memories[:2])
+        for plan in [replace(first.plan, memory=memory, execution=execution)]
+    ]
     try:
-        search(judge, moves, first, meter, report)
+        search(judge, moves, first, meter, report, opening)
     except SearchEnded:
         pass
     except KeyboardInterrupt:
