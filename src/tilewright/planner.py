@@ -259,8 +259,12 @@ class Planner:
         if self.options.plan in ("grid", "joint"):
             # The search of a whole program, which follows, gains more than combinations of planners do.
             is_searched = is_joint and best is not None and self.backend.price(best.recipe) is not None
+            grid: Iterable[Recipe] = self._grid()
+            if is_searched:
+                left = meter.budget.max_evaluations - meter.num_evaluations
+                grid = itertools.islice(grid, int(_SHARE_OF_GRID * left))
             with meter.share(_SHARE_OF_GRID if is_searched else 1.0):
-                best = self._tried(self._grid(), best, meter)
+                best = self._tried(grid, best, meter)
         assert best is not None
         return self._varied(best, meter) if is_joint else best
 
@@ -518,7 +522,7 @@ _SHARE_BESIDE = 0.15
 _SHARE_OF_SEEDS = 0.6
 """Of the time of a joint plan, for the plans whose blocks it combines."""
 _SHARE_OF_GRID = 0.2
-"""Of what is left of that time, for the grid on a machine that runs one program."""
+"""Of what is left of that time or of trials, for the grid on a machine that runs one program."""
 _SHARE_OF_PAPERS = 0.5
 """Of the time of a joint plan of kernels that are launched one by one, for what papers propose."""
 _SHARE_AS_IS = 0.6
