@@ -47,6 +47,21 @@ class CudaEmitter(Emitter):
         with self.function(name, params, linkage="ptx_kernel", attributes=attributes) as pointers:
             yield pointers
 
+    # Tables that all lanes of a warp read at one place.
+
+    def look_up_table(self, values: Sequence[int]) -> Val:
+        """A table of numbers of 32 bits."""
+        name = f"@steps{len(self._globals)}"
+        listed = ", ".join(f"i32 {value}" for value in values)
+        kind = f"[{len(values)} x i32]"
+        self._globals[name] = f"private unnamed_addr addrspace(4) constant {kind} [{listed}], align 4"
+        return Val(name, vec("ptr addrspace(4)"))
+
+    def look_up(self, table: Val, entry: Int) -> Val:
+        """An entry of a table."""
+        at = self.op(f"getelementptr i32, {table.typed}, i64 {entry}", table.type)
+        return self.op(f"load i32, {at.typed}, align 4", I32)
+
     # Threads.
 
     def special(self, register: str) -> Val:

@@ -14,7 +14,7 @@ from tilewright.records import dataclass
 ELEMENT_BYTES = {
     "float": 4, "double": 8, "half": 2, "bfloat": 2,
     "i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "i128": 16, "ptr": 8,
-    "ptr addrspace(1)": 8, "ptr addrspace(3)": 8,
+    "ptr addrspace(1)": 8, "ptr addrspace(3)": 8, "ptr addrspace(4)": 8,
 }  # fmt: skip
 _SUFFIX = {"float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0"}
 _FLOATS = frozenset({"float", "double", "half", "bfloat"})

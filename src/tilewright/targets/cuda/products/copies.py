@@ -12,6 +12,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, prod
 
+import numpy as np
+
 from tilewright.ir.nest import Dim
 from tilewright.records import dataclass
 from tilewright.targets.cuda.emitter import CudaEmitter
@@ -31,7 +33,11 @@ from tilewright.targets.llvm.exprgen import from_storage, storage_type
 from tilewright.targets.llvm.frame import Frame, Reports
 from tilewright.targets.llvm.layout import OperandKey
 from tilewright.targets.llvm.loads import inside_lanes, load_read
+from tilewright.targets.llvm.refs import Guard
 from tilewright.targets.llvm.values import Bool, Int, Val, vec
+
+_MAX_TABLE_BYTES = 16 * 1024
+"""Of 64 KiB that a kernel's constants have."""
 
 Held = tuple[Val, Val]
 """A value that is loaded, and where in shared memory it will be stored."""
@@ -99,6 +105,15 @@ class _Piece:
     apart: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _StepTables:
+    """What each so many steps of the depth add to an address, in elements, and to what guards compare."""
+
+    unit: int
+    offsets: Val
+    guards: Mapping[Guard, Val]
+
+
 class Copier(ABC):
     """Copies tiles of one factor to shared memory, where they begin `offset_bytes` into a stage."""
 
@@ -141,6 +156,7 @@ class _Unpacked(Copier):
         is_guarded = any(innermost.name in guard.form.dims() for guard in side.ref.guards)
         self.is_within = innermost.extent % kernel.plan.depth == 0 and not is_guarded
         self.pieces = self._pieces(tile_rows, first, kernel.plan.depth)
+        self.steps = None if side.is_made else self._step_tables()
 
     def _pieces(self, tile_rows: int, first: Int, depth: int) -> list[_Piece]:
         kernel, e, side = self.kernel, self.kernel.e, self.side
@@ -182,7 +198,6 @@ class _Unpacked(Copier):
         outer, first = e.udiv(first_step, num_moving), e.urem(first_step, num_moving)
         frames: dict[int, Frame] = {}
         found: list[tuple[_Piece, Frame, Val]] = []
-        bytes_ = kernel.plan.element_bytes
         for piece in self.pieces:
             key = id(piece.frame)
             if key not in frames:
@@ -192,9 +207,7 @@ class _Unpacked(Copier):
             frame = frames[key]
             if not self.is_within:
                 frame = kernel.bound(frame, moving, e.add(first, e.add(piece.low, piece.apart)))
-            offset = e.add(e.mul(piece.row, PITCH_BYTES), e.mul(piece.low, bytes_))
-            offset = e.add(e.add(e.add(stage, self.offset_bytes), offset), piece.apart * bytes_)
-            found.append((piece, frame, e.shared_gep(kernel.tiles, offset)))
+            found.append((piece, frame, self._target(piece, stage)))
         return found
 
     def _sources(self, first_step: Int, stage: Int, exists: Bool) -> Iterator[tuple[Val, Bool, Val]]:
@@ -202,6 +215,9 @@ class _Unpacked(Copier):
         target. Pieces of a row share both, but for a distance."""
         kernel, e = self.kernel, self.kernel.e
         base, innermost = kernel.pointers[self.side.ref.operand.key], kernel.product.depth[-1].name
+        if self.steps is not None:
+            yield from self._looked_up(self.steps, first_step, stage, exists)
+            return
         known: dict[object, tuple[Val, Bool]] = {}
         for piece, frame, target in self._places(first_step, stage):
             key = (id(frame), str(piece.is_row))
@@ -214,6 +230,75 @@ class _Unpacked(Copier):
             pointer, is_read = known[key]
             apart = piece.apart * self.side.ref.coefficient(innermost) if self.is_within else 0
             yield e.gep(pointer, apart, self.stored.element), is_read, target
+
+    def _step_tables(self) -> _StepTables | None:
+        """What steps add to addresses and guards, where loops of the depth would have to be told apart.
+
+        An entry is of a tile that stays within the innermost loop, else of what is copied at once.
+        """
+        kernel, ref = self.kernel, self.side.ref
+        plan, depth = kernel.plan, kernel.product.depth
+        fixed, _ = self._loops()
+        is_uniform = ref.coefficient(depth[-1].name) != 1  # all lanes of a warp look up the same entry
+        if not (prod(d.extent for d in fixed) > 1 if self.is_within else self.lanes > 1 and is_uniform):
+            return None
+        names, unit = {d.name for d in depth}, plan.depth if self.is_within else self.lanes
+        guards = [g for g in dict.fromkeys(ref.guards) if names.intersection(g.form.dims())]
+        if any(depth[-1].name in g.form.dims() for g in guards):
+            return None
+        # Addresses of tiles behind the last one are computed, too.
+        num_steps = plan.padded_steps + (plan.num_stages - 1) * plan.depth
+        numbers = np.minimum(np.arange(num_steps // unit) * unit, kernel.product.num_steps - 1)
+        indices = np.unravel_index(numbers, [d.extent for d in depth])
+        columns = [
+            sum(form.coefficient(d.name) * index for d, index in zip(depth, indices, strict=True))
+            for form in (ref.form, *(g.form for g in guards))
+        ]
+        reach = max(np.abs(np.array(columns)).max(), ref.operand.num_elements)
+        if 4 * len(numbers) * len(columns) > _MAX_TABLE_BYTES or reach >= 2**31:
+            return None
+        offsets, *parts = (kernel.e.look_up_table(np.asarray(column).tolist()) for column in columns)
+        return _StepTables(unit, offsets, dict(zip(guards, parts, strict=True)))
+
+    def _looked_up(
+        self, steps: _StepTables, first_step: Int, stage: Int, exists: Bool
+    ) -> Iterator[tuple[Val, Bool, Val]]:
+        """See `_sources`."""
+        kernel, e, ref = self.kernel, self.kernel.e, self.side.ref
+        depth = kernel.product.depth
+        base, innermost = kernel.pointers[ref.operand.key], depth[-1].name
+        known: dict[object, tuple[Val, Bool]] = {}
+        for piece in self.pieces:
+            step = e.add(first_step, 0 if self.is_within else e.add(piece.low, piece.apart))
+            key = (id(piece.frame), str(piece.is_row), 0 if self.is_within else piece.apart)
+            if key not in known:
+                entry = e.udiv(step, steps.unit)
+                frame = kernel.bound(piece.frame.inner(), depth, 0)
+                if self.is_within:
+                    frame = kernel.bound(piece.frame.inner(), depth[:-1], 0).bind(innermost, piece.low)
+                is_read: Bool = kernel.both(exists, kernel.both(piece.is_row, kernel.is_step(step)))
+                for guard in dict.fromkeys(ref.guards):
+                    if piece.frame.holds(guard):
+                        continue
+                    place = e.cast("trunc", e.index(frame.form(guard.form)), "i32")
+                    if guard in steps.guards:
+                        place = e.iadd(place, e.look_up(steps.guards[guard], entry))
+                    is_read = kernel.both(is_read, e.icmp("ult", place, guard.extent))
+                offset = e.cast("sext", e.look_up(steps.offsets, entry), "i64")
+                pointer = e.gep(frame.pointer(0), offset, self.stored.element)
+                if isinstance(is_read, Val):
+                    pointer = e.select(is_read, pointer, base)
+                known[key] = pointer, is_read
+            pointer, is_read = known[key]
+            apart = piece.apart * ref.coefficient(innermost) if self.is_within else 0
+            yield e.gep(pointer, apart, self.stored.element), is_read, self._target(piece, stage)
+
+    def _target(self, piece: _Piece, stage: Int) -> Val:
+        """Where a piece lies in shared memory."""
+        kernel, e = self.kernel, self.kernel.e
+        offset = e.add(e.mul(piece.row, PITCH_BYTES), e.mul(piece.low, kernel.plan.element_bytes))
+        offset = e.add(e.add(stage, self.offset_bytes), offset)
+        return e.shared_gep(kernel.tiles, e.add(offset, piece.apart * kernel.plan.element_bytes))
 
     def _is_there(self, piece: _Piece, first_step: Int) -> Bool:
         """Whether the row and the step exist: all steps of a tile or none, where it stays within a loop."""
