@@ -13,6 +13,7 @@ all multiply-adds at the data sheet's rate and of all operands at the memory's.
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -36,21 +37,16 @@ from tilewright.targets.cuda.products.tiles import (
     ROW_BYTES,
     ProductPlan,
     loaded_bytes,
+    num_registers,
     num_slots,
     plan_product,
 )
 from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
-from tilewright.targets.cuda.rates import LOADED_BYTES_PER_CYCLE, SCHEDULERS, rates_of
+from tilewright.targets.cuda.rates import LOADED_BYTES_PER_CYCLE, SCHEDULERS, rates_of, resident_blocks
 from tilewright.targets.llvm.layout import Declined
 
 GPU, ISA = "h200", "sm_90"
 BATCHES, ACCURACIES = (1, 32), ("default", "fast")
-REGISTERS, SHARED_BYTES, THREADS = 65536, 227 * 1024, 2048
-"""What a multiprocessor holds."""
-OF_SYSTEM_BYTES = 1024
-"""Shared memory that the system takes of each block."""
-REGISTER_UNIT = 8
-"""Registers of a thread come in multiples of this."""
 ROUNDS_AT_ONCE = 2
 """Blocks that hide each other's waiting; a multiprocessor with one takes as long as for so many."""
 
@@ -67,6 +63,8 @@ class Counts:
     num_tiles: int
     num_blocks: int
     num_registers: int
+    stated_registers: int
+    is_whole: bool
     spilled_bytes: int
     shared_bytes: int
     stated_shared_bytes: int
@@ -100,13 +98,8 @@ def counts_of(shape: Sequence[int], batch: int, accuracy: str, known: dict[str, 
     tile, steps = plan.tile, plan.steps_per_split
     use = check_ptx.kernel_uses(ptx_of([kernel.text], gpu_isa(ISA))[0], ISA)[kernel.symbol]
     warps = tile.num_threads // WARP
-    registers = ceil(use.num_registers / REGISTER_UNIT) * REGISTER_UNIT
-    resident = min(
-        REGISTERS // (registers * tile.num_threads),
-        SHARED_BYTES // (use.shared_bytes + OF_SYSTEM_BYTES),
-        THREADS // tile.num_threads,
-    )
-    num_blocks = kernel.num_blocks
+    resident = resident_blocks(use.num_registers, use.shared_bytes, tile.num_threads)
+    num_blocks, is_whole = kernel.num_blocks, product.depth[-1].extent % plan.depth == 0
     # The loop of the code may hold several steps.
     multiplying = _multiplying_slots(plan)
     in_loop = warps * sum(use.loop.get(name, 0) for name in check_ptx.MULTIPLIES)
@@ -146,6 +139,8 @@ def counts_of(shape: Sequence[int], batch: int, accuracy: str, known: dict[str, 
         num_blocks // plan.num_splits,
         num_blocks,
         use.num_registers,
+        num_registers(plan, is_whole=is_whole),
+        is_whole,
         use.spilled_bytes,
         use.shared_bytes,
         kernel.shared_bytes,
@@ -222,17 +217,20 @@ def summary(rows: Sequence[Counts]) -> str:
     """For each batch and accuracy: shares of the limit, and multiprocessors that are busy."""
     lines = [
         "| batch | accuracy | limit / estimate: geometric mean | of 35 at 70 % or more | fewest busy of 132 "
-        "| of 35 with 60 busy | spilled bytes | shared memory as the formula says |",
-        "|---|---|---|---|---|---|---|---|",
+        "| of 35 with 60 busy | spilled bytes | shared memory as the formula says "
+        "| registers within a tenth of it |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for batch, accuracy in dict.fromkeys((row.batch, row.accuracy) for row in rows):
         own = [row for row in rows if (row.batch, row.accuracy) == (batch, accuracy)]
         mean = statistics.geometric_mean(row.share for row in own)
+        near = sum(abs(row.stated_registers / row.num_registers - 1) <= 0.1 for row in own)
         equal = sum(row.shared_bytes == row.stated_shared_bytes for row in own)
         lines.append(
             f"| {batch} | {accuracy} | {100 * mean:.0f} % | {sum(row.share >= 0.7 for row in own)} "
             f"| {min(row.busy for row in own)} | {sum(row.busy >= 60 for row in own)} "
-            f"| {max(row.spilled_bytes for row in own)} | {equal} of {len(own)} |"
+            f"| {max(row.spilled_bytes for row in own)} | {equal} of {len(own)} "
+            f"| {near} of {len(own)} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -242,14 +240,17 @@ def options(parser: Parser) -> None:
     parser.add_argument("--output", default=Path("cuda_static.jsonl"))
     parser.add_argument("--only", default="", help="shapes with this in their text")
     parser.add_argument("--page")
+    parser.add_argument(
+        "--registers", type=Path, help="where plans and the registers that they take are written"
+    )
 
 
 def main(asked: Namespace) -> None:
     """Count what is not in the file yet, and print the tables."""
     if not any(asked.only in str(shape) for shape in CONVOLUTIONS):
         raise SystemExit(f"cuda_static: no shape has {asked.only!r} in its text, such as {CONVOLUTIONS[0]}")
-    if asked.only and asked.page:
-        raise SystemExit("cuda_static: a page takes all shapes; leave out --only or --page")
+    if asked.only and (asked.page or asked.registers):
+        raise SystemExit("cuda_static: a page and registers take all shapes; leave out --only")
     known = {(tuple(row["shape"]), row["batch"], row["accuracy"]): row for row in rows_of(asked.output)}
     rows: list[Counts] = []
     conflicts: dict[str, str] = {}
@@ -262,6 +263,9 @@ def main(asked: Namespace) -> None:
                     append_row(asked.output, {**provenance(), **known[key]})
                 found = {name: known[key][name] for name in Counts.__dataclass_fields__}
                 rows.append(Counts(**{**found, "shape": tuple(shape)}))
+    if asked.registers:
+        taken = {(row.plan, row.is_whole, row.num_registers) for row in rows}
+        asked.registers.write_text("[\n" + ",\n".join(json.dumps(row) for row in sorted(taken)) + "\n]\n")
     text = summary(rows)
     print(table(rows) + "\n" + text)
     if asked.page:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Literal
 
 from tilewright.hardware.machine import Machine
@@ -18,6 +19,13 @@ SCHEDULERS = 4
 """Warp instructions that a multiprocessor issues in a cycle."""
 LOADED_BYTES_PER_CYCLE = 64
 """Bytes that a multiprocessor loads from the second cache in a cycle. Assumed."""
+
+_REGISTERS, _SHARED_BYTES, _THREADS = 65536, 227 * 1024, 2048
+"""What a multiprocessor holds, as of compute capability 9.0."""
+_OF_SYSTEM_BYTES = 1024
+"""Shared memory that the system takes of each block."""
+_REGISTER_UNIT = 8
+"""Registers of a thread come in multiples of this."""
 
 _UNITS: Mapping[Kind, tuple[str, str]] = {
     "fma": ("vector", "float32"),
@@ -59,4 +67,17 @@ def rates_of(machine: Machine) -> Rates:
         machine.overheads.kernel_launch_ns or 0.0,
         SCHEDULERS * clock_hz / 1e9,
         LOADED_BYTES_PER_CYCLE * clock_hz / 1e9,
+    )
+
+
+def resident_blocks(num_registers: int, shared_bytes: int, num_threads: int) -> int:
+    """Blocks that a multiprocessor holds at once, by a thread's registers and a block's shared memory."""
+    registers = ceil(num_registers / _REGISTER_UNIT) * _REGISTER_UNIT
+    return max(
+        1,
+        min(
+            _REGISTERS // (registers * num_threads),
+            _SHARED_BYTES // (shared_bytes + _OF_SYSTEM_BYTES),
+            _THREADS // num_threads,
+        ),
     )
