@@ -1,4 +1,4 @@
-"""A GPU in fifteen minutes: values, latencies of graphs, convolutions, networks, estimates, peers.
+"""A GPU in fifteen minutes: values, latencies of graphs, convolutions, networks, stages, peers.
 
 Run: `python -m benchmarks cuda [--device driver] [--sections values,latencies] [--output cuda.jsonl]`. Each
 section ends by its own time limit, appends rows as it goes and leaves the others alone when it fails. With
@@ -6,7 +6,8 @@ section ends by its own time limit, appends rows as it goes and leaves the other
 torch, where torch sees a GPU.
 
 Before, on a machine with the extra cuda-check, `python -m benchmarks cuda --prepare FOLDER --isa sm_90`
-assembles every kernel, and `--prepared FOLDER` loads those: the driver's assembler takes longer.
+assembles every kernel and computes what is right, and `--prepared FOLDER` loads those: the driver's
+assembler takes longer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import subprocess
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,9 @@ from tilewright.targets.cuda.executable import CudaExecutable
 from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
 from tilewright.zoo import build
 
-LIMITS_S = {"values": 30, "latencies": 45, "convolutions": 150, "networks": 150, "estimates": 60, "tools": 45}
+LIMITS_S = {
+    "values": 30, "latencies": 45, "convolutions": 150, "networks": 150, "stages": 60, "tools": 45,
+}  # fmt: skip
 CHAIN = 20
 ACCURACIES = {"default": 1e-5, "relaxed": 2e-3, "fast": 2e-2}
 """Errors of the largest output that are right for float32, tf32 and bfloat16."""
@@ -65,7 +68,11 @@ PLANS = {
     "greedy": ("stages", "greedy"),
     "ios strict": ("stages", "ios"),
     "ios relaxed": ("data", "ios"),
+    "ios with splits": ("stages", "ios{moldable=true}"),
 }
+STAGES_OF = "inception_v3"
+_MOST_STAGES = 100
+_EXPECTED = "expected.npz"
 _EMPTY = KernelCode("define ptx_kernel void @empty() {\n  ret void\n}\n")
 
 
@@ -131,6 +138,7 @@ class Run:
     output: Path
     only: str
     samples: int
+    expected: Mapping[str, Any] = field(default_factory=dict)
     until: float = 0.0
 
     def row(self, **facts: Any) -> None:
@@ -163,29 +171,55 @@ class Run:
 
     def chain_us(self, works: Sequence[Launch | Join], kernels: Kernels, copies: int = CHAIN) -> list[float]:
         """Times of one copy of works that run one after another, in a graph of many."""
-        nodes: list[GraphNode] = []
-        for number in range(copies * len(works)):
-            after = (number - 1,) if number else ()
-            nodes.append(GraphNode(f"n{number}", works[number % len(works)], after))
-        return [time_us / copies for time_us in self.graph_us(nodes, kernels)]
+        return [time_us / copies for time_us in self.graph_us(chained(in_a_row(works), copies), kernels)]
 
     def graph_us(self, nodes: Sequence[GraphNode], kernels: Kernels) -> list[float]:
         """Times of a graph from its launch to its end, after one run that does not count."""
-        graph = self.device.device.graph(nodes, kernels)
-        try:
-            return self.times_us(lambda: (graph.launch(), self.device.synchronise()))
-        finally:
-            graph.close()
+        return self.graphs_us([nodes], kernels)[0]
+
+    def graphs_us(self, graphs: Sequence[Sequence[GraphNode]], kernels: Kernels) -> list[list[float]]:
+        """The same of several graphs, in turns."""
+        with ExitStack() as stack:
+            runs = []
+            for nodes in graphs:
+                graph = self.device.device.graph(nodes, kernels)
+                stack.callback(graph.close)
+                runs.append(lambda graph=graph: (graph.launch(), self.device.synchronise()))
+            return self.in_turns_us(runs)
 
     def times_us(self, run: Callable[[], object]) -> list[float]:
-        times = []
+        return self.in_turns_us([run])[0]
+
+    def in_turns_us(self, runs: Sequence[Callable[[], object]]) -> list[list[float]]:
+        """Times of each, one a round; the first round does not count."""
+        times: list[list[float]] = [[] for _ in runs]
         for _ in range(self.samples + 1):
-            start = time.perf_counter_ns()
-            run()
-            times.append((time.perf_counter_ns() - start) / 1e3)
+            for run, found in zip(runs, times, strict=True):
+                start = time.perf_counter_ns()
+                run()
+                found.append((time.perf_counter_ns() - start) / 1e3)
             if self.is_late:
                 break
-        return times[1:] or times
+        return [found[1:] or found for found in times]
+
+
+def in_a_row(works: Sequence[Launch | Join]) -> list[GraphNode]:
+    """Works that run one after another."""
+    return [GraphNode(f"n{i}", work, (i - 1,) if i else ()) for i, work in enumerate(works)]
+
+
+def chained(nodes: Sequence[GraphNode], copies: int = CHAIN) -> list[GraphNode]:
+    """Copies of a graph one after another: what begins one waits for all that ends the one before."""
+    followed = {before for node in nodes for before in node.after}
+    ends = [i for i in range(len(nodes)) if i not in followed]
+    chain: list[GraphNode] = []
+    for copy in range(copies):
+        start = len(chain)
+        before = tuple(start - len(nodes) + i for i in ends) if copy else ()
+        for node in nodes:
+            after = tuple(start + i for i in node.after) or before
+            chain.append(replace(node, name=f"{node.name} {copy}", after=after))
+    return chain
 
 
 def code_of(model: onnx.ModelProto, *, edges: str = "stages", **options: Any) -> CudaCode:
@@ -300,6 +334,11 @@ def forms() -> Iterator[tuple[str, onnx.ModelProto]]:
     yield "attention", attention(heads=4, groups=2, queries=40, keys=56, depth=32)
 
 
+def expected_of(model: onnx.ModelProto) -> Any:
+    """What is right for the one output."""
+    return tw.compile(model, target="interpreter").run(None, feed_of(model))[0]
+
+
 def feed_of(model: onnx.ModelProto) -> dict[str, Any]:
     draw = np.random.default_rng(1)
     found = {}
@@ -323,7 +362,7 @@ def values(run: Run) -> None:
         if not run.wants(name):
             continue
         feed = feed_of(model)
-        (right,) = tw.compile(model, target="interpreter").run(None, feed)
+        right = run.expected[name] if name in run.expected else expected_of(model)
         for accuracy, bound in ACCURACIES.items():
             with run.compiled(model, accuracy=accuracy) as (_, executable):
                 (got,) = executable.run(feed).values()
@@ -397,21 +436,39 @@ def networks(run: Run) -> None:
             run.row(section="networks", network=name, plan=peer, times_us=times)
 
 
-def estimates(run: Run) -> None:
-    """Kernels of Inception, measured and estimated: whether a search may go by estimates."""
-    name = "inception_v3"
-    if not run.wants(name):
+def stages(run: Run) -> None:
+    """Stages of a network, measured and estimated: whether a search may go by estimates.
+
+    Of each, copies one after another in one graph, in turns with its kernels one by one.
+    """
+    if not run.wants(STAGES_OF):
         return
-    with run.compiled(build(name), schedule="sequential") as (code, _):
-        infos = [kernel for step in code.steps for kernel in step.kernels if kernel.template != "host"]
-        works, kernels = run.launches()
-        if len(infos) != len(works):
-            raise RuntimeError(f"{len(infos)} kernels are told, {len(works)} are in the graph")
-        for info, work in list(zip(infos, works, strict=True))[:100]:
+    with run.compiled(build(STAGES_OF), schedule="ios{moldable=true}") as (code, _):
+        planned, partition = code.placed.planned.nodes, code.program.partition
+        nodes, kernels = run.device.graphs[-1]
+        first = len(code.program.graph.inputs)  # whose copies come before
+        for number, stage in enumerate(code.program.schedule.stages[:_MOST_STAGES]):
             if run.is_late:
                 return
-            times = run.chain_us([work], kernels)
-            run.row(section="estimates", kernel=info.nodes, estimate_ns=info.estimate_ns, times_us=times)
+            own = [first + i for i, node in enumerate(planned) if node.stage == number and node.work]
+            if not own:
+                continue
+            place = {node: i for i, node in enumerate(own)}
+            of_stage = [
+                replace(nodes[i], after=tuple(place[j] for j in nodes[i].after if j in place)) for i in own
+            ]
+            graphs = [chained(of_stage), chained(in_a_row([node.work for node in of_stage]))]
+            times, alone = run.graphs_us(graphs, kernels)
+            groups = [[partition.subgraphs[i.subgraph_id] for i in g.instances] for g in stage.groups]
+            run.row(
+                section="stages",
+                stage=number,
+                kernels=[node.name for node in of_stage],
+                num_groups=len(groups),
+                estimate_us=code.costs.stage(groups, [g.num_cores for g in stage.groups]).time_ns / 1e3,
+                times_us=[time_us / CHAIN for time_us in times],
+                one_by_one_us=[time_us / CHAIN for time_us in alone],
+            )
 
 
 def tools(run: Run) -> None:
@@ -437,7 +494,7 @@ SECTIONS = {
     "latencies": latencies,
     "convolutions": convolutions,
     "networks": networks,
-    "estimates": estimates,
+    "stages": stages,
     "tools": tools,
 }
 
@@ -510,16 +567,20 @@ def _torch_us(run: Run, name: str) -> dict[str, list[float]]:
 
 
 def prepare(folder: Path, isa: str, only: str) -> int:
-    """Assemble the kernels of every section; returns how many."""
+    """Assemble the kernels of every section, and compute the right values; returns how many kernels."""
     folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / _EXPECTED, **{name: expected_of(model) for name, model in forms() if only in name})
     collector = Collector()
     wanted = [(name, model, list(ACCURACIES), ["sequential"]) for name, model in forms()]
     wanted += [(str(shape), convolution(shape), list(ACCURACIES), ["sequential"]) for shape in CONVOLUTIONS]
     if not only:
-        wanted += [(name, build(name), ["default"], ["sequential", "greedy", "ios"]) for name in NETWORKS]
-    for name, model, accuracies, schedules in wanted:
+        wanted += [
+            (name, build(name), ["default"], [schedule for _, schedule in PLANS.values()])
+            for name in NETWORKS
+        ]
+    for name, model, accuracies, plans in wanted:
         for accuracy in accuracies if only in name else ():
-            for schedule in schedules:
+            for schedule in plans:
                 code_of(model, accuracy=accuracy, schedule=schedule).load_on(collector)
     texts = [_EMPTY.text, *collector.texts]
     for text, ptx in zip(texts, ptx_of(texts, gpu_isa(isa)), strict=True):
@@ -535,10 +596,13 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
     """The rows in lines: medians, and ratios to peers."""
     lines = []
     for row in rows:
-        facts = [str(row.get(key)) for key in ("case", "shape", "network", "nodes", "kernel") if key in row]
+        facts = [str(row.get(key)) for key in ("case", "shape", "network", "nodes", "stage") if key in row]
         facts += [str(row[key]) for key in ("accuracy", "plan", "branches") if key in row]
         if row.get("times_us"):
             facts.append(f"{statistics.median(row['times_us']):.1f} us")
+        if "estimate_us" in row:
+            one_by_one = statistics.median(row["one_by_one_us"])
+            facts.append(f"estimated {row['estimate_us']:.1f}, kernels one by one {one_by_one:.1f}")
         if row.get("cudnn_us"):
             ratio = statistics.median(row["cudnn_us"]) / statistics.median(row["times_us"])
             facts.append(f"{ratio:.2f} x cuDNN's speed")
@@ -572,7 +636,9 @@ def main(asked: Namespace) -> int:
         return 0
     end = time.monotonic() + 60 * asked.minutes
     device = Recorded(open_device(asked.device, None), asked.prepared)
-    run = Run(device, asked.output, asked.only, asked.samples)
+    kept = None if asked.prepared is None else asked.prepared / _EXPECTED
+    expected = dict(np.load(kept)) if kept is not None and kept.exists() else {}
+    run = Run(device, asked.output, asked.only, asked.samples, expected)
     facts = device.facts
     run.row(section="device", name=facts.name, isa=facts.isa, multiprocessors=facts.num_multiprocessors)
     failed = 0

@@ -12,10 +12,13 @@ from benchmarks.command import Parser
 from benchmarks.cuda import Collector, Recorded
 from tests.support.cuda import needs_fibers
 
-from tilewright.targets.cuda.device import KernelCode
+from tilewright.targets.cuda import check_ptx
+from tilewright.targets.cuda.device import GraphNode, Join, KernelCode
 from tilewright.targets.cuda.emulated.device import EmulatedDevice
+from tilewright.zoo.builder import Builder
 
 pytestmark = needs_fibers
+FORMS = tuple(cuda.forms())
 
 
 def rows(tmp_path: Path, *asked: str) -> tuple[int, list[dict[str, Any]]]:
@@ -53,6 +56,38 @@ def test_a_section_that_fails_leaves_the_others_alone(
     assert status == 1
     assert [row["section"] for row in found] == ["device", "values", "latencies", "latencies"]
     assert found[1]["error"] == "RuntimeError: no luck"
+
+
+def test_every_part_runs_end_to_end_with_values_that_were_computed_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a convolution, and a network of two branches, whose stages are measured beside their kernels."""
+    b = Builder("branches", seed=0)
+    x = b.input("x", (1, 16, 6, 6))
+    for number in range(2):
+        b.output(b.conv(x, 16, 3, padding=1, name=f"conv{number}"), f"y{number}")
+    network = b.finish()
+    monkeypatch.setattr(cuda, "build", lambda name: network)
+    monkeypatch.setattr(cuda, "NETWORKS", ("branches",))
+    monkeypatch.setattr(cuda, "CONVOLUTIONS", ((16, 16, 4, 1, 1),))
+    monkeypatch.setattr(cuda, "forms", lambda: [("softmax", dict(FORMS)["softmax"])])
+    monkeypatch.setattr(check_ptx, "assembled", lambda ptx, isa: b"cubin")
+    cuda.prepare(tmp_path / "kept", "sm_80", "")
+    monkeypatch.setattr(cuda, "expected_of", lambda model: pytest.fail("it was computed before"))
+    status, found = rows(tmp_path, "--prepared", str(tmp_path / "kept"))
+    assert status == 0
+    assert not [row for row in found if "error" in row and isinstance(row["error"], str)]
+    sections = {row["section"] for row in found}
+    assert sections == {"device", *cuda.SECTIONS} - {"tools"}
+    assert [row["plan"] for row in found if row["section"] == "networks"] == list(cuda.PLANS)
+    measured = [row for row in found if row["section"] == "stages"]
+    assert max(row["num_groups"] for row in measured) == 2
+    assert all(row["estimate_us"] > 0 and row["times_us"] and row["one_by_one_us"] for row in measured)
+
+
+def test_copies_of_a_stage_follow_each_other() -> None:
+    nodes = [GraphNode("a", Join()), GraphNode("b", Join()), GraphNode("c", Join(), (0,))]
+    assert [node.after for node in cuda.chained(nodes, 2)] == [(), (), (0,), (1, 2), (1, 2), (3,)]
 
 
 def test_kernels_assembled_before_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
