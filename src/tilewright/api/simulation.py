@@ -40,6 +40,8 @@ from tilewright.targets.simulated import MappedCosts, NetworkPlan, SimulatedNetw
 from tilewright.text.formatting import counted, format_bytes
 from tilewright.text.printable import json_text
 
+_MOST_LAYERS = 5  # of those that take most energy, for people
+
 if TYPE_CHECKING:
     from tilewright.hardware.machine import Machine
     from tilewright.ir.graph import Graph
@@ -238,9 +240,14 @@ class SimulationResult(SimulatedRecipe, Result):
 
         time, *rest = cost_rows(self)
         buffers = ", ".join(f"{count} in {level}" for level, count in self.buffers.items())
+        layers = sorted(self.energy_by_layer_j.items(), key=lambda item: -item[1])[:_MOST_LAYERS]
+        most = ", ".join(f"{name} {100 * j / (self.energy_j or 1.0):.0f} %" for name, j in layers)
+        place = next((i for i, row in enumerate(rest, 1) if row[0] == "of it"), 0)
         rows = (
             (time[0], f"{time[1]}, {self.throughput_per_s:,.0f} samples/s"),
-            *rest,
+            *rest[:place],
+            *((("most by", most),) if place else ()),
+            *rest[place:],
             ("types", self._types_text()),
             ("buffers", f"{buffers}; {format_bytes(self.spilled_bytes)} spilled"),
         )

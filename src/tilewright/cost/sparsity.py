@@ -31,7 +31,7 @@ def with_zeros(problem: Problem, machine: Machine, cost: Cost) -> Cost:
         return cost
     unit = next(unit for unit in machine.units if unit.macs_per_cycle)
     done = effectual_share(machine, unit)
-    compute = ceil(cost.compute_cycles * skipped_share(machine, unit))
+    compute = _whole(cost.compute_cycles * skipped_share(machine, unit))
     macs = cost.compute_cycles * cost.num_units_used
     levels = []
     for count in cost.levels:
@@ -135,15 +135,15 @@ def _tensor(
     if level.name == innermost.name and moved:
         served = max(1, round(macs / (moved * count.num_instances)))
         used = _used_share(problem, machine, operand, served, unit)
-    reads, updates = (ceil(words * kept * used) for words in (count.reads, count.updates))
-    fills = ceil(count.fills * kept)
+    reads, updates = (_whole(words * kept * used) for words in (count.reads, count.updates))
+    fills = _whole(count.fills * kept)
     read_pj, update_pj, fill_pj = _energies(machine, level, count)
     return replace(
         count,
         reads=reads,
         updates=updates,
         fills=fills,
-        temporal_reductions=ceil(count.temporal_reductions * used),
+        temporal_reductions=_whole(count.temporal_reductions * used),
         energy_pj=(read_pj + update_pj) * kept * used + fill_pj * kept,
         fill_energy_pj=fill_pj * kept,
     )
@@ -206,4 +206,9 @@ def _port_cycles(machine: Machine, level: Level, tensors: Mapping[str, TensorCou
     )
     rates = machine.read_bytes_per_cycle(level), machine.write_bytes_per_cycle(level)
     ways = [words * word_bytes / rate for words, rate in zip(moved, rates, strict=True) if rate is not None]
-    return [ceil(sum(ways) if level.has_shared_port else max(ways))] if ways else []
+    return [_whole(sum(ways) if level.has_shared_port else max(ways))] if ways else []
+
+
+def _whole(expected: float) -> int:
+    """Whole words or cycles of an expectation; what floats add to a whole number is none."""
+    return ceil(expected * (1 - 1e-12))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.hardware.components import components_of
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
 from tilewright.results import Table
 from tilewright.text.formatting import format_bytes, format_count
@@ -86,6 +87,25 @@ def _facts(machine: Machine) -> list[tuple[str, str]]:
         facts.append(("power at most", f"{machine.max_power_w:g} W"))
     if machine.static_power_w is not None:
         facts.append(("power while idle", f"{machine.static_power_w:g} W"))
+    stated = [*((x.name, x.axes) for x in machine.levels), *((x.name, x.axes) for x in machine.units)]
+    for name, axes in stated:
+        if axes:
+            along = (f"{', '.join(axis.dims)} over {axis.size}" for axis in axes)
+            facts.append((f"dataflow of {name}", "; ".join(along)))
+    for level in machine.levels:
+        for form in level.formats:
+            facts.append((f"zeros in {level.name}", f"{', '.join(form.holds)} kept by {form.kind}"))
+    for unit in machine.units:
+        if unit.zeros:
+            ways = ", ".join(f"{way}s {kind}s" for kind, way in unit.zeros.items())
+            facts.append((f"zeros of {unit.name}", ways))
+    if machine.densities:
+        facts.append(("not zero", ", ".join(f"{d:g} of {k}s" for k, d in machine.densities.items())))
+    if machine.technology_nm is not None and any(unit.macs_per_cycle for unit in machine.units):
+        components = components_of(machine)
+        parts = ", ".join(f"{c.name} {c.area_mm2:.3g}" for c in components)
+        total = sum(c.area_mm2 for c in components)
+        facts.append((f"area at {machine.technology_nm:g} nm", f"{total:.3g} mm², estimated: {parts}"))
     for network in machine.networks:
         shape = f" of {' x '.join(map(str, network.shape))}" if network.shape else ""
         rate = _rate(network.bytes_per_s, network.bytes_per_cycle)

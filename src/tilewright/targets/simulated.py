@@ -92,6 +92,10 @@ class SimulatedNetwork(SimulatedCost):
         metadata=about("By unit: the element types in which it computes.")
     )
 
+    energy_by_layer_j: Mapping[str, float] = field(
+        metadata=about("By step of the plan, slices together; of all clusters, without static power.")
+    )
+
     subgraphs: tuple[SimulatedSubgraph, ...]
     order: tuple[str, ...]
     buffers: Mapping[str, int] = field(metadata=about("Buffers by the level that they live in."))

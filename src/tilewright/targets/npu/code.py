@@ -20,7 +20,7 @@ from tilewright.targets.npu.mapped_costs import mapped_costs
 from tilewright.targets.npu.names import Names
 from tilewright.targets.npu.occupancy import levels_over_time
 from tilewright.targets.npu.plan import SimulatedPlan
-from tilewright.targets.npu.simulate import Simulation
+from tilewright.targets.npu.simulate import Simulation, energy_by_layer_pj
 from tilewright.targets.runs import written_into
 from tilewright.targets.simulated import (
     LoweredType,
@@ -74,6 +74,7 @@ class NpuCode:
             **self._figures(),
             element_types=self._element_types(),
             computed_in=self._computed_in(),
+            energy_by_layer_j=self._energy_by_layer_j(),
             subgraphs=subgraphs_of(planned),
             order=tuple(str(planned.instances.nodes[place]) for place in planned.order),
             buffers=self._names.by_level(
@@ -123,6 +124,12 @@ class NpuCode:
                 if work.macs or work.ops:
                     found.setdefault(work.unit, {})[work.dtype] = None
         return {unit: tuple(dtypes) for unit, dtypes in sorted(self._names.by_unit(found).items())}
+
+    def _energy_by_layer_j(self) -> dict[str, float]:
+        if EnergyTable.of(self.machine).missing is not None:
+            return {}
+        by_layer = energy_by_layer_pj(self.simulation, self.machine)
+        return {name: pj * 1e-12 * self.machine.num_clusters for name, pj in by_layer.items()}
 
     def _figures(self) -> dict[str, Any]:
         found, num_clusters = self.simulation, self.machine.num_clusters

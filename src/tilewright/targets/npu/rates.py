@@ -16,6 +16,7 @@ from tilewright.hardware.element_types import (
 from tilewright.hardware.machine import Machine, Unit, Work
 from tilewright.hardware.missing_fields import missing_fields, refusal
 from tilewright.hardware.parts import MULTIPLYING
+from tilewright.hardware.presets import preset_names
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Node
 
@@ -101,7 +102,8 @@ class Rates:
         key = "macs_per_cycle" if work in MULTIPLYING else "ops_per_cycle"
         known = list(unit.rates_of(work))
         lower = next((name for name in known if name in LOWERED), None) if dtype.is_float else None
-        option = f"-t '{self.machine.name}{{dtype={lower}}}'"
+        name = self.machine.name if self.machine.name in preset_names() else "FILE"
+        option = f"-t '{name}{{dtype={lower}}}'"
         return MachineError(
             f"machine {self.machine.name!r}: units[{number}].{key}: {unit.name} has a rate for "
             f"{', '.join(known)}, and {node.op_type} {node.name!r} is {dtype}; "

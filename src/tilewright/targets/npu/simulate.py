@@ -51,6 +51,7 @@ class Simulation:
     lower_bound_s: float
     bound_by: str
     tasks: KernelTasks | None = field(default=None, repr=False)
+    charged: tuple[tuple[int, ...], ...] = field(default=(), repr=False)  # after each step, by `Account`
 
     @property
     def pools(self) -> PoolSizes:
@@ -106,9 +107,11 @@ def simulate(
         if w.key is not None and passage.moved_bytes  # else it is where it is needed
     }
     tasks = StepTasks(machine, policy, residents, account, last_steps)
+    charged = []
     for step in steps:
         checkpoint()
         tasks.add(step)
+        charged.append(account.charged())
     graph = tasks.finished()
     kernel = tasks_of_kernel(graph) if keeps == "tasks" else None
     runs = () if kernel is not None else tuple(graph.run())
@@ -149,4 +152,31 @@ def simulate(
         bound_s,
         bound_by,
         kernel,
+        tuple(charged),
     )
+
+
+def energy_by_layer_pj(simulation: Simulation, machine: Machine) -> dict[str, float]:
+    """Energy of one cluster by the name of a step, slices together, without static power.
+
+    What is fetched ahead for a later step counts where it is asked for.
+    """
+    account, per_byte = Account(machine), ports_of(machine).pj_per_byte
+    found: dict[str, float] = {}
+    before = (0,) * len(account.charged())
+    for step, after in zip(simulation.steps, simulation.charged, strict=True):
+        own_pj = sum(account.energy_of([b - a for a, b in zip(before, after, strict=True)]).values())
+        own_pj += sum(work.energy_pj for work in step.works)
+        own_pj += sum(
+            pj
+            for work in step.works
+            if work.products is not None
+            for pj in work.products.inner_energy_pj().values()
+        )
+        own_pj += sum(pj for _, pj in step.tiling.energy_pj)
+        found[step.name] = found.get(step.name, 0.0) + own_pj
+        before = after
+    for run in simulation.runs:
+        name = simulation.steps[run.step].name
+        found[name] += run.size_bytes * per_byte.get(run.unit, 0.0)
+    return found

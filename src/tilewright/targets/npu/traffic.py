@@ -5,6 +5,7 @@ What a mapping counts is charged there: of such accesses only the bytes are coun
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.hardware.machine import Level, Machine
@@ -42,6 +43,10 @@ class Account:
         # Levels that what comes from main memory or goes there passes, such as caches.
         self._passed = machine.levels[inside + 1 : -1]
         self._counted = {name for name in self._bytes if self._levels.get(name.partition("_")[0]) is not None}
+
+    def charged(self) -> tuple[int, ...]:
+        """Bytes so far whose accesses are charged here, as `energy_of` takes them."""
+        return tuple(self._charged.values())
 
     @property
     def traffic(self) -> Traffic:
@@ -86,8 +91,13 @@ class Account:
 
     def energy_pj(self) -> dict[str, float]:
         """Energy of the accesses, by level."""
+        return self.energy_of(self.charged())
+
+    def energy_of(self, charged: Sequence[int]) -> dict[str, float]:
+        """Energy of accesses to so many bytes, by level."""
         found: dict[str, float] = {}
-        for name, size_bytes in self._charged.items():
+        sizes_bytes = dict(zip(self._charged, charged, strict=True))
+        for name, size_bytes in sizes_bytes.items():
             where, _, way = name.partition("_")
             level = self._levels.get(where)
             if level is None or not size_bytes:
@@ -95,7 +105,7 @@ class Account:
             access_pj = level.read_access_pj if way == "read" else level.write_access_pj
             if access_pj:
                 found[level.name] = found.get(level.name, 0.0) + _accesses(size_bytes, level) * access_pj
-        passing_bytes = self._charged["main_read"] + self._charged["main_written"]
+        passing_bytes = sizes_bytes["main_read"] + sizes_bytes["main_written"]
         for level in self._passed:
             both_pj = level.read_access_pj + level.write_access_pj
             if both_pj and passing_bytes:

@@ -92,3 +92,13 @@ def test_what_the_dataflow_cannot_run_is_refused(tmp_path: Path) -> None:
         tw.map("G=32,P=8,Q=8,R=3,S=3", path)
     with pytest.raises(UsageError, match="mapper cosa: keeps no dataflow"):
         tw.map("3_8_3_20_1", path, mapper="cosa")
+
+
+def test_layers_take_together_what_parts_take(tmp_path: Path) -> None:
+    found = tw.simulate(small_net(), machine_file(tmp_path) + "{dtype=int8}", recipe="graphturbo")
+    static_j = found.energy_by_j["static"]
+    assert sum(found.energy_by_layer_j.values()) == pytest.approx(sum(found.energy_by_j.values()) - static_j)
+    assert all(joules >= 0 for joules in found.energy_by_layer_j.values())
+    several = tw.simulate(small_net(), "stcp920", recipe="graphturbo")
+    parts_j = {part: joules for part, joules in several.energy_by_j.items() if part != "static"}
+    assert sum(several.energy_by_layer_j.values()) == pytest.approx(sum(parts_j.values()))
