@@ -9,8 +9,10 @@ parts and without, of the best of the grid and of the portfolio, each after so m
 of every paper alone as far as one of these came to it (layers one by one tiled by CoSA, or staged by IOS;
 GraphTurbo; AGO; PCGC with virtual units); the bound of all schedules, and the highest of a space that holds
 the plan; with `--ablations`, plans of which another kind of decision is left out. Columns are planned in
-processes of their own, so that none knows what another has found. What OUTPUT has is left out, so that it may
-be stopped and started again. Prints a table, geometric means, how many plans are proven and median gaps.
+processes of their own, so that none knows what another has found but for mappings of layers, which the cache
+keeps; `--known` plans each cell once before, so that all columns find most of these there, and with
+`TILEWRIGHT_NO_CACHE=1` each maps for itself. What OUTPUT has is left out, so that it may be stopped and
+started again. Prints a table, geometric means, how many plans are proven and median gaps.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ def options(parser: Parser) -> None:
     parser.add_argument("--batches", default="1,16")
     parser.add_argument("--seconds", default="60,10", help="Of processor time, for each column.")
     parser.add_argument("--ablations", action="store_true", help="At the first of these times.")
+    parser.add_argument("--known", action="store_true", help="Plan each cell once before, uncounted.")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--table", action="store_true", help="Of what OUTPUT has; nothing is planned.")
     parser.add_argument("--column", help="One column alone, printed as JSON: for processes of their own.")
@@ -79,10 +82,16 @@ def main(arguments: Namespace) -> None:
     known = {
         (row["batch"], row["column"], row["network"], row["target"]) for row in rows_of(arguments.output)
     }
+    mapped: set[tuple[str, str, int]] = set()
     for batch, name, network, target in cells:
         if (batch, name, network, target) not in known and time.monotonic() < until_s:
+            cell = network, target, batch
+            if arguments.known and cell not in mapped:
+                in_own_process(*cell, columns[0])
+                mapped.add(cell)
             row = {"network": network, "target": target, "batch": batch, "column": name}
-            append_row(arguments.output, row | in_own_process(network, target, batch, name))
+            row["knows_mappings"] = arguments.known
+            append_row(arguments.output, row | in_own_process(*cell, name))
     print(table(cells_of(rows_of(arguments.output))))
 
 

@@ -34,6 +34,7 @@ from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock
 from tilewright.schedule.base import Stage, merges
 from tilewright.target_ref import TargetRef
+from tilewright.targets import find_target
 from tilewright.targets.npu.target import NpuTarget
 
 MACHINES = ("v100", "jetson-nano", "a310")
@@ -138,6 +139,41 @@ def test_with_kernels_cut_again_alone_the_cost_is_that_of_the_exact_cutting(
     assert len(published.subgraphs) > len(frozen.partition.subgraphs)
     assert isclose(costs[0], published.quality.cost, rel_tol=1e-12)
     assert costs[1] <= planner.schedule(published, replace(recipe, partition=cut)).quality.cost
+
+
+def test_stages_that_take_more_than_their_kernels_say_are_given_up_and_nothing_is_proven() -> None:
+    options = Options(target=TargetRef.parse("v100"), plan="joint", only=("stages",))
+    target = find_target(options.target)
+    b = GraphBuilder()
+    x = product(b, b.input(64, 128), 64, 128, 128)  # at the ends of a network blocks are simulated at once
+    both = [product(b, product(b, x, 64, 128, 128), 64, 128, 128) for _ in range(2)]
+    backend = target.backend(b.finish(*both), options)
+    planner = Planner(backend.partition_problem.graph, target, backend, options, PhaseClock(None, None))
+    recipe = planner.best(Recipe("layerwise", "sequential", AUTO)).recipe
+    numbered = Numbered(planner.graph)
+    frozen = _frozen(planner, numbered)
+    assert frozen is not None
+    simulated = machine_of(backend, options)
+
+    def slowly(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
+        found = simulated.price(partition, stages, splits)
+        return found if len(stages[0].groups) == 1 else replace(found, time_ns=2 * found.time_ns)
+
+    answers = []
+    for machine in (simulated, replace(simulated, price=slowly)):
+        pricer = frozen.pricer(numbered, machine)
+        for content in frozen.contents:
+            pricer.add(content)
+        problem = planner.schedule_problem(frozen.partition, recipe)
+        meter = Budget(UNLIMITED).start()
+        found = search_frozen(frozen, pricer, problem, Moves(pricer, 4), meter, lambda: False)
+        assert found is not None
+        answers.append((found, sum(map(pricer.cost, frozen.contents))))
+    (staged, alone), (given_up, _) = answers
+    assert staged.cost < alone
+    assert staged.bound is not None
+    assert isclose(given_up.cost, alone, rel_tol=1e-12)
+    assert given_up.bound is None
 
 
 @pytest.mark.sampled(2)
