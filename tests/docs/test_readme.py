@@ -25,3 +25,15 @@ def test_the_python_prints_what_the_readme_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#]+)\)", TEXT))))
 def test_links_lead_somewhere(link: str) -> None:
     assert (ROOT / link).exists()
+
+
+@pytest.mark.slow
+def test_commands_run_in_order_in_an_empty_folder(tmp_path: Path) -> None:
+    block = next(b for b in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL) if "zoo build" in b)
+    lines = [line.split("  #")[0].split(" #")[0].split() for line in block.splitlines()]
+    assert len(lines) > 10
+    for program, *arguments in lines:
+        assert program == "tilewright"
+        command = [sys.executable, "-m", "tilewright", *arguments]
+        result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, (arguments, result.stderr)

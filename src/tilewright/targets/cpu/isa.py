@@ -194,7 +194,7 @@ def isa_of(machine: Machine, name: str | None = None) -> Isa:
     if narrow is None:
         raise UsageError(
             f"machine {machine.name!r} ({instructions.processor}) cannot run {wanted.name} code: "
-            f"pick --isa {widest.name}, or only emit an object for it"
+            f"pick --isa {widest.name}, or {HOST},{wanted.name} for both; export needs no such machine"
         )
     return _isa(narrow, wanted)
 
