@@ -48,11 +48,11 @@ def found(seed: int, most: int, trials: int) -> Found:
     planned = plans[0]
     joint = improved.schedule.quality.cost
     bound_ns = min(plan.simulation.lower_bound_s for plan in plans) * 1e9
-    if is_in_space(planned, backend.works):
+    least, best = least_cost(backend, backend.nest_judge(), joint)
+    if all(is_in_space(plan, backend.works) for plan in (planned, best) if plan is not None):
         input_s = backend.works.least_seconds(graph, backend.analysis.maps, converts=True)[DMA]
         maps = backend.analysis.maps
         bound_ns = max(bound_ns, box_bound(backend.works, graph, maps, machine, input_s).value)
-    least, _ = least_cost(backend, backend.nest_judge(), joint)
     return Found(least, joint, bound_ns)
 
 

@@ -24,6 +24,7 @@ from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.nest_judge import NestJudge
+from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.recipes import GRAPHTURBO, RESIDENT
 
 SPLITS = WHOLE, split_of([(0, 2)])
@@ -69,15 +70,15 @@ def partitions(items: Sequence[int]) -> Iterator[list[list[int]]]:
             yield [*others[:place], [first, *part], *others[place + 1 :]]
 
 
-def least_cost(backend: NpuBackend, judge: NestJudge, most: float) -> tuple[float, int]:
-    """The least simulated cost of all plans of a network, and how many were asked for; a plan that is seen
-    to cost more than the least so far, `most` at first, is not simulated. Plans are all kernels of all
+def least_cost(backend: NpuBackend, judge: NestJudge, most: float) -> tuple[float, SimulatedPlan | None]:
+    """The least simulated cost of all plans of a network, and the plan if it is below `most`; one that is
+    seen to cost more than the least so far, `most` at first, is not simulated. Plans are all kernels of all
     layers, whole or by samples, in all orders or those of the rules, with values in low places or late ones,
     with and without weights that stay."""
     numbers = Numbered(backend.graph).numbers
     layers = [tuple(numbers[n] for n in layer.nodes) for layer in cut_layers(backend.graph)]
     executions = ("", RESIDENT) if backend.graph.initializers else ("",)
-    least, count = most, 0
+    least, best = most, None
     for parts in partitions(range(len(layers))):
         for splits in product(SPLITS, repeat=len(parts)):
             kernels = tuple(
@@ -86,19 +87,19 @@ def least_cost(backend: NpuBackend, judge: NestJudge, most: float) -> tuple[floa
             )
             for schedule, execution in product(_schedules(judge, kernels), executions):
                 for memory in MEMORIES:
-                    count += 1
                     try:
                         planned, cost = judge.simulate(schedule, Recipe("", "", memory, execution), least)
                     except InternalError:
                         raise
                     except (TilewrightError, ValueError):
                         continue
-                    least = min(least, cost)
+                    if cost < least:
+                        least, best = cost, planned
                     if not planned.scopes.spilled_bytes and not any(
                         s.after for s in planned.simulation.steps
                     ):
                         break  # no step waits for a place, wherever values lie
-    return least, count
+    return least, best
 
 
 def _schedules(judge: NestJudge, kernels: tuple[Kernel, ...]) -> list[Schedule]:
