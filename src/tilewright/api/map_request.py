@@ -42,7 +42,7 @@ class MapRequest(MachineRequest):
             "constraints",
             "density",
         ),
-        "sweep": ("export_timeloop", "noc", "verify", "density"),
+        "sweep": ("export_timeloop", "noc", "verify"),
     }
 
     work: tuple[object, ...] = ()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from math import ceil, comb, log2
 
 from tilewright.cost.count import Cost, TensorCount
@@ -80,6 +81,7 @@ def least_share(machine: Machine) -> float:
     return _product(machine.densities.values())
 
 
+@lru_cache(maxsize=1 << 12)
 def empty_probability(num_words: int, density: float, group: int) -> float:
     """Probability that a group of words of a tensor holds zeros alone.
 
@@ -94,7 +96,7 @@ def empty_probability(num_words: int, density: float, group: int) -> float:
     return comb(num_words - group, nonzeros) / comb(num_words, nonzeros)
 
 
-_MOST_EXACT = 1 << 12
+_MOST_EXACT, _MOST_PAIRS = 1 << 12, 64
 
 
 def format_share(level: Level, kind: TensorKind, density: float, tile_words: int) -> float:
@@ -168,15 +170,19 @@ def _used_share(problem: Problem, machine: Machine, operand: Operand, served: in
         return _product(1 - empty_probability(*factors[kind], served) for kind in ahead)
     if len(factors) < len(_FACTORS):
         return _product(1 - empty_probability(*factor, served) for factor in factors.values())
-    (num_words, density), other = factors.values()
-    nonzeros = round(num_words * density)
-    group = min(served, num_words, _MOST_EXACT)
-    if num_words > _MOST_EXACT:
-        return float(1 - (1 - density * other[1]) ** served)
-    none = 0.0
+    one, other = factors.values()
+    return _any_done(*one, *other, served)
+
+
+@lru_cache(maxsize=1 << 12)
+def _any_done(num_words: int, density: float, num_others: int, other_density: float, group: int) -> float:
+    """Probability that of a group of pairs of words one pair has no zero."""
+    if num_words > _MOST_EXACT or group > min(_MOST_PAIRS, num_words, num_others):
+        return float(1 - (1 - density * other_density) ** group)
+    nonzeros, none = round(num_words * density), 0.0
     for k in range(min(group, nonzeros) + 1):
         ways = comb(nonzeros, k) * comb(num_words - nonzeros, group - k) / comb(num_words, group)
-        none += ways * empty_probability(*other, k)
+        none += ways * empty_probability(num_others, other_density, k)
     return 1 - none
 
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, product
 from math import comb, isclose
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.models import small_net
 
 import tilewright as tw
 from tilewright.cost.count import Cost
@@ -158,8 +161,6 @@ def test_a_group_is_empty_as_often_as_placements_leave_it(words: int, density: f
 @pytest.mark.parametrize("density", [0.01, 0.1, 0.6])
 def test_runs_are_as_long_as_in_random_tensors(density: float) -> None:
     """Entries of 5 bits of zeros before a value of 8 bits, in a tensor of two hundred thousand words."""
-    import numpy as np
-
     nonzero = np.flatnonzero(np.random.default_rng(7).random(200_000) < density)
     gaps = np.diff(nonzero) - 1
     entries = len(gaps) + int((gaps // 32).sum())
@@ -184,12 +185,7 @@ energy_source: "the test's own"
 """
 
 
-def test_layers_and_networks_take_less_with_zeros(tmp_path: object) -> None:
-    from pathlib import Path
-
-    from tests.support.models import small_net
-
-    assert isinstance(tmp_path, Path)
+def test_layers_and_networks_take_less_with_zeros(tmp_path: Path) -> None:
     path = tmp_path / "sparse.yaml"
     path.write_text(SPARSE)
     dense, half = (tw.map("3_8_16_16_1", path, density=text) for text in (None, "weight=0.5,input=0.5"))
@@ -202,3 +198,13 @@ def test_layers_and_networks_take_less_with_zeros(tmp_path: object) -> None:
     plans = [tw.simulate(small_net(), f"{path}{{{text}}}", recipe="graphturbo") for text in options]
     assert plans[1].time_s < plans[0].time_s
     assert plans[1].energy_by_j["Array"] < 0.3 * plans[0].energy_by_j["Array"]
+
+
+def test_sweeps_count_zeros_as_single_mappings_do(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.yaml"
+    path.write_text(SPARSE)
+    density = {"weight": 0.5}
+    alone = tw.map("3_4_8_8_1", path, density=density).layers[0]
+    swept = tw.map("3_4_8_8_1", path, density=density, sweep=["levels.Scratch.capacity=64KiB"])
+    (layer,) = swept.variants[0].layers
+    assert (layer.cycles, layer.energy_pj) == (alone.cycles, pytest.approx(alone.energy_pj))

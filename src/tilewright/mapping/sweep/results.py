@@ -39,11 +39,12 @@ class SweptLayer:
     def drawn(self, machine: Machine, cost_options: CostOptions) -> DrawnMapping:
         """The mapping as people look at it, counted anew on its machine."""
         from tilewright.cost.nest_analysis import evaluate
+        from tilewright.cost.sparsity import with_zeros
         from tilewright.mapping.gpu import evaluate_blocks
 
         mapping = Mapping(self.mapping)
         if machine.threads is None:
-            cost = evaluate(self.problem, machine, mapping, cost_options)
+            cost = with_zeros(self.problem, machine, evaluate(self.problem, machine, mapping, cost_options))
         else:
             cost, _ = evaluate_blocks(self.problem, machine, mapping, cost_options)
         bounds = self.bound_cycles, self.bound_energy_pj

@@ -6,10 +6,12 @@ import functools
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import Any
 
 from tilewright.cost.base import Objective
 from tilewright.cost.options import CostOptions
+from tilewright.cost.sparsity import least_share, with_zeros
 from tilewright.errors import InfeasibleMapping
 from tilewright.fields import decoded, parsed_json
 from tilewright.hardware.machine import Machine
@@ -67,9 +69,9 @@ class LayerAnswer:
     optimal_among: str | None = None
 
     @classmethod
-    def of(cls, layer: Problem, solution: MappingSolution) -> LayerAnswer:
-        """What is kept of a solution."""
-        cost, quality = solution.cost, solution.quality
+    def of(cls, layer: Problem, machine: Machine, solution: MappingSolution) -> LayerAnswer:
+        """What is kept of a solution, with the zeros that the machine is given."""
+        cost, quality = with_zeros(layer, machine, solution.cost), solution.quality
         component_pj = {MULTIPLIERS: cost.mac_energy_pj}
         for level in cost.levels:
             component_pj[level.level] = sum(tensor.energy_pj for tensor in level.tensors.values())
@@ -77,8 +79,8 @@ class LayerAnswer:
             mapping=solution.mapping,
             cycles=cost.cycles,
             energy_pj=cost.energy_pj,
-            bound_cycles=solution.bound_cycles,
-            bound_energy_pj=solution.bound_energy_pj,
+            bound_cycles=ceil(solution.bound_cycles * least_share(machine)),
+            bound_energy_pj=solution.bound_energy_pj * least_share(machine),
             utilization=cost.utilization,
             padding=solution.mapping.padding(layer),
             component_pj=component_pj,
@@ -176,7 +178,7 @@ def solve_text(text: str) -> str:
         solution = solve_layer(layer, problem, machine)
     except InfeasibleMapping as error:
         return json.dumps({"refused": str(error)})
-    return json.dumps(asdict(LayerAnswer.of(layer, solution)))
+    return json.dumps(asdict(LayerAnswer.of(layer, machine, solution)))
 
 
 @functools.lru_cache(maxsize=8)

@@ -29,7 +29,7 @@ class Names(NamedTuple):
         inside = local if shared is None else shared
         scopes = {Scope.LOCAL: local, Scope.SHARED: shared, Scope.MAIN: main}
         levels = {str(scope): level.name for scope, level in scopes.items() if level is not None}
-        around = f"between {local.name}" if shared is None else _engine(machine, local, shared)
+        around = f"{local.name} to {local.name}" if shared is None else _engine(machine, local, shared)
         return cls(levels, {DMA: _engine(machine, inside, main), CORE_DMA: around})
 
     def by_level(self, figures: Mapping[str, _T]) -> dict[str, _T]:
