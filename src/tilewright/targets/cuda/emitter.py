@@ -26,6 +26,7 @@ class CudaEmitter(Emitter):
     """The bytes of all shared arrays, one behind another as they are aligned."""
 
     _table_space = "addrspace(1) "
+    has_lrint = False
     narrow_guards = True
     _counter = I32  # 64 bits are two registers, and two instructions each time
 

@@ -29,6 +29,8 @@ Branch = Callable[[], "Sequence[Operand] | None"]
 class Emitter(LaneOps):
     """One LLVM module under construction: control flow, indices and memory on top of lane arithmetic."""
 
+    has_lrint = True
+    """Whether one instruction rounds a float to an integer; elsewhere LLVM ends the process over it."""
     narrow_guards = False
     """Whether one lane, too, compares places with extents in 32 bits where these hold both."""
     _counter = I64

@@ -84,9 +84,12 @@ def emit_rounding(e: Emitter, rounding: Rounding, x: Val, zero: Val | None, *, w
     bounded = e.minimum(e.maximum(x, low * divisor), high * divisor)
     if divisor != 1.0:
         bounded = _quotient(e, bounded, divisor)
-    name = f"{integer.text} @llvm.lrint.{integer.suffix}.{x.type.suffix}("
-    e.declare(f"declare {name}{x.type.text})")
-    steps = e.op(f"call {name}{bounded.typed})", integer)
+    if e.has_lrint:
+        name = f"{integer.text} @llvm.lrint.{integer.suffix}.{x.type.suffix}("
+        e.declare(f"declare {name}{x.type.text})")
+        steps = e.op(f"call {name}{bounded.typed})", integer)
+    else:
+        steps = e.fptoint(e.roundeven(bounded), "i32")
     if runtime is not None and zero is not None:
         shift = e.cast("sext" if runtime.result.is_signed else "zext", zero, "i32")
         steps = e.smin(e.smax(e.iadd(steps, shift), rounding.low), rounding.high)
