@@ -41,6 +41,7 @@ Packing = Literal[
     "in panels by head",
     "in constant panels",
     "in constant panels of 24 bits",
+    "in constant panels of 16 bits",
     "in constant panels of 4 bits by 16",
     "in constant panels of 4 bits by 32",
     "in constant panels of 4 bits by 64",
@@ -59,8 +60,8 @@ Packing = Literal[
     "in constant panels of 8 bits by 128 with zeros",
 ]
 """How the kernel finds B: as it lies, packed by a kernel before it, by itself for each combination of the
-outer loops, packed when the model is compiled; of few bits with a scale, and perhaps a zero point, for so
-many steps of a column."""
+outer loops, packed when the model is compiled: rounded to 24 bits, of a half type as it is, of few bits with
+a scale, and perhaps a zero point, for so many steps of a column."""
 
 PACKINGS: tuple[Packing, ...] = get_args(Packing)
 

@@ -52,8 +52,10 @@ _NAMES: Mapping[Packing, tuple[int | None, int | None]] = {
     "in panels": (None, 1),
     "in constant panels": (32, None),
     "in constant panels of 24 bits": (24, None),
+    "in constant panels of 16 bits": (16, None),
     **{packing: (few.bits, None) for packing, few in FEW_BITS.items()},
 }
+_HALVES = (DType.FLOAT16, DType.BFLOAT16)
 # Of other register tiles: those that differ much in their best cuts, then the best ones in several.
 _MAX_DISTINCT = 7
 _FEWER_ROWS = 0.75
@@ -213,6 +215,8 @@ def _packings(plan: KernelPlan, context: Context) -> tuple[Packing, ...]:
     """How B may be packed, the usual way first but for weights that may have 24 bits."""
     if few := _of_few_bits(plan, context):
         return few, "in constant panels"
+    if _is_half(plan, context):
+        return "in constant panels of 16 bits", "in constant panels"
     if plan.b.operand.key in context.constants:
         is_plain = plan.dtype is DType.FLOAT32 and plan.spread is None
         operands = (plan.a.operand, plan.b.operand, *plan.operands)
@@ -225,6 +229,15 @@ def _packings(plan: KernelPlan, context: Context) -> tuple[Packing, ...]:
     is_known = not any("." in x.name for x in (*plan.outer, *plan.summed) if x.b)
     is_used_again = any(x.extent > 1 and not x.b for x in (plan.row, *plan.outer))
     return ("in place", "in panels") if is_known and is_used_again else ("in place",)
+
+
+def _is_half(plan: KernelPlan, context: Context) -> bool:
+    """Whether B are weights of a half type in panels that a kernel can widen."""
+    is_plain = (
+        not plan.spread and not plan.windows and len(plan.summed) == 1 and not any(x.b for x in plan.outer)
+    )
+    is_constant = plan.b.operand.key in context.constants
+    return is_plain and is_constant and plan.dtype is DType.FLOAT32 and plan.b.operand.dtype in _HALVES
 
 
 def _of_few_bits(plan: KernelPlan, context: Context) -> Packing | None:
@@ -245,7 +258,8 @@ def _usual_packing(plan: KernelPlan, context: Context) -> Packing:
     """Weights have 24 bits where they may be rounded and reading them takes longer than multiplying."""
     first, *others = _packings(plan, context)
     num_tiles = sum(t.count for t in plan.row_tiles) * prod(x.extent for x in plan.outer)
-    if first in FEW_BITS and num_tiles > MAX_WIDENED_TIMES and plan.b.operand.key not in context.shared:
+    is_narrow = first in FEW_BITS or first == "in constant panels of 16 bits"
+    if is_narrow and num_tiles > MAX_WIDENED_TIMES and plan.b.operand.key not in context.shared:
         return "in constant panels"
     rows = prod(x.extent for x in (plan.row, *plan.outer) if not x.b)
     size_bytes = plan.b.operand.num_elements * plan.dtype.size_bytes

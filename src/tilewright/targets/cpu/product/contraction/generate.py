@@ -28,7 +28,7 @@ from tilewright.targets.cpu.product.contraction.choose import (
 from tilewright.targets.cpu.product.contraction.edges import tap_runs, touches_edge
 from tilewright.targets.cpu.product.contraction.match import Contraction
 from tilewright.targets.cpu.product.contraction.pack import FactorB, factor_of, run_time_packing, widened
-from tilewright.targets.cpu.product.contraction.sums import Sums, widen_panel
+from tilewright.targets.cpu.product.contraction.sums import Sums, widen_half, widen_panel
 from tilewright.targets.cpu.product.epilogue import (
     finish_in_memory,
     finishes_in_memory,
@@ -95,7 +95,7 @@ def generate_kernel(plan: KernelPlan, isa: Isa) -> Kernel:
     kind = "packed" if factor.is_packed else "in place"
     if factor.is_compact:
         kind = "of 24 bits"
-    elif factor.few_bits is not None:
+    elif factor.few_bits is not None or factor.half is not None:
         kind = plan.packing.removeprefix("in constant panels ")
     return function.kernel(
         "contract",
@@ -114,9 +114,10 @@ def generate_kernel(plan: KernelPlan, isa: Isa) -> Kernel:
 
 
 def _widens_panels(plan: KernelPlan, factor: FactorB) -> bool:
-    """Whether a chunk widens a panel of few bits once for all of its tiles, in the thread's scratch."""
+    """Whether a chunk widens a panel once for all of its tiles, in the thread's scratch."""
     num_tiles = sum(t.count for t in plan.row_tiles) * prod(x.extent for x in plan.outer)
-    return factor.few_bits is not None and num_tiles >= 2 * plan.cut.num_row_parts
+    is_narrow = factor.few_bits is not None or factor.half is not None
+    return is_narrow and num_tiles >= 2 * plan.cut.num_row_parts
 
 
 class _Tiles(TileWalk):
@@ -167,9 +168,11 @@ class _Tiles(TileWalk):
         b, column = self.panel_start(index)
         if self.stored is not None:
             frame, factor = self.stored
-            assert factor.few_bits is not None
             begin, num_steps = e.mul(index, factor.panel_stride), self.plan.summed[0].extent
-            widen_panel(frame, factor.few_bits, num_steps, begin, panel, frame.function.scratch)
+            if factor.few_bits is not None:
+                widen_panel(frame, factor.few_bits, num_steps, begin, panel, frame.function.scratch)
+            elif factor.half is not None:
+                widen_half(frame, factor.half, num_steps, begin, panel, frame.function.scratch)
 
         def unit(number: Int, _: Sequence[Val]) -> None:
             if self.plan.fetches_ahead:

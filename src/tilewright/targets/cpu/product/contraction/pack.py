@@ -49,6 +49,8 @@ class FactorB(Factor):
     is_compact: bool = False
     few_bits: FewBits | None = None
     """How weights are stored, where these are numbers of few bits with scales."""
+    half: DType | None = None
+    """The type of weights that are packed as they are, and computed with in float32."""
 
 
 def factor_of(plan: KernelPlan) -> FactorB:
@@ -63,7 +65,7 @@ def factor_of(plan: KernelPlan) -> FactorB:
 
 
 def widened(factor: FactorB, plan: KernelPlan) -> FactorB:
-    """One panel of B of few bits as floats, where its kernel put them."""
+    """One panel of B of few bits, or of a half type, as floats, where its kernel put them."""
     (loop,), panels = plan.summed, plan.panels
     return replace(
         factor,
@@ -71,6 +73,7 @@ def widened(factor: FactorB, plan: KernelPlan) -> FactorB:
         step_strides={loop.name: panels.width},
         tail_step_strides={loop.name: panels.tail_vectors * panels.lanes},
         few_bits=None,
+        half=None,
     )
 
 
@@ -97,7 +100,9 @@ def _in_constant_panels(plan: KernelPlan) -> FactorB:
     In 24 bits are the upper three bytes of each float32, rounded. Behind them lies room for a kernel to read
     whole vectors of bytes.
     """
-    panels, dtype, is_compact = plan.panels, plan.dtype, plan.packing == "in constant panels of 24 bits"
+    panels, is_compact = plan.panels, plan.packing == "in constant panels of 24 bits"
+    half = plan.b.operand.dtype if plan.packing == "in constant panels of 16 bits" else None
+    dtype = half or plan.dtype
     outer = [x for x in plan.outer if x.b]
     loops = (*outer, *plan.summed, plan.vector)
     arrangement = PanelOrder(
@@ -113,7 +118,7 @@ def _in_constant_panels(plan: KernelPlan) -> FactorB:
     num_elements = arrangement.num_outer * prod(x.extent for x in plan.summed) * panels.padded_extent
     packed = Packed(plan.b.operand, arrangement, num_elements * element_bytes + behind)
     factor = _in_panels(plan, packed, panels.width, panels.tail_vectors * panels.lanes)
-    return replace(factor, is_compact=is_compact)
+    return replace(factor, is_compact=is_compact, half=half)
 
 
 def _in_panels(plan: KernelPlan, arg: KernelArg, width: int, tail_width: int) -> FactorB:

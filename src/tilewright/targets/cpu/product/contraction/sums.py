@@ -40,6 +40,19 @@ def widen_panel(frame: Frame, few: FewBits, num_steps: int, b: Int, panel: Panel
     e.loop(0, num_steps // few.block, 1, block)
 
 
+def widen_half(frame: Frame, half: DType, num_steps: int, b: Int, panel: Panel, target: Val) -> None:
+    """Emit a panel of B of a half type, which begins at `b`, as floats."""
+    e, lanes = frame.emitter, frame.plan.panels.lanes
+
+    def step(number: Int, _: Sequence[Val]) -> None:
+        for j in range(panel.num_vectors):
+            at = e.add(e.mul(number, panel.num_vectors * lanes), j * lanes)
+            found = load_lanes(e, half, frame.pointer("b", e.add(b, at), half.size_bytes), lanes)
+            e.store(found, e.moved(target, at, DType.FLOAT32.size_bytes))
+
+    e.loop(0, num_steps, 1, step)
+
+
 def _each_step(
     frame: Frame, few: FewBits, b: Int, panel: Panel, body: Body, accumulators: Sequence[Val]
 ) -> list[Val]:
@@ -266,7 +279,7 @@ class Sums:
         if self.factor.few_bits is not None:
             return self._multiply_block(self.factor.few_bits, rows, a, b, panel, accumulators)
         b_operand, a_operand = plan.b.operand, plan.a.operand
-        b_dtype = plan.dtype if self.factor.is_packed else b_operand.dtype
+        b_dtype = self.factor.half or (plan.dtype if self.factor.is_packed else b_operand.dtype)
         lanes = self.frame.plan.panels.lanes
         at_b = self.frame.pointer("b", b, b_dtype.size_bytes)
         vectors = self._compact_vectors(b, panel) if self.factor.is_compact else []
