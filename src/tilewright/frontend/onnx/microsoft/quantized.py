@@ -123,14 +123,23 @@ def _gemm(d: Definition) -> Sequence[str]:
     return [_bytes(d, product, 7, d.value(0).dtype) if d.has(7) else product]
 
 
+def _sum_of_integers(d: Definition, a: str, a_zero: str, b_zero: str, scale: str) -> str:
+    """The product of bytes `a`, whose scale is known in a run only, by input 1."""
+    operands = [a, "x1", *([a_zero, b_zero] if b_zero else [a_zero] if a_zero else [])]
+    return d("Mul", d("Cast", d("MatMulInteger", *operands), to=DType.FLOAT32.value), scale)
+
+
 def _matmul_to_float(d: Definition) -> Sequence[str]:
+    if not d.value(2).is_constant and d.value(2).dtype is DType.FLOAT32:
+        scale = d("Mul", "x2", "x3")
+        return [_biased(d, _sum_of_integers(d, "x0", d.name(4), d.name(5), scale), 6)]
     a = d("DequantizeLinear", *_operands(d, 0, 2, 4))
     return [_biased(d, d("MatMul", a, _weights(d, 1, 3, 5)), 6)]
 
 
 def _dynamic_matmul(d: Definition) -> Sequence[str]:
-    a = d("DequantizeLinear", *d.several("DynamicQuantizeLinear", "x0", count=3))
-    return [_biased(d, d("MatMul", a, _weights(d, 1, 2, 3)), 4)]
+    whole, scale, zero = d.several("DynamicQuantizeLinear", "x0", count=3)
+    return [_biased(d, _sum_of_integers(d, whole, zero, d.name(3), d("Mul", scale, "x2")), 4)]
 
 
 def _reduce_mean(d: Definition) -> Sequence[str]:
