@@ -33,11 +33,13 @@ def attention_step(
     new: int = 1,
     window: int | None = None,
     masked: bool = False,
+    together: bool = False,
     longest: int = 5000,
 ) -> ModelProto:
     """A step of one layer, whose positions and masks follow from the shape of its past.
 
-    `shared` heads of queries read one of keys; the table of positions has `longest` rows.
+    `shared` heads of queries read one of keys; the table of positions has `longest` rows. A mask that is
+    given is added by itself, or `together` with the others one mask.
     """
     rng = np.random.default_rng(heads * 100 + depth)
     lines = [
@@ -61,9 +63,13 @@ def attention_step(
     )
     if window is not None:
         lines.append("begin = Sub(at, window) near = Greater(all, begin) both = And(seen, near)")
-    lines.append(
-        f"mask = Where({'seen' if window is None else 'both'}, always, never) hidden = Add(scaled, mask)"
-    )
+    seen = "seen" if window is None else "both"
+    if masked and together:
+        lines.append(f"is_given = Cast<to=9>(given) every = And({seen}, is_given)")
+        seen = "every"
+    lines.append(f"mask = Where({seen}, always, never) hidden = Add(scaled, mask)")
+    masked = masked and not together
+    given = ", int64[1,1,1,whole] given" if masked or together else ""
     if masked:
         lines.append(
             """number = Cast<to=1>(given) absent = Sub(whole, number) distant = Mul(absent, away)
@@ -75,7 +81,6 @@ def attention_step(
     cache = f"float[1,{heads},past,{depth}]"
     fresh = f"float[1,{heads},{new},{depth}]"
     queries = f"float[1,{heads * shared},{new},{depth}]"
-    given = ", int64[1,1,1,whole] given" if masked else ""
     grown = f"float[1,{heads},grown,{depth}]"
     text = f"""step ({queries} x, {fresh} k, {fresh} v, {cache} past_k, {cache} past_v{given})
         => ({queries} y, {grown} keys, {grown} values) {{ {" ".join(lines)} }}"""

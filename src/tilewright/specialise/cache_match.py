@@ -16,10 +16,11 @@ LEAST_PAST = 2
 
 
 def grown_caches(
-    graph: Graph, larger: Graph, inputs: Mapping[str, frozenset[int]], growth: int
+    graph: Graph, larger: Graph, inputs: Mapping[str, frozenset[int]], growth: int, num_past: int = LEAST_PAST
 ) -> dict[str, int] | None:
     """Inputs and outputs that are caches, with the axis of their places; None where the graphs do more with
-    the past than attention does, or with masks.
+    the past than attention does, or with masks. The first has a past of `num_past`, the second of `growth`
+    more.
     """
     if len(graph.nodes) != len(larger.nodes) or len(graph.inputs) != len(larger.inputs):
         return None
@@ -30,7 +31,7 @@ def grown_caches(
     caches: dict[str, int] = {}
     for node, twin in zip(graph.nodes, larger.nodes, strict=True):
         if node.op_type == "Attention" and node.input(4) is not None:
-            found = _cached_attention(node, twin, pairing, larger)
+            found = _cached_attention(node, twin, pairing, larger, num_past)
             if found is None:
                 return None
             caches.update(found)
@@ -44,7 +45,9 @@ def grown_caches(
     return caches if caches and all(count == 1 for count in users.values()) else None
 
 
-def _cached_attention(node: Node, twin: Node, pairing: GraphPairing, larger: Graph) -> dict[str, int] | None:
+def _cached_attention(
+    node: Node, twin: Node, pairing: GraphPairing, larger: Graph, num_past: int
+) -> dict[str, int] | None:
     """The caches of an attention of both graphs; None where that is not all that grows."""
     if not _is_same_operator(node, twin) or node.input(6) is not None:
         return None
@@ -67,7 +70,7 @@ def _cached_attention(node: Node, twin: Node, pairing: GraphPairing, larger: Gra
         value = twin.require(position)
         if value not in larger.inputs or value.name in caches:
             return None
-        if node.require(position).shape[2] != LEAST_PAST:  # of another length, which kernels are not told
+        if node.require(position).shape[2] != num_past:  # of another length, which kernels are not told
             return None
         caches[value.name] = 2
     for position, (a, b) in enumerate(zip(node.outputs, twin.outputs, strict=True)):

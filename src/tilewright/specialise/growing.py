@@ -345,12 +345,15 @@ class GrowingCaches:
             return None
         for graph, _ in (short, long):
             _feed(graph, fed)
-        smaller, larger = (optimise(graph, self._options)[0] for graph, _ in (short, long))
-        inputs = {name: frozenset({axis}) for name, axis in axes.items()}
-        for value, twin in zip(smaller.inputs, larger.inputs, strict=True):
-            if value.name in fed:
-                inputs[value.name] = grown_axes(value.shape, twin.shape)
-        caches = grown_caches(smaller, larger, inputs, growth)
+        larger = optimise(long[0], self._options)[0]
+        caches = self._paired(short[0], larger, axes, fed, LEAST_PAST, growth)
+        for past in (most // 2, most - _MAX_NEW):
+            if caches is None:  # a window may hide keys of a longer past alone
+                between = self._prepared.graph_and_values(dict(_moved(key, axes, past - most)))
+                if between is not None and len(between[0].nodes) == len(short[0].nodes):
+                    canonical_shapes(between[0])
+                    _feed(between[0], fed)
+                    caches = self._paired(between[0], larger, axes, fed, past, most - past)
         if caches is None:
             return None
         larger.past_axes = caches
@@ -363,6 +366,25 @@ class GrowingCaches:
         fed_inputs = [(n, self._binding.dtype_of(n).numpy, *_apart(shape, axes.get(n))) for n, shape in key]
         outputs = [(v.name, *_around(v.shape, caches[v.name])) for v in larger.outputs if v.name in caches]
         return _Family(key, axes, LEAST_PAST, most, code, executable, arithmetic, padded, fed_inputs, outputs)
+
+    def _paired(
+        self,
+        short: Graph,
+        larger: Graph,
+        axes: Mapping[str, int],
+        fed: set[str],
+        num_past: int,
+        growth: int,
+    ) -> dict[str, int] | None:
+        """Caches of the graph for the most places, where one for fewer does the same with fewer."""
+        smaller = optimise(short, self._options)[0]
+        inputs = {name: frozenset({axis}) for name, axis in axes.items()}
+        if len(smaller.inputs) != len(larger.inputs):
+            return None
+        for value, twin in zip(smaller.inputs, larger.inputs, strict=True):
+            if value.name in fed:
+                inputs[value.name] = grown_axes(value.shape, twin.shape)
+        return grown_caches(smaller, larger, inputs, growth, num_past)
 
 
 _MAX_NEW = 64

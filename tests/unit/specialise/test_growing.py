@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.compose
 import onnx.parser
 import onnxruntime
 import pytest
@@ -74,6 +75,32 @@ def test_one_code_serves_every_length(kind: str) -> None:
         compared(compiled, model, feed_of(model, past))
     assert num_compiled(compiled) == 0
     assert {entry.by_code_for for entry in compiled.specialisations.kept} == {(4088,)}
+
+
+def two_layers() -> ModelProto:
+    """One that sees all of its past, and one with a window, of a mask that both are given."""
+    parts = [
+        onnx.compose.add_prefix(attention_step(masked=True, together=True, window=window), prefix)
+        for window, prefix in ((None, "all_"), (7, "near_"))
+    ]
+    model: ModelProto = onnx.compose.merge_models(*parts, io_map=[("all_y", "near_x")])
+    names = {"all_given": "given", "near_given": "given", "all_x": "x"}
+    for value in model.graph.input:
+        value.name = names.get(value.name, value.name)
+    (*_, second) = (value for value in model.graph.input if value.name == "given")
+    model.graph.input.remove(second)
+    for node in model.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    return model
+
+
+def test_a_window_that_hides_nothing_of_a_short_past_has_the_same_code() -> None:
+    """Where both layers have the same mask then, and one where the past is long."""
+    model = two_layers()
+    compiled = tw.compile(model, threads=1)
+    for past in (5, 2, 17, 64, 3, 333):
+        compared(compiled, model, feed_of(model, past))
+    assert num_compiled(compiled) == 0
 
 
 def test_a_length_has_the_same_bits_whatever_ran_before() -> None:
