@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.errors import UsageError
-from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine import Machine, TensorKind
 
 _EXPECTED = "expected shares above 0 and up to 1, such as weight=0.5,input=0.6"
 
@@ -17,10 +17,16 @@ def with_densities(machine: Machine, given: Mapping[str, float] | str) -> Machin
         UsageError: a share is none, or of another operand.
     """
     shares = _parsed(given) if isinstance(given, str) else given
+    if shares and machine.threads is not None:
+        raise UsageError(
+            f"density: blocks of threads on {machine.name} are counted with all words; give a machine "
+            "without threads."
+        )
     for kind, share in shares.items():
         if kind not in ("weight", "input") or not 0 < share <= 1:
             raise UsageError(f"density {kind}={share:g}: {_EXPECTED}.")
-    return machine.model_copy(update={"densities": {**machine.densities, **shares}})
+    known = {TensorKind(kind): share for kind, share in shares.items()}
+    return machine.model_copy(update={"densities": {**machine.densities, **known}})
 
 
 def _parsed(text: str) -> dict[str, float]:

@@ -213,8 +213,7 @@ def _value(value: dict[str, Any], parts: dict[str, Any]) -> str:
         case "object" if "$ref" in value.get("additionalProperties", {}):
             return "a number for each ONNX operator"
         case "object" if "propertyNames" in value:
-            names = ", ".join(f"`{name}`" for name in value["propertyNames"]["enum"])
-            return f"for each of {names}: {_value(value['additionalProperties'], parts)}"
+            return f"for `weight` and `input`: {_value(value['additionalProperties'], parts)}"
         case "object":
             return "a text for each path"
         case "number":

@@ -196,6 +196,10 @@ class Machine(MachinePart):
                     raise ValueError(f"units[{i}].ops_per_element: there is no operator {name!r}; {hint}")
 
     def _check_zeros(self) -> None:
+        if self.densities and self.threads is not None:
+            raise ValueError(
+                "densities: blocks of threads are counted with all words; leave it out, or threads"
+            )
         for i, unit in enumerate(self.units):
             for kind in (kind for kind, way in unit.zeros.items() if way == "skip"):
                 level = next((x for x in self.levels if kind in x.holds), self.outermost)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from math import prod
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 
@@ -39,10 +39,15 @@ class TensorKind(StrEnum):
 
 ALL_KINDS = tuple(TensorKind)
 
-Factor = Literal[TensorKind.WEIGHT, TensorKind.INPUT]
-"""The operands of a multiplication."""
-Zeros = dict[Factor, Literal["gate", "skip"]]
-Densities = dict[Factor, Annotated[float, Field(gt=0, le=1)]]
+
+def _of_factors(table: dict[TensorKind, Any]) -> dict[TensorKind, Any]:
+    if TensorKind.OUTPUT in table:
+        raise ValueError("output is no operand of a multiplication; write weight or input")
+    return table
+
+
+Zeros = Annotated[dict[TensorKind, Literal["gate", "skip"]], AfterValidator(_of_factors)]
+Densities = Annotated[dict[TensorKind, Annotated[float, Field(gt=0, le=1)]], AfterValidator(_of_factors)]
 
 
 class Work(StrEnum):

@@ -168,6 +168,8 @@ MISTAKES = {
         STCP920, "    between: [L1, LLB]\n", "    between: [L1, LLB]\n    ops_per_cycle: {int8: 1}\n", "units[3].ops_per_cycle",
         "a DMA engine (kind: mover) does not compute",
     ),
+    "a density of results": (STCP920, "name: MME", "name: MME\n    zeros: {output: gate}", "units[0].zeros", "write weight or input"),
+    "densities of threads": (K80, "threads:\n", "densities: {weight: 0.5}\nthreads:\n", "densities", "leave it out, or threads"),
     "a DMA engine without a level": (STCP920, "    level: LLB\n    between", "    between", "units[3].level", "add it, as"),
     "a DMA engine without ends": (STCP920, "    between: [L1, LLB]\n", "", "units[3].between", "[Buffer, DRAM]"),
     "a unit that moves": (
