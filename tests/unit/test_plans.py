@@ -167,7 +167,6 @@ def test_an_interrupt_keeps_the_rows_that_there_are(monkeypatch: pytest.MonkeyPa
     result = plans("cpu", schedule="sequential,greedy,depth-first")
     assert result.is_interrupted
     assert [row.schedule for row in result.combinations] == ["sequential"]
-    assert result.lines()[-1] == "interrupted: what was not reached is left out"
     with pytest.raises(KeyboardInterrupt):
         plans("cpu", schedule="greedy,sequential")
 

@@ -17,7 +17,7 @@ def process_pool(num_processes: int) -> Iterator[ProcessPoolExecutor]:
 
     Where an exception leaves the block, Ctrl-C as well, they end at once, whatever they were at.
     """
-    pool = ProcessPoolExecutor(max(1, num_processes), get_context("spawn"), _begin)
+    pool = ProcessPoolExecutor(max(1, num_processes), get_context("spawn"), _begin_and_end_with_parent)
     try:
         yield pool
     except BaseException:
@@ -28,7 +28,7 @@ def process_pool(num_processes: int) -> Iterator[ProcessPoolExecutor]:
         pool.shutdown(cancel_futures=True)
 
 
-def _begin() -> None:
+def _begin_and_end_with_parent() -> None:
     """Ctrl-C goes to the whole group of processes: the one that asks decides what it means."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
