@@ -186,7 +186,9 @@ class CudaExecutable:
         arriving: dict[Tensor, Span] = {}
         if is_first:
             arriving |= {v: self._host_span(v, pinned) for v, pinned in self._inputs}
-        leaving = [(t, self._host_span(t, pinned)) for t, pinned in self._outputs.items()] if is_last else []
+        leaving: list[tuple[Tensor, Span]] = []
+        if is_last:  # what is empty has no bytes to copy, though it has memory
+            leaving = [(t, self._host_span(t, p)) for t, p in self._outputs.items() if t.size_bytes]
         return self._graph(numbers, kernels, arriving, leaving).launch
 
     def _graph(
