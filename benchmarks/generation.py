@@ -69,12 +69,22 @@ def main(arguments: Namespace) -> None:
 def built(name: str, folder: Path, bits: int | None) -> Path:
     """The file of a model by its name."""
     path = folder / f"{name}.onnx"
-    onnx.save(batched_decoder("gpt2" if name == "tiny" else name, **MODELS[name]), path)
+    model = batched_decoder("gpt2" if name == "tiny" else name, **MODELS[name])
+    onnx.save(model, path)
     if bits is not None:
         quantised = folder / f"{name}_{bits}.onnx"
-        tw.quantize(path, quantised, method="weights", bits=bits, block=32)
+        shapes = {
+            value.name: [1, 8] if value.name == "attention_mask" else [1, *_extents(value)]
+            for value in model.graph.input
+        }
+        tw.quantize(path, quantised, method="weights", bits=bits, block=32, shapes=shapes)
         path = quantised
     return path
+
+
+def _extents(value: onnx.ValueInfoProto) -> list[int]:
+    """Of an input behind that of the batch, four where one is open: new tokens, and as many before."""
+    return [dim.dim_value or 4 for dim in value.type.tensor_type.shape.dim[1:]]
 
 
 def engine(name: str, model: Path, num_threads: int) -> tuple[Run, DecoderSignature]:
