@@ -185,7 +185,10 @@ def _best_of_blocks(
         search = LaunchedSearch.of(pricer, plans, meter, planner.clock.report)
         if frozen is not None and search.best:
             judge(search.best)  # the best plan of all that leaves what is frozen
-        search.run(judge)
+        # Of given kernels in stages the search that proves its answer is the faster one, too.
+        is_staged = frozen is not None and frozen.has_kernels and frozen.left <= {"stages", "merges"}
+        if not is_staged:
+            search.run(judge)
         if frozen is None or not frozen.has_kernels:
             proof = search.prove(judge, _SHARE_OF_PROOF)
             if proof is not None and frozen is not None:
@@ -196,6 +199,8 @@ def _best_of_blocks(
             least = search.prove_frozen(frozen, problem)
             if least is not None:
                 judge(least.contents, least.bound)
+            elif is_staged:
+                search.run(judge)
     with after_the_end():
         if proof is not None:
             best = replace(best, plan=_with_bounds(best, proof, pricer, recipe))
