@@ -24,7 +24,7 @@ class SweptPlan:
     network: str
     error: str | None
     time_s: float | None = None
-    bound_s: float | None = field(default=None, metadata=about("Lower bound of all plans of the network."))
+    bound_s: float | None = field(default=None, metadata=about("Lower bound of all plans that run this way."))
     energy_j: float | None = field(default=None, metadata=about("Null without energies of the machine."))
     main_bytes: int | None = field(default=None, metadata=about("Read and written past main memory's port."))
     recipe: str | None = None

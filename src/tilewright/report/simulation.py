@@ -40,7 +40,7 @@ def cost_rows(cost: SimulatedCost) -> list[tuple[str, str]]:
         ("time", f"{cost.time_s * 1e3:.3f} ms"),
         (
             "at least",
-            f"{cost.lower_bound_s * 1e3:.3f} ms for all plans of the network ({cost.bound_by}): "
+            f"{cost.lower_bound_s * 1e3:.3f} ms for all plans that run this way ({cost.bound_by}): "
             f"{100 * cost.gap:.0f} % above",
         ),
         *_energy_rows(cost),

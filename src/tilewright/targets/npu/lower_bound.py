@@ -1,5 +1,8 @@
 """Lower bound of all plans of a network on a machine, however it is cut, ordered, bound and placed.
 
+The plans are those of one policy: one that keeps weights on the chip from batch to batch is not bound by what
+others fetch.
+
 Each unit has work that no other unit takes, and where steps overlap the busiest one decides; where nothing
 overlaps, they follow each other. Before any of that there is a launch. Counted is what every plan has:
 
