@@ -265,10 +265,11 @@ def test_recipes_that_come_to_the_same_are_planned_once(monkeypatch: pytest.Monk
     best = best_plan(b.finish(b.conv(b.conv(b.input(2, 4, 8, 8), 4), 4)), MACHINE)
     assert len(best.tried) > 20
     capacities = {recipe.split("}")[0] for recipe in best.tried if recipe.startswith("graphturbo{capacity")}
-    assert best.num_simulated == 9 + len(capacities), (
+    assert best.num_simulated == 8 + len(capacities), (
         "once, once cut into layers, once with weights that stay; once for each capacity; of the best one "
         "with another way to spill, with places that are used again late, each with weights that stay, too"
     )
+    assert list(best.tried.values()).count(None) == 1, "but one takes longer by its units alone"
     assert len(solved) == len(set(solved)) == 8 + len(capacities), (
         "three shares of the capacity, with masks as inputs and without; smaller capacities; layers alone, "
         "with joins and without"
