@@ -24,7 +24,7 @@ from tilewright.ir.ops import describe
 from tilewright.mapping.network import problem_of
 from tilewright.targets.cpu.isa import isa_by_name
 from tilewright.targets.cpu.loopnest import loop_nest_supports, lower_nests
-from tilewright.targets.npu.work import shape_of, work_of
+from tilewright.targets.npu.node_work import shape_of, work_of
 
 EXAMPLES = 6
 KEYS = sorted(generators())

@@ -28,8 +28,9 @@ from tilewright.planning import Bound, Rule
 from tilewright.progress import checkpoint
 from tilewright.schedule.binding import extents
 from tilewright.schedule.space import SCHEDULES, WITHOUT_MERGES
+from tilewright.targets.npu.node_work import has_products
 from tilewright.targets.npu.plan import SimulatedPlan
-from tilewright.targets.npu.work import UnitWork, Works, has_products
+from tilewright.targets.npu.work import UnitWork, Works
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 

@@ -17,7 +17,8 @@ from tilewright.progress import checkpoint
 from tilewright.records import dataclass
 from tilewright.schedule.binding import extents
 from tilewright.targets.npu.kernels import distribution_of, leading_of
-from tilewright.targets.npu.work import Works, has_products, is_read, is_table
+from tilewright.targets.npu.node_work import has_products, is_read, is_table
+from tilewright.targets.npu.work import Works
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,6 +25,7 @@ from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.groups import StepGroup, bringing
 from tilewright.targets.npu.joint_steps import JointStep
 from tilewright.targets.npu.kernels import Kernel, StepCores, StepLane, kernel_of, lanes_of
+from tilewright.targets.npu.node_work import has_products, is_read, is_table
 from tilewright.targets.npu.places import reused_places
 from tilewright.targets.npu.pools import PoolSizes, pool_sizes
 from tilewright.targets.npu.residents import Residents
@@ -32,7 +33,7 @@ from tilewright.targets.npu.simulated_step import Load, SimulatedStep, Store, We
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tile_requests import RequestPart, StepParts, TileRequests
 from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
-from tilewright.targets.npu.work import UnitWork, Works, has_products, is_read, is_table
+from tilewright.targets.npu.work import UnitWork, Works
 
 _T = TypeVar("_T")
 

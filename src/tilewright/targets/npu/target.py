@@ -21,11 +21,12 @@ from tilewright.target_ref import TargetRef
 from tilewright.targets.base import Support
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.batches import MAX_BATCH, batches_of
+from tilewright.targets.npu.node_work import works_of
 from tilewright.targets.npu.recipes import NAMED
 from tilewright.targets.npu.simulate import Overlap, Policy
 from tilewright.targets.npu.tile_mapping import MapperName, tiler_of
 from tilewright.targets.npu.tiles import Tiler
-from tilewright.targets.npu.work import Works, works_of
+from tilewright.targets.npu.work import Works
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from tilewright.errors import InfeasibleMapping, MachineError, UsageError
 from tilewright.frontend.onnx import load_onnx
 from tilewright.frontend.onnx.excerpt import Excerpts
 from tilewright.hardware.element_types import element_types
-from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine import Machine, Work
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.derive import macs
 from tilewright.ir.graph import Graph
@@ -35,12 +35,13 @@ from tilewright.planning.portfolio import Recipe
 from tilewright.schedule.binding import Scope, bind
 from tilewright.schedule.instances import instance_graph
 from tilewright.targets.npu.execute import execute
+from tilewright.targets.npu.node_work import work_of
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.recipes import BASELINES, GRAPHTURBO, MEMORY, NAMED
 from tilewright.targets.npu.simulate import Policy, simulate
 from tilewright.targets.npu.steps import lower
-from tilewright.targets.npu.work import Work, Works, work_of
+from tilewright.targets.npu.work import Works
 
 SEEDS = range(10)
 MACHINE = load_preset("stcp920")

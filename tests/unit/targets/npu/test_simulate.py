@@ -13,7 +13,7 @@ from tests.support.accelerator import graphturbo, plan
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_network
 
-from tilewright.hardware.machine import Machine
+from tilewright.hardware.machine import Machine, Work
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.dtype import DType
 from tilewright.ir.graph import Graph, Value
@@ -23,11 +23,12 @@ from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.planning.portfolio import Recipe
 from tilewright.schedule.binding import Scope, transfers
 from tilewright.schedule.instances import Kind
+from tilewright.targets.npu.node_work import AS_IN_FILE, work_of
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.ports import CORE_DMA, DMA, ports_of
 from tilewright.targets.npu.recipes import BASELINES
 from tilewright.targets.npu.simulate import Overlap, Policy, Traffic, simulate
-from tilewright.targets.npu.work import AS_IN_FILE, Work, Works, work_of
+from tilewright.targets.npu.work import Works
 
 SEEDS = range(12)
 MACHINE = load_preset("stcp920")
