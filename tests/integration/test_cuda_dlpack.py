@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from typing import Any
 
@@ -14,6 +15,8 @@ from tests.support.models import feed_for, host_net, model, small_net
 import tilewright as tw
 from tilewright.errors import InputError, UsageError
 from tilewright.targets.cuda import dlpack
+from tilewright.targets.cuda.device import DeviceError
+from tilewright.targets.cuda.emulated.device import EmulatedGraph
 
 pytestmark = needs_fibers
 
@@ -58,6 +61,43 @@ def test_memory_is_given_back_when_nothing_reads_it() -> None:
     del array
     gc.collect()
     assert len(dlpack._lent) == before
+
+
+def test_a_run_that_fails_between_two_addresses_leaves_none_of_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = [
+        helper.make_node("Softmax", ["x"], ["h"], "first", axis=1),
+        helper.make_node("Softmax", ["h"], ["y"], "second", axis=0),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 40]) for name in "xy")
+    found = compiled(model(nodes, [x], [y], []))
+    array = np.random.default_rng(0).standard_normal((2, 40)).astype(np.float32)
+    first, second = {"x": aligned(array)}, {"x": aligned(3 * array)}
+    right = found.run_on_device(first)["y"].numpy()
+    update = EmulatedGraph.update
+    done: list[None] = []
+
+    def fails_later(*args: Any) -> None:
+        if done:
+            raise DeviceError("no more")
+        update(*args)
+        done.append(None)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(EmulatedGraph, "update", fails_later)
+        with pytest.raises(DeviceError, match="no more"):
+            found.run_on_device(second)
+    np.testing.assert_array_equal(found.run_on_device(first)["y"].numpy(), right)
+
+
+def test_what_is_told_of_kernels_after_a_run_leaves_its_memory_alone() -> None:
+    found = compiled(small_net(8, 6))
+    (result, *_) = found.run_on_device({"image": aligned(np.ones((1, 3, 6, 6), np.float32))}).values()
+    array = np.from_dlpack(result)
+    ctypes.memset(result.address, 0, array.nbytes)
+    assert "sectors" in str(found.explain())
+    assert not array.any()
 
 
 def test_outputs_that_no_kernel_makes_are_copies_of_their_own() -> None:

@@ -26,12 +26,14 @@ def compiled(model: onnx.ModelProto, **options: Any) -> tw.CompiledModel:
 
 
 def error(model: onnx.ModelProto, feed: Mapping[str, Array], found: list[Array]) -> float:
-    """The largest difference from the interpreter's outputs, over the largest of them."""
+    """The largest difference from the interpreter's outputs, over the largest of them; a number that is none
+    there as well is no difference."""
     expected = tw.compile(model, target="interpreter").run(None, feed)
     worst = 0.0
     for a, b in zip(found, expected, strict=True):
         assert a.shape == b.shape
         assert a.dtype == b.dtype
+        np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
         scale = max(1.0, float(np.abs(b.astype(np.float64)).max(initial=0.0)))
         worst = max(worst, float(np.abs(a.astype(np.float64) - b).max(initial=0.0)) / scale)
     return worst

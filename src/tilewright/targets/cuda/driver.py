@@ -33,6 +33,7 @@ OLDEST_CUDA = 12000
 _STATIC_SHARED_BYTES = 48 * 1024
 _USE_NODE_PRIORITY = 8  # CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+_DEFAULT_STREAM = 1  # CU_STREAM_LEGACY
 
 _ELSE = "or give --target 'cuda{device=emulated}', which runs kernels on the processor"
 _ADVICE = {
@@ -323,9 +324,13 @@ class CudaDevice:
         return DriverMemory(self, size_bytes, is_pinned=True)
 
     def write(self, address: int, data: Array) -> None:
-        """Copy an array to the GPU."""
+        """Copy an array to the GPU; it is there when this returns.
+
+        The copy alone may return before: it is on the default stream, for which other streams do not wait.
+        """
         with self.current():
             self.driver("cuMemcpyHtoD", address, np.ascontiguousarray(data).ctypes.data, data.nbytes)
+        self.synchronise(_DEFAULT_STREAM)
 
     def read(self, address: int, data: Array) -> None:
         """Copy from the GPU once all that was launched has run."""

@@ -189,7 +189,9 @@ class CudaExecutable:
         leaving: list[tuple[Tensor, Span]] = []
         if is_last:  # what is empty has no bytes to copy, though it has memory
             leaving = [(t, self._host_span(t, p)) for t, p in self._outputs.items() if t.size_bytes]
-        return self._graph(numbers, kernels, arriving, leaving).launch
+        graph = self._graph(numbers, kernels, arriving, leaving)
+        self._graphs.append(graph)
+        return graph.launch
 
     def _graph(
         self,
@@ -228,7 +230,6 @@ class CudaExecutable:
         require_right(f"the graph of {self._placed.graph.name!r}", lambda: check_graph(nodes))
         loaded = self._device.graph(nodes, kernels)
         self._held.append(loaded)
-        self._graphs.append(loaded)
         return loaded
 
     def _host_span(self, tensor: Tensor, pinned: PinnedMemory) -> Span:
@@ -372,7 +373,9 @@ class CudaExecutable:
         if self._direct is None:
             self._direct = self._graph(numbers, self._kernels, {}, leaving, given)
         else:
-            moved = {tensor for tensor, span in given.items() if self._given.get(tensor) != span}
+            # Where one of the updates fails, the next run makes all of them again.
+            before, self._given = self._given, {}
+            moved = {tensor for tensor, span in given.items() if before.get(tensor) != span}
             for number in numbers:
                 work = placed.planned.nodes[number].work
                 if isinstance(work, KernelLaunch) and any(

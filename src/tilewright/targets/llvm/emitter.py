@@ -34,7 +34,7 @@ class Emitter(LaneOps):
     narrow_guards = False
     """Whether one lane, too, compares places with extents in 32 bits where these hold both."""
     _counter = I64
-    """What counts iterations between bounds that are known."""
+    """What counts iterations between bounds that are known, where it holds them."""
 
     # Control flow.
 
@@ -70,7 +70,9 @@ class Emitter(LaneOps):
         else:
             self.line(f"br label %{head}")
         self._start(head)
-        counter = self._counter if static and isinstance(step, int) else I64
+        counter = I64
+        if isinstance(low, int) and isinstance(high, int) and isinstance(step, int):
+            counter = self._counter if low >= 0 and high + step < 2**31 else I64
         number, current = self._phi(counter), [self._phi(type) for type in types]
         mark = len(self._lines)
         index = number if counter == I64 else self.op(f"zext nneg {number.typed} to i64", I64)

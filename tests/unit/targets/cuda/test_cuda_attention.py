@@ -13,7 +13,9 @@ from tilewright.compiler import compile_graph
 from tilewright.frontend.onnx import load_onnx
 from tilewright.options import Options
 from tilewright.target_ref import TargetRef
+from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.costs import GpuCosts
+from tilewright.targets.cuda.products.tiles import MAX_SHARED_BYTES
 
 CASES = {
     "heads that share keys": {
@@ -89,11 +91,31 @@ def test_few_queries_share_their_keys_among_blocks(case: str) -> None:
 
 
 @needs_fibers
-def test_rows_without_a_key_are_what_the_program_says() -> None:
-    model = attention(heads=1, groups=1, queries=16, keys=20, depth=16, mask=(16, 20))
+def test_infinite_values_of_every_key_stay_infinite_in_the_sums_of_few_queries() -> None:
+    """Each block, and each lane, computes with keys of others, of no weight."""
+    model = attention(heads=1, groups=1, queries=1, keys=77, depth=64)
     found = compiled(model)
     feed = fed({info.name: info.shape for info in found.get_inputs()})
-    feed["mask"][3] = -np.inf
+    feed["v"][0, 0, np.arange(77), np.arange(77) % 64] = np.inf
+    (kernel,) = (kernel for step in found.steps for kernel in step.kernels)
+    assert "parts" in kernel.notes[0]
+    assert np.isposinf(found.run(None, feed)[0]).all()
+
+
+def test_few_queries_of_many_channels_take_no_more_shared_memory_than_a_block_has() -> None:
+    model = attention(heads=1, groups=1, queries=1, keys=64, depth=8, channels=3840)
+    made = compile_graph(load_onnx(model), Options(target=TargetRef.parse(EMULATED)))
+    assert isinstance(made.code, CudaCode)
+    assert max(launch.kernel.shared_bytes for launch in made.code.placed.launches) <= MAX_SHARED_BYTES
+
+
+@needs_fibers
+@pytest.mark.parametrize("queries", [3, 16])
+def test_rows_without_a_key_are_what_the_program_says(queries: int) -> None:
+    model = attention(heads=1, groups=1, queries=queries, keys=90, depth=16, mask=(queries, 90))
+    found = compiled(model)
+    feed = fed({info.name: info.shape for info in found.get_inputs()})
+    feed["mask"][2] = -np.inf
     (got,), (right,) = found.run(None, feed), compiled(model, accuracy="strict").run(None, feed)
     assert np.array_equal(np.isnan(got), np.isnan(right))
     assert np.nanmax(np.abs(got - right)) < 1e-6

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from benchmarks.cuda import ACCURACIES
 from onnx import TensorProto, helper, numpy_helper
 from tests.support.cuda import EMULATED, compiled, error, needs_fibers, templates
 from tests.support.models import model
@@ -22,7 +23,7 @@ from tilewright.targets.cuda.code import CudaCode
 from tilewright.targets.cuda.device import MOST_BLOCKS
 from tilewright.targets.cuda.emitter import CudaEmitter
 from tilewright.targets.cuda.kernel import Context
-from tilewright.targets.cuda.products import lower_product
+from tilewright.targets.cuda.products import lower_product, tiles
 from tilewright.targets.cuda.ptx import gpu_isa, ptx_of
 from tilewright.targets.cuda.rates import rates_of
 from tilewright.targets.llvm.layout import Declined
@@ -122,6 +123,24 @@ def test_parts_are_added_up_once_all_are_there(missing: str | None, monkeypatch:
     found = compiled(product([16, 600], [600, 16]), no_cache=True)
     found.run(None, feed_of(product([16, 600], [600, 16])))
     assert ("RACES" in str(found.explain())) is (missing is not None)
+
+
+@pytest.mark.parametrize(("rows", "accuracy"), [(128, "default"), (128, "fast"), (64, "default")])
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_tiles_whose_columns_threads_do_not_divide_are_copied_whole(
+    rows: int, accuracy: str, is_transposed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tile = next(tile for tile in tiles.TILES if (tile.rows, tile.columns) == (rows, 96))
+    monkeypatch.setattr(tiles, "TILES", (tile,))
+    shapes = {"a": [rows + 2, 40], "b": [100, 40] if is_transposed else [40, 100]}
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    node = helper.make_node("Gemm", ["a", "b"], ["y"], "product", transB=int(is_transposed))
+    proto = model([node], inputs, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)], [])
+    found = compiled(proto, accuracy=accuracy)
+    assert error(proto, feed_of(proto), found.run(None, feed_of(proto))) <= ACCURACIES[accuracy]
+    told = str(found.explain())
+    assert f"{rows} x 96" in told
+    assert "RACES" not in told
 
 
 def test_what_is_no_matrix_is_no_product() -> None:

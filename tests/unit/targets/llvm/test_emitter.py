@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.cuda.emitter import CudaEmitter
 from tilewright.targets.llvm.codegen import JitLibrary, compile_object
 from tilewright.targets.llvm.emitter import Emitter, Param
 from tilewright.targets.llvm.values import (
@@ -105,6 +107,14 @@ def test_a_promised_iteration_saves_the_check_on_entry() -> None:
             counted(0, n, 1, nonempty=nonempty)(emitter)
         texts.append(emitter.text())
     assert [text.count("icmp") for text in texts] == [2, 1]
+
+
+@pytest.mark.parametrize(("high", "width"), [(2**31 - 8, 32), (2**31 - 1, 64), (3 * 2**30, 64)])
+def test_iterations_are_counted_in_numbers_that_hold_their_bounds(high: int, width: int) -> None:
+    e = CudaEmitter()
+    with e.kernel(1, 32) as (place,):
+        e.loop(0, high, 4, lambda number, _: e.store(e.index(number), place))
+    assert re.findall(r"= phi i(\d+)", e.text()) == [str(width)]
 
 
 def test_loops_nest_and_carry_vectors() -> None:

@@ -127,6 +127,7 @@ class DecodeAttention(HeadCode):
         base, own = e.mul(e.block("x"), plan.part_keys), e.udiv(self.thread, plan.group)
         apart = plan.num_groups
         bases = self.mask_bases()
+        are_all_there = plan.num_keys % plan.part_keys == plan.part_keys % (GROUPED_KEYS * apart) == 0
 
         def step(start: Int, carried: list[Val]) -> Sequence[Val]:
             keys = [e.add(e.add(e.add(base, own), start), i * apart) for i in range(GROUPED_KEYS)]
@@ -136,16 +137,21 @@ class DecodeAttention(HeadCode):
                 self._row(problem.value, problem.column, key, CHANNEL, plan.value_lanes) for key in safe
             ]
             end = e.min(e.add(base, plan.part_keys), self.num_keys)
+            there: list[Bool] = [are_all_there or e.compare("slt", key, end) for key in keys]
+            # Of no weight, but infinity times zero is none.
+            values = [
+                row if isinstance(is_there, bool) else [e.select(is_there, value, 0.0) for value in row]
+                for row, is_there in zip(values, there, strict=True)
+            ]
             made: list[Val] = []
             for row, query in enumerate(queries):
                 top, total, *sums = carried[row * (2 + num_sums) : (row + 1) * (2 + num_sums)]
                 scores: list[Val] = []
-                for key, place, elements in zip(keys, safe, rows, strict=True):
+                for is_there, place, elements in zip(there, safe, rows, strict=True):
                     product = e.zero(FLOAT)
                     for a, b in zip(query, elements, strict=True):
                         product = e.fma(a, b, product)
                     score = self.finished(self._over_group(product, e.fadd), row, place, bases)
-                    is_there = e.compare("slt", key, end)
                     scores.append(score if isinstance(is_there, bool) else e.select(is_there, score, -inf))
                 largest = top
                 for score in scores:

@@ -212,12 +212,13 @@ def _plan_decode(problem: AttentionProblem, rates: Rates) -> DecodePlan | Declin
     )
     if num_rows * held > _MAX_HELD:
         return Declined("queries and weighted sums exceed the registers of a thread")
+    whole = DecodePlan(num_rows, num_keys, channels, group, key_lanes, value_lanes, 1, problem.num_heads, 0.0)
+    if whole.shared_bytes > MAX_SHARED_BYTES:
+        return Declined("what warps find exceeds shared memory")
     bytes_ = 4 * (depth + channels)
     found: list[DecodePlan] = []
     for parts in _PARTS:
-        plan = DecodePlan(
-            num_rows, num_keys, channels, group, key_lanes, value_lanes, parts, parts * problem.num_heads, 0.0
-        )
+        plan = replace(whole, num_parts=parts, num_blocks=parts * problem.num_heads)
         keys = plan.num_groups * GROUPED_KEYS
         if parts > 1 and plan.part_keys * (parts - 1) >= num_keys:
             continue

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil, prod
+from functools import partial
+from math import ceil, gcd, prod
 
 import numpy as np
 
@@ -33,14 +34,14 @@ from tilewright.targets.llvm.exprgen import from_storage, storage_type
 from tilewright.targets.llvm.frame import Frame, Reports
 from tilewright.targets.llvm.layout import OperandKey
 from tilewright.targets.llvm.loads import inside_lanes, load_read
-from tilewright.targets.llvm.refs import Guard
+from tilewright.targets.llvm.refs import Guard, LinearNest
 from tilewright.targets.llvm.values import Bool, Int, Val, vec
 
 _MAX_TABLE_BYTES = 16 * 1024
 """Of 64 KiB that a kernel's constants have."""
 
-Held = tuple[Val, Val]
-"""A value that is loaded, and where in shared memory it will be stored."""
+Held = tuple[Val, Val, Bool]
+"""A value that is loaded, where in shared memory it will be stored, and whether it will be."""
 
 
 class TileKernel:
@@ -58,11 +59,10 @@ class TileKernel:
             self.part, self.batch = 0, part
         self.tiles = e.shared_array(plan.shared_bytes)
 
-    def start(self, linear: object, *_: object) -> Frame:
+    def start(self, linear: LinearNest) -> Frame:
         """A frame of one factor alone, in its batch."""
-        assert hasattr(linear, "all_refs")
         places = [self.pointers[ref.operand.key] for ref in linear.all_refs()]
-        frame = Frame.start(self.e, linear, places, Reports(None, ()), load_read)  # type: ignore[arg-type]
+        frame = Frame.start(self.e, linear, places, Reports(None, ()), load_read)
         return self.bound(frame.inner(), self.product.batch, self.batch)
 
     def bound(self, frame: Frame, dims: Sequence[Dim], number: Int) -> Frame:
@@ -95,11 +95,13 @@ class TileKernel:
 class _Piece:
     """What a thread copies of a tile at each step: a place in the tile, and where it comes from.
 
-    `frame` has the row bound, `is_row` says whether there is one; its step is `low` and `apart` more.
+    `frame` has the row bound, `is_row` says whether there is one; its step is `low` and `apart` more. Threads
+    that are left over have a piece that is not in the tile: `is_in_tile`.
     """
 
     frame: Frame
     is_row: Bool
+    is_in_tile: Bool
     row: Int
     low: Int
     apart: int
@@ -163,30 +165,36 @@ class _Unpacked(Copier):
         num_threads = kernel.plan.tile.num_threads
         steps = depth // self.lanes
         along_depth = side.ref.coefficient(kernel.product.depth[-1].name) == 1
-        inner = steps if along_depth else tile_rows
+        inner, outer = (steps, tile_rows) if along_depth else (tile_rows, steps)
+        # Threads go along the inner axis first, by a width that divides it, then along the outer one.
+        width = gcd(inner, num_threads)
+        parts, height = inner // width, num_threads // width
+        low, high = e.urem(kernel.thread, width), e.udiv(kernel.thread, width)
+        if height == 1:
+            low, high = kernel.thread, 0
         pieces: list[_Piece] = []
         frames: dict[int, tuple[Frame, Bool]] = {}
-        start = kernel.start(side.nest, (0,), (0,))
-        for number in range(-(-tile_rows * steps // num_threads)):
-            # A thread's number goes along the inner axis first; what is left of it, or of `number`, outside.
-            parts = max(1, inner // num_threads)
-            low, high = e.urem(kernel.thread, inner), e.udiv(kernel.thread, inner)
-            if num_threads < inner:
-                low, high = kernel.thread, 0
-            inside, outside = number % parts * num_threads, number // parts * max(1, num_threads // inner)
+        start = kernel.start(side.nest)
+        for number in range(parts * ceil(outer / height)):
+            inside, outside = number % parts * width, number // parts * height
+            is_in_tile: Bool = True
+            beside = high
+            if outside + height > outer:
+                is_in_tile = e.compare("slt", e.add(high, outside), outer)
+                beside = e.select_index(is_in_tile, high, 0)
             if along_depth:
-                row, step, apart = e.add(high, outside), low, inside
+                row, step, apart = e.add(beside, outside), low, inside
             else:
-                row, step, apart = e.add(low, inside), high, outside
+                row, step, apart = e.add(low, inside), beside, outside
             key = outside if along_depth else inside
             if key not in frames:
                 place = e.add(first, row)
                 is_row = kernel.below(place, side.num_rows, tile_rows)
                 frames[key] = kernel.bound(start, side.rows, place), is_row
             frame, is_row = frames[key]
-            if tile_rows * steps % num_threads:
-                is_row = kernel.both(is_row, e.compare("slt", row, tile_rows))
-            pieces.append(_Piece(frame, is_row, row, e.mul(step, self.lanes), apart * self.lanes))
+            low_step = e.mul(step, self.lanes)
+            is_row = kernel.both(is_row, is_in_tile)
+            pieces.append(_Piece(frame, is_row, is_in_tile, row, low_step, apart * self.lanes))
         return pieces
 
     def _places(self, first_step: Int, stage: Int) -> list[tuple[_Piece, Frame, Val]]:
@@ -332,11 +340,12 @@ class _Asynchronous(_Unpacked):
     def issue(self, first_step: Int, stage: Int) -> None:
         """See `Copier`."""
         e, size_bytes = self.kernel.e, self.lanes * self.stored.element_bytes
-        for pointer, is_read, target in self._sources(first_step, stage, True):
+        sources = self._sources(first_step, stage, True)
+        for piece, (pointer, is_read, target) in zip(self.pieces, sources, strict=True):
             valid: Val | None = None
             if is_read is not True:
                 valid = e.cast("trunc", e.index(e.select_index(is_read, size_bytes, 0)), "i32")
-            e.copy_async(target, pointer, size_bytes, valid)
+            e.if_(piece.is_in_tile, partial(e.copy_async, target, pointer, size_bytes, valid))
 
 
 class _Converted(_Unpacked):
@@ -344,8 +353,13 @@ class _Converted(_Unpacked):
 
     def load(self, first_step: Int, stage: Int, exists: Bool) -> list[Held]:
         """See `Copier`."""
-        sources = [] if exists is False else self._sources(first_step, stage, exists)
-        return [(self._chunk(pointer, is_read), target) for pointer, is_read, target in sources]
+        if exists is False:
+            return []
+        sources = self._sources(first_step, stage, exists)
+        return [
+            (self._chunk(pointer, is_read), target, piece.is_in_tile)
+            for piece, (pointer, is_read, target) in zip(self.pieces, sources, strict=True)
+        ]
 
     def issue(self, first_step: Int, stage: Int) -> None:
         """See `Copier`."""
@@ -395,7 +409,8 @@ class _ByElements(_Unpacked):
 
             type = multiplier.element
             (value,) = e.if_(self._is_there(piece, first_step), load, zeros, [type])
-            e.shared_store(value, target, align_bytes=type.size_bytes)
+            store = partial(e.shared_store, value, target, align_bytes=type.size_bytes)
+            e.if_(piece.is_in_tile, store)
 
     def _value(self, frame: Frame) -> Val:
         """An element of the factor: read, or made by a nest."""

@@ -8,6 +8,7 @@ it is multiplied in the type in which it is stored, else through registers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 
 from tilewright.ir.nest import Nest, Operand, operands_of
@@ -171,8 +172,9 @@ class _ProductKernel(TileKernel):
             return held
 
         def settle(held: Sequence[Held]) -> None:
-            for value, target in held:
-                e.shared_store(value, target, align_bytes=value.type.size_bytes)
+            for value, target, is_stored in held:
+                store = partial(e.shared_store, value, target, align_bytes=value.type.size_bytes)
+                e.if_(is_stored, store)
 
         for number in range(ahead):
             settle(issue(number, number * plan.stage_bytes))
