@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tilewright.errors import BudgetExceeded
 from tilewright.text.printable import printable
@@ -49,6 +49,8 @@ _MAX_ERROR_BYTES = 4096
 _PIECE_BYTES = 1 << 20
 _DEATH_S = 5.0
 """From the end of a process's pipes to its own, which the system may take a while for."""
+_LINGER_S = 0.5
+"""For the last line of a process's standard error, which another process may hold open."""
 
 
 class WorkerDied(Exception):
@@ -99,7 +101,7 @@ class WorkerProcess:
         self._max_answer_bytes = max_answer_bytes
         self._errors: deque[bytes] = deque(maxlen=1)
         if self._process.stderr is not None:
-            arguments = self._process.stderr.fileno(), self._errors
+            arguments = self._process.stderr, self._errors
             self._reader = threading.Thread(target=_keep_last_line, args=arguments, daemon=True)
             self._reader.start()
         assert self._process.stdin is not None
@@ -179,8 +181,8 @@ class WorkerProcess:
     def _close(self) -> None:
         _running.discard(self)
         if self._process.stderr is not None:
-            self._reader.join(_DEATH_S)
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            self._reader.join(_LINGER_S)
+        for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):
                 if pipe is not None:
                     pipe.close()
@@ -195,7 +197,7 @@ class WorkerProcess:
             return "it closed its pipes"
         if status >= 0:
             if self._process.stderr is not None:
-                self._reader.join(_DEATH_S)
+                self._reader.join(_LINGER_S)
             said = "".join(f": {_shown(line)}" for line in self._errors)
             return f"it ended with status {status}{said}"
         with contextlib.suppress(ValueError):
@@ -249,11 +251,15 @@ class WorkerProcess:
             raise TimeoutError
 
 
-def _keep_last_line(descriptor: int, kept: deque[bytes]) -> None:
-    """Read all that a process writes to its standard error, and keep the end of its last line."""
+def _keep_last_line(pipe: IO[bytes], kept: deque[bytes]) -> None:
+    """Read all that a process writes to its standard error, and keep the end of its last line.
+
+    The pipe is closed here alone: another process may have its other end for longer, as a connection that
+    `ssh` keeps for later, and a number that was free would then be read as that of another file.
+    """
     last = b""
-    with contextlib.suppress(OSError):
-        while part := os.read(descriptor, _PIECE_BYTES):
+    with contextlib.suppress(OSError), pipe:
+        while part := os.read(pipe.fileno(), _PIECE_BYTES):
             last = (last + part)[-_MAX_ERROR_BYTES:]
             if lines := last.strip().splitlines():
                 kept.append(lines[-1].strip())

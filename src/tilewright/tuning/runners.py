@@ -133,13 +133,14 @@ class Wanted:
         """Why a process is not one of them; empty where it is."""
         if greeting.interface != self.interface:
             return (
-                f"it has tilewright {greeting.version[:20]}, which runs other code than {__version__}: "
-                "install one version on both machines"
+                f"it has tilewright {printable(greeting.version[:20])}, which runs other code than "
+                f"{__version__}: install one version on both machines"
             )
         if self.fingerprint and self.fingerprint not in greeting.fingerprints:
+            names = printable("|".join(greeting.instruction_sets)[:60])
             return (
                 f"{greeting.place} is another processor, compiler or version than here, where its times say "
-                f"nothing: name its instruction set ({'|'.join(greeting.instruction_sets)[:60]}) with --isa"
+                f"nothing: name its instruction set ({names}) with --isa"
             )
         if not self.fingerprint and self.instruction_set not in greeting.instruction_sets:
             return f"{greeting.place} does not run {self.instruction_set} code"
@@ -214,8 +215,7 @@ class RunnerFleet:
         self._is_stopped.set()
         while self._running:
             for machine in self._running.values():
-                if machine in self._pools:
-                    self._pools[machine].kill()
+                self._pools[machine].kill()
             done, _ = wait(self._running, timeout=0.2, return_when=FIRST_COMPLETED)
             for future in done:
                 self._said(future)
@@ -249,8 +249,8 @@ class RunnerFleet:
         try:
             return machine, future.result()
         except (NoRunner, NoWorker) as error:
-            self._pools.pop(machine).close()
             if not self._is_stopped.is_set():
+                self._pools.pop(machine).close()
                 logger.warning("a runner is gone: %s", error)
             return machine, MachineDied(str(error))
 

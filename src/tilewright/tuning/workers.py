@@ -10,6 +10,7 @@ user measures there.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -26,7 +27,7 @@ from tilewright.files import Bytes
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 from tilewright.system.worker_process import NoWorker, WorkerDied, WorkerProcess, module_command
-from tilewright.text.printable import printable
+from tilewright.text.printable import bounded
 from tilewright.tuning.machine_lock import MachineLock
 
 logger = logging.getLogger(__name__)
@@ -274,7 +275,7 @@ class ProcessMeasuringPool:
             "limit_s": request.limit_s,
         }
         arrays = [*map(_named, request.feed.values()), *expected]
-        return self._answer(process, question, arrays, request.limit_s, _result)
+        return self._answer(process, question, arrays, request.limit_s, functools.partial(_result, request))
 
     def _load(
         self, process: WorkerProcess, code: PackedCode, kept: Sequence[PackedCode], limit_s: float
@@ -363,32 +364,39 @@ class LocalMeasuringPool(ProcessMeasuringPool):
 
 
 def _refusal(answer: Mapping[str, Any]) -> str:
-    return printable(str(answer.get("declined", "")))
+    return bounded(str(answer.get("declined", "")))
 
 
-def _result(answer: Mapping[str, Any]) -> MeasureResult:
-    """What an answer says.
+def _result(request: MeasureRequest, answer: Mapping[str, Any]) -> MeasureResult:
+    """What an answer says of a request.
 
     Raises:
-        KeyError, TypeError, ValueError: it says nothing that can be read.
+        ArithmeticError, KeyError, TypeError, ValueError: it says nothing that can be read, or that a run of
+            the request cannot give.
     """
     if "reason" in answer:
         reason: Reason = "declined" if answer["reason"] == "declined" else "wrong-values"
-        return Failed(reason, printable(str(answer["detail"])))
-    baseline = answer["baseline"]
+        return Failed(reason, bounded(str(answer["detail"])))
+    candidate, *others = (
+        _samples(answer[name], request)
+        for name, code in (("candidate", request.candidate), ("baseline", request.baseline))
+        if code is not None
+    )
+    if any(len(other.whole_ns) != len(candidate.whole_ns) for other in others):
+        raise ValueError("samples of other rounds")
     return Measured(
-        _samples(answer["candidate"]),
-        None if baseline is None else _samples(baseline),
-        int(answer["num_rejected"]),
-        bool(answer["is_disturbed"]),
+        candidate, next(iter(others), None), int(answer["num_rejected"]), bool(answer["is_disturbed"])
     )
 
 
-def _samples(document: Mapping[str, Any]) -> Samples:
+def _samples(document: Mapping[str, Any], request: MeasureRequest) -> Samples:
     whole_ns = tuple(map(_time_ns, document["whole_ns"]))
     steps_ns = tuple(tuple(map(_time_ns, steps)) for steps in document["steps_ns"])
     if not whole_ns or len(steps_ns) not in (0, len(whole_ns)) or len(set(map(len, steps_ns))) > 1:
         raise ValueError("samples that do not fit each other")
+    most_ns = 1e9 * request.limit_s
+    if len(whole_ns) > request.effort.max_rounds or min(whole_ns) <= 0 or max(whole_ns) > most_ns:
+        raise ValueError("samples that no run gives")
     return Samples(whole_ns, steps_ns)
 
 

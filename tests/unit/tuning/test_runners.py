@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shlex
 import sys
 from dataclasses import replace
@@ -14,10 +15,11 @@ import numpy as np
 import pytest
 from tests.support.fake_contestants import MODULE, fake
 
-from tilewright.system.worker_process import READY, write_texts
+from tilewright.system import worker_process
+from tilewright.system.worker_process import READY, WorkerProcess, write_texts
 from tilewright.tuning.cluster import ClusterMeasuringPool
 from tilewright.tuning.runners import PROTOCOL, Greeting, NoRunner, RunnerFleet, Wanted, emulator_here
-from tilewright.tuning.workers import Effort, Failed, Measured, MeasureRequest, PackedCode
+from tilewright.tuning.workers import Effort, Failed, Measured, MeasureRequest, PackedCode, _result
 
 ROOT = str(Path(__file__).resolve().parents[3])
 X = np.array([1.0, 2.0], np.float32)
@@ -138,3 +140,70 @@ def test_an_emulator_is_seen_and_named(tmp_path: Path) -> None:
     assert emulator_here(tmp_path) == "qemu-aarch64"
     assert emulator_here() == ""
     assert replace(GREETING, emulator="qemu-aarch64").place == "an emulator (qemu-aarch64 on a processor)"
+
+
+def answer(*whole_ns: Any, steps: Any = None, **more: Any) -> dict[str, Any]:
+    """What a worker says of a request, of candidate and baseline alike."""
+    samples = {"whole_ns": list(whole_ns), "steps_ns": [[1.0]] * len(whole_ns) if steps is None else steps}
+    return {"candidate": samples, "baseline": samples, "num_rejected": 0, "is_disturbed": False, **more}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        answer(),
+        answer(0.0, 5.0),
+        answer(float("nan"), 5.0),
+        answer(1e15, 5.0),  # longer than all of it may take
+        answer(5.0, 5.0, 5.0),  # more rounds than were asked for
+        answer(5.0, steps=[[1.0], [1.0]]),
+        answer(5.0, 5.0, steps=[[1.0], []]),
+        answer(5.0, 5.0, baseline=None),
+        answer(5.0, 5.0, baseline={"whole_ns": [5.0], "steps_ns": [[1.0]]}),
+        answer(5.0, num_rejected=float("inf")),
+        {"candidate": []},
+    ],
+)
+def test_times_that_no_run_gives_are_no_answer(said: dict[str, Any]) -> None:
+    assert isinstance(_result(request(fake()), answer(5.0, 6.0)), Measured)
+    with pytest.raises((ArithmeticError, KeyError, TypeError, ValueError)):
+        _result(request(fake()), said)
+
+
+def test_what_a_worker_says_is_shown_in_one_line_of_a_bounded_length() -> None:
+    result = _result(request(fake()), {"reason": "\x1b", "detail": "\x1b[2J\n" * 10**6})
+    assert isinstance(result, Failed)
+    assert result.reason == "wrong-values"
+    hostile = replace(GREETING, version="\x1b[2J\n", processor="\n", instruction_sets=("\x1b[2J\n",))
+    refusals = (Wanted("0", "neon").refusal(hostile), Wanted("1", "neon", "another").refusal(hostile))
+    for line in (result.detail, *refusals):
+        assert line.isprintable()
+        assert len(line) <= 1500
+
+
+def test_a_search_that_is_left_half_way_can_ask_its_runners_again() -> None:
+    with ClusterMeasuringPool(RunnerFleet([RUNNER], WANTED)) as pool:
+        results = pool.measure([request(fake(run_ns=n)) for n in (1.0, 2.0, 3.0, 4.0)])
+        assert times([next(results)]) == [1.0]  # type: ignore[list-item]
+        results.close()  # type: ignore[attr-defined]  # while the second batch is measured
+        assert times(list(pool.measure([request(fake(run_ns=5.0))]))) == [5.0]
+
+
+def test_standard_error_that_another_process_has_is_read_to_its_end_and_no_further(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As `ssh` leaves one that keeps its connection: the number of the pipe may be another file's then."""
+    process = WorkerProcess(
+        ["sh", "-c", "(sleep .4; echo late >&2; sleep .1) >/dev/null & exit 3"], start_s=5, is_python=False
+    )
+    monkeypatch.setattr(worker_process, "_LINGER_S", 0.0)
+    assert not process.is_ready()
+    process.end()
+    read_from, write_to = os.pipe()
+    os.write(write_to, b"mine")
+    descriptors = [read_from, *(os.dup(read_from) for _ in range(8))]
+    process._reader.join(5)
+    assert select.select([read_from], [], [], 0)[0]
+    assert os.read(read_from, 9) == b"mine"
+    for descriptor in (write_to, *descriptors):
+        os.close(descriptor)

@@ -155,6 +155,18 @@ def test_kernels_are_credited_to_their_sites_and_failures_are_told(code: CpuCode
     assert all(request.baseline is not None for request in pool.requests)
 
 
+def test_times_of_other_steps_than_the_code_has_are_a_failure(code: CpuCode) -> None:
+    """What a worker says that another machine runs."""
+    right = Samples((100.0,), ((1.0,) * len(code.lowered.steps),))
+    wrong = [Samples((100.0,)), Samples((100.0,), ((1.0,),)), Samples((100.0,), ((1.0,) * 999,))]
+    said = [Measured(right, right), *(m for w in wrong for m in (Measured(w, right), Measured(right, w)))]
+    (key, form), *_ = others(code).items()
+    bench = bench_with(code, Pool(said), random_feed(code.program))
+    fits, *failed = bench.compare({}, [{key: form}] * len(said))
+    assert isinstance(fits, Paired)
+    assert {isinstance(one, Failure) and one.reason for one in failed} == {"crashed"}
+
+
 def test_a_form_that_computes_something_else_is_refused(code: CpuCode) -> None:
     """The results expected are wrong here, so that the right ones are not what is expected."""
     feed = random_feed(code.program)

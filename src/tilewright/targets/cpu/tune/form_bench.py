@@ -24,7 +24,7 @@ from tilewright.targets.cpu.tune.bench import MAX_WEIGHT_BYTES, ModelBench
 from tilewright.targets.cpu.tune.form_sites import FormSites
 from tilewright.targets.cpu.tune.measuring import packed
 from tilewright.tuning.form_plan import Failure, KernelTimes, Paired
-from tilewright.tuning.workers import Effort, Failed, MeasureResult, PackedCode
+from tilewright.tuning.workers import Effort, Failed, MeasureResult, PackedCode, Samples
 
 logger = logging.getLogger(__name__)
 
@@ -141,10 +141,18 @@ class FormModelBench:
     def _paired(self, result: MeasureResult, candidate: _Built, beside: _Built | None) -> Paired | Failure:
         if isinstance(result, Failed):
             return Failure(result.reason, result.detail)
-        times = self.sites.by_site(candidate.lowered, result.candidate.steps_ns)
-        if beside is None or result.baseline is None:
-            return Paired(times, times)
-        return Paired(times, self.sites.by_site(beside.lowered, result.baseline.steps_ns))
+        times = self._times(candidate, result.candidate)
+        reference = times if beside is None else self._times(beside, result.baseline)
+        if times is None or reference is None:
+            return Failure("crashed", "it gave times of other steps than its code has")
+        return Paired(times, reference)
+
+    def _times(self, built: _Built, samples: Samples | None) -> KernelTimes | None:
+        """The times of kernels; None where a machine says others than those of the code's steps."""
+        steps_ns = () if samples is None else samples.steps_ns
+        if not steps_ns or len(steps_ns[0]) != len(built.lowered.steps):
+            return None
+        return self.sites.by_site(built.lowered, steps_ns)
 
     def _reference(self, plan: Forms, *, stamps: bool) -> _Built | Failure:
         """A plan that others run beside: the last one is kept."""
