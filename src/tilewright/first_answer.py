@@ -169,6 +169,7 @@ class _QuickExecutable:
             if self._compiled is None:
                 raise ModelClosed
             return self._compiled.run(feed, into)
+        graph.require_unchanged()
         with one_thread():
             outputs = written_into(run_graph(graph, feed), into)
         self._beside.begin()  # not before the first answer, which it would hold up

@@ -219,3 +219,43 @@ def test_weights_of_given_shapes_are_read(tmp_path: Path) -> None:
     (value,) = loaded.graph.initializers
     assert value.data is not None
     np.testing.assert_array_equal(value.data, weights)
+
+
+def test_a_file_that_was_written_to_ends_no_process(tmp_path: Path) -> None:
+    """What has the weights packed runs on; whatever would read them in the file is an error."""
+    weights = np.random.default_rng(0).standard_normal((600, 512), np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+        helper.make_node("Identity", ["w"], ["v"]),
+    ]
+    x = helper.make_tensor_value_info("x", F32, ["rows", 600])
+    outputs = [helper.make_tensor_value_info(n, F32, s) for n, s in (("y", ["rows", 512]), ("v", [600, 512]))]
+    fixed, decided = tmp_path / "fixed.onnx", tmp_path / "decided.onnx"
+    onnx.save(model(nodes, [x], outputs, [numpy_helper.from_array(weights, "w")]), fixed)
+    nodes = [
+        helper.make_node("NonZero", ["x"], ["i"]),
+        helper.make_node("Transpose", ["i"], ["t"]),
+        helper.make_node("GatherND", ["w", "t"], ["y"]),
+    ]
+    outputs = [helper.make_tensor_value_info("y", F32, ["found"])]
+    onnx.save(model(nodes, [x], outputs, [numpy_helper.from_array(weights, "w")]), decided)
+    packed, interpreted = (tw.compile(path, threads=1, no_cache=True) for path in (fixed, decided))
+    given = np.zeros((2, 600), np.float32)
+    given[1, 7] = 1
+    assert isinstance(packed, OpenCompiledModel)
+    for _ in range(3):
+        np.testing.assert_array_equal(packed.run(None, {"x": given})[1], weights)
+        assert interpreted.run(None, {"x": given})[0].tolist() == [weights[1, 7]]
+    part = packed.at({"x": (2, 600)})
+    for path in (fixed, decided):
+        with path.open("r+b") as opened:
+            opened.truncate(100)
+    np.testing.assert_array_equal(packed.run(None, {"x": given})[1], weights)
+    for reads in (
+        lambda: interpreted.run(None, {"x": given}),
+        lambda: packed.save(tmp_path / "all.tw"),
+        lambda: part.save(tmp_path / "one.tw"),
+        lambda: part.program,
+    ):
+        with pytest.raises(tw.UsageError, match=r"was written to since it was loaded; load the model again"):
+            reads()

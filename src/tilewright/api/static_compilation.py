@@ -109,12 +109,11 @@ class _HeldOnce:
     def _program(self) -> Program:
         with self._lock:
             self._is_seen = True
-            self._give_back()
-            return self._whole.program()
+            return self._whole_program()
 
     def _stored(self) -> tuple[StoredCode, ...]:
         with self._lock:
-            self._give_back()
+            self._whole_program()
             return self._whole.stored()
 
     def _load(self, num_threads: int | None) -> Executable:
@@ -124,6 +123,13 @@ class _HeldOnce:
             self._give_back()
             executable, self._restore = self._code.load_releasing(num_threads, self._pool)
             return executable
+
+    def _whole_program(self) -> Program:
+        """The program with all of its constants."""
+        self._give_back()
+        program = self._whole.program()
+        program.graph.require_unchanged()
+        return program
 
     def _give_back(self) -> None:
         if self._restore is not None:

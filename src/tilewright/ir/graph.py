@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from tilewright.errors import InternalError
 from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
+from tilewright.system.mapped_file import mapped_files
 
 if TYPE_CHECKING:
     from tilewright.ir.nest import Description
@@ -278,6 +280,17 @@ class Graph:
         yield from (v for v in self.initializers if v not in self.inputs)
         for node in self._nodes:
             yield from node.results()
+
+    def require_unchanged(self) -> None:
+        """Raise unless the files that its constants lie in are as they were.
+
+        Raises:
+            UsageError: another program wrote to one.
+        """
+        stored = (value.stored for value in self.values())
+        arrays = (a.arrays() if isinstance(a, BlockWeights) else (a,) for a in stored if a is not None)
+        for file in mapped_files(chain.from_iterable(arrays)):
+            file.require_unchanged()
 
     def fresh_name(self, stem: str) -> str:
         """A value name not used in this graph; the stem itself if it is free."""

@@ -327,6 +327,7 @@ class OpenCompiledModel(CompiledModel):
 
     def _results(self, part: CompiledPart, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Values by name, the outputs among them: part after part, each at the shapes that arrive."""
+        self._prepared.require_unchanged()  # operators of the host read constants where they are
         values = part.values(feed)
         outputs = {name: values[name] for name in self._output_names if name in values}
         if part.rest is not None:

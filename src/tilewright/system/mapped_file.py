@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import mmap
 import os
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,11 @@ from tilewright.errors import UsageError
 
 Array = np.ndarray[Any, Any]
 
-_NUMBERS = itertools.count()
-
 
 class MappedFile(mmap.mmap):
-    """A whole file as read-only memory; `number` is its own, `label` what messages call it, `digests` are
-    those of views that were asked for."""
+    """A whole file as read-only memory; `label` is what messages call it, `digests` are those of views that
+    were asked for."""
 
-    number: int
     label: str
     digests: dict[tuple[Any, ...], bytes]
     _descriptor: int
@@ -37,7 +34,7 @@ class MappedFile(mmap.mmap):
             os.close(own)
             return None
         weakref.finalize(made, os.close, own)
-        made.number, made.label, made.digests = next(_NUMBERS), label, {}
+        made.label, made.digests = label, {}
         made._descriptor, made._stamp = own, _stamp(own)
         return made
 
@@ -67,6 +64,11 @@ def mapped_file_of(array: Array) -> MappedFile | None:
     while isinstance(base, np.ndarray | memoryview):
         base = base.base if isinstance(base, np.ndarray) else base.obj
     return base if isinstance(base, MappedFile) else None
+
+
+def mapped_files(arrays: Iterable[Array]) -> tuple[MappedFile, ...]:
+    """The files whose bytes arrays are views of, each once."""
+    return tuple(dict.fromkeys(file for file in map(mapped_file_of, arrays) if file is not None))
 
 
 def let_go(array: Array) -> None:

@@ -29,7 +29,10 @@ def named_constants(
     """
     from tilewright.ir.text import constant_digest, constants_of
 
-    names = {id(v.data): v.name for v in graph.values() if v.data is not None}
+    graph.require_unchanged()
+    # Held, as those that are made of numbers of few bits are gone otherwise, and their place is another's.
+    held = [(v.data, v.name) for v in graph.values() if v.is_constant]
+    names = {id(data): name for data, name in held}
     tensors: dict[str, Array] = {}
     table: dict[str, dict[str, Any]] = {}
     for digest, data in constants_of(graph, digests or constant_digest).items():

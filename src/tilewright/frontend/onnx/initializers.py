@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from onnx import TensorProto
 from tilewright.frontend.onnx.external import is_external, read_external
 from tilewright.frontend.onnx.origin import Origin
 from tilewright.frontend.onnx.tensors import embedded_array
-from tilewright.system.mapped_file import MappedFile, mapped_file_of
+from tilewright.system.mapped_file import MappedFile, mapped_files
 
 Array = np.ndarray[Any, Any]
 
@@ -37,6 +37,7 @@ class Initializers:
         self._apart = dict(apart or {})
         self._releases = releases
         self._maps: dict[str, MappedFile] = {}
+        self._files = mapped_files((*self._arrays.values(), *self._apart.values()))
 
     def of_model(self, tensor: TensorProto) -> Array:
         """An initializer of the model, whose name is its own."""
@@ -57,19 +58,17 @@ class Initializers:
         Raises:
             UsageError: another program wrote to one.
         """
-        for file in self._files():
+        for file in self._files:
             file.require_unchanged()
 
     def let_go(self) -> None:
-        """Say that nobody looks at the arrays now: those of mapped files need no memory."""
-        for file in self._files():
+        """Say that the arrays are not read now: those of mapped files need no memory."""
+        for file in self._files:
             file.let_go(0, len(file))
-
-    def _files(self) -> Iterable[MappedFile]:
-        files = (mapped_file_of(array) for array in (*self._arrays.values(), *self._apart.values()))
-        return {file.number: file for file in files if file is not None}.values()
 
     def _read(self, tensor: TensorProto, apart: Array | None) -> Array:
         if is_external(tensor):
-            return read_external(tensor, self._origin, self._maps if self._releases else None)
+            array = read_external(tensor, self._origin, self._maps if self._releases else None)
+            self._files = tuple(dict.fromkeys((*self._files, *mapped_files([array]))))
+            return array
         return embedded_array(tensor, apart)

@@ -225,8 +225,16 @@ class PreparedModel:
         versions = opset_versions(self._model)
         return tuple(described(node, versions.get(node.domain, 0)) for node in self._model.graph.node)
 
+    def require_unchanged(self) -> None:
+        """Raise unless the files that its initializers lie in are as they were.
+
+        Raises:
+            UsageError: another program wrote to one.
+        """
+        self._initializers.require_unchanged()
+
     def let_go(self) -> None:
-        """Say that nobody looks at its initializers now."""
+        """Say that its initializers are not read now."""
         self._initializers.let_go()
 
     def arrays(self) -> dict[str, Array]:
@@ -236,7 +244,7 @@ class PreparedModel:
     @contextmanager
     def _importing(self, shapes: Shapes, importer_type: type[Kind]) -> Iterator[Kind]:
         num_nodes = len(self._model.graph.node)
-        self._initializers.require_unchanged()
+        self.require_unchanged()
         with (
             error_context(f"in {self.label}"),
             bounded_messages(),

@@ -18,6 +18,7 @@ from tilewright.partition.base import Partition
 from tilewright.program import Program
 from tilewright.records import dataclass
 from tilewright.steps import KERNEL_PREFIX, KernelInfo, MemoryInfo, StepInfo
+from tilewright.system.mapped_file import mapped_file_of
 from tilewright.targets.cpu.costs.model import LaunchCost, clock_ghz
 from tilewright.targets.cpu.image.image import CpuImage
 from tilewright.targets.cpu.image.released_constants import ReleasedConstants
@@ -231,7 +232,8 @@ def passthrough(graph: Graph) -> dict[str, Array | str]:
         if value in inputs:
             result[value.name] = value.name
         elif value.data is not None:
-            result[value.name] = value.data
+            is_mapped = mapped_file_of(value.data) is not None  # and its file may change
+            result[value.name] = value.data.copy() if is_mapped else value.data
     return result
 
 
