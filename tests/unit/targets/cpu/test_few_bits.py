@@ -243,3 +243,25 @@ def test_findings_tell_weights_of_few_bits_from_others() -> None:
     assert all(found)
     assert len(set(found)) == len(found)
     assert found[0] == product_signature(nest, replace(contexts[0], cached=constants))
+
+
+def test_weights_that_code_has_as_floats_are_saved_the_same_each_time(tmp_path: Path) -> None:
+    """Many rows of given shapes read floats, which an artifact has beside numbers that others read."""
+    weights = stored(4, 32, 256, 96, has_zeros=True)
+    proto = product_of(weights)
+    for name in ("other", "third"):  # values without arrays of their own
+        proto.graph.node.append(helper.make_node("MatMulNBits", ["x", "B", "s", "z"], [name]))
+        proto.graph.node[-1].CopyFrom(proto.graph.node[0])
+        proto.graph.node[-1].output[0] = name
+        proto.graph.output.add().CopyFrom(proto.graph.output[0])
+        proto.graph.output[-1].name = name
+    feed = {"x": np.random.default_rng(1).standard_normal((200, 256)).astype(np.float32)}
+    files = []
+    for number in range(2):
+        compiled = tw.compile(proto, threads=1, shapes={"x": (200, 256)}, no_cache=True)
+        assert any("B packed" in kernel.notes for kernel in compiled.kernels)
+        files.append(compiled.save(tmp_path / f"{number}.tw"))
+    assert files[0].read_bytes() == files[1].read_bytes()
+    with tw.open(files[0]) as opened:
+        for found, expected in zip(opened.run(None, feed), compiled.run(None, feed), strict=True):
+            np.testing.assert_array_equal(found, expected)

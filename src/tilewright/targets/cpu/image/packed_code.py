@@ -12,6 +12,7 @@ from tilewright.files import Bytes
 from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.text import constant_digest
+from tilewright.targets.cpu.arrangements import FewBitPanels
 from tilewright.targets.cpu.image.arrangement_document import encode_arrangement
 from tilewright.targets.cpu.image.image import CpuImage
 from tilewright.targets.cpu.image.origin import CONSTANTS, OPERATORS_OWN, MadeFor
@@ -73,9 +74,11 @@ def _own_data(storage: Storage) -> Array | None:
     """What is no constant of a stored graph: an operator's own, numbers that the graph has as floats."""
     if isinstance(storage, Table):
         return storage.operand.data
-    if isinstance(storage, PackedTensor) and isinstance(storage.value.stored, BlockWeights):
-        return storage.packed.arrangement.arrange(storage.value.stored)
-    return None
+    if not isinstance(storage, PackedTensor):
+        return None
+    stored, arrangement = storage.value.stored, storage.packed.arrangement
+    is_as_stored = isinstance(stored, BlockWeights) and isinstance(arrangement, FewBitPanels)
+    return arrangement.arrange(stored) if is_as_stored else None
 
 
 def _arranged(storage: Storage, digests: dict[Value, str]) -> dict[str, Any]:
