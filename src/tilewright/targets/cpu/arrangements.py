@@ -39,7 +39,7 @@ NUM_TAPS = 3
 _SLICE = 1 << 16
 _CHANNELS = 128
 # Elements of a window, where a constant is small: loops that do not move read an element several times.
-_MIN_LIMIT = 1 << 24
+MIN_LIMIT = 1 << 24
 _WIDEST_PANEL = 1 << 16
 
 
@@ -87,7 +87,7 @@ class Window:
         """
         if len(self.shape) != len(self.strides):
             raise FieldError(f"{len(self.strides)} strides of {len(self.shape)} loops", ".window")
-        if prod(self.shape) > max(_MIN_LIMIT, 4 * array.size):
+        if prod(self.shape) > max(MIN_LIMIT, 4 * array.size):
             raise FieldError(f"{prod(self.shape)} elements of {array.size}", ".window.shape")
         reach = [(extent - 1) * stride for extent, stride in zip(self.shape, self.strides, strict=True)]
         first, last = self.offset + sum(min(r, 0) for r in reach), self.offset + sum(max(r, 0) for r in reach)
@@ -146,17 +146,18 @@ def _zeros(count: int, dtype: np.dtype[Any], into: Array | None) -> Array:
     return np.zeros(count, dtype)
 
 
-def _padded(extent: int, lanes: int) -> int:
+def padded_extent(extent: int, lanes: int) -> int:
+    """An extent in whole vectors."""
     return -(-extent // lanes) * lanes
 
 
-def _require_panels(lanes: int, width: int) -> None:
+def require_panels(lanes: int, width: int) -> None:
     """That panels are whole vectors, of some that a machine may have."""
     if not 0 < lanes <= width <= _WIDEST_PANEL or width % lanes:
         raise FieldError(f"{width} in vectors of {lanes}", ".width")
 
 
-def _panel_by_panel(columns: Array, width: int) -> Array:
+def panel_by_panel(columns: Array, width: int) -> Array:
     """What is `[outer, steps, columns, ...]`, panel after panel for each outer position.
 
     A panel holds its columns for each step; the last one may be narrower.
@@ -223,13 +224,13 @@ class PanelOrder:
 
     def arrange(self, array: Array, into: Array | None = None) -> Array:
         """The panels, one after the other."""
-        _require_panels(self.lanes, self.width)
+        require_panels(self.lanes, self.width)
         view = self.window.of(array)
         extent = view.shape[-1]
         steps = prod(view.shape[:-1]) // max(1, self.num_outer)
         per_element = COMPACT_BYTES if self.is_compact else 1
         behind = COMPACT_BEHIND_BYTES if self.is_compact else 0
-        whole = self.num_outer * steps * _padded(extent, self.lanes) * per_element
+        whole = self.num_outer * steps * padded_extent(extent, self.lanes) * per_element
         dtype = np.dtype(np.uint8 if self.is_compact else self.dtype.numpy)
         packed = _zeros(whole + behind, dtype, into)
         by_outer = packed[:whole].reshape(self.num_outer, -1)
@@ -238,7 +239,7 @@ class PanelOrder:
         for first in range(0, extent, self.width):
             columns = view[..., first : first + self.width]
             if self.num_outer == 1 and not self.is_compact:
-                panel = (*columns.shape[:-1], _padded(columns.shape[-1], self.lanes))
+                panel = (*columns.shape[:-1], padded_extent(columns.shape[-1], self.lanes))
                 end = done + prod(panel)
                 packed[done:end].reshape(panel)[..., : columns.shape[-1]] = columns
                 done = end
@@ -266,7 +267,7 @@ class PanelOrder:
         for first in range(0, view.shape[-1], self.width):
             columns = view[..., first : first + self.width]
             width = columns.shape[-1]
-            end = done + steps * _padded(width, self.lanes)
+            end = done + steps * padded_extent(width, self.lanes)
             panel = by_outer[:, done:end].reshape(self.num_outer, steps, -1)
             columns[...] = panel[..., :width].reshape(columns.shape)
             done = end
@@ -313,14 +314,14 @@ class FewBitPanels:
 
     def arrange(self, array: Array | BlockWeights, into: Array | None = None) -> Array:
         """The panels, one after the other; of floats, those of four bits without zero points are found."""
-        _require_panels(self.lanes, self.width)
+        require_panels(self.lanes, self.width)
         stored = array if isinstance(array, BlockWeights) else self._found(array)
         factor = stored.block // self.block
         if self.block not in BLOCKS or FewBits(self.bits, self.block, self.has_zeros) != FewBits.of(stored):
             raise FieldError(f"weights of {stored.bits} bits by {stored.block}", ".block")
         few, half = FewBits(self.bits, self.block, self.has_zeros), 1 << self.bits - 1
         extent = len(stored.scales)
-        shape = stored.scales.shape[1] * factor, few.words_per_block, _padded(extent, self.lanes)
+        shape = stored.scales.shape[1] * factor, few.words_per_block, padded_extent(extent, self.lanes)
         laid = np.zeros(shape, np.uint32)
         of_blocks = laid[..., :extent].view(np.float32)
         of_blocks[:, 0] = np.repeat(stored.scales, factor, axis=1).T
@@ -330,7 +331,7 @@ class FewBitPanels:
         laid[:, few.first_word :, :extent] = words.transpose(1, 2, 0)
         halves = sum(half << self.bits * i for i in range(few.per_word))
         laid[:, few.first_word :, :extent] ^= np.uint32(halves)
-        return _panel_by_panel(laid.reshape(1, -1, laid.shape[2]), self.width)
+        return panel_by_panel(laid.reshape(1, -1, laid.shape[2]), self.width)
 
     def _found(self, array: Array) -> BlockWeights:
         """The numbers behind floats."""
@@ -362,18 +363,18 @@ class WinogradPanels:
 
     def arrange(self, array: Array, into: Array | None = None) -> Array:
         """The factors of all products."""
-        _require_panels(self.lanes, self.width)
+        require_panels(self.lanes, self.width)
         view = self.window.of(array)
         g = np.array(self.weight, np.float64)
         if view.ndim != 4 or view.shape[:2] != (NUM_TAPS, NUM_TAPS) or g.shape[1:] != (NUM_TAPS,):
             raise FieldError(f"{view.shape} is no filter of {NUM_TAPS} x {NUM_TAPS} taps", ".window")
         size, (num_inputs, num_outputs) = len(g), view.shape[2:]
-        count = size**2 * num_inputs * _padded(num_outputs, self.lanes)
+        count = size**2 * num_inputs * padded_extent(num_outputs, self.lanes)
         packed = _zeros(count, np.dtype(np.float32), into)
         done = 0
         for start in range(0, num_outputs, self.width):
             columns = view[..., start : start + self.width]
-            width = _padded(columns.shape[-1], self.lanes)
+            width = padded_extent(columns.shape[-1], self.lanes)
             panel = packed[done : done + size**2 * num_inputs * width].reshape(size, size, num_inputs, width)
             done += panel.size
             # A few channels at a time: what they need stays in the caches.
@@ -491,111 +492,6 @@ class SliceTiles:
             tiles = split.transpose(1, 3, 2, 0, 6, 5, 7, 4)
             parts += [tiles.reshape(-1).view(np.uint8), of_sums[here].view(np.uint8)]
         return np.concatenate(parts)
-
-
-@dataclass(frozen=True, slots=True)
-class SignedBytes:
-    """Bytes of an integer factor as `[outer, runs, steps of a run, columns]`, taken as signed ones."""
-
-    window: Window
-    num_outer: int
-    num_runs: int
-    run_length: int
-    flips: bool
-
-    def of(self, array: Array) -> Array:
-        """The bytes; signs change by flipping the top bit."""
-        view = self.window.of(array)
-        if view.itemsize != 1:
-            raise FieldError(f"elements of {view.itemsize} bytes", ".window")
-        given = view.reshape(self.num_outer, self.num_runs, self.run_length, -1)
-        return (given ^ 0x80).view(np.int8) if self.flips else given.view(np.int8)
-
-
-@dataclass(frozen=True, slots=True)
-class IntegerWords:
-    """For each outer position and each panel the panel's columns for every word of the summed steps: four
-    signed bytes, one per step, for each column. Missing steps and columns are zero.
-
-    `packed_steps` says which step of a run each packed byte of a column belongs to; -1 for none.
-    """
-
-    kind: ClassVar[str] = "words"
-    source: SignedBytes
-    packed_steps: tuple[Signed, ...]
-    lanes: int
-    width: int
-
-    def arrange(self, array: Array, into: Array | None = None) -> Array:
-        """The words."""
-        _require_panels(self.lanes, self.width)
-        given = self.source.of(array)
-        num_outer, runs, _, extent = given.shape
-        padded, per_run = _padded(extent, self.lanes), len(self.packed_steps)
-        packed = np.array(self.packed_steps)
-        here, there = np.flatnonzero(packed >= 0), packed[packed >= 0]
-        columns = np.zeros((num_outer, runs, per_run, padded), np.int8)
-        columns[:, :, here, :extent] = given[:, :, there]
-        num_words = runs * per_run // STEPS_PER_WORD
-        words = columns.reshape(num_outer, num_words, STEPS_PER_WORD, padded).swapaxes(2, 3)
-        return _panel_by_panel(words, self.width)
-
-
-@dataclass(frozen=True, slots=True)
-class WidenedWords:
-    """Words that hold one step each, its zero point taken off, in panels."""
-
-    kind: ClassVar[str] = "widened"
-    source: SignedBytes
-    zero: Signed
-    lanes: int
-    width: int
-
-    def arrange(self, array: Array, into: Array | None = None) -> Array:
-        """The words."""
-        _require_panels(self.lanes, self.width)
-        given = self.source.of(array)
-        num_outer, runs, _, extent = given.shape
-        words = np.zeros((num_outer, runs, _padded(extent, self.lanes)), np.int32)
-        words[:, :, :extent] = given[:, :, 0].astype(np.int32) - self.zero
-        return _panel_by_panel(words, self.width).view(np.int8)
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnSums:
-    """Sums of an integer factor per column, times a factor plus a constant."""
-
-    kind: ClassVar[str] = "sums"
-    source: SignedBytes
-    lanes: int
-    factor: Signed
-    constant: Signed
-
-    def arrange(self, array: Array, into: Array | None = None) -> Array:
-        """The sums, zero (plus the constant) behind the last column."""
-        _require_panels(self.lanes, self.lanes)
-        given = self.source.of(array)
-        num_outer, _, _, extent = given.shape
-        result = np.zeros((num_outer, _padded(extent, self.lanes)), np.int64)
-        result[:, :extent] = given.sum(axis=(1, 2), dtype=np.int64) * self.factor
-        return (result + self.constant).astype(np.int32).reshape(-1)
-
-
-@dataclass(frozen=True, slots=True)
-class StepOnes:
-    """A byte of one for each step that exists: multiplied with the other factor they give its sums."""
-
-    kind: ClassVar[str] = "ones"
-    num_runs: int
-    packed_steps: tuple[Signed, ...]
-
-    def arrange(self, array: Array, into: Array | None = None) -> Array:
-        """The ones, whatever the constant."""
-        if self.num_runs * len(self.packed_steps) > max(_MIN_LIMIT, 4 * array.size):
-            raise FieldError(f"{self.num_runs} runs of {array.size} elements", ".num_runs")
-        result = np.zeros((self.num_runs, len(self.packed_steps)), np.int8)
-        result[:, np.flatnonzero(np.array(self.packed_steps) >= 0)] = 1
-        return result.reshape(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,21 +15,23 @@ import pytest
 from tilewright.fields import FieldError, Signed
 from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.arrangements import (
-    ColumnSums,
-    IntegerWords,
     MatrixTiles,
     Order,
     PanelOrder,
     Reversible,
-    SignedBytes,
     SliceTiles,
     Stacked,
-    StepOnes,
-    WidenedWords,
     WinogradPanels,
     window,
 )
 from tilewright.targets.cpu.image.arrangement_document import decode_arrangement, encode_arrangement
+from tilewright.targets.cpu.product.integer.arrangements import (
+    ColumnSums,
+    IntegerWords,
+    SignedBytes,
+    StepOnes,
+    WidenedWords,
+)
 from tilewright.targets.cpu.product.winograd.transform import winograd_transform
 from tilewright.targets.cpu.runtime import pool_ir
 

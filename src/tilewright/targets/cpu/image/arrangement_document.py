@@ -10,19 +10,21 @@ from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import (
     Arrangement,
-    ColumnSums,
     FewBitPanels,
-    IntegerWords,
     MatrixTiles,
     Order,
     PanelOrder,
-    SignedBytes,
     SliceTiles,
     Stacked,
-    StepOnes,
-    WidenedWords,
     Window,
     WinogradPanels,
+)
+from tilewright.targets.cpu.product.integer.arrangements import (
+    ColumnSums,
+    IntegerWords,
+    SignedBytes,
+    StepOnes,
+    WidenedWords,
 )
 
 _KINDS: dict[str, Any] = {

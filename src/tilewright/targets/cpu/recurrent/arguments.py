@@ -9,13 +9,15 @@ from tilewright.ir.nest import Access, Operand
 from tilewright.targets.cpu.arrangements import (
     COMPACT_BEHIND_BYTES,
     STEPS_PER_WORD,
-    ColumnSums,
-    IntegerWords,
     PanelOrder,
-    SignedBytes,
     window,
 )
 from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
+from tilewright.targets.cpu.product.integer.arrangements import (
+    ColumnSums,
+    IntegerWords,
+    SignedBytes,
+)
 from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem
 from tilewright.targets.cpu.recurrent.tiling import Tiling
 from tilewright.targets.llvm.values import Val

@@ -14,15 +14,17 @@ from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import (
     STEPS_PER_WORD,
+    window,
+)
+from tilewright.targets.cpu.kernel import KernelArg, Packed
+from tilewright.targets.cpu.product.frame import Factor
+from tilewright.targets.cpu.product.integer.arrangements import (
     ColumnSums,
     IntegerWords,
     SignedBytes,
     StepOnes,
     WidenedWords,
-    window,
 )
-from tilewright.targets.cpu.kernel import KernelArg, Packed
-from tilewright.targets.cpu.product.frame import Factor
 from tilewright.targets.cpu.product.integer.match import signed_zero
 from tilewright.targets.cpu.product.integer.words import words_of
 from tilewright.targets.cpu.product.loops import StridedLoop
