@@ -29,8 +29,12 @@ ARITHMETIC_SOURCE = (
     "public: Horowitz (ISSCC 2014, 45 nm), areas as listed by Sze et al. (Proc. IEEE 2017) (not re-read); "
     "other widths by a power law through two of them"
 )
-LIBRARY = "derived: component library, "
-"""How the sources of numbers begin that `with_library` gives."""
+LIBRARY, LIBRARY_NUMBERS = (
+    "derived: component library, ",
+    ("read_pj", "mac_pj", "op_pj", "pj_per_byte", "hop_pj_per_byte", "static_power_w"),
+)
+"""How the sources of numbers begin that `with_library` gives, and which these are."""
+_WHOLE_LIBRARY = "component library at "
 _GOOGLE = "Horowitz (ISSCC 2014, 45 nm) and Jouppi et al. (ISCA 2021, 7 nm) (not re-read)"
 _ACCELERGY = "Accelergy's tables"
 
@@ -212,8 +216,8 @@ def with_library(machine: Machine) -> Machine:
         update["static_power_w"] = sum(component.leakage_w for component in components_of(machine))
         density = f"{_LEAKAGE_W_PER_MM2 * 1e3:.3g} mW for each mm²"
         sources["static_power_w"] = f"{LIBRARY}leakage, {density}: Aladdin's adder in {_ACCELERGY}, 40 nm"
-    if machine.energy_source is None:
-        update["energy_source"] = f"component library at {nm:g} nm, formulas in targets FILE --table"
+    if machine.energy_source is None or machine.energy_source.startswith(_WHOLE_LIBRARY):
+        update["energy_source"] = f"{_WHOLE_LIBRARY}{nm:g} nm, formulas in targets FILE --table"
     return machine.model_copy(update={**update, "sources": {**machine.sources, **sources}})
 
 

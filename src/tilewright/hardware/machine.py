@@ -171,8 +171,12 @@ class Machine(MachinePart):
                     f"levels[{i}].axes: sizes multiply to {asked}, but one {level.name!r} feeds {there} "
                     f"{self.levels[i - 1].name!r}; change size, or num_instances_per_parent of the latter"
                 )
-            if level.axes and self.threads is not None:
-                raise ValueError(f"levels[{i}].axes: blocks of threads have none; leave it out, or threads")
+        for what in ("levels", "units") if self.threads is not None else ():
+            for i, part in enumerate(getattr(self, what)):
+                if part.axes:
+                    raise ValueError(
+                        f"{what}[{i}].axes: blocks of threads have none; leave it out, or threads"
+                    )
 
     def _check_scopes(self) -> None:
         expected = {"machine": 1, "cluster": self.num_clusters, "core": self.num_cores}
@@ -201,8 +205,13 @@ class Machine(MachinePart):
                 "densities: blocks of threads are counted with all words; leave it out, or threads"
             )
         for i, unit in enumerate(self.units):
+            read = (
+                self.levels
+                if unit.level is None
+                else self.levels[self.levels.index(self.level(unit.level)) :]
+            )
             for kind in (kind for kind, way in unit.zeros.items() if way == "skip"):
-                level = next((x for x in self.levels if kind in x.holds), self.outermost)
+                level = next((x for x in read if kind in x.holds), self.outermost)
                 if level.format_of(kind) is None:
                     raise ValueError(
                         f"units[{i}].zeros: skips those of {kind}, whose places level {level.name!r} does "

@@ -29,7 +29,8 @@ def operator_view(machine: Machine, work: Work = Work.CONTRACTION) -> OperatorVi
 
     A unit counts as as many multipliers as it has multiply-accumulates per cycle with elements as wide as a
     word of inputs: the shape of its tile is not modelled. Of a unit that reaches a share of its rate the view
-    has a clock that is slower by so much. A machine that is this already is not copied.
+    has a clock that is slower by so much, and of static power one outermost instance's part. A machine that
+    is this already is not copied.
 
     Raises:
         MachineError: nothing multiplies and accumulates, or runs that class; or the outermost level passes a
@@ -65,14 +66,17 @@ def operator_view(machine: Machine, work: Work = Work.CONTRACTION) -> OperatorVi
         mac_pj=unit.mac_pj,
     )
     alone = [_in_cycles(level, unit.efficiency).model_copy(update={"per": None}) for level in levels]
+    alone[0] = alone[0].model_copy(update={"axes": ()})  # of an array inside, if any
     alone[-1] = alone[-1].model_copy(update={"num_instances_per_parent": 1})
     names = {level.name for level in alone}
+    static_w = machine.static_power_w
     view = machine.model_copy(
         update={
             "levels": tuple(alone),
             "units": (lanes,),
             "clock_hz": None if machine.clock_hz is None else machine.clock_hz * unit.efficiency,
             "networks": tuple(n for n in machine.networks if {n.inner, n.outer} <= names),
+            "static_power_w": None if static_w is None else static_w / num_alike,
             "num_clusters": 1,
             "num_cores_per_cluster": 1,
             "threads": None,
@@ -118,6 +122,12 @@ def fastest_multipliers(
     unit = max(running, key=suits)
     levels = _levels(machine, unit)
     return unit, levels, *_rate(unit, levels)
+
+
+def multipliers(part: Machine) -> Unit:
+    """The unit on which mapped operators multiply, of a machine as `operator_view` gives it."""
+    units = [unit for unit in part.units if unit.macs_per_cycle]
+    return next((unit for unit in units if unit.kind in ("mac", "matrix")), units[0])
 
 
 def _sources(machine: Machine, num_inside: int, unit: int) -> dict[str, str]:

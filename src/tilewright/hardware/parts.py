@@ -207,6 +207,14 @@ class Level(MachinePart):
         if self.write_pj is not None and self.read_pj is None:
             raise ValueError("write_pj: is given without read_pj; give both, reads would be free")
         _each_once(self.axes)
+        if self.component in ("register-file", "sram") and self.capacity_bytes is None:
+            raise ValueError(
+                f"component: what {self.component} takes follows from its size; add capacity_bytes"
+            )
+        kept = [kind for form in self.formats for kind in form.holds]
+        again = next((kind for i, kind in enumerate(kept) if kind in kept[:i]), None)
+        if again is not None:
+            raise ValueError(f"formats: {str(again)!r} has two formats; leave it in one of them")
         held = [kind for share in self.shares for kind in share.holds]
         twice = next((kind for i, kind in enumerate(held) if kind in held[:i]), None)
         if twice is not None:

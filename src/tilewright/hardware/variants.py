@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from tilewright.errors import UsageError
-from tilewright.hardware.components import LIBRARY, SOURCE, access_scale
+from tilewright.hardware.components import LIBRARY, LIBRARY_NUMBERS, SOURCE, access_scale
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.machine_file import machine_from
 from tilewright.hardware.parts import MachinePart
@@ -85,7 +85,7 @@ def variants(machine: Machine, axes: Sequence[Axis]) -> list[Variant]:
     for values in product(*(axis.values for axis in axes)):
         document = machine.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
         document.setdefault("units", [])
-        _leave_to_library(document, axes)
+        _leave_to_library(document)
         named = ", ".join(f"{axis.path}={value}" for axis, value in zip(axes, values, strict=True))
         for axis, value in zip(axes, values, strict=True):
             _put(document, axis.path, value)
@@ -97,14 +97,15 @@ def variants(machine: Machine, axes: Sequence[Axis]) -> list[Variant]:
     return variants
 
 
-def _leave_to_library(document: dict[str, Any], axes: Sequence[Axis]) -> None:
+def _leave_to_library(document: dict[str, Any]) -> None:
     """Take out what the library of components gave, which follows from what is swept."""
     for path in [path for path, source in document.get("sources", {}).items() if source.startswith(LIBRARY)]:
         *parents, key = re.findall(r"[^.\[\]]+", path)
-        part: Any = document
-        for name in parents:
-            part = part[int(name)] if isinstance(part, list) else part[name]
-        del part[key], document["sources"][path]
+        if key in LIBRARY_NUMBERS:
+            part: Any = document
+            for name in parents:
+                part = part[int(name)] if isinstance(part, list) else part[name]
+            del part[key], document["sources"][path]
 
 
 def _scale_accesses(

@@ -156,3 +156,13 @@ def test_the_library_beside_accelergy_is_as_the_page_says() -> None:
         deviation = (ours[name] or 0.0) / theirs - 1
         assert deviation == pytest.approx(DEVIATIONS[name], abs=0.01), name
         assert f"| `{name}` | {ours[name]:.2f} | {theirs:.2f} | {deviation:+.0%} |" in page
+
+
+def test_what_the_library_gave_follows_a_sweep_and_citations_that_look_like_its_own_do_no_harm() -> None:
+    cited = NAMED.replace("name: Spad,", "name: Spad, source: 'derived: component library, by hand',")
+    machine = parse_machine(cited)
+    (newer,) = variants(machine, [parse_axis("technology_nm=7", machine)])
+    assert newer.machine.level("Store").read_pj == pytest.approx(7.5)
+    assert newer.machine.level("Spad").capacity_bytes == 32
+    assert "at 45 nm" in (machine.energy_source or "")
+    assert "at 7 nm" in (newer.machine.energy_source or "")

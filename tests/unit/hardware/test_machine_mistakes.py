@@ -170,6 +170,14 @@ MISTAKES = {
     ),
     "a density of results": (STCP920, "name: MME", "name: MME\n    zeros: {output: gate}", "units[0].zeros", "write weight or input"),
     "densities of threads": (K80, "threads:\n", "densities: {weight: 0.5}\nthreads:\n", "densities", "leave it out, or threads"),
+    "axes of threads": (
+        K80, "    macs_per_cycle:", "    axes: [{dims: [K], size: 192}]\n    macs_per_cycle:", "units[0].axes", "leave it out, or threads",
+    ),
+    "two formats of a kind": (
+        STCP920, "    per: cluster\n", "    per: cluster\n    formats: [{holds: [weight, weight], kind: bitmask}]\n",
+        "levels[1].formats", "leave it in one of them",
+    ),
+    "an SRAM without a size": (STCP920, "    capacity_bytes: 4 GiB\n", "    component: sram\n", "levels[2].component", "add capacity_bytes"),
     "a DMA engine without a level": (STCP920, "    level: LLB\n    between", "    between", "units[3].level", "add it, as"),
     "a DMA engine without ends": (STCP920, "    between: [L1, LLB]\n", "", "units[3].between", "[Buffer, DRAM]"),
     "a unit that moves": (

@@ -126,3 +126,8 @@ def test_what_cannot_be_mapped_onto_says_so() -> None:
         operator_view(parse_machine(text))
     with pytest.raises(MachineError, match=r"levels\[2\].holds: .* 'DRAM' must hold weight; add it"):
         operator_view(parse_machine(two("name: DRAM,", "name: DRAM, holds: [input, output],")))
+
+
+def test_one_of_several_memories_has_its_part_of_static_power() -> None:
+    view = operator_view(parse_machine(two("clock_hz: 1 GHz", "clock_hz: 1 GHz\nstatic_power_w: 8")))
+    assert view.machine.static_power_w == 4
