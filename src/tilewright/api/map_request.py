@@ -40,7 +40,6 @@ class MapRequest(MachineRequest):
             "workers",
             "journal",
             "constraints",
-            "density",
         ),
         "sweep": ("export_timeloop", "noc", "verify"),
     }

@@ -27,6 +27,7 @@ from tilewright.mapping.solve import (
     evaluate_mappings,
     map_layers,
     mapped_part,
+    parts_for,
 )
 from tilewright.options import Options, parse_shapes
 from tilewright.planning import Budget
@@ -95,6 +96,8 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
     _check_export(request, machine)
     if request.plot is not None:
         require_writable(request.plot)
+    if request.density is not None:
+        machine = with_densities(machine, request.density)
     if request.evaluate is not None:
         cases = _cases(request, machine)
         _export(request, machine, ((case.problem, case.mapping) for case in cases))
@@ -103,8 +106,6 @@ def answer(request: MapRequest, progress: Progress | None = None) -> MapResult |
         )
     if not request.work:
         raise UsageError("nothing to map; give a layer such as 3_14_256_256_1, or mappings to evaluate.")
-    if request.density is not None:
-        machine = with_densities(machine, request.density)
     workloads = _workloads(request)
     budget = Budget.parse(request.budget) if isinstance(request.budget, str) else request.budget
     problem = MapProblem(
@@ -154,7 +155,10 @@ def _export(request: MapRequest, machine: Machine, mappings: Iterable[tuple[Prob
     from tilewright.mapping.timeloop import write_each
 
     if request.export_timeloop is not None:
-        write_each(request.export_timeloop, mapped_part(machine)[0], mappings)
+        every = list(mappings)
+        parts = parts_for((problem for problem, _ in every), machine)
+        onto = ((problem, parts[problem.is_depthwise][0], mapping) for problem, mapping in every)
+        write_each(request.export_timeloop, onto)
 
 
 def _machine(request: MapRequest) -> Machine:
@@ -210,7 +214,7 @@ def _cases(request: MapRequest, machine: Machine) -> Sequence[Case]:
     if len(work) != 1 or not _is_yaml(work[0]):
         raise UsageError(f"{given}: a mapping of Timeloop's needs its problem; give one YAML file.")
     problem = load_problem(os.fspath(work[0]))
-    part, _ = mapped_part(machine)
+    part, _ = parts_for([problem], machine)[problem.is_depthwise]
     return [Case(problem.name, problem, load_mapping(Path(given), problem, part))]
 
 

@@ -16,6 +16,7 @@ from math import ceil, comb, log2
 
 from tilewright.cost.count import Cost, TensorCount
 from tilewright.hardware.machine import Level, Machine, TensorKind, Unit
+from tilewright.hardware.operator_view import multipliers
 from tilewright.loops.problem import Operand, Problem
 
 _RUN_BITS = 5
@@ -30,7 +31,7 @@ def with_zeros(problem: Problem, machine: Machine, cost: Cost) -> Cost:
     """
     if not machine.densities:
         return cost
-    unit = next(unit for unit in machine.units if unit.macs_per_cycle)
+    unit = multipliers(machine)
     done = effectual_share(machine, unit)
     compute = _whole(cost.compute_cycles * skipped_share(machine, unit))
     macs = cost.compute_cycles * cost.num_units_used
@@ -75,10 +76,16 @@ def _product(shares: Iterable[float]) -> float:
     return result
 
 
-def least_share(machine: Machine) -> float:
-    """What is left at least of any count or energy without zeros: each word is kept or used by its own
-    density, and by that of what it meets."""
-    return _product(machine.densities.values())
+def bounds_with_zeros(machine: Machine, cycles: int, energy_pj: float) -> tuple[int, float]:
+    """Lower bounds of cycles and energy of words that may be zero, from those of all words: each word is kept
+    or used at least by its own density, and by that of what it meets."""
+    share = _product(machine.densities.values())
+    return _whole(cycles * share), energy_pj * share
+
+
+def _nonzeros(num_words: int, density: float) -> int:
+    """Whole words that are not zero, no fewer than the density says."""
+    return _whole(num_words * density)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -88,7 +95,7 @@ def empty_probability(num_words: int, density: float, group: int) -> float:
     >>> empty_probability(4, 0.5, 2), empty_probability(4, 0.5, 3)
     (0.16666666666666666, 0.0)
     """
-    nonzeros = round(num_words * density)
+    nonzeros = _nonzeros(num_words, density)
     if group > num_words - nonzeros:
         return 0.0
     if num_words > _MOST_EXACT:  # draws hardly change what is left
@@ -179,7 +186,7 @@ def _any_done(num_words: int, density: float, num_others: int, other_density: fl
     """Probability that of a group of pairs of words one pair has no zero."""
     if num_words > _MOST_EXACT or group > min(_MOST_PAIRS, num_words, num_others):
         return float(1 - (1 - density * other_density) ** group)
-    nonzeros, none = round(num_words * density), 0.0
+    nonzeros, none = _nonzeros(num_words, density), 0.0
     for k in range(min(group, nonzeros) + 1):
         ways = comb(nonzeros, k) * comb(num_words - nonzeros, group - k) / comb(num_words, group)
         none += ways * empty_probability(num_others, other_density, k)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from tilewright.cost.count import Cost
 from tilewright.hardware.components import USUAL_NM, components_of
 from tilewright.hardware.machine import Machine
+from tilewright.hardware.operator_view import multipliers
 from tilewright.results import Table, about
 
 
@@ -33,7 +34,7 @@ def component_costs(
     """
     energy_pj: dict[str, float] = {}
     for part, cost in mapped:
-        unit = next(unit.name for unit in part.units if unit.macs_per_cycle)
+        unit = multipliers(part).name
         energy_pj[unit] = energy_pj.get(unit, 0.0) + cost.mac_energy_pj
         for level in cost.levels:
             own_pj = sum(tensor.energy_pj for tensor in level.tensors.values())

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil
 
 from tilewright.cost.base import Objective
 from tilewright.cost.count import Cost, LevelCount
 from tilewright.cost.energy import UNAVAILABLE, source_of
 from tilewright.cost.noc.result import NocResult
 from tilewright.cost.options import TIMELOOP, CostOptions
-from tilewright.cost.sparsity import least_share, with_zeros
+from tilewright.cost.sparsity import bounds_with_zeros, with_zeros
 from tilewright.hardware.machine import Machine
 from tilewright.loops.mapping import LevelLoops
 from tilewright.loops.problem import Problem
@@ -171,13 +170,17 @@ class MappedLayer(Result):
     @in_json
     def bound_cycles(self) -> int:
         """Lower bound on the cycles of all mappings of the operator, padded ones too."""
-        return ceil(self.solution.bound_cycles * least_share(self.part))
+        return self._bounds[0]
 
     @property
     @in_json
     def bound_energy_pj(self) -> float:
         """Lower bound on the energy of all mappings of the operator, padded ones too."""
-        return self.solution.bound_energy_pj * least_share(self.part)
+        return self._bounds[1]
+
+    @property
+    def _bounds(self) -> tuple[int, float]:
+        return bounds_with_zeros(self.part, self.solution.bound_cycles, self.solution.bound_energy_pj)
 
     @property
     @in_json

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -90,6 +90,12 @@ class MapProblem:
         return tuple(layer for workload in self.workloads for layer in workload.streamed)
 
 
+def parts_for(problems: Iterable[Problem], machine: Machine) -> dict[bool, tuple[Machine, str]]:
+    """The parts of a machine that some operators are mapped onto, by whether these are depthwise."""
+    depthwise = {problem.is_depthwise for problem in problems} or {False}
+    return {d: mapped_part(machine, Work.DEPTHWISE if d else Work.CONTRACTION) for d in sorted(depthwise)}
+
+
 def mapped_part(machine: Machine, work: Work = Work.CONTRACTION) -> tuple[Machine, str]:
     """The part of a machine that operators of a class are mapped onto, and in words what it is; a GPU stays
     whole."""
@@ -110,23 +116,19 @@ def map_layers(problem: MapProblem, progress: Progress) -> MapResult:
         UsageError: an unknown mapper, trials for a mapper that counts none, or a network on a GPU.
         MachineError: with `on_network`, the machine is no mesh of elements around a memory.
     """
-    part, note = mapped_part(problem.machine)
-    depthwise = [item.problem.is_depthwise for item in problem.items]
-    other, other_note = (part, note)
-    if any(depthwise) and part.threads is None:
-        other, other_note = mapped_part(problem.machine, Work.DEPTHWISE)
-    if all(depthwise):
-        part, note = other, other_note
-    elif other.units != part.units:
+    found = parts_for((item.problem for item in problem.items), problem.machine)
+    part, note = next(iter(found.values()))
+    other, other_note = found.get(True, (part, note))
+    if other.units != part.units:
         note = f"{note or part.units[0].name}; depthwise layers onto {other_note or other.units[0].name}"
-    return _map_onto(problem, part, other, note, progress)
+    parts = [other if item.problem.is_depthwise else part for item in problem.items]
+    return _map_onto(problem, part, parts, note, progress)
 
 
 def _map_onto(
-    problem: MapProblem, part: Machine, for_depthwise: Machine, note: str, progress: Progress
+    problem: MapProblem, part: Machine, parts: Sequence[Machine], note: str, progress: Progress
 ) -> MapResult:
     _check_network(problem.on_network, part)
-    parts = [for_depthwise if item.problem.is_depthwise else part for item in problem.items]
     solutions = _solutions(problem, parts, progress)
     pairs = [(i.problem, s.mapping) for i, s in zip(problem.items, solutions, strict=True)]
     networked: Sequence[NocResult | None] = [None] * len(pairs)
@@ -184,19 +186,21 @@ def evaluate_mappings(
         UsageError: a network on a GPU.
         MachineError: with `on_network`, the machine is no mesh of elements around a memory.
     """
-    part, _ = mapped_part(machine)
+    parts = {d: part for d, (part, _) in parts_for((case.problem for case in cases), machine).items()}
+    part = next(iter(parts.values()))
     _check_network(on_network, part)
     answers: list[EvaluatedMapping] = []
     for number, case in enumerate(cases):
         progress(case.id, number, len(cases))
+        own = parts[case.problem.is_depthwise]
         try:
-            _require_dataflow(case, part)
-            cost = _evaluated(case.problem, part, case.mapping, cost_options)
+            _require_dataflow(case, own)
+            cost = _evaluated(case.problem, own, case.mapping, cost_options)
         except (InfeasibleMapping, UsageError) as error:
             answers.append(EvaluatedMapping(case, str(error), None))
             continue
         if verify:
-            _require_possible(case, part, cost_options)
+            _require_possible(case, own, cost_options)
         answers.append(EvaluatedMapping(case, None, cost))
     if on_network:
         legal = [n for n, answer in enumerate(answers) if answer.cost is not None]
@@ -270,7 +274,8 @@ def same_loops(problem: Problem) -> tuple[object, ...]:
 
 def _solutions(problem: MapProblem, parts: Sequence[Machine], progress: Progress) -> list[MappingSolution]:
     """A mapping for every item on its part of the machine; equal ones are solved once."""
-    check_search(problem, parts[0])
+    for part in {id(part): part for part in parts}.values():
+        check_search(problem, part)
     known: dict[tuple[object, ...], MappingSolution] = {}
     solutions: list[MappingSolution] = []
     for number, (item, part) in enumerate(zip(problem.items, parts, strict=True)):
@@ -366,10 +371,11 @@ def _option_names(mapper: Mapper) -> tuple[str, ...]:
 def _evaluated(problem: Problem, part: Machine, mapping: Mapping, cost_options: CostOptions) -> Cost:
     """What a mapping costs; onto a GPU, in blocks of threads."""
     from tilewright.cost.nest_analysis import evaluate
+    from tilewright.cost.sparsity import with_zeros
     from tilewright.mapping.gpu import evaluate_blocks
 
     if part.threads is None:
-        return evaluate(problem, part, mapping, cost_options)
+        return with_zeros(problem, part, evaluate(problem, part, mapping, cost_options))
     return evaluate_blocks(problem, part, mapping, cost_options)[0]
 
 

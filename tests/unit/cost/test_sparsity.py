@@ -16,13 +16,14 @@ from tests.support.models import small_net
 import tilewright as tw
 from tilewright.cost.count import Cost
 from tilewright.cost.nest_analysis import evaluate
-from tilewright.cost.sparsity import empty_probability, format_share, with_zeros
+from tilewright.cost.sparsity import bounds_with_zeros, empty_probability, format_share, with_zeros
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Level, Machine, TensorKind
 from tilewright.hardware.machine_file import parse_machine
 from tilewright.hardware.parts import Format
 from tilewright.loops.mapping import LevelLoops, Loop, Mapping
 from tilewright.loops.problem import convolution
+from tilewright.mapping.cases import Case
 
 EXTENTS = {"K": 2, "C": 3, "P": 2}
 PROBLEM = convolution(EXTENTS)
@@ -208,3 +209,74 @@ def test_sweeps_count_zeros_as_single_mappings_do(tmp_path: Path) -> None:
     swept = tw.map("3_4_8_8_1", path, density=density, sweep=["levels.Scratch.capacity=64KiB"])
     (layer,) = swept.variants[0].layers
     assert (layer.cycles, layer.energy_pj) == (alone.cycles, pytest.approx(alone.energy_pj))
+
+
+@given(
+    order=st.permutations(("K", "C", "P")).map(tuple),
+    spread=st.sampled_from(("K", "C", "P")),
+    weight=st.floats(0.01, 1.0),
+    input_=st.floats(0.01, 1.0),
+    way=st.sampled_from(("gate", "skip")),
+    kind=st.sampled_from(("bitmask", "coordinates", "run-length")),
+)
+@settings(max_examples=25, deadline=None)
+def test_no_count_is_below_the_bound_of_its_densities(
+    order: tuple[str, ...], spread: str, weight: float, input_: float, way: str, kind: str
+) -> None:
+    """Of operands of six words, too, of which a density may ask for less than one."""
+    formats = f"{{holds: [weight, input], kind: {kind}}}"
+    on = machine(f"weight: {way}, input: {way}", f"weight: {weight}, input: {input_}", formats)
+    dense = dense_cost(order, spread, on)
+    found = with_zeros(PROBLEM, on, dense)
+    cycles, energy_pj = bounds_with_zeros(on, dense.cycles, dense.energy_pj)
+    assert found.cycles >= cycles
+    assert found.energy_pj >= energy_pj * (1 - 1e-12)
+
+
+def test_a_bound_is_no_cycle_above_what_floats_make_of_a_whole_number() -> None:
+    assert 100 * 0.55 > 55
+    assert bounds_with_zeros(machine("weight: gate", "weight: 0.55"), 100, 1.0) == (55, 0.55)
+
+
+def test_zeros_are_those_of_the_unit_that_operators_are_mapped_onto(tmp_path: Path) -> None:
+    """A vector unit that multiplies may be listed before the array."""
+    lines = SPARSE.splitlines(keepends=True)
+    lanes = next(line for line in lines if "name: Lanes" in line)
+    first = lanes.replace("ops_per_cycle", "macs_per_cycle: {int8: 1}, ops_per_cycle")
+    path = tmp_path / "sparse.yaml"
+    path.write_text(SPARSE.replace(lanes, "").replace("units:\n", f"units:\n{first}"))
+    dense, half = (tw.map("3_8_16_16_1", path, density=text) for text in (None, "weight=0.5"))
+    assert half.layers[0].compute_cycles == dense.layers[0].compute_cycles // 2
+    assert [part.name for part in half.components] == ["Array", "Scratch", "Lake"]
+
+
+def test_given_mappings_are_counted_with_the_zeros_of_the_search(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.yaml"
+    path.write_text(SPARSE)
+    found = tw.map("3_8_16_16_1", path, density="weight=0.5").layers[0]
+    again = tw.map(
+        (), path, density="weight=0.5", evaluate=[Case("it", found.problem, found.solution.mapping)]
+    )
+    assert again.cases[0].cost == found.cost
+
+
+def test_a_density_of_one_takes_the_place_of_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.yaml"
+    path.write_text(SPARSE.replace("clock_hz", "densities: {weight: 0.5}\nclock_hz"))
+    texts = "dtype=int8", "dtype=int8, weight_density=1"
+    half, whole = (tw.simulate(small_net(), f"{path}{{{text}}}", recipe="graphturbo") for text in texts)
+    assert half.energy_by_j["Array"] == pytest.approx(whole.energy_by_j["Array"] / 2)
+
+
+def test_networks_wait_for_the_cores_buffers_as_mappings_with_zeros_do(tmp_path: Path) -> None:
+    """Where few weights are left, the inputs, which are read whole, decide."""
+    path = tmp_path / "sparse.yaml"
+    path.write_text(SPARSE.replace("read_bytes_per_cycle: 64", "read_bytes_per_cycle: 8"))
+    densities = "weight_density=0.1, input_density=0.9"
+    mapped = tw.map(small_net(), path, density="weight=0.1,input=0.9")
+    found = tw.simulate(small_net(), f"{path}{{dtype=int8, {densities}}}", recipe="graphturbo", mappings=True)
+    assert found.mappings is not None
+    array = next(level for level in found.mappings.levels if level.level == "Array")
+    scratch = [max(x.compute_cycles, x.cost.levels[1].cycles) for x in mapped.layers]
+    assert sum(scratch) > 1.1 * sum(x.compute_cycles for x in mapped.layers)
+    assert (array.simulated_s or 0.0) >= 0.9 * sum(scratch) / 1e9

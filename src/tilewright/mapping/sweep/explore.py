@@ -7,8 +7,10 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
+from tilewright.errors import UsageError
 from tilewright.hardware.components import components_of, with_energies
 from tilewright.hardware.machine import Machine
+from tilewright.hardware.operator_view import multipliers
 from tilewright.hardware.variants import Axis, Variant, parse_axis, variants
 from tilewright.loops.problem import Problem
 from tilewright.mapping.results import MapTotal
@@ -16,7 +18,7 @@ from tilewright.mapping.solve import (
     MapProblem,
     Workload,
     check_search,
-    mapped_part,
+    parts_for,
     same_loops,
     streamed_nodes,
 )
@@ -56,7 +58,14 @@ def map_variants(
             none; as `map_layers`.
         MachineError: a variant is no machine.
     """
-    part = with_energies(mapped_part(problem.machine)[0])
+    onto = [part for part, _ in parts_for((i.problem for i in problem.items), problem.machine).values()]
+    if onto[0].units != onto[-1].units:
+        units = [multipliers(part).name for part in onto]
+        raise UsageError(
+            f"sweep: depthwise layers run on {units[1]} of machine {problem.machine.name!r}, others on "
+            f"{units[0]}; sweep them apart."
+        )
+    part = with_energies(onto[0])
     check_search(problem, part)
     parsed = [parse_axis(text, part) for text in axes]
     machines = variants(part, parsed)

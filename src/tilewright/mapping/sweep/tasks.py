@@ -6,12 +6,11 @@ import functools
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from math import ceil
 from typing import Any
 
 from tilewright.cost.base import Objective
 from tilewright.cost.options import CostOptions
-from tilewright.cost.sparsity import least_share, with_zeros
+from tilewright.cost.sparsity import bounds_with_zeros, with_zeros
 from tilewright.errors import InfeasibleMapping
 from tilewright.fields import decoded, parsed_json
 from tilewright.hardware.machine import Machine
@@ -72,6 +71,7 @@ class LayerAnswer:
     def of(cls, layer: Problem, machine: Machine, solution: MappingSolution) -> LayerAnswer:
         """What is kept of a solution, with the zeros that the machine is given."""
         cost, quality = with_zeros(layer, machine, solution.cost), solution.quality
+        bounds = bounds_with_zeros(machine, solution.bound_cycles, solution.bound_energy_pj)
         component_pj = {MULTIPLIERS: cost.mac_energy_pj}
         for level in cost.levels:
             component_pj[level.level] = sum(tensor.energy_pj for tensor in level.tensors.values())
@@ -79,8 +79,8 @@ class LayerAnswer:
             mapping=solution.mapping,
             cycles=cost.cycles,
             energy_pj=cost.energy_pj,
-            bound_cycles=ceil(solution.bound_cycles * least_share(machine)),
-            bound_energy_pj=solution.bound_energy_pj * least_share(machine),
+            bound_cycles=bounds[0],
+            bound_energy_pj=bounds[1],
             utilization=cost.utilization,
             padding=solution.mapping.padding(layer),
             component_pj=component_pj,

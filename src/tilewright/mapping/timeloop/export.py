@@ -51,15 +51,15 @@ def write(folder: Path, problem: Problem, machine: Machine, mapping: Mapping) ->
         raise UsageError(f"{folder}: cannot be written: {error.strerror or error}.") from error
 
 
-def write_each(folder: Path, machine: Machine, mappings: Iterable[tuple[Problem, Mapping]]) -> None:
-    """Write one mapping into the folder; of several, each into a folder of its layer's name.
+def write_each(folder: Path, mappings: Iterable[tuple[Problem, Machine, Mapping]]) -> None:
+    """Write one mapping with its machine into the folder; of several, each into a folder of its layer's name.
 
     Raises:
         UsageError: a folder cannot be written, or Timeloop cannot say a mapping.
     """
     every = list(mappings)
     used: set[str] = set()
-    for number, (problem, mapping) in enumerate(every):
+    for number, (problem, machine, mapping) in enumerate(every):
         name = re.sub(r"[^\w.=,+-]", "_", problem.name).strip(".") or "layer"
         if name in used:
             name = f"{name}.{number}"

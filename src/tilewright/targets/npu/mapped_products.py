@@ -18,12 +18,12 @@ from typing import cast
 from tilewright.cost.bound import num_mac_units
 from tilewright.cost.count import Cost, LevelCount
 from tilewright.cost.nest_analysis import evaluate
-from tilewright.cost.sparsity import effectual_share, with_zeros
+from tilewright.cost.sparsity import skipped_share, with_zeros
 from tilewright.errors import InfeasibleMapping
 from tilewright.families import MAPPERS
 from tilewright.hardware.cluster_part import cluster_part
 from tilewright.hardware.machine import Machine
-from tilewright.hardware.operator_view import operator_view
+from tilewright.hardware.operator_view import multipliers, operator_view
 from tilewright.hardware.parts import MULTIPLYING
 from tilewright.ir.contraction import contraction_of
 from tilewright.ir.derive import nests_of
@@ -79,8 +79,9 @@ class MappedProducts:
 
     @property
     def cycles(self) -> int:
-        """Cycles of the units and the levels from the cores' buffers inwards."""
-        return max([self.cost.compute_cycles, *(level.cycles for level in self.inner)])
+        """Cycles of the units and the levels from the cores' buffers inwards, with zeros."""
+        cost = self._with_zeros
+        return max([cost.compute_cycles, *(level.cycles for level in cost.levels[self.local :])])
 
     @property
     def cores_used(self) -> int:
@@ -91,23 +92,29 @@ class MappedProducts:
 
     @property
     def utilization(self) -> float:
-        """The share of the products that the units of these cores could do in as many cycles."""
-        return min(1.0, self.problem.num_macs / (self.cycles * self._lanes_of_core * self.cores_used))
+        """The share of the products that the units of these cores could do in as many cycles, without those
+        that they skip."""
+        products: float = self.problem.num_macs
+        if self.machine.densities:
+            products *= skipped_share(self.machine, multipliers(self.machine))
+        return min(1.0, products / (self.cycles * self._lanes_of_core * self.cores_used))
 
     @property
     def _lanes_of_core(self) -> float:
         return num_lanes(self.machine) / self.num_cores
 
     @property
+    def _with_zeros(self) -> Cost:
+        return with_zeros(self.problem, self.machine, self.cost)
+
+    @property
     def mac_energy_pj(self) -> float:
         """Energy of the units, without what they gate or skip."""
-        (unit,) = (unit for unit in self.machine.units if unit.macs_per_cycle)
-        return self.cost.mac_energy_pj * effectual_share(self.machine, unit)
+        return self._with_zeros.mac_energy_pj
 
     def inner_energy_pj(self) -> Iterator[tuple[str, float]]:
         """Energy of the levels from the cores' buffers inwards, without what fills the cores' buffers."""
-        zeros = with_zeros(self.problem, self.machine, self.cost)
-        for number, level in enumerate(zeros.levels[self.local :]):
+        for number, level in enumerate(self._with_zeros.levels[self.local :]):
             fills = sum(t.fill_energy_pj for t in level.tensors.values()) if number == 0 else 0.0
             yield level.level, sum(t.energy_pj for t in level.tensors.values()) - fills
 

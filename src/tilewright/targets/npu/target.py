@@ -43,8 +43,10 @@ class NpuTarget:
     dtype: Lowered | None = option(
         None, "What floating-point numbers are lowered to; none: the widest type that the machine multiplies."
     )
-    weight_density: float = option(1.0, "Share of the elements of weights that are not zero.")
-    input_density: float = option(1.0, "Share of the elements of inputs of products that are not zero.")
+    weight_density: float | None = option(
+        None, "Share of the elements of weights that are not zero; none: the machine's."
+    )
+    input_density: float | None = option(None, "The same of the inputs of products.")
     mapper: MapperName = option("exact", "Mapper that tiles sums of products whose operands are read again.")
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
@@ -55,7 +57,7 @@ class NpuTarget:
 
     def __post_init__(self) -> None:
         given = {"weight": self.weight_density, "input": self.input_density}
-        asked = {kind: share for kind, share in given.items() if share != 1.0}
+        asked = {kind: share for kind, share in given.items() if share is not None}
         changed = with_densities(self.machine, asked)
         if changed.densities != self.machine.densities:
             object.__setattr__(self, "machine", changed)

@@ -10,6 +10,7 @@ from tests.support.models import small_net
 
 import tilewright as tw
 from tilewright.errors import MachineError, UsageError
+from tilewright.mapping.cases import Case
 
 MINE = """
 name: mine
@@ -102,3 +103,30 @@ def test_layers_take_together_what_parts_take(tmp_path: Path) -> None:
     several = tw.simulate(small_net(), "stcp920", recipe="graphturbo")
     parts_j = {part: joules for part, joules in several.energy_by_j.items() if part != "static"}
     assert sum(several.energy_by_layer_j.values()) == pytest.approx(sum(parts_j.values()))
+
+
+def test_a_mapping_is_counted_and_swept_on_the_unit_that_runs_its_layer(tmp_path: Path) -> None:
+    path = machine_file(tmp_path, ARRAY)
+    depthwise = "G=32,P=8,Q=8,R=3,S=3"
+    found = tw.map(["3_8_16_16_1", depthwise], path, export_timeloop=tmp_path / "files")
+    cases = [Case(x.name, x.problem, x.solution.mapping) for x in found.layers]
+    again = tw.map((), path, evaluate=cases, verify=True)
+    assert [case.cost for case in again.cases] == [layer.cost for layer in found.layers]
+    files = [(tmp_path / "files" / x.name / "arch.yaml").read_text() for x in found.layers]
+    assert "Regs" in files[0]
+    assert "Regs" not in files[1]
+    sweep = ["levels.Scratch.capacity=64KiB"]
+    (variant,) = tw.map(depthwise, path, sweep=sweep).variants
+    assert variant.layers[0].cycles == found.layers[1].cycles
+    with pytest.raises(
+        UsageError, match=r"sweep: depthwise layers run on Lanes.*others on Array; sweep them"
+    ):
+        tw.map(["3_8_16_16_1", depthwise], path, sweep=sweep)
+
+
+def test_a_mapper_that_keeps_no_dataflow_is_refused_for_each_part(tmp_path: Path) -> None:
+    lanes = "macs_per_cycle: {int8: 16}, axes: [{dims: [P], size: 16}]"
+    text = MINE.replace("macs_per_cycle: {int8: 16}", f"runs: [depthwise], {lanes}")
+    path = machine_file(tmp_path, text.replace("level: Regs,", "level: Regs, runs: [contraction],"))
+    with pytest.raises(UsageError, match="mapper cosa: keeps no dataflow"):
+        tw.map(["3_8_3_20_1", "G=32,P=8,Q=8,R=3,S=3"], path, mapper="cosa")
