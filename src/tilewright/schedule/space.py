@@ -30,6 +30,11 @@ SCHEDULES = Space("schedules")
 """All schedules of the network, whatever its partition; run as the target was asked to run it."""
 
 
+def within_blocks(most: int) -> Rule:
+    """Of schedules found block by block."""
+    return Rule(f"without stages across blocks of at most {most}")
+
+
 def bounds_with_merges(merged: Quality, planned: Quality) -> Iterator[Bound]:
     """Bounds of a schedule whose merges have been made: of schedules that make the same ones, then what its
     scheduler proved of those of the partition before, where that is higher and costs are equal."""

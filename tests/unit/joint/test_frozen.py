@@ -33,6 +33,7 @@ from tilewright.planning import UNLIMITED, Budget, Status
 from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock
 from tilewright.schedule.base import Stage, merges
+from tilewright.schedule.space import within_blocks
 from tilewright.target_ref import TargetRef
 from tilewright.targets import find_target
 from tilewright.targets.npu.target import NpuTarget
@@ -236,3 +237,16 @@ def test_what_cannot_be_frozen_is_said() -> None:
         )
     with pytest.raises(UsageError, match="--only is for --recipe joint"):
         simulate(b"", "v100", only="stages")
+
+
+def test_where_a_network_is_cut_into_blocks_the_bound_is_of_stages_within_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from tilewright.joint.launched import frozen
+
+    monkeypatch.setattr(frozen, "MOST_IN_BLOCK", 3)
+    joint = planned(cells(), "v100", "stages").program.schedule.quality
+    ios = "ios{strategy=parallel,max_block_size=3}"
+    published = planned(cells(), "v100", partition="layerwise", schedule=ios).program.schedule.quality
+    assert isclose(joint.cost, published.cost, rel_tol=1e-12)
+    assert within_blocks(3) in joint.bounds[-1].space.rules

@@ -30,10 +30,11 @@ from tilewright.planning import UNLIMITED, Bound, Meter, Rule, Space
 from tilewright.records import dataclass
 from tilewright.schedule.base import ScheduleProblem, merges
 from tilewright.schedule.ios.block import MOST_MERGED, Rules, Stop, Strategies
+from tilewright.schedule.ios.blocks import MOST_IN_BLOCK
 from tilewright.schedule.ios.costs import AskedCosts, Bounds, ModelCosts
 from tilewright.schedule.ios.endings import Pruning
 from tilewright.schedule.ios.graph import StageGraph
-from tilewright.schedule.ios.network import BlockNetwork
+from tilewright.schedule.ios.network import BlockNetwork, NetworkAnswer
 from tilewright.schedule.ios.stages import StageChoice
 from tilewright.schedule.merge import merge_stage
 from tilewright.schedule.space import (
@@ -44,6 +45,7 @@ from tilewright.schedule.space import (
     SCHEDULES,
     SHARED_CORES,
     WITHOUT_MERGES,
+    within_blocks,
 )
 
 MOST_GROUPS, MOST_KERNELS = 8, 3
@@ -194,7 +196,7 @@ def _staged(
     stop = Stop(meter, costs, UNLIMITED, UNLIMITED, is_due)
     best: FrozenProof | None = None
     for number in range(_MOST_SEARCHES):
-        network = BlockNetwork(graph, costs, rules, len(frozen.contents), masks)
+        network = BlockNetwork(graph, costs, rules, MOST_IN_BLOCK, masks)
         answer = network.solve("lazy", _BEAM_WIDTH, stop)
         if not (answer.is_closed and answer.holds):
             return best
@@ -209,7 +211,8 @@ def _staged(
             found += blocks
         cost = sum(map(pricer.cost, found))
         if best is None or cost < best.cost * (1 - _ROUNDING):
-            bound = Bound(cost, _space_of_kernels(frozen, problem), "shortest path")
+            least = min(cost, answer.bound_ns) if answer.crosses_blocks else cost
+            bound = Bound(least, _space_of_kernels(frozen, problem, answer), "shortest path")
             best = FrozenProof(tuple(found), cost, None if differs or number else bound)
         if not differs:
             break
@@ -309,7 +312,7 @@ class _KernelStages:
         return all(self.contents[i].kernels[0].split == WHOLE for i in members)
 
 
-def _space_of_kernels(frozen: Frozen, problem: ScheduleProblem) -> Space:
+def _space_of_kernels(frozen: Frozen, problem: ScheduleProblem, answer: NetworkAnswer) -> Space:
     most = min(MOST_GROUPS, problem.limits.num_groups) if "stages" in frozen.left else 1
     rules = [
         OF_PARTITION,
@@ -320,6 +323,8 @@ def _space_of_kernels(frozen: Frozen, problem: ScheduleProblem) -> Space:
         ALONE,
         BY_TASKS,
     ]
+    if len(answer.blocks) > 1 and not answer.crosses_blocks:
+        rules.append(within_blocks(MOST_IN_BLOCK))
     return SCHEDULES.keeping(*rules, MERGES_IN_A_ROW if "merges" in frozen.left else WITHOUT_MERGES)
 
 

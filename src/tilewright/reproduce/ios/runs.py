@@ -21,7 +21,6 @@ SCHEDULES = (SEQUENTIAL, GREEDY, MERGE, PARALLEL, BOTH, MOLDABLE)
 _STRATEGIES: Mapping[str, Strategies] = {
     MERGE: "merge", PARALLEL: "parallel", BOTH: "both", MOLDABLE: "both",
 }  # fmt: skip
-_MAX_BLOCK = 40
 _BEAM_WIDTH = 4
 
 
@@ -180,6 +179,7 @@ def _searched(
     from tilewright.planning import Budget
     from tilewright.schedule.base import single
     from tilewright.schedule.ios.block import Rules, Stop
+    from tilewright.schedule.ios.blocks import MOST_IN_BLOCK
     from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, stage_of
     from tilewright.schedule.ios.endings import Pruning
     from tilewright.schedule.ios.graph import StageGraph
@@ -193,7 +193,7 @@ def _searched(
     sets = [] if strategy == "parallel" else merge_sets(problem.partition)
     merges = [sum(1 << i for i in members) for members in sets]
     rules = Rules(strategy, "component", pruning, name == MOLDABLE)
-    network = BlockNetwork(graph, costs, rules, _MAX_BLOCK, merges)
+    network = BlockNetwork(graph, costs, rules, MOST_IN_BLOCK, merges)
     stop = Stop.of(Budget(_EVALUATIONS), costs)
     answer = network.solve("lazy", _BEAM_WIDTH, stop)
     stages = [stage_of(choice) for choice in answer.stages]

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from tilewright.schedule.ios.graph import StageGraph, bits
 
+MOST_IN_BLOCK = 40
+"""Subgraphs of a block, unless other sizes are asked for."""
 _MIN_PART = 8
 
 

@@ -13,6 +13,7 @@ from tilewright.planning import Bound, Budget, Provenance, Quality, Rule, Space,
 from tilewright.schedule.base import NotMeasured, Schedule, ScheduleProblem, Stage, build_schedule
 from tilewright.schedule.greedy import Greedy
 from tilewright.schedule.ios.block import Rules, Stop, Strategies
+from tilewright.schedule.ios.blocks import MOST_IN_BLOCK
 from tilewright.schedule.ios.costs import AskedCosts, ModelCosts, StageCosts, stage_of
 from tilewright.schedule.ios.endings import Grouping, Pruning
 from tilewright.schedule.ios.graph import StageGraph
@@ -31,6 +32,7 @@ from tilewright.schedule.space import (
     WHOLE_SUBGRAPHS,
     WITHOUT_LANES,
     WITHOUT_MERGES,
+    within_blocks,
 )
 
 CostSource = Literal["auto", "estimated", "measured"]
@@ -61,7 +63,7 @@ class Ios:
         "lazy", "How to search: two ways with proof, the paper's dynamic programme, or a beam."
     )
     beam_width: int = option(4, "States that the beam keeps; A* starts from it.")
-    max_block_size: int = option(40, "Blocks of more subgraphs are cut where least crosses.")
+    max_block_size: int = option(MOST_IN_BLOCK, "Blocks of more subgraphs are cut where least crosses.")
     costs: CostSource = option(
         "auto", "Whose stage costs: the model's, or measured ones (auto: where the budget is a time)."
     )
@@ -185,7 +187,7 @@ class Ios:
             rules.append(Rule("with groups that follow from one subgraph"))
         rules.append(Rule("with the cores that a search gives groups") if self.moldable else SHARED_CORES)
         if not answer.crosses_blocks and len(answer.blocks) > 1:
-            rules.append(Rule(f"without stages across blocks of at most {self.max_block_size}"))
+            rules.append(within_blocks(self.max_block_size))
         return SCHEDULES.keeping(*rules)
 
     def _quality(self, problem: ScheduleProblem, quality: Quality, answer: NetworkAnswer) -> Quality:
