@@ -16,6 +16,8 @@ from tests.support.cuda_driver import FakeDriver, install
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("onnxscript", reason="onnxscript is not installed")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402  # needs torch
+
 from tilewright import dynamo  # noqa: E402  # needs torch
 from tilewright.dynamo import devices, variant  # noqa: E402
 from tilewright.target_ref import TargetRef  # noqa: E402
@@ -134,6 +136,27 @@ def test_a_graph_of_several_devices_is_left_to_torch_in_one_line() -> None:
     torch._dynamo.reset()
     graph, _ = graph_of(nn.ReLU(), torch.ones(3, device="meta"))
     assert "its tensors are on meta: code runs on the processor and NVIDIA's GPUs" in str(graph.remark)
+
+
+@pytest.mark.parametrize(
+    ("gives", "told"),
+    [("doubled", "cuda:0"), ("number", "its tensors are on several devices (cpu, cuda:0): move them to one")],
+)
+def test_a_number_of_the_processor_is_of_any_device_unless_the_graph_gives_it(gives: str, told: str) -> None:
+    graph = torch.fx.Graph()
+    with FakeTensorMode():
+        x = torch.empty(2, 3, device="cuda:0")
+        nodes = {"x": graph.placeholder("x")}
+        nodes["number"] = graph.call_method("cpu", (graph.call_function(torch.sum, (nodes["x"],)),))
+        nodes["doubled"] = graph.call_function(torch.mul, (nodes["x"], nodes["number"]))
+        nodes["number"].meta["example_value"] = x.sum().cpu()
+        nodes["doubled"].meta["example_value"] = x * 2
+    graph.output((nodes[gives],))
+    try:
+        found = str(devices.device_of(torch.fx.GraphModule({}, graph), [x]))
+    except devices.RunsEagerly as reason:
+        found = str(reason)
+    assert found == told
 
 
 @pytest.mark.parametrize(

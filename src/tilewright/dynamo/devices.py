@@ -23,13 +23,17 @@ class RunsEagerly(Exception):  # it is no error: the graph runs, by torch
 def device_of(module: Any, arguments: Sequence[Any]) -> Any:
     """The one device that all of a graph's tensors are on, those between its operators included.
 
-    Numbers that the graph itself makes on the processor, as tensors without axes, are of any device.
+    Numbers that the graph itself makes on the processor, as tensors without axes, are of any device, unless
+    the graph gives them.
 
     Raises:
         RunsEagerly: there are several, or one that no code is generated for.
     """
     given = [t for t in (*arguments, *held_tensors(module)) if isinstance(t, torch.Tensor)]
-    inner = [t for t in _between(module) if t.device != PROCESSOR_DEVICE or t.dim()]
+    steps = [node for node in module.graph.nodes if node.op.startswith("call_")]
+    (last,) = module.graph.find_nodes(op="output")
+    inner = [t for t in _traced(steps) if t.device != PROCESSOR_DEVICE or t.dim()]
+    inner += _traced(last.all_input_nodes)
     devices = sorted({str(t.device) for t in (*given, *inner)}) or ["cpu"]
     if len(devices) > 1:
         raise RunsEagerly(f"its tensors are on several devices ({', '.join(devices)}): move them to one")
@@ -39,16 +43,12 @@ def device_of(module: Any, arguments: Sequence[Any]) -> Any:
     return device
 
 
-def _between(module: Any) -> Iterator[Any]:
-    """What the operators of a graph give, as TorchDynamo traced them."""
-    for node in module.graph.nodes:
-        if node.op.startswith("call_"):
-            value = node.meta.get("example_value")
-            yield from (t for t in (value if isinstance(value, list | tuple) else (value,)) if _is_tensor(t))
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
+def _traced(nodes: Sequence[Any]) -> Iterator[Any]:
+    """The tensors of nodes, as TorchDynamo traced them."""
+    for node in nodes:
+        value = node.meta.get("example_value")
+        values = value if isinstance(value, list | tuple) else (value,)
+        yield from (t for t in values if isinstance(t, torch.Tensor))
 
 
 def target_on(device: Any, target: TargetRef) -> TargetRef:
