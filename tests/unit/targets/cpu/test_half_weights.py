@@ -69,7 +69,8 @@ def test_one_packed_copy_in_half_the_bytes_serves_few_rows_and_many(
     assert all("B packed" in wide.at({"x": (n, STEPS)}).kernels[0].notes for n in found)
 
 
-def test_many_rows_alone_read_floats() -> None:
-    """Nobody else needs the weights then, and widening would take time in each run."""
-    proto, _ = product(np.float16, 200)
-    assert "B packed" in tw.compile(proto, threads=1, no_cache=True).kernels[0].notes
+@pytest.mark.parametrize(("rows", "note"), [(4, "B of 16 bits"), (32, "B packed"), (200, "B packed")])
+def test_rows_of_several_tiles_alone_read_floats(rows: int, note: str) -> None:
+    """No other code reads the weights then, and to widen them would take time in each run."""
+    proto, _ = product(np.float16, rows)
+    assert note in tw.compile(proto, threads=1, no_cache=True).kernels[0].notes
