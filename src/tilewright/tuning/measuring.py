@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.accuracy import relative_error
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, UsageError
 from tilewright.ir.dtype import DType
 from tilewright.records import dataclass
 from tilewright.system.worker_process import serve_texts
@@ -240,6 +240,16 @@ def serve(
 
     def answering() -> Callable[[list[bytes]], list[bytes]]:
         server = _Server(load, lock or contextlib.nullcontext())
-        return lambda texts: [json.dumps(server.answer(texts)).encode()]
+
+        def answer(texts: list[bytes]) -> list[bytes]:
+            try:
+                return [json.dumps(server.answer(texts)).encode()]
+            except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as error:
+                raise UsageError(
+                    f"a request cannot be read ({type(error).__name__}: {_one_line(error)}): install one "
+                    "version of tilewright on both machines."
+                ) from error
+
+        return answer
 
     serve_texts(answering, greeting)

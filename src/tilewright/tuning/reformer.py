@@ -432,6 +432,8 @@ class Reformer(Generic[FormT]):
             if s.site.key in forms:
                 form = forms[s.site.key]
                 samples, plain = (_summed(run[s.site.key].values()) for run in (times.plan, times.reference))
+                if not typical(plain):  # less than a tick of the clock that stamps steps
+                    continue
                 self._evolution(s.space)
                 features = s.space.features(form)
                 trials.append(FormTrial(s.site.key, form, samples, typical(plain), features))

@@ -319,3 +319,23 @@ def test_a_subgraph_that_stays_says_why() -> None:
             whys.add(site.why)
     assert "nothing else was measured before the budget ended" in whys
     assert any(why.startswith("built anew it took") for why in whys)
+
+
+def test_times_of_less_than_a_tick_of_the_clock_decide_nothing() -> None:
+    class Coarse(Bench):
+        """Its clock stands still in those runs that confirm."""
+
+        def compare(
+            self, reference: Plan, plans: Sequence[Plan], *, for_long: bool = False
+        ) -> Sequence[Paired | Failure]:
+            found = super().compare(reference, plans)
+            return [
+                Paired(nothing(p.plan), nothing(p.reference)) if for_long and isinstance(p, Paired) else p
+                for p in found
+            ]
+
+    def nothing(times: KernelTimes) -> KernelTimes:
+        return {key: {at: [0.0] * len(ns) for at, ns in kernels.items()} for key, kernels in times.items()}
+
+    outcome, _ = run(Coarse())
+    assert outcome.plan.forms == {}

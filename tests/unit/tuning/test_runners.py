@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.fake_contestants import MODULE, fake
+from tests.support.fake_contestants import MODULE, fake, load
 
+from tilewright.errors import UsageError
 from tilewright.system import worker_process
 from tilewright.system.worker_process import READY, WorkerProcess, write_texts
+from tilewright.tuning import measuring
 from tilewright.tuning.cluster import ClusterMeasuringPool
 from tilewright.tuning.runners import PROTOCOL, Greeting, NoRunner, RunnerFleet, Wanted, emulator_here
 from tilewright.tuning.workers import Effort, Failed, Measured, MeasureRequest, PackedCode, _result
@@ -207,3 +209,14 @@ def test_standard_error_that_another_process_has_is_read_to_its_end_and_no_furth
     assert os.read(read_from, 9) == b"mine"
     for descriptor in (write_to, *descriptors):
         os.close(descriptor)
+
+
+def test_a_request_that_a_worker_cannot_read_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    serving: list[Any] = []
+    monkeypatch.setattr(measuring, "serve_texts", lambda start, greeting: serving.append(start()))
+    measuring.serve(load)
+    for text in (b"rubbish", b"[]", b"{}", b'{"ask": "load"}', b"[" * 10**5):
+        with pytest.raises(
+            UsageError, match=r"^a request cannot be read \(.*install one version of tilewright"
+        ):
+            serving[0]([text])
