@@ -66,6 +66,21 @@ def text(body: str, *declared: str, parameters: str = "ptr %x, ptr %y", before: 
     )
 
 
+def test_more_shared_memory_than_a_text_may_declare_is_refused() -> None:
+    device = EmulatedDevice()
+    for size_bytes in (48 * 1024, 48 * 1024 + 16):
+        array = f"@a = internal addrspace(3) global [{size_bytes} x i8] undef, align 16"
+        kernels = device.load([text("  store i32 %t, ptr addrspace(3) @a, align 4", before=array)])
+        graph = device.graph([GraphNode("k", Launch("k", (1, 1, 1), (1, 1, 1), (0, 0), (), ()))], kernels)
+        if size_bytes == 48 * 1024:
+            graph.launch()
+            continue
+        with pytest.raises(
+            DeviceError, match="'k': 49168 bytes of shared memory, at most 49152 are possible"
+        ):
+            graph.launch()
+
+
 LOAD = "  %p = getelementptr i32, ptr %x, i32 %t\n  %v = load i32, ptr %p, align 4\n"
 STORE = "  %q = getelementptr i32, ptr %y, i32 %t\n  store i32 %r, ptr %q, align 4\n"
 

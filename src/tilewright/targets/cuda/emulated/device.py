@@ -52,12 +52,19 @@ from tilewright.targets.cuda.emulated.records import (
     OUT_OF_RANGE,
     OVERFLOW,
     RECORD_BYTES,
+    SHARED,
     SPACE_SHIFT,
     STACK_BYTES,
     TOO_MANY_COPIES,
     WRITES,
 )
-from tilewright.targets.cuda.emulated.rewrite import GLOBAL, MAX_DYNAMIC_BYTES, Site, rewritten
+from tilewright.targets.cuda.emulated.rewrite import (
+    GLOBAL,
+    MAX_DECLARED_BYTES,
+    MAX_DYNAMIC_BYTES,
+    Site,
+    rewritten,
+)
 from tilewright.targets.cuda.emulated.runtime import runtime_text
 from tilewright.targets.llvm.cache import ObjectCache
 from tilewright.targets.llvm.codegen import CompileJob, JitLibrary, compile_objects
@@ -246,11 +253,15 @@ class _Run:
             raise DeviceError(
                 f"kernel {self.name!r}: a grid of {launch.grid} blocks, at most {MOST_BLOCKS} are possible."
             )
-        if launch.dynamic_bytes > MAX_DYNAMIC_BYTES:
-            raise DeviceError(
-                f"kernel {self.name!r}: {launch.dynamic_bytes} bytes of shared memory, "
-                f"at most {MAX_DYNAMIC_BYTES} are possible."
-            )
+        declared_bytes = sum(size_bytes for space, size_bytes, _ in module.arrays if space == SHARED)
+        for size_bytes, most in (
+            (launch.dynamic_bytes, MAX_DYNAMIC_BYTES),
+            (declared_bytes, MAX_DECLARED_BYTES),
+        ):
+            if size_bytes > most:
+                raise DeviceError(
+                    f"kernel {self.name!r}: {size_bytes} bytes of shared memory, at most {most} are possible."
+                )
 
     def run(self, *, counted: bool) -> AccessCounts | None:
         device, launch = self.device, self.launch

@@ -34,6 +34,8 @@ from tilewright.targets.cuda.emulated.records import (
 
 GLOBAL = 1
 MAX_DYNAMIC_BYTES = 227 * 1024
+MAX_DECLARED_BYTES = 48 * 1024
+"""Of shared memory that a kernel's text declares: ptxas takes no more."""
 
 _NAME = r'(?:"[^"]+"|[\w.$-]+)'
 _DEFINE = re.compile(rf"define ptx_kernel void @({_NAME})\((.*)\)(?: [^()]*)?{{$")
