@@ -128,7 +128,9 @@ def plan(
     Raises:
         InfeasibleMapping: a planner found no solution; says what is too small.
         InternalError: a planner's answer failed its independent check.
+        UsageError: the file that constants lie in was written to since it was loaded.
     """
+    graph.require_unchanged()
     clock = clock or PhaseClock(options.timeout_s, None)
     with clock.phase("passes"):
         graph, report = optimise(graph, options)

@@ -259,3 +259,23 @@ def test_a_file_that_was_written_to_ends_no_process(tmp_path: Path) -> None:
     ):
         with pytest.raises(tw.UsageError, match=r"was written to since it was loaded; load the model again"):
             reads()
+
+
+def test_graphs_of_an_open_model_are_read_from_its_file_while_that_is_as_it_was(tmp_path: Path) -> None:
+    path, _, weights = open_product(tmp_path, is_external=False)
+    loaded = tw.load(path).at({"x": (2, 600)})
+    compiled = [tw.compile(loaded, threads=1, no_cache=True, target=t) for t in ("cpu", "cpu", "interpreter")]
+    x = np.ones((2, 600), np.float32)
+    for one in (compiled[0], compiled[2]):
+        np.testing.assert_allclose(one.run(None, {"x": x})[0], x @ weights, rtol=1e-4, atol=1e-4)
+    with path.open("r+b") as opened:
+        opened.truncate(100)
+    np.testing.assert_allclose(compiled[0].run(None, {"x": x})[0], x @ weights, rtol=1e-4, atol=1e-4)
+    for reads in (
+        lambda: compiled[0].save(tmp_path / "m.tw"),
+        lambda: compiled[1].run(None, {"x": x}),  # its code is not loaded yet
+        lambda: compiled[2].run(None, {"x": x}),
+        lambda: tw.compile(loaded, threads=1, no_cache=True),
+    ):
+        with pytest.raises(tw.UsageError, match="was written to since it was loaded; load the model again"):
+            reads()

@@ -218,7 +218,9 @@ class OpenCompiledModel(CompiledModel):
         for key in keys:
             whole = parts[key].whole
             contents.append(self.at(dict(key)).content() if whole is None else whole.content())
-        return save_shapes(Path(path), self.facts, contents, self._rows_beside(keys))
+        saved = save_shapes(Path(path), self.facts, contents, self._rows_beside(keys))
+        self._prepared.let_go()
+        return saved
 
     def _rows_beside(self, keys: Sequence[Key]) -> list[StoredRows]:
         """What the code for some sets of shapes runs of those that were prepared beside them."""

@@ -86,6 +86,7 @@ class InterpreterExecutable:
 
     def run(self, feed: Mapping[str, Array], into: Mapping[str, Array] = NOWHERE) -> dict[str, Array]:
         """Outputs by name, computed by `run_graph`."""
+        self.program.graph.require_unchanged()
         return written_into(run_graph(self.program.graph, feed), into)
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ def packed_image(image: CpuImage, graph: Graph, weights: Weights | None) -> Stor
 
     Without `weights`, for a reader that has no graph, the arena of constants as it is.
     """
+    graph.require_unchanged()
     facts = _tables(image, graph)
     parts: dict[str, tuple[Bytes, ...]] = {}
     if weights is not None:

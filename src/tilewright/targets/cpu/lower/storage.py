@@ -16,7 +16,7 @@ from tilewright.ir.graph import Graph, Value
 from tilewright.memory.base import DEFAULT_ALIGNMENT_BYTES, Buffer, MemoryLevel, MemoryProblem, aligned
 from tilewright.parallel import map_on_cores
 from tilewright.records import dataclass
-from tilewright.system.mapped_file import let_go
+from tilewright.system.mapped_file import let_go, mapped_files
 from tilewright.targets.cpu.arrangements import Arrangement, FewBitPanels, arrange_into
 from tilewright.targets.cpu.kernel import REPORT_BYTES
 from tilewright.targets.cpu.lower.arrange import numbered
@@ -148,7 +148,11 @@ def _key_of(source: Array | BlockWeights) -> Hashable:
 
 
 def _source_of(storage: Storage) -> Array | BlockWeights:
-    """A constant as the graph, or the operator whose own it is, has it: numbers if its kernel wants them."""
+    """A constant as the graph, or the operator whose own it is, has it: numbers if its kernel wants them.
+
+    Raises:
+        UsageError: it lies in a file that was written to since.
+    """
     data: Array | BlockWeights | None
     match storage:
         case PackedTensor(value, packed):
@@ -160,6 +164,8 @@ def _source_of(storage: Storage) -> Array | BlockWeights:
         case _:
             data = None
     assert data is not None, f"{storage} is not a constant"
+    for file in mapped_files(data.arrays() if isinstance(data, BlockWeights) else (data,)):
+        file.require_unchanged()
     return data
 
 
