@@ -99,7 +99,7 @@ class Exact:
         """
         started = time.perf_counter()
         best, bound = self._search(problem, budget, None)
-        if best.mapping is None and problem.constraints:
+        if best.mapping is None and problem.constraints.name_dims:
             raise InfeasibleMapping(
                 f"no mapping that keeps {problem.constraints} was reached; change them or give more budget."
             )
@@ -180,7 +180,7 @@ class Exact:
         if (
             known is None
             and end_s is not None
-            and not problem.constraints
+            and not problem.constraints.name_dims
             and num_points(Joined.of(problem).task.problem) > _MANY_POINTS
         ):
             coarse = _Search(problem, replace(self, max_points=_FEW_POINTS), end_s)

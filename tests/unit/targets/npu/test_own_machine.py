@@ -130,3 +130,8 @@ def test_a_mapper_that_keeps_no_dataflow_is_refused_for_each_part(tmp_path: Path
     path = machine_file(tmp_path, text.replace("level: Regs,", "level: Regs, runs: [contraction],"))
     with pytest.raises(UsageError, match="mapper cosa: keeps no dataflow"):
         tw.map(["3_8_3_20_1", "G=32,P=8,Q=8,R=3,S=3"], path, mapper="cosa")
+
+
+def test_a_dataflow_leaves_a_mapping_however_little_time_there_is(tmp_path: Path) -> None:
+    found = tw.map("3_56_64_96_1", machine_file(tmp_path, ARRAY), budget="0.001s", verify=True).layers[0]
+    assert found.cycles >= found.bound_cycles
