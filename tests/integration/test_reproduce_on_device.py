@@ -25,7 +25,7 @@ _TWO = {"layerwise": {"partition": "layerwise"}, "AGO": {"partition": "ago"}}
 
 
 def unheard(*_: Any) -> None:
-    """Progress that nobody follows."""
+    """Progress that is not shown."""
 
 
 def test_plans_for_an_emulated_gpu_are_estimated_and_never_said_to_be_measured() -> None:

@@ -119,7 +119,7 @@ class FakeDriver(types.ModuleType):
 
 
 def install(monkeypatch: pytest.MonkeyPatch, fake: FakeDriver) -> FakeDriver:
-    """Put it in the place of the real one. Who opens its GPU forgets it: `open_device.cache_clear`."""
+    """Put it in the place of the real one. A test that opens its GPU ends with `open_device.cache_clear`."""
     open_device.cache_clear()
     for name in ("cuda", "cuda.bindings"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
