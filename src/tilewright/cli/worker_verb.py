@@ -18,8 +18,8 @@ def register(app: typer.Typer, panel: str) -> None:
 def worker() -> None:
     """Measure code that `tilewright tune --runner` sends from another machine; ends with the connection.
 
-    Requests come on standard input, answers go to standard output. Run it where you trust whoever is at the
-    other end: it runs the machine code that it is sent.
+    Requests come on standard input, answers go to standard output. Run it for machines that you trust: it
+    runs the machine code that it is sent.
 
     Example: `tilewright worker` on a board, which is asked by `tilewright tune model.onnx --isa aarch64
     --runner 'ssh board tilewright worker'`.

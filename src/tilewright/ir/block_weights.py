@@ -1,8 +1,8 @@
 """Matrices of floats that are whole numbers of few bits times scales, as they are stored.
 
 Quantised language models compute in float with such weights: `MatMulNBits`, DequantizeLinear by blocks. Their
-floats take eight times the bytes, or four, so a constant may have the numbers alone (`Value.stored`); whoever
-wants floats gets them, and they are gone again with the last who has them.
+floats take eight times the bytes, or four, so a constant may have the numbers alone (`Value.stored`);
+floats are made on request, and freed with their last reference.
 """
 
 from __future__ import annotations

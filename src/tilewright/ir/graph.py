@@ -64,7 +64,7 @@ class Value:
 
     @property
     def data(self) -> np.ndarray[Any, Any] | None:
-        """The elements of an initializer; floats of `BlockWeights` are made now, for whoever asks."""
+        """The elements of an initializer; floats of `BlockWeights` are made on request."""
         stored = self.stored
         if not isinstance(stored, BlockWeights):
             return stored

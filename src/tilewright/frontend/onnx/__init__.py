@@ -88,7 +88,7 @@ def import_open_model(opened: Opened, shapes: Mapping[str, Shape]) -> Graph | Pr
         graph = prepared.static_graph(shapes)
         if graph is None:
             return prepared
-        for value in graph.initializers:  # a graph is on its own: nobody looks whether its file is as it was
+        for value in graph.initializers:  # its own: no error where the file is written to
             if value.data is not None and mapped_file_of(value.data) is not None:
                 mapped, value.data = value.data, value.data.copy("K")
                 value.data.flags.writeable = False

@@ -183,7 +183,7 @@ def load(facts: Mapping[str, Any], parts: Mapping[str, bytes]) -> _Loaded:
 
 
 def serve_runner() -> None:
-    """Answer whoever started this process, from another machine perhaps: `tilewright worker`."""
+    """Answer the process at the other end, on another machine perhaps: `tilewright worker`."""
     serve(load, greeting, MachineLock.of_user())
 
 
