@@ -337,14 +337,14 @@ def test_inspect_shows_what_a_target_itself_places() -> None:
     assert (level["name"], level["peak_bytes"]) == ("arena", arena["planned_peak_bytes"])
     assert arena["planned_peak_bytes"] == report("compile small.onnx -o same.tw")["memory"]["peak_bytes"]
     inside = report("inspect small.onnx -t stcp920")
-    assert [level["name"] for level in inside["planned_levels"]] == ["local", "shared", "main"]
+    assert [level["name"] for level in inside["planned_levels"]] == ["L1", "LLB", "DDR"]
     assert inside["planned_levels"][0]["capacity_bytes"] == 8 << 20
     compiled = tw.compile("small.onnx", target="stcp920")
     assert compiled.memory is not None
     assert [asdict(level) for level in compiled.memory.levels] == inside["planned_levels"]
     assert {b.level for b in compiled.memory.buffers} == {0, 2}
     text = done("inspect small.onnx -t stcp920").out
-    assert re.search(r"local memory +\d.* of 8\.0 MiB, \d+ buffers", text)
+    assert re.search(r"L1 memory +\d.* of 8\.0 MiB, \d+ buffers", text)
 
 
 def test_inspect_counts_an_artifact() -> None:

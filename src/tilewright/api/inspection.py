@@ -20,6 +20,7 @@ from tilewright.results import Result, Table, about
 from tilewright.specialise.opened import SavedShapes, open_compiled
 from tilewright.steps import LevelInfo, MemoryInfo
 from tilewright.target_ref import CPU, TargetRef
+from tilewright.targets import find_target
 from tilewright.text.formatting import counted, format_bytes, format_count
 
 
@@ -255,7 +256,6 @@ def _of_artifact(file: Path, compiled: CompiledModel) -> Inspection:
 
 def _planned_memory(model: Model, target: TargetRef | None) -> MemoryInfo | None:
     """Where a target places what lies between kernels; nothing is generated."""
-    program = plan(model.graph, Options(target=target or CPU)).program
-    if program.memory is None or program.memory_problem is None:
-        return None
-    return MemoryInfo.of(program.memory_problem, program.memory)
+    options = Options(target=target or CPU)
+    program = plan(model.graph, options).program
+    return find_target(options.target).backend(program.graph, options).planned_memory(program)

@@ -320,6 +320,12 @@ class Backend(ABC):
         """What parts of the network cost alone; None where plans do not cost the sum of their parts."""
         return None
 
+    def planned_memory(self, program: Program) -> MemoryInfo | None:
+        """Where a program's values lie, before anything is generated; None where nothing was placed."""
+        if program.memory is None or program.memory_problem is None:
+            return None
+        return MemoryInfo.of(program.memory_problem, program.memory)
+
     def placements(self, recipe: Recipe) -> Iterable[Recipe]:
         """The same partition and order under other memory planners and mappers, where they decide anything
         in the plan that was made of a recipe; what one arena holds costs no time."""

@@ -46,11 +46,17 @@ def isa_with_matrix_unit() -> Isa:
 @contextlib.contextmanager
 def emulated_matrix_unit() -> Iterator[None]:
     """Within it, code that is generated in this process has the emulation in place of the unit."""
+    from tilewright.targets.cpu.image.code import CpuCode
+
     prepared, threshold_s = codegen.prepared_module, codegen.PARALLEL_THRESHOLD_S
+    load = CpuCode.load
     emulate_matrix_unit()
+    # Code for the unit runs here, whatever the record of the instruction set says.
+    CpuCode.load = lambda code, num_threads: code.image.load(num_threads)  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
+        CpuCode.load = load  # type: ignore[method-assign]
         codegen.prepared_module = prepared
         codegen.PARALLEL_THRESHOLD_S = threshold_s
 

@@ -8,7 +8,9 @@ import numpy as np
 from hypothesis import strategies as st
 from tests.property.strategies import Array, Case, Draw, case, generator, integers, reals, shapes
 
-from tilewright.ir.graph import Attribute
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import Attribute, Node, Value
+from tilewright.ir.ops.registry import INTERNAL_DOMAIN
 
 
 def _parameters(draw: Draw, shape: tuple[int, ...], dtype: Any) -> tuple[list[Array], dict[str, Attribute]]:
@@ -55,3 +57,17 @@ def dequantize(draw: Draw, op_type: str) -> Case:
 def dynamic_quantize(draw: Draw, op_type: str) -> Case:
     x = reals(draw, shapes(draw), 3.0) if draw(st.integers(0, 4)) else np.zeros((2, 3), np.float32)
     return case(op_type, [x], opset=11, outputs=(True, True, True))
+
+
+@generator("BlockFloats", domain=INTERNAL_DOMAIN)
+def block_floats(draw: Draw, op_type: str) -> Case:
+    bits, columns, blocks = draw(st.sampled_from([4, 8])), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    steps = draw(st.sampled_from([16, 32]))
+    scales = np.asarray(np.exp2(integers(draw, (columns, blocks), -3, 1)), np.float32)
+    inputs = [scales, integers(draw, (columns, blocks, steps * bits // 8), 0, 255, np.uint8)]
+    if draw(st.booleans()):
+        inputs.append(integers(draw, (columns, -(-blocks * bits // 8)), 0, 255, np.uint8))
+    values = [Value(f"x{i}", DType.from_numpy(array.dtype), array.shape) for i, array in enumerate(inputs)]
+    output = Value("y0", DType.FLOAT32, (blocks * steps, columns))
+    node = Node(op_type, values, [output], {"bits": bits}, opset=1, domain=INTERNAL_DOMAIN)
+    return Case(node, tuple(inputs), exact=True, rtol=0.0, atol=0.0, runtime=False)

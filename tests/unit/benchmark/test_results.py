@@ -74,7 +74,7 @@ def test_every_benchmark_is_listed_and_says_what_can_be_asked(capsys: pytest.Cap
     ("only", "page", "message"),
     [
         ("64,56", None, r"no shape has '64,56' in its text, such as \(64, 64, 56"),
-        ("(64, ", "p.md", "takes all"),
+        ("(64, ", "p.md", "take all"),
     ],
 )
 def test_counts_of_no_shape_or_of_some_on_a_page_are_refused(

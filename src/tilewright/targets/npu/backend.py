@@ -38,6 +38,7 @@ from tilewright.schedule.core_groups import core_groups_of
 from tilewright.schedule.instances import InstanceGraph, Kind
 from tilewright.schedule.launches import launches_of
 from tilewright.schedule.scheduled import instances_of
+from tilewright.steps import MemoryInfo
 from tilewright.system.gc_tuning import collected_rarely
 from tilewright.targets.base import Backend, Improved, LaunchedParts, MakeProgram, Placement, Target
 from tilewright.targets.npu.box_bound import box_bound, is_in_space
@@ -45,6 +46,7 @@ from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
 from tilewright.targets.npu.layer_times import LayerTimes
+from tilewright.targets.npu.names import Names
 from tilewright.targets.npu.nest_judge import NestJudge, improved
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
 from tilewright.targets.npu.ports import DMA
@@ -237,6 +239,11 @@ class NpuBackend(Backend):
             other = replace(recipe, memory=memory, execution=mapper)
             if other != recipe:
                 yield other
+
+    def planned_memory(self, program: Program) -> MemoryInfo | None:
+        """Where a program's values lie, by the names of the machine's file."""
+        memory = super().planned_memory(program)
+        return None if memory is None else Names.of(self.machine).memory(memory)
 
     def improve(
         self,

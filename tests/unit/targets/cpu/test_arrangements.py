@@ -25,7 +25,7 @@ from tilewright.targets.cpu.arrangements import (
     window,
 )
 from tilewright.targets.cpu.image.arrangement_document import decode_arrangement, encode_arrangement
-from tilewright.targets.cpu.product.integer.arrangements import (
+from tilewright.targets.cpu.integer_arrangements import (
     ColumnSums,
     IntegerWords,
     SignedBytes,

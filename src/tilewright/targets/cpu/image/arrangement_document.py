@@ -19,7 +19,7 @@ from tilewright.targets.cpu.arrangements import (
     Window,
     WinogradPanels,
 )
-from tilewright.targets.cpu.product.integer.arrangements import (
+from tilewright.targets.cpu.integer_arrangements import (
     ColumnSums,
     IntegerWords,
     SignedBytes,

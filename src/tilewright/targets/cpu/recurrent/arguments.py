@@ -12,12 +12,12 @@ from tilewright.targets.cpu.arrangements import (
     PanelOrder,
     window,
 )
-from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
-from tilewright.targets.cpu.product.integer.arrangements import (
+from tilewright.targets.cpu.integer_arrangements import (
     ColumnSums,
     IntegerWords,
     SignedBytes,
 )
+from tilewright.targets.cpu.kernel import KernelArg, OperandKey, Packed
 from tilewright.targets.cpu.recurrent.match import Before, Phase, StepsProblem
 from tilewright.targets.cpu.recurrent.tiling import Tiling
 from tilewright.targets.llvm.values import Val

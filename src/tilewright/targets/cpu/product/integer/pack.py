@@ -16,15 +16,15 @@ from tilewright.targets.cpu.arrangements import (
     STEPS_PER_WORD,
     window,
 )
-from tilewright.targets.cpu.kernel import KernelArg, Packed
-from tilewright.targets.cpu.product.frame import Factor
-from tilewright.targets.cpu.product.integer.arrangements import (
+from tilewright.targets.cpu.integer_arrangements import (
     ColumnSums,
     IntegerWords,
     SignedBytes,
     StepOnes,
     WidenedWords,
 )
+from tilewright.targets.cpu.kernel import KernelArg, Packed
+from tilewright.targets.cpu.product.frame import Factor
 from tilewright.targets.cpu.product.integer.match import signed_zero
 from tilewright.targets.cpu.product.integer.words import words_of
 from tilewright.targets.cpu.product.loops import StridedLoop
