@@ -269,6 +269,14 @@ class Emitter(LaneOps):
             return _COMPARE[predicate](a, b)
         return self.op(f"icmp {predicate} i64 {a}, {b}", I1)
 
+    def both(self, a: Bool, b: Bool) -> Bool:
+        """Whether both hold; no instruction where one is known."""
+        if isinstance(a, bool):
+            return b if a else False
+        if isinstance(b, bool):
+            return a if b else False
+        return self.and_(a, b)
+
     def select_index(self, condition: Bool, a: Int, b: Int) -> Int:
         """`a` where the condition holds, else `b`."""
         if isinstance(condition, bool):

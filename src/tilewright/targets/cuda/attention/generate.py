@@ -164,7 +164,7 @@ class _TiledAttention(HeadCode):
             )
             source = e.gep(base, e.add(e.mul(place, down), e.mul(column, right)), "float")
             target = self._place(at, num_rows, row, column)
-            self._move(source, self._both(is_row, is_column), target, lanes)
+            self._move(source, self.e.both(is_row, is_column), target, lanes)
 
         e.loop(self.thread, num_rows * groups, plan.scores.tile.num_threads, copy)
 
@@ -186,7 +186,7 @@ class _TiledAttention(HeadCode):
             )
             source = e.gep(base, e.add(e.mul(place, down), channel), "float")
             target = self._place(self.values_at, plan.padded_channels, channel, key)
-            self._move(source, self._both(is_key, is_channel), target, 1)
+            self._move(source, self.e.both(is_key, is_channel), target, 1)
 
         e.loop(self.thread, plan.padded_channels * plan.keys, plan.scores.tile.num_threads, copy)
 
@@ -214,13 +214,6 @@ class _TiledAttention(HeadCode):
     def _below(self, place: Int, limit: int, unit: int) -> Bool:
         """Whether there is an element; known where whole units fill what there is."""
         return True if limit % unit == 0 else self.e.compare("slt", place, limit)
-
-    def _both(self, a: Bool, b: Bool) -> Bool:
-        if isinstance(a, bool):
-            return b if a else False
-        if isinstance(b, bool):
-            return a if b else False
-        return self.e.and_(a, b)
 
     # Scores.
 

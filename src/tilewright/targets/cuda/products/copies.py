@@ -82,14 +82,6 @@ class TileKernel:
             return True
         return self.e.compare("slt", step, num_steps)
 
-    def both(self, a: Bool, b: Bool) -> Bool:
-        """Whether both hold."""
-        if isinstance(a, bool):
-            return b if a else False
-        if isinstance(b, bool):
-            return a if b else False
-        return self.e.and_(a, b)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
@@ -193,7 +185,7 @@ class _Unpacked(Copier):
                 frames[key] = kernel.bound(start, side.rows, place), is_row
             frame, is_row = frames[key]
             low_step = e.mul(step, self.lanes)
-            is_row = kernel.both(is_row, is_in_tile)
+            is_row = kernel.e.both(is_row, is_in_tile)
             pieces.append(_Piece(frame, is_row, is_in_tile, row, low_step, apart * self.lanes))
         return pieces
 
@@ -230,7 +222,7 @@ class _Unpacked(Copier):
         for piece, frame, target in self._places(first_step, stage):
             key = (id(frame), str(piece.is_row))
             if key not in known:
-                is_read = self._is_read(frame, kernel.both(exists, self._is_there(piece, first_step)))
+                is_read = self._is_read(frame, kernel.e.both(exists, self._is_there(piece, first_step)))
                 pointer = frame.pointer(0)
                 if not isinstance(is_read, bool):
                     pointer = e.select(is_read, pointer, base)
@@ -284,14 +276,14 @@ class _Unpacked(Copier):
                 frame = kernel.bound(piece.frame.inner(), depth, 0)
                 if self.is_within:
                     frame = kernel.bound(piece.frame.inner(), depth[:-1], 0).bind(innermost, piece.low)
-                is_read: Bool = kernel.both(exists, kernel.both(piece.is_row, kernel.is_step(step)))
+                is_read: Bool = kernel.e.both(exists, kernel.e.both(piece.is_row, kernel.is_step(step)))
                 for guard in dict.fromkeys(ref.guards):
                     if piece.frame.holds(guard):
                         continue
                     place = e.cast("trunc", e.index(frame.form(guard.form)), "i32")
                     if guard in steps.guards:
                         place = e.iadd(place, e.look_up(steps.guards[guard], entry))
-                    is_read = kernel.both(is_read, e.icmp("ult", place, guard.extent))
+                    is_read = kernel.e.both(is_read, e.icmp("ult", place, guard.extent))
                 offset = e.cast("sext", e.look_up(steps.offsets, entry), "i64")
                 pointer = e.gep(frame.pointer(0), offset, self.stored.element)
                 if isinstance(is_read, Val):
@@ -312,8 +304,8 @@ class _Unpacked(Copier):
         """Whether the row and the step exist: all steps of a tile or none, where it stays within a loop."""
         kernel, e = self.kernel, self.kernel.e
         if self.is_within:
-            return kernel.both(piece.is_row, kernel.is_step(first_step))
-        return kernel.both(piece.is_row, kernel.is_step(e.add(first_step, e.add(piece.low, piece.apart))))
+            return kernel.e.both(piece.is_row, kernel.is_step(first_step))
+        return kernel.e.both(piece.is_row, kernel.is_step(e.add(first_step, e.add(piece.low, piece.apart))))
 
     def _is_read(self, frame: Frame, is_there: Bool) -> Bool:
         """The same, and that it is no padding."""
@@ -321,7 +313,7 @@ class _Unpacked(Copier):
             return False
         guards = [g for g in dict.fromkeys(self.side.ref.guards) if frame.holds(g) is None]
         inside = inside_lanes(frame, self.side.ref, guards) if guards else None
-        return self.kernel.both(is_there, True if inside is None else inside)
+        return self.kernel.e.both(is_there, True if inside is None else inside)
 
     def _loops(self) -> tuple[Sequence[Dim], Sequence[Dim]]:
         """Loops of the depth that stay at one place within a tile, and those that move."""
