@@ -22,8 +22,9 @@ from tilewright.errors import UsageError
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph, Value
 from tilewright.joint.launched.content import Numbered
-from tilewright.joint.launched.frozen import search_frozen
+from tilewright.joint.launched.frozen import Frozen, FrozenProof, search_frozen
 from tilewright.joint.launched.moves import Moves
+from tilewright.joint.launched.pricer import LaunchedPricer, Machine
 from tilewright.joint_plan import _frozen
 from tilewright.options import AUTO, Choice, Options
 from tilewright.partition.base import Partition
@@ -122,24 +123,32 @@ def test_with_kernels_cut_again_alone_the_cost_is_that_of_the_exact_cutting(
     def fused(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
         return functools.reduce(Estimate.then, map(backend.costs.fused, partition.subgraphs))
 
-    numbered = Numbered(planner.graph)
-    frozen = _frozen(planner, numbered)
-    assert frozen is not None
     simulated = machine_of(backend, options)
     costs = []
     for machine in (replace(simulated, price=fused, launch_ns=0.0), simulated):
-        pricer = frozen.pricer(numbered, machine)
-        for content in frozen.contents:
-            pricer.add(content)
-        problem = planner.schedule_problem(frozen.partition, recipe)
-        meter = Budget(UNLIMITED).start()
-        found = search_frozen(frozen, pricer, problem, Moves(pricer, 4), meter, lambda: False)
-        assert found is not None
+        frozen, _, found = _searched(planner, recipe, machine)
         costs.append(found.cost)
     published = planner.partition(cut)
     assert len(published.subgraphs) > len(frozen.partition.subgraphs)
     assert isclose(costs[0], published.quality.cost, rel_tol=1e-12)
     assert costs[1] <= planner.schedule(published, replace(recipe, partition=cut)).quality.cost
+
+
+def _searched(
+    planner: Planner, recipe: Recipe, machine: Machine
+) -> tuple[Frozen, LaunchedPricer, FrozenProof]:
+    """What is frozen, what its blocks cost on a machine, and the best that is left."""
+    numbered = Numbered(planner.graph)
+    frozen = _frozen(planner, numbered)
+    assert frozen is not None
+    pricer = frozen.pricer(numbered, machine)
+    for content in frozen.contents:
+        pricer.add(content)
+    problem = planner.schedule_problem(frozen.partition, recipe)
+    meter = Budget(UNLIMITED).start()
+    found = search_frozen(frozen, pricer, problem, Moves(pricer, 4), meter, lambda: False)
+    assert found is not None
+    return frozen, pricer, found
 
 
 def test_stages_that_take_more_than_their_kernels_say_are_given_up_and_nothing_is_proven() -> None:
@@ -151,9 +160,6 @@ def test_stages_that_take_more_than_their_kernels_say_are_given_up_and_nothing_i
     backend = target.backend(b.finish(*both), options)
     planner = Planner(backend.partition_problem.graph, target, backend, options, PhaseClock(None, None))
     recipe = planner.best(Recipe("layerwise", "sequential", AUTO)).recipe
-    numbered = Numbered(planner.graph)
-    frozen = _frozen(planner, numbered)
-    assert frozen is not None
     simulated = machine_of(backend, options)
 
     def slowly(partition: Partition, stages: Sequence[Stage], splits: Sequence[Split]) -> Estimate:
@@ -162,13 +168,7 @@ def test_stages_that_take_more_than_their_kernels_say_are_given_up_and_nothing_i
 
     answers = []
     for machine in (simulated, replace(simulated, price=slowly)):
-        pricer = frozen.pricer(numbered, machine)
-        for content in frozen.contents:
-            pricer.add(content)
-        problem = planner.schedule_problem(frozen.partition, recipe)
-        meter = Budget(UNLIMITED).start()
-        found = search_frozen(frozen, pricer, problem, Moves(pricer, 4), meter, lambda: False)
-        assert found is not None
+        frozen, pricer, found = _searched(planner, recipe, machine)
         answers.append((found, sum(map(pricer.cost, frozen.contents))))
     (staged, alone), (given_up, _) = answers
     assert staged.cost < alone
