@@ -419,7 +419,7 @@ def main(arguments: Namespace) -> None:
 
 def draw(path: Path, rows: list[dict[str, Any]]) -> None:
     """How many times longer the faster peer takes, of each network on the most threads."""
-    from pictures import Ratio, write_ratio_chart
+    from benchmarks.pictures import Ratio, write_ratio_chart
 
     most = max(row["num_threads"] for row in rows)
     ratios = [
