@@ -328,6 +328,7 @@ _NAMED: dict[str, ScalarFunction] = {
     "erf": ScalarFunction(1, "same", _erf, 20),
     "gelu": ScalarFunction(1, "same", _gelu, 24),  # times the normal distribution function
     "sigmoid": ScalarFunction(1, "same", _sigmoid, 14),
+    "silu": ScalarFunction(1, "same", lambda x: x * _sigmoid(x), 15),
     "eq": ScalarFunction(2, "bool", np.equal),
     "ne": ScalarFunction(2, "bool", np.not_equal),
     "lt": ScalarFunction(2, "bool", np.less),

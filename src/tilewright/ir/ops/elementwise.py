@@ -218,18 +218,22 @@ def _swish_reference(node: Node, x: Any) -> Any:
     return x * FUNCTIONS["sigmoid"].numpy(x * node.float_attr("alpha", 1.0))
 
 
+def _swish(x: Expr, alpha: float) -> Expr:
+    return call("silu", x) if alpha == 1.0 else x * call("sigmoid", x * alpha)
+
+
 @operator("Swish", reference=from_numpy(_swish_reference))
 def swish(node: Node) -> Description:
     """`x * sigmoid(alpha * x)`."""
     alpha = node.float_attr("alpha", 1.0)
-    return pointwise(node, lambda x: x * call("sigmoid", x if alpha == 1.0 else x * alpha))
+    return pointwise(node, lambda x: _swish(x, alpha))
 
 
 @operator("SwiGLU", reference=from_numpy(lambda n, gate, x: _swish_reference(n, gate) * x))
 def swiglu(node: Node) -> Description:
     """`swish(gate) * x`."""
     alpha = node.float_attr("alpha", 1.0)
-    return pointwise(node, lambda gate, x: gate * call("sigmoid", gate if alpha == 1.0 else gate * alpha) * x)
+    return pointwise(node, lambda gate, x: _swish(gate, alpha) * x)
 
 
 def _shrink_reference(node: Node, x: Any) -> Any:

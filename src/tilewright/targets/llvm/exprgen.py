@@ -34,7 +34,8 @@ _HALF_ELEMENTS = {DType.FLOAT16: "half", DType.BFLOAT16: "bfloat"}
 # Functions with a vector form for float and double.
 _MATHEMATICAL = (
     "exp", "log", "log1p", "expm1", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
-    "asinh", "acosh", "atanh", "erf", "exp_nonpositive", "gelu", "pow", "mod", "fmod", "sign", "sigmoid",
+    "asinh", "acosh", "atanh", "erf", "exp_nonpositive", "gelu", "silu", "pow", "mod", "fmod", "sign",
+    "sigmoid",
 )  # fmt: skip
 
 Known = Callable[[Expr], "Val | None"]

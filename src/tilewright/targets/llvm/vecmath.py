@@ -1,7 +1,8 @@
 """Vector math over the emitter, for float and double at any number of lanes.
 
-Functions that networks spend their time in (exp, log, log1p, expm1, tanh, sigmoid, erf) have their own float
-versions; the others compute floats in double and round once, which is slower and nearly correctly rounded.
+Functions that networks spend their time in (exp, log, log1p, expm1, tanh, sigmoid, silu, erf, gelu) have
+their own float versions; the others compute floats in double and round once, which is slower and nearly
+correctly rounded.
 Nothing calls a math library: a kernel links against nothing, and the same input gives the same bits in any
 lane, at any width, on any target with fused multiply-adds.
 
@@ -80,6 +81,11 @@ def erf(e: Emitter, x: Val) -> Val:
 def gelu(e: Emitter, x: Val) -> Val:
     """x times the normal distribution function of x."""
     return _by_element(x, vecmath32.gelu, vecmath64.gelu, e)
+
+
+def silu(e: Emitter, x: Val) -> Val:
+    """x times its sigmoid."""
+    return _by_element(x, vecmath32.silu, lambda e, x: e.fmul(x, vecmath64.sigmoid(e, x)), e)
 
 
 def softplus(e: Emitter, x: Val) -> Val:
@@ -268,6 +274,7 @@ VECTOR_FUNCTIONS: Mapping[str, Callable[..., Val]] = {
     "erf": erf,
     "gelu": gelu,
     "sigmoid": sigmoid,
+    "silu": silu,
     "max": Emitter.maximum,
     "min": Emitter.minimum,
     "neg": Emitter.fneg,

@@ -56,6 +56,8 @@ _LOG2_TAIL = (
     -0.00026981416, 6.9963475e-05, -8.65957e-06, 4.4742376e-07,
 )  # fmt: skip
 _EXP2 = (1.0, 0.6931472, 0.24022648, 0.055503324, 0.009618437, 0.0013398875, 0.00015353362)
+# 2**r on |r| <= 1/2, exact at 0: 2**-23.4.
+_EXP2_SHORT = (1.0, 0.693147, 0.24022242, 0.055507336, 0.0096715130, 0.0013264724)
 
 # exp rounds to zero below.
 _EXP_ZERO = -104.0
@@ -137,6 +139,25 @@ def sigmoid(e: LaneOps, x: Val) -> Val:
     return e.fdiv(scale, e.fadd(power, scale))
 
 
+def silu(e: LaneOps, x: Val) -> Val:
+    """x / (1 + 2**t) with t = -x log2(e).
+
+    Above -1 at most 2.6 ulp, below at most 2**-23.7: where t is large, its own rounding shows. 2**128 is
+    infinite, so that a large negative x gives a zero, and minus infinity NaN, as times a sigmoid of zero.
+    """
+    t = e.maximum(e.minimum(e.fmul(x, -_LOG2_E), 128.0), -126.0)
+    return e.fdiv(x, e.fadd(_exp2(e, t, _EXP2_SHORT), 1.0))
+
+
+def _exp2(e: LaneOps, x: Val, polynomial: Sequence[float]) -> Val:
+    """2**x for x from -126 to 128, with this polynomial for the fraction."""
+    shifted = e.fadd(x, _ROUND)
+    fraction = horner(e, e.fsub(x, e.fsub(shifted, _ROUND)), polynomial)
+    integer = x.type.with_element("i32")
+    shift = e.shl(e.bitcast(shifted, integer), _MANTISSA_BITS)
+    return e.bitcast(e.iadd(e.bitcast(fraction, integer), shift), x.type)
+
+
 def tanh(e: LaneOps, x: Val) -> Val:
     """1 - 2 E / (1 + E) with E = exp(-2|x|), and an odd polynomial below 0.6; at most 1.5 ulp."""
     magnitude, z = e.fabs(x), e.fmul(x, x)
@@ -165,12 +186,7 @@ def gelu(e: LaneOps, x: Val) -> Val:
     much. Where Q is below 2**-29 the result is x or a zero.
     """
     magnitude = e.minimum(e.fabs(x), _GELU_LIMIT)
-    exponent = horner(e, magnitude, _LOG2_TAIL)
-    shifted = e.fadd(exponent, _ROUND)
-    fraction = horner(e, e.fsub(exponent, e.fsub(shifted, _ROUND)), _EXP2)
-    integer = x.type.with_element("i32")
-    shift = e.shl(e.bitcast(shifted, integer), _MANTISSA_BITS)
-    tail = e.bitcast(e.iadd(e.bitcast(fraction, integer), shift), x.type)
+    tail = _exp2(e, horner(e, magnitude, _LOG2_TAIL), _EXP2)
     value = e.fma(e.fneg(magnitude), tail, e.maximum(x, 0.0))
     return e.select(e.fcmp("olt", x, -_GELU_LIMIT), e.fmul(x, 0.0), value)
 

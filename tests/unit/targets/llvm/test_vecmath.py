@@ -23,7 +23,7 @@ ARITY_TWO = ("mod", "fmod", "pow", "max", "min")
 BIT_OPERATIONS = ("neg", "abs", "sign", "floor", "ceil", "round", "trunc", "max", "min")
 # Those whose error has a bound relative to their value everywhere; the others have tests of their own.
 MATHEMATICAL = sorted(
-    set(VECTOR_FUNCTIONS) - set(ARITY_TWO) - set(BIT_OPERATIONS) - {"gelu", "exp_nonpositive"}
+    set(VECTOR_FUNCTIONS) - set(ARITY_TWO) - set(BIT_OPERATIONS) - {"gelu", "silu", "exp_nonpositive"}
 )
 
 # Largest error allowed, in units of the last place. Floats that are computed in double round once.
@@ -143,6 +143,21 @@ def test_gelu_errs_less_than_the_sum_that_defines_it() -> None:
     assert np.all(result[x < -6.0] == 0.0)
 
 
+def test_silu_errs_as_a_product_with_a_rounded_sigmoid_does() -> None:
+    x = np.concatenate([all_magnitudes(step=4093), np.linspace(-30, 30, 1 << 18).astype(np.float32)])
+    x = x[np.isfinite(x)]
+    exact, result = reference("silu", x), evaluate("silu", x)
+    above = x >= -1
+    assert ulp_errors(result[above], exact[above]).max() <= 2.6
+    assert np.abs(result[~above] - exact[~above]).max() <= 2.0**-23.7
+    shown = np.abs(x) < 20
+    product = np.abs(x * evaluate("sigmoid", x) - exact)[shown]
+    error = np.abs(result - exact)[shown]
+    assert error.max() <= 1.5 * product.max()
+    assert np.mean(error) <= 1.1 * np.mean(product)
+    assert np.all(result[x < -89] == 0.0)
+
+
 def test_powers_of_a_softmax_err_as_exp_does_and_are_never_denormal() -> None:
     x = np.concatenate([-np.abs(all_magnitudes(step=4093)), np.linspace(-90, 0, 1 << 18).astype(np.float32)])
     x = x[np.isfinite(x)]
@@ -175,7 +190,7 @@ def test_float64_error_where_longdouble_is_wider(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(VECTOR_FUNCTIONS) - set(ARITY_TWO)))
 def test_special_values_of_one_argument(name: str, dtype: type[np.floating[Any]]) -> None:
     x = np.array(SPECIAL if dtype is np.float32 else SPECIAL + SPECIAL_64, dtype)
-    if name == "gelu":  # its tail has a bound of its own
+    if name in ("gelu", "silu"):  # their tails have bounds of their own
         x = x[~((x < -1) & np.isfinite(x))]
     if name == "exp_nonpositive":  # of what is above 0 nothing is said, nor of what would be denormal
         x = x[~(x > 0) & ~((x < -86) & (x > -800))]
@@ -248,7 +263,7 @@ def test_every_width_and_instruction_set_gives_the_same_bits(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["exp", "exp_nonpositive", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "gelu"]
+    "name", ["exp", "exp_nonpositive", "expm1", "log", "log1p", "tanh", "sigmoid", "silu", "erf", "gelu"]
 )
 @pytest.mark.parametrize(("isa_name", "lanes"), [("avx512", 16), ("avx2", 8)])
 def test_hot_functions_stay_in_registers_and_call_nothing(name: str, isa_name: str, lanes: int) -> None:
