@@ -52,14 +52,14 @@ def measure(
     program = plan(load_onnx(model), options).program
     code = CpuTarget().generate(program, profile=True)
     works = {launch: BenchmarkWork.of(launch, code.lowered) for launch in code.lowered.launches}
-    limits = MachineLimits.measure(threads).with_constants(total_constant_bytes(works.values()))
+    limits = MachineLimits.measure(threads, code.isa).with_constants(total_constant_bytes(works.values()))
     peak = limits.fma_flop_per_s
     executable = code.load(threads)
     least: list[float] = []
     num_runs, until = 0, time.monotonic() + seconds
     while time.monotonic() < until or num_runs < RUNS_BETWEEN_PEAKS:
         if num_runs % RUNS_BETWEEN_PEAKS == 0:
-            peak = max(peak, probe_fma_peak(threads).peak_flop_per_s)
+            peak = max(peak, probe_fma_peak(threads, code.isa).peak_flop_per_s)
         times = [step.duration_ns for step in executable.run_profiled(feed)]
         least = list(map(min, least, times)) if least else times
         num_runs += 1

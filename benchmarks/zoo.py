@@ -6,7 +6,8 @@
     python -m benchmarks zoo --quantized --output results/zoo-int8
     python -m benchmarks zoo --batches 8,32 --output results/zoo-batches
 
-Peers compute in float32 whatever the processor; beside `fast` OpenVINO computes in bfloat16. Quantised, each
+Peers compute in float32 whatever the processor; beside `fast` OpenVINO computes in bfloat16. Beside code for
+AVX2 they are kept to AVX2, too, by `narrow_peers.py`. Quantised, each
 engine gets the same file, its layers between QuantizeLinear and DequantizeLinear, with ranges of the example
 input; the error is against that file in float64, where a rounding that falls otherwise is a step. A network
 may be given another size: `mobilenet_v2@112` is 112 pixels wide, `bert_base@384` reads 384 tokens,
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -43,7 +44,7 @@ from tilewright.benchmark.profile import MachineLimits, profile_program
 from tilewright.files import write_atomically
 from tilewright.frontend.onnx import load_onnx
 from tilewright.program import Program
-from tilewright.targets.cpu.isa import HOST, isa_by_name
+from tilewright.targets.cpu.isa import HOST, Isa, host_isa, isa_by_name
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,11 @@ QUANTIZED = Set(
     ),
 )  # fmt: skip
 
+# What keeps peers to an instruction set, where this machine has more.
+_NARROWED: Mapping[str, Mapping[str, Any]] = {
+    "avx2": {"preload": "benchmarks.narrow_peers", "environment": {"ONEDNN_MAX_CPU_ISA": "AVX2"}}
+}
+
 SEED = 0
 LOOK_S = 1.0
 PROFILE_S = 1.0
@@ -132,30 +138,40 @@ def measure(
             ours = compiled.save(Path(folder) / "ours.tw")
             compile_s = time.perf_counter() - start
             entrants = [Entrant("tilewright", "tilewright", ours, compile_s, accuracy=accuracy)]
-            entrants += [Entrant(peer, peer, path, accuracy=peer_precision(peer, accuracy)) for peer in peers]
+            entrants += [
+                Entrant(peer, peer, path, accuracy=peer_precision(peer, accuracy), **narrowed(isa))
+                for peer in peers
+            ]
             plan = BenchPlan(num_threads, duration_s)
             comparison = compare_engines(entrants, feed, plan, model=name, expected=expected)
             yield {
                 **provenance(),
                 **comparison.to_json(),
                 "compile_s": compile_s,
-                "roofline": roofline(compiled.program, feed, num_threads),
+                "roofline": roofline(compiled.program, feed, num_threads, isa_by_name(isa or HOST)),
                 "seed": SEED,
                 "accuracy": accuracy,
                 "isa": isa_by_name(isa or HOST).name,
+                "peers_isa": isa if narrowed(isa) else None,
                 "is_quantized": is_quantized,
                 "warnings": list(comparison.machine.warnings()),
                 "is_busy": comparison.machine.is_busy,
             }
 
 
+def narrowed(isa: str | None) -> Mapping[str, Any]:
+    """What keeps peers to the instruction set of ours; nothing where this machine has no more."""
+    name = isa_by_name(isa or HOST).name
+    return {} if name == host_isa().name else _NARROWED.get(name, {})
+
+
 @cache
-def limits(num_threads: int) -> MachineLimits:
+def limits(num_threads: int, isa: Isa) -> MachineLimits:
     """What this machine can do, looked at once; where constants stay depends on the model."""
-    return MachineLimits.measure(num_threads)
+    return MachineLimits.measure(num_threads, isa)
 
 
-def roofline(program: Program, feed: Any, num_threads: int) -> dict[str, Any]:
+def roofline(program: Program, feed: Any, num_threads: int, isa: Isa) -> dict[str, Any]:
     """The share of the machine's limits that a run reaches, and by which kernels most of the rest is lost.
 
     `lost` gives, for the two ways of computing that are furthest from their limits in sum, the share of the
@@ -166,7 +182,7 @@ def roofline(program: Program, feed: Any, num_threads: int) -> dict[str, Any]:
         feed,
         num_threads=num_threads,
         duration_s=PROFILE_S,
-        limits=limits(num_threads).with_constants,
+        limits=limits(num_threads, isa).with_constants,
     )
     lost: Counter[str] = Counter()
     for kernel in profile.kernels:
@@ -225,7 +241,9 @@ def conditions(rows: list[dict[str, Any]]) -> str:
         return f"tilewright's code for {isas}; every engine runs the same quantised file.\n"
     ours = sorted({f"accuracy `{row['accuracy']}`, code for {row['isa']}" for row in rows})
     theirs = {f"{c['engine']} in {c['accuracy']}" for row in rows for c in row["contestants"][1:]}
-    return f"tilewright at {'; '.join(ours)}; beside {', '.join(sorted(theirs)) or 'nobody'}.\n"
+    kept = sorted({row["peers_isa"] for row in rows if row.get("peers_isa")})
+    told = f" They are kept to {', '.join(kept)}, too." if kept else ""
+    return f"tilewright at {'; '.join(ours)}; beside {', '.join(sorted(theirs)) or 'nobody'}.{told}\n"
 
 
 def short_table(rows: list[dict[str, Any]], goal: float | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tilewright.results import about
-from tilewright.targets.cpu.isa import host_isa
+from tilewright.targets.cpu.isa import Isa, host_isa
 from tilewright.targets.cpu.kernel import Kernel
 from tilewright.targets.cpu.tune.probes import probe_bandwidth, probe_fma_peak, probe_tile_peak
 
@@ -32,8 +32,10 @@ class MachineLimits:
     constant_bytes_per_s: float = field(metadata=about("Where this model's constants stay between runs."))
 
     @classmethod
-    def measure(cls, num_threads: int) -> MachineLimits:
+    def measure(cls, num_threads: int, isa: Isa | None = None) -> MachineLimits:
         """A few seconds: of several looks the best, since a busy machine only ever shows less than it can.
+
+        Arithmetic is that of an instruction set, by default of this host's.
 
         Constants are in memory until `with_constants` says how many there are.
         """
@@ -44,7 +46,7 @@ class MachineLimits:
         memory = _read_speed(num_threads, _MEMORY_BYTES)
         return cls(
             num_threads=num_threads,
-            fma_flop_per_s=max(probe_fma_peak(num_threads).peak_flop_per_s for _ in range(_LOOKS)),
+            fma_flop_per_s=max(probe_fma_peak(num_threads, isa).peak_flop_per_s for _ in range(_LOOKS)),
             tile_flop_per_s=max(rates, default=None),
             memory_bytes_per_s=memory,
             cache_bytes_per_s=_read_speed(num_threads, num_threads * caches.l2_bytes // 2),

@@ -189,7 +189,7 @@ def profile_program(
     works = {launch: BenchmarkWork.of(launch, code.lowered) for launch in code.lowered.launches}
     total_bytes = total_constant_bytes(works.values())
     machine = (
-        MachineLimits.measure(num_threads).with_constants(total_bytes)
+        MachineLimits.measure(num_threads, code.isa).with_constants(total_bytes)
         if limits is None
         else limits(total_bytes)
     )

@@ -51,6 +51,7 @@ class Entrant:
     what an artifact was compiled at, or the type in which a peer is told to compute. An error is measured
     of those whose outputs are like the first's.
     `environment` is added to that of its process, which lets another version of a package take part.
+    `preload` is a module whose `prepare` is called there first, with the engine and a folder for its use.
     """
 
     label: str
@@ -58,6 +59,7 @@ class Entrant:
     model: Path
     prepared_s: float = 0.0
     environment: Mapping[str, str] = field(default_factory=dict)
+    preload: str = ""
     accuracy: str = "float32"
     is_other_model: bool = False
     has_like_outputs: bool = True
@@ -283,6 +285,7 @@ def _worker(
             "threads": plan.threads_of_a_run,
             "streams": plan.num_streams,
             "accuracy": entrant.accuracy,
+            "preload": entrant.preload,
             "shapes": {name: list(shape) for name, shape in shapes.items()},
             "dtypes": dict(dtypes),
             "inputs": str(files[0]),

@@ -6,6 +6,7 @@ from what is measured then.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import resource
@@ -40,6 +41,10 @@ def main() -> None:
     feed = read_npz(request["inputs"], {name: DType[d].numpy for name, d in request["dtypes"].items()})
     shapes = {name: tuple(shape) for name, shape in request["shapes"].items()}
     try:
+        if request["preload"]:
+            importlib.import_module(request["preload"]).prepare(
+                request["engine"], Path(request["inputs"]).parent
+            )
         started = time.perf_counter()
         engine = make_engine(
             request["engine"],

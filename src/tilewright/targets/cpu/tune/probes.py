@@ -104,9 +104,9 @@ def probe_latency() -> LatencyProbe | None:
     return LatencyProbe(min(samples), statistics.median(samples), len(samples))
 
 
-def probe_fma_peak(num_threads: int = 1) -> FmaProbe:
-    """Independent chains of FMAs in the widest vectors."""
-    isa = host_isa()
+def probe_fma_peak(num_threads: int = 1, isa: Isa | None = None) -> FmaProbe:
+    """Independent chains of FMAs in the widest vectors of an instruction set, by default this host's."""
+    isa = isa or host_isa()
     iterations = 20_000
     flop = 2 * isa.lanes() * FMAS * iterations
     executor = probe_executor(fma_ir(isa, iterations), "fma", num_threads, num_chunks=4 * num_threads)
