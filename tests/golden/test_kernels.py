@@ -168,6 +168,13 @@ GRAPHS = {
   %m: int32[4, 40, 50] = MatMulInteger(%q, %t, %zero, %zero) "m"
   %y: float32[4, 40, 50] = Cast(%m) {to = 1} "y"
 """,
+    "byte_image_tiles": """
+  input %x: uint8[1, 64, 28, 27]
+  const %w: int8[64, 64, 3, 3] = sha256:w
+  const %zero: uint8[] = sha256:zero
+  %m: int32[1, 64, 28, 27] = ConvInteger(%x, %w, %zero) {pads = [1, 1, 1, 1]} "m"
+  %y: float32[1, 64, 28, 27] = Cast(%m) {to = 1} "y"
+""",
     "byte_taps": """
   input %x: int8[1, 24, 9, 12]
   const %w: int8[24, 1, 3, 3] = sha256:w
@@ -197,6 +204,7 @@ SHAPES: dict[str, dict[str, tuple[int, ...]]] = {
     "doubles": {"w": (30, 40)},
     "bytes": {"w": (70, 50), "zero": ()},
     "byte_scores": {"zero": ()},
+    "byte_image_tiles": {"w": (64, 64, 3, 3), "zero": ()},
     "byte_taps": {"w": (24, 1, 3, 3), "zero": ()},
 }
 ACCURACIES: dict[str, Accuracy] = {

@@ -86,7 +86,7 @@ class MachineLimits:
 
         Winograd's F(n, 3) makes (n + 2)² products of 9n²; the matrix unit makes as many as the name says, and
         bytes, slices of float32 too, run at twice its rate for bfloat16. Vectors of bytes hold four times as
-        many as floats.
+        many as floats, those of 16 bits, of which F(4, 3) makes a quarter of the products, twice as many.
         """
         name, _, number = template.partition("-")
         if name == "winograd":
@@ -96,7 +96,11 @@ class MachineLimits:
             return self.tile_flop_per_s * (2 if name == "slices" else 1) / int(number)
         if template == "integer-tiles" and self.tile_flop_per_s is not None:
             return 2 * self.tile_flop_per_s
-        return self.fma_flop_per_s * (4 if template == "integer-vnni" else 1)
+        return self.fma_flop_per_s * _BYTE_RATES.get(template, 1)
+
+
+# Operations of the plain product of bytes in the time of one of floats.
+_BYTE_RATES = {"integer-vnni": 4, "integer-winograd-vnni": 8, "integer-winograd-pairs": 4}
 
 
 def _read_speed(num_threads: int, footprint_bytes: int) -> float:

@@ -45,6 +45,7 @@ def test_peaks_are_those_of_the_unit_that_computes() -> None:
     assert LIMITS.peak_flop_per_s("winograd-4") == pytest.approx(100e9 * 4)
     assert LIMITS.peak_flop_per_s("matrix-3") == pytest.approx(1600e9 / 3)
     assert LIMITS.peak_flop_per_s("integer-tiles") == 3200e9
+    assert LIMITS.peak_flop_per_s("integer-winograd-vnni") == 800e9
 
 
 def test_a_kernel_of_kernels_spends_its_time_as_its_parts_do() -> None:

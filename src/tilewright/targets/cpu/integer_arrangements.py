@@ -10,6 +10,7 @@ from tilewright.fields import FieldError, Signed
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import (
     MIN_LIMIT,
+    NUM_TAPS,
     STEPS_PER_WORD,
     Window,
     padded_extent,
@@ -86,6 +87,51 @@ class WidenedWords:
         words = np.zeros((num_outer, runs, padded_extent(extent, self.lanes)), np.int32)
         words[:, :, :extent] = given[:, :, 0].astype(np.int32) - self.zero
         return panel_by_panel(words, self.width).view(np.int8)
+
+
+@dataclass(frozen=True, slots=True)
+class WinogradWords:
+    """Filters of 3 x 3 taps of bytes less their zero point, transformed by an integer matrix, in panels.
+
+    As `WinogradPanels`, but a step holds two input channels of 16 bits for each column; one that is missing,
+    and columns behind the last, are zero.
+    """
+
+    kind: ClassVar[str] = "winograd words"
+    window: Window
+    zero: Signed
+    lanes: int
+    width: int
+    weight: tuple[tuple[Signed, ...], ...]
+
+    def arrange(self, array: Array, into: Array | None = None) -> Array:
+        """The factors of all products."""
+        require_panels(self.lanes, self.width)
+        view, g = self.window.of(array), np.array(self.weight, np.int16)
+        if view.ndim != 4 or view.shape[:2] != (NUM_TAPS, NUM_TAPS) or g.shape[1:] != (NUM_TAPS,):
+            raise FieldError(f"{view.shape} is no filter of {NUM_TAPS} x {NUM_TAPS} taps", ".window")
+        if view.itemsize != 1:
+            raise FieldError(f"elements of {view.itemsize} bytes", ".window")
+        num_inputs, num_outputs = view.shape[2:]
+        steps = -(-num_inputs // 2)
+        taps = np.zeros((NUM_TAPS, NUM_TAPS, 2 * steps, padded_extent(num_outputs, self.lanes)), np.int16)
+        taps[:, :, :num_inputs, :num_outputs] = view.astype(np.int16) - np.int16(self.zero)
+        made = np.zeros((len(g), len(g), *taps.shape[2:]), np.int16)
+        for products, row in zip(made, g, strict=True):
+            inner = _weighted(row, taps)
+            for product, column in zip(products, g, strict=True):
+                product[...] = _weighted(column, inner)
+        words = made.reshape(1, -1, steps, 2, made.shape[-1]).swapaxes(3, 4)
+        panels = (
+            words[:, :, :, start : start + self.width].reshape(-1)
+            for start in range(0, words.shape[3], self.width)
+        )
+        return np.concatenate([*panels]).view(np.int8)
+
+
+def _weighted(factors: Array, parts: Array) -> Array:
+    """The sum of the parts times their factors."""
+    return np.asarray(sum(factor * part for factor, part in zip(factors, parts, strict=True) if factor))
 
 
 @dataclass(frozen=True, slots=True)

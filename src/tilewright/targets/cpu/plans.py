@@ -29,8 +29,10 @@ def plan_kernels(plan: Plan, isa: Isa, next_local: int = 0) -> tuple[Kernel, ...
     `next_local` on."""
     if isinstance(plan, AttentionPlan):
         return attention_kernels(plan, isa, next_local)
+    if plan.units == "image tiles" and plan.dot in ("fma", "vnni", "pairs"):
+        return (generate_winograd(plan, isa),)
     if plan.zeros is not None:
         return byte_kernels(plan, isa, next_local)
     if plan.dot == "fma":
-        return ((generate_winograd if plan.units == "image tiles" else generate_kernel)(plan, isa),)
+        return (generate_kernel(plan, isa),)
     return matrix_kernels(plan, isa, next_local)

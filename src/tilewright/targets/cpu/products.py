@@ -25,6 +25,7 @@ class Product:
     run_bytes: int = 0
     few_bits: FewBitKeys = frozenset()
     shared: frozenset[OperandKey] = frozenset()
+    small_sums: frozenset[OperandKey] = frozenset()
 
     @property
     def next_local(self) -> int:
@@ -42,6 +43,7 @@ class Product:
             run_bytes=self.run_bytes,
             few_bits=self.few_bits,
             shared=self.shared,
+            small_sums=self.small_sums,
         )
 
 
@@ -53,12 +55,14 @@ def product_signature(nest: Nest, context: Context) -> str:
     """Digest of a product with the layouts of its operands; empty for what is no sum over affine reads.
 
     It knows no names of the model, and of weights nothing but their shapes, whether they are numbers of few
-    bits, and whether other code reads them. Dims and operands count in order of appearance.
+    bits, whether their sums are small, and whether other code reads them. Dims and operands count in order
+    of appearance.
     """
     if nest.combine != "sum" or not _is_affine(nest):
         return ""
     kinds = dict.fromkeys(context.constants, "constant")
     kinds |= {key: f"{kinds[key]}, shared" for key in context.shared & context.constants}
+    kinds |= {key: f"{kinds[key]} of small sums" for key in context.small_sums & context.constants}
     for key, axis, few in sorted(context.few_bits, key=str):
         kinds[key] = f"{kinds[key]} of {few} along {axis}"
     return _digest(_facts(nest, context.layouts, kinds, {}))

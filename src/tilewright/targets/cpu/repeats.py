@@ -46,14 +46,16 @@ class Repeats:
             frozenset[OperandKey],
             frozenset[OperandKey],
             frozenset[OperandKey],
+            frozenset[OperandKey],
             FewBitKeys,
         ],
         next_local: int,
         make: Callable[[], Kernels | Declined],
         choices: Choices = NO_CHOICES,
     ) -> Kernels | Declined:
-        """What `make` gives for a nest: `special` are operands that are constant, cached, shared, few bits,
-        `next_local` is the first free number for temporaries, `choices` are of this place alone."""
+        """What `make` gives for a nest: `special` are operands that are constant, cached, shared, of small
+        sums, of few bits; `next_local` is the first free number for temporaries, `choices` are of this place
+        alone."""
         facts = nest_facts(nest, layouts)
         if facts is None:
             return make()

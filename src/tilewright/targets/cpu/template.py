@@ -63,6 +63,8 @@ class Context:
     """Constants that are numbers of few bits times scales."""
     shared: frozenset[OperandKey] = frozenset()
     """Large constants that code for other shapes of the model reads, too: packed alike, once."""
+    small_sums: frozenset[OperandKey] = frozenset()
+    """Constants of bytes with which no sum of products leaves 26 bits, whatever the other bytes are."""
 
     @property
     def exceeds_caches(self) -> bool:

@@ -177,6 +177,10 @@ class LaneOps(ModuleText):
         """Sum, wrapping."""
         return self.binary("add", a, b)
 
+    def saturating_add(self, a: Operand, b: Operand) -> Val:
+        """Sum of signed integers, at the ends of their type instead of beyond."""
+        return self._function_of("sadd.sat", "", a, b)
+
     def isub(self, a: Operand, b: Operand) -> Val:
         """Difference, wrapping."""
         return self.binary("sub", a, b)

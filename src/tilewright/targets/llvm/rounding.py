@@ -6,18 +6,25 @@ rounds halves to even while it converts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import numpy as np
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Call, Const, Expr
 from tilewright.records import dataclass
 from tilewright.targets.llvm.emitter import Emitter
-from tilewright.targets.llvm.values import Val
+from tilewright.targets.llvm.values import Type, Val, vec
 
 # Divisors between this and its inverse neither overflow nor vanish with bytes as quotients.
 _SMALLEST = 2.0**-60
 # Beyond this, rounded values plus any byte saturate whatever they are.
 _FAR = float(1 << 24)
+_LIMITS = {DType.INT8: (-128, 127), DType.UINT8: (0, 255)}
+# Instructions of x86 that narrow two vectors of integers, by the lanes of one of int32.
+_PACKS = {4: ("sse2", ".128"), 8: ("avx2", ""), 16: ("avx512", ".512")}
+PACKED_VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +41,9 @@ class Rounding:
 
 def match_rounding(expr: Expr, dtype: DType) -> Rounding | None:
     """What is rounded where `expr`, a float32, becomes a byte of type `dtype`."""
-    if dtype not in (DType.UINT8, DType.INT8) or expr.result is not DType.FLOAT32:
+    if dtype not in _LIMITS or expr.result is not DType.FLOAT32:
         return None
-    bounds = (-128, 127) if dtype is DType.INT8 else (0, 255)
+    bounds = _LIMITS[dtype]
     low: float | None = None
     high: float | None = None
     while isinstance(expr, Call) and expr.function in ("min", "max"):
@@ -56,10 +63,7 @@ def match_rounding(expr: Expr, dtype: DType) -> Rounding | None:
     match expr:
         case Call("add", (Call("round") as rounded, Const(number, _))) if float(number).is_integer():
             expr, zero = rounded, int(number)
-        case Call("add", (Call("round") as rounded, Call("cast", (inner,)))) if inner.result in (
-            DType.UINT8,
-            DType.INT8,
-        ):
+        case Call("add", (Call("round") as rounded, Call("cast", (inner,)))) if inner.result in _LIMITS:
             expr, zero_expr = rounded, inner
     match expr:
         case Call("round", (value,)) if abs(zero) <= 255 and low.is_integer() and high.is_integer():
@@ -71,12 +75,81 @@ def match_rounding(expr: Expr, dtype: DType) -> Rounding | None:
     return None
 
 
+def match_bytes(expr: Expr) -> Rounding | None:
+    """The same of an expression that is bytes itself, perhaps clipped once more."""
+    dtype = expr.result
+    low, high = _LIMITS.get(dtype, (0, 0))
+    while isinstance(expr, Call) and expr.function in ("min", "max") and dtype in _LIMITS:
+        inner, bound = expr.args if isinstance(expr.args[1], Const) else reversed(expr.args)
+        if not isinstance(bound, Const):
+            return None
+        if expr.function == "min":
+            high = min(high, int(bound.value))
+        else:
+            low = max(low, int(bound.value))
+        expr = inner
+    found = (
+        match_rounding(expr.args[0], dtype) if isinstance(expr, Call) and expr.function == "cast" else None
+    )
+    if found is None:
+        return None
+    low, high = max(low, found.low), min(high, found.high)
+    return replace(found, low=low, high=high) if low <= high else None
+
+
+def emit_packed(e: Emitter, rounding: Rounding, values: Sequence[Val], dtype: DType) -> Val:
+    """The bytes of four vectors of float32, one vector's behind the other's, where x86 multiplies bytes.
+
+    Numbers beyond int32 become its smallest: bounded from above before, they saturate to the right end.
+    """
+    lanes, (prefix, suffix) = values[0].lanes, _PACKS[values[0].lanes]
+    halves, bytes_, zero = vec("i16", 2 * lanes), vec("i8", 4 * lanes), rounding.zero
+    steps = [_steps(e, rounding, x) for x in values]
+    words = [_pack(e, f"{prefix}.packssdw{suffix}", steps[i], steps[i + 1], halves) for i in (0, 2)]
+    if zero:
+        words = [e.saturating_add(word, zero) for word in words]
+    pack = "packsswb" if dtype is DType.INT8 else "packuswb"
+    packed = _pack(e, f"{prefix}.{pack}{suffix}", words[0], words[1], bytes_)
+    if rounding.low > _LIMITS[dtype][0]:
+        signed = rounding.low - 256 * (rounding.low > 127)
+        packed = e.smax(packed, signed) if dtype is DType.INT8 else e.umax(packed, signed)
+    # Each 128 bits hold four bytes of each vector.
+    parts = lanes // 4
+    order = [4 * lane + vector for vector in range(PACKED_VECTORS) for lane in range(parts)]
+    return e.bitcast(e.shuffle(e.bitcast(packed, vec("i32", lanes)), None, order), bytes_)
+
+
+def _steps(e: Emitter, rounding: Rounding, x: Val) -> Val:
+    """The rounded value less the zero point: right within the bounds, beyond them where it is not within."""
+    low, high = (float(bound - rounding.zero) for bound in (rounding.low, rounding.high))
+    divisor = rounding.divisor
+    bounded = e.minimum(x, high * divisor)
+    if divisor != 1.0:
+        bounded = _quotient(e, e.maximum(bounded, low * divisor), divisor)
+    return _rounded(e, bounded)
+
+
+def _rounded(e: Emitter, x: Val) -> Val:
+    """The nearest integer of each float32, of two the even one."""
+    if not e.has_lrint:
+        return e.fptoint(e.roundeven(x), "i32")
+    integer = x.type.with_element("i32")
+    name = f"{integer.text} @llvm.lrint.{integer.suffix}.{x.type.suffix}("
+    e.declare(f"declare {name}{x.type.text})")
+    return e.op(f"call {name}{x.typed})", integer)
+
+
+def _pack(e: Emitter, instruction: str, a: Val, b: Val, narrow: Type) -> Val:
+    name = f"llvm.x86.{instruction}"
+    e.declare(f"declare {narrow.text} @{name}({a.type.text}, {a.type.text})")
+    return e.op(f"call {narrow.text} @{name}({a.typed}, {b.typed})", narrow)
+
+
 def emit_rounding(e: Emitter, rounding: Rounding, x: Val, zero: Val | None, *, wide: bool = False) -> Val:
     """The bytes of `x`, or with `wide` the same values as i32; a NaN gives some byte.
 
     `zero` is the value of `rounding.zero_expr`.
     """
-    integer = x.type.with_element("i32")
     runtime = rounding.zero_expr
     low = -_FAR if runtime is not None else float(rounding.low - rounding.zero)
     high = _FAR if runtime is not None else float(rounding.high - rounding.zero)
@@ -84,12 +157,7 @@ def emit_rounding(e: Emitter, rounding: Rounding, x: Val, zero: Val | None, *, w
     bounded = e.minimum(e.maximum(x, low * divisor), high * divisor)
     if divisor != 1.0:
         bounded = _quotient(e, bounded, divisor)
-    if e.has_lrint:
-        name = f"{integer.text} @llvm.lrint.{integer.suffix}.{x.type.suffix}("
-        e.declare(f"declare {name}{x.type.text})")
-        steps = e.op(f"call {name}{bounded.typed})", integer)
-    else:
-        steps = e.fptoint(e.roundeven(bounded), "i32")
+    steps = _rounded(e, bounded)
     if runtime is not None and zero is not None:
         shift = e.cast("sext" if runtime.result.is_signed else "zext", zero, "i32")
         steps = e.smin(e.smax(e.iadd(steps, shift), rounding.low), rounding.high)

@@ -13,16 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilewright.compiler import plan
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Read, call, cast, evaluate
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Operand, RowsOf, affine
 from tilewright.ir.ops.registry import describe, find_operator
+from tilewright.ir.text import parse_graph
+from tilewright.options import Options
 from tilewright.targets.cpu.isa import Isa, host_isa, isa_by_name
 from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
+from tilewright.targets.cpu.lower.lower import lower_partition
+from tilewright.targets.cpu.lower.lowered import KernelLaunch
 from tilewright.targets.cpu.product.integer import INTEGER
 from tilewright.targets.cpu.product.integer.tiles import tile_rows
+from tilewright.targets.cpu.product.winograd import WINOGRAD
 from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.llvm.byte_products import product_of
 from tilewright.targets.llvm.codegen import compile_object
@@ -152,7 +158,7 @@ def node_of(op_type: str, inputs: list[Array], attributes: dict[str, Any]) -> tu
 
 
 def lower(
-    node: Node, isa: Isa, *, known: bool = True, planar: bool = False
+    node: Node, isa: Isa, *, known: bool = True, planar: bool = False, template: Any = INTEGER
 ) -> tuple[tuple[Kernel, ...] | Declined, dict[tuple[str, int], Layout]]:
     nests = describe(node)
     assert isinstance(nests, tuple)
@@ -169,7 +175,8 @@ def lower(
     else:
         layouts["output", 0] = Layout.row_major(len(node.output.shape))
     constants = frozenset(("input", i) for i in range(1, len(node.inputs))) if known else frozenset()
-    return lower_with(INTEGER, nests[0], Context(isa, layouts, constants=constants)), layouts
+    context = Context(isa, layouts, constants=constants, small_sums=constants)
+    return lower_with(template, nests[0], context), layouts
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -179,8 +186,8 @@ def emulation() -> Iterator[None]:
         yield
 
 
-def check(node: Node, arrays: list[Array], isa: Isa, *, planar: bool = False) -> str:
-    kernels, layouts = lower(node, isa, planar=planar)
+def check(node: Node, arrays: list[Array], isa: Isa, *, planar: bool = False, template: Any = INTEGER) -> str:
+    kernels, layouts = lower(node, isa, planar=planar, template=template)
     if isinstance(kernels, Declined):
         return kernels.reason
     operands: dict[tuple[str, int], Array] = {("input", i): a for i, a in enumerate(arrays[:-1])}
@@ -214,6 +221,59 @@ def test_many_convolutions_and_products_are_exact(name: str) -> None:
     for seed in range(24, 400):
         check(*convolution(seed), isas()[name])
         check(*product(1000 + seed), isas()[name])
+        check(*image(seed), isas()[name], template=WINOGRAD)
+
+
+def image(seed: int) -> tuple[Node, list[Array]]:
+    """A convolution of 3x3 taps, of any bytes, zero points, padding and channels."""
+    rng = rng_of(seed)
+    x_type, w_type = pick(rng, np.uint8, np.int8), pick(rng, np.int8, np.uint8)
+    channels, filters = int(rng.choice([2, 3, 16, 31, 70])), int(rng.integers(2, 70))
+    x = random_bytes(rng, x_type, (int(rng.integers(1, 3)), channels, *rng.integers(5, 12, 2)))
+    weight = random_bytes(rng, w_type, (filters, channels, 3, 3))
+    zeros = random_bytes(rng, x_type, ()), random_bytes(rng, w_type, ())
+    pads = tuple(int(p) for p in rng.integers(0, 3, 4))
+    attributes: dict[str, Any] = {"kernel_shape": (3, 3), "pads": pads}
+    if rng.random() < 0.5:
+        return node_of("ConvInteger", [x, weight, *zeros], attributes)
+    scales = [np.asarray(s, np.float32) for s in (0.5, 0.3, np.sqrt(channels) * 200)]
+    inputs = [x, scales[0], zeros[0], weight, scales[1], zeros[1], scales[2], random_bytes(rng, x_type, ())]
+    return node_of("QLinearConv", [*inputs, rng.integers(-9999, 9999, filters).astype(np.int32)], attributes)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", [name for name in isas() if name not in ("host", "emulated tiles", "neon")])
+def test_image_tiles_of_bytes_are_exact(name: str) -> None:
+    for seed in range(4):
+        assert check(*image(seed), isas()[name], template=WINOGRAD).startswith("integer-winograd")
+
+
+@pytest.mark.parametrize(("sign", "zero"), [(1, 0), (-1, 255)])
+def test_image_tiles_hold_the_largest_sums(sign: int, zero: int) -> None:
+    # 115 channels of 9 taps: 255 times 127 of each is the most that 26 bits hold.
+    x = np.full((1, 115, 6, 6), 255 - zero, np.uint8)
+    weight = np.full((16, 115, 3, 3), 127 * sign, np.int8)
+    arrays = [x, weight, np.asarray(zero, np.uint8), np.zeros((), np.int8)]
+    node, arrays = node_of("ConvInteger", arrays, {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)})
+    assert np.abs(arrays[-1]).max() == 115 * 9 * 127 * 255 < 1 << 25
+    assert check(node, arrays, isas()["no tiles"], template=WINOGRAD).startswith("integer-winograd")
+
+
+@pytest.mark.parametrize(("channels", "fits"), [(115, True), (116, False)])
+def test_image_tiles_are_for_weights_whose_sums_26_bits_hold(channels: int, fits: bool) -> None:
+    weight = np.full((64, channels, 3, 3), 127, np.int8)
+    text = f"""graph "g" opset 17 {{
+  input %x: uint8[1, {channels}, 28, 28]
+  const %w: int8[64, {channels}, 3, 3] = sha256:w
+  %y: int32[1, 64, 28, 28] = ConvInteger(%x, %w) {{pads = [1, 1, 1, 1]}} "y"
+  return %y
+}}
+"""
+    graph = parse_graph(text, constants={"w": weight})
+    partition = plan(graph, Options(no_cache=True)).program.partition
+    lowered = lower_partition(partition, isas()["no tiles"])
+    launches = (step for steps in lowered.work for step in steps if isinstance(step, KernelLaunch))
+    assert any(launch.kernel.template.startswith("integer-winograd") for launch in launches) == fits
 
 
 @pytest.mark.parametrize("dot", DOTS)

@@ -39,7 +39,7 @@ def test_equal_nests_of_other_operands_are_made_once() -> None:
     first = repeats.nests((a_nest(),), {}, make)
     assert repeats.nests((a_nest(),), {}, make) is first
     nothing: frozenset[tuple[str, int]] = frozenset()
-    special = nothing, nothing, nothing, FewBitKeys()
+    special = nothing, nothing, nothing, nothing, FewBitKeys()
     product = repeats.product(a_nest(), {}, special, 0, make)
     assert repeats.product(a_nest(), {}, special, 0, make) is product
     # A constant the nest does not read makes no difference, one that it reads does.

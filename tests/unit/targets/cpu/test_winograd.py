@@ -22,7 +22,12 @@ from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.winograd import WINOGRAD, WinogradProblem, match_winograd, winograd_gain
 from tilewright.targets.cpu.product.winograd.generate import MAX_CHAIN_STEPS
 from tilewright.targets.cpu.product.winograd.plan import Shape, WinogradSizes, plan_with
-from tilewright.targets.cpu.product.winograd.transform import PAIRS, Transform, winograd_transform
+from tilewright.targets.cpu.product.winograd.transform import (
+    PAIRS,
+    Transform,
+    integer_transform,
+    winograd_transform,
+)
 from tilewright.targets.cpu.template import Context, lower_with
 from tilewright.targets.llvm.codegen import compile_object
 from tilewright.testing.kernel_runner import KernelRunner
@@ -127,8 +132,9 @@ def exact_product(*matrices: Any) -> Any:
 
 
 @pytest.mark.parametrize("tile", PAIRS)
-def test_transforms_give_the_convolution_exactly(tile: int) -> None:
-    t = winograd_transform(tile)
+@pytest.mark.parametrize("made", [winograd_transform, integer_transform])
+def test_transforms_give_the_convolution_exactly(made: Callable[[int], Transform], tile: int) -> None:
+    t = made(tile)
     rng = np.random.default_rng(0)
     data = [[Fraction(int(x), 7) for x in row] for row in rng.integers(-50, 50, (t.size, t.size))]
     taps = [[Fraction(int(x), 3) for x in row] for row in rng.integers(-50, 50, (3, 3))]
@@ -138,7 +144,16 @@ def test_transforms_give_the_convolution_exactly(tile: int) -> None:
         [sum(data[i + u][j + v] * taps[u][v] for u in range(3) for v in range(3)) for j in range(tile)]
         for i in range(tile)
     ]
-    assert exact_product(a, products, a.T).tolist() == direct
+    assert exact_product(a, products, a.T).tolist() == [[t.divisor * x for x in row] for row in direct]
+
+
+def test_integer_transforms_of_bytes_fit_16_bits() -> None:
+    t = integer_transform(4)
+    assert all(x.denominator == 1 for m in (t.input, t.weight, t.output) for row in m for x in row)
+    # Bytes less a zero point are at most 255.
+    for matrix in (t.input, t.weight):
+        lengths = [sum(abs(x) for x in row) for row in matrix]
+        assert max(a * b for a in lengths for b in lengths) * 255 < 1 << 15
 
 
 @pytest.mark.parametrize("tile", PAIRS)

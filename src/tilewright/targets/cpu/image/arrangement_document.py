@@ -25,6 +25,7 @@ from tilewright.targets.cpu.integer_arrangements import (
     SignedBytes,
     StepOnes,
     WidenedWords,
+    WinogradWords,
 )
 
 _KINDS: dict[str, Any] = {
@@ -38,6 +39,7 @@ _KINDS: dict[str, Any] = {
         SliceTiles,
         IntegerWords,
         WidenedWords,
+        WinogradWords,
         ColumnSums,
         StepOnes,
     )

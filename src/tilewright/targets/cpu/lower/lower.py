@@ -457,6 +457,7 @@ class _Lowering:
         constants, next_local = names.constants, names.num_locals
         cached = names.cached_constants(self.isa.caches.l2_bytes)
         run_bytes, few_bits, shared = self.tensors.run_bytes, names.few_bits(nest), names.shared_constants()
+        small_sums = names.small_sums(nest)
         context = Context(
             self.isa,
             layouts,
@@ -467,16 +468,17 @@ class _Lowering:
             run_bytes=run_bytes,
             few_bits=few_bits,
             shared=shared,
+            small_sums=small_sums,
         )
         make = partial(lower_product, nest, context, {**self.choices, **choices} if choices else self.choices)
-        special = constants, cached, shared, few_bits
+        special = constants, cached, shared, small_sums, few_bits
         kernels = self.repeats.product(nest, layouts, special, next_local, make, choices)
         if isinstance(kernels, Declined):
             return kernels
         if kernels[-1].signature:
             (plain,) = without_row_loops((nest,))
             self.products[kernels[-1].signature] = Product(
-                plain, layouts, constants, run_bytes, few_bits, shared
+                plain, layouts, constants, run_bytes, few_bits, shared, small_sums
             )
         return kernels
 

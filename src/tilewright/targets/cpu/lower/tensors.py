@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+import numpy as np
+
 from tilewright.ir.block_weights import BlockWeights
 from tilewright.ir.fuse import NestGroup
 from tilewright.ir.graph import Graph, Value
-from tilewright.ir.nest import Access, Nest, Operand
+from tilewright.ir.nest import Access, Affine, Nest, Operand
 from tilewright.targets.cpu.few_bits import FewBitKeys, FewBits, block_of
 from tilewright.targets.cpu.kernel import Kernel, Layout, OperandKey, Packed
 from tilewright.targets.cpu.loopnest.constant_layouts import arrange_constants, transposed
@@ -17,11 +19,14 @@ from tilewright.targets.cpu.lower.layouts import Tensor
 from tilewright.targets.cpu.lower.lowered import PackedTensor, Storage, Table, root_of, root_offset_of
 from tilewright.targets.cpu.lower.views import View
 from tilewright.targets.cpu.template import CACHED_SHARE
+from tilewright.targets.llvm.byte_products import constant_factor, product_of
 
 # A constant that so many nodes read is one that steps of time share; what runs between them is small.
 _MIN_REPEATED_READS = 4
 # Smaller constants are packed as each code likes best.
 _MIN_SHARED_BYTES = 1 << 18
+# Axes of weights that a convolution of images sums over: channels, and two of taps.
+NUM_WINDOW_AXES = 3
 
 
 class ModelTensors:
@@ -163,6 +168,30 @@ class Names:
         return frozenset(
             (key, axis, few) for key, value in values.items() for axis, few in self._tensors.few_bits(value)
         )
+
+    def small_sums(self, nest: Nest) -> frozenset[OperandKey]:
+        """The constant factor of a convolution of bytes, if its sums are small (`Context.small_sums`).
+
+        The other factor less its zero point spans 255, with zero in between: a sum is at most 255 times what
+        the positive, or the negative, weights of a result add up to.
+        """
+        factors = product_of(nest)
+        b = None if factors is None else constant_factor(nest, factors, self.constants)
+        if b is None or b.zero_read is not None:
+            return frozenset()
+        access = nest.reads[b.read]
+        summed = {d.name for d in nest.reduce_dims if d.extent > 1}
+        axes = tuple(
+            axis
+            for axis, index in enumerate(access.index)
+            if isinstance(index, Affine) and summed.intersection(index.dims())
+        )
+        data = self._group.inputs[access.operand.position].data
+        if len(axes) != NUM_WINDOW_AXES or len(access.shape) != NUM_WINDOW_AXES + 1 or data is None:
+            return frozenset()
+        weights = data.astype(np.int16) - np.int16(b.zero)
+        sides = (np.maximum(sign * weights, 0).sum(axis=axes, dtype=np.int64).max() for sign in (1, -1))
+        return frozenset({access.operand.key} if max(sides) * 255 < 1 << 25 else ())
 
     def declare(self, kernels: Sequence[Kernel]) -> None:
         """Take note of the temporaries that a generator added."""

@@ -10,12 +10,15 @@ from tilewright.targets.cpu.product.frame import Frame, Panel, Position
 from tilewright.targets.cpu.product.lanes import load_lanes, store_lanes
 from tilewright.targets.cpu.product.plan import KernelPlan
 from tilewright.targets.llvm.exprgen import emit_expr
+from tilewright.targets.llvm.rounding import PACKED_VECTORS, Rounding, emit_packed, match_bytes
 from tilewright.targets.llvm.values import Int, Val, vec
 
 # A function of so many operations is a polynomial: a chain in which each waits for the one before.
 _LONG_FUNCTION_FLOP = 12
 # Vectors that go through such a chain in step.
 _IN_STEP = 2
+# Those that x86 alone multiplies bytes with.
+_X86_DOTS = ("vnni", "pairs", "byte tiles")
 
 
 Loaded = dict[tuple[int, int, int], Val]
@@ -141,10 +144,15 @@ def store_tile(
 ) -> None:
     """Finish the sums of a tile and store them."""
     e, plan = frame.emitter, frame.plan
-    if plan.finish is not None:
-        accumulators = elementwise(frame, plan.finish, num_rows, at, panel, accumulators, known)
     dtype = plan.c.operand.dtype
     base = frame.pointer("c", at.c, dtype.size_bytes)
+    rounding = _packed_rounding(plan)
+    if rounding is not None:
+        values = elementwise(frame, rounding.value, num_rows, at, panel, accumulators, known)
+        _store_packed(frame, rounding, base, panel, values)
+        return
+    if plan.finish is not None:
+        accumulators = elementwise(frame, plan.finish, num_rows, at, panel, accumulators, known)
     for r in range(num_rows):
         for j in range(panel.num_vectors):
             offset = r * plan.row.c + j * plan.panels.lanes
@@ -155,3 +163,42 @@ def store_tile(
                 e.gep(base, offset * dtype.size_bytes),
                 active=panel.active_in(j, plan.panels.lanes),
             )
+
+
+def _packed_rounding(plan: KernelPlan) -> Rounding | None:
+    """How sums become bytes, if they do in the end and four vectors of them fit one."""
+    if plan.finish is None or plan.dot.removesuffix(" by column") not in _X86_DOTS:
+        return None
+    rounding = match_bytes(plan.finish)
+    return rounding if rounding is not None and rounding.zero_expr is None else None
+
+
+def _store_packed(frame: Frame, rounding: Rounding, base: Val, panel: Panel, values: Sequence[Val]) -> None:
+    """Round the values of a tile, row by row, and store their bytes; where four vectors lie side by side in
+    the result they are stored as one."""
+    e, plan, lanes = frame.emitter, frame.plan, frame.plan.panels.lanes
+    dtype, count = plan.c.operand.dtype, panel.num_vectors
+    for first in range(0, len(values), PACKED_VECTORS):
+        group = values[first : first + PACKED_VECTORS]
+        filled = [*group, *[group[-1]] * (PACKED_VECTORS - len(group))]
+        packed = emit_packed(e, rounding, filled, dtype)
+        places = [divmod(first + number, count) for number in range(len(group))]
+        start = 0
+        while start < len(group):
+            row, vector = places[start]
+            # What follows in the same row, as far as whole vectors of a power of two go.
+            size = PACKED_VECTORS
+            while size > 1 and (
+                start % size
+                or start + size > len(group)
+                or vector + size > count
+                or panel.active_in(vector + size - 1, lanes) < lanes
+            ):
+                size //= 2
+            active = lanes * (size - 1) + panel.active_in(vector + size - 1, lanes)
+            part = packed
+            if size < PACKED_VECTORS:
+                part = e.shuffle(packed, None, range(start * lanes, (start + size) * lanes))
+            pointer = e.gep(base, (row * plan.row.c + vector * lanes) * dtype.size_bytes)
+            store_lanes(e, dtype, part, pointer, active=active)
+            start += size

@@ -64,12 +64,13 @@ class Dot:
 
     def widened(self, e: Emitter, a: Val, b: Val, total: Val) -> Val:
         """`total + a * b` for i32 lanes whose values fit 16 bits."""
-        match self.name:
-            case "vnni":
-                return _accumulate(e, "vpdpwssd", total, a, b, vec("i16", 2 * total.lanes))
-            case "pairs":
-                return e.iadd(total, _pairs(e, a, b, total.type))
-        return e.iadd(total, e.imul(a, b))
+        return e.iadd(total, e.imul(a, b)) if self.name == "widened" else self.halves(e, a, b, total)
+
+    def halves(self, e: Emitter, a: Val, b: Val, total: Val) -> Val:
+        """`total` plus both products of the signed 16-bit halves of each i32 lane, on x86."""
+        if self.name == "vnni":
+            return _accumulate(e, "vpdpwssd", total, a, b, vec("i16", 2 * total.lanes))
+        return e.iadd(total, _pairs(e, a, b, total.type))
 
 
 def planned_dot(plan: KernelPlan) -> Dot:

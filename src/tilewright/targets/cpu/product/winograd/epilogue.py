@@ -65,7 +65,8 @@ class Epilogue:
             return self._read(number, row, column)
 
         if plan.init is not None:
-            value = e.fadd(value, emit_expr(e, plan.init, read, lanes=self.lanes))
+            first = emit_expr(e, plan.init, read, lanes=self.lanes)
+            value = (e.fadd if plan.zeros is None else e.iadd)(value, first)
         if plan.finish is not None:
             value = emit_expr(e, plan.finish, read, value, lanes=self.lanes)
         dtype = plan.c.operand.dtype

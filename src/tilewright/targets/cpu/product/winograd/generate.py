@@ -1,11 +1,16 @@
 """The Winograd kernel: transform a block of tiles, multiply matrix by matrix, transform back and store.
 
-Condition of use: 3x3, steps of one, float32, constant weights, channels contiguous on both sides, groups of
-channels (if any) whose outputs are whole vectors. It beats
+Condition of use: 3x3, steps of one, float32 or bytes, constant weights, channels contiguous on both sides,
+groups of channels (if any) whose outputs are whole vectors. It beats
 the direct kernel where (tile + 2)² / tile² products instead of 9 outweigh the transforms and the larger
 weights: `winograd_gain` estimates that. F(2, 3) errs as the direct kernel does, F(4, 3) about three times as
 much, more with longer sums (`benchmarks/micro_winograd.py` measures it), and a NaN or an infinity reaches all
 outputs of the tiles that read it: a caller chooses.
+
+Bytes less their zero points are transformed by integer matrices: F(4, 3) makes numbers of 16 bits of the
+inputs and of the weights, which are multiplied in pairs, half as many at a time as bytes. All sums are modulo
+2**32 and give 576 times the result, of which 9 is divided out by its inverse and 64 by a shift: exact as long
+as results stay within 26 bits (`Context.small_sums`).
 
 A chunk is one block of output tiles and, of one group of channels, some panels of outputs. Its scratch
 area holds V [matrix][tile][input channel], M [matrix][tile][panel column] and one patch for tiles that reach
@@ -19,11 +24,14 @@ from functools import partial
 
 import numpy as np
 
+from tilewright.fields import Signed
 from tilewright.records import dataclass
-from tilewright.targets.cpu.arrangements import NUM_TAPS, WinogradPanels, window
+from tilewright.targets.cpu.arrangements import NUM_TAPS, Arrangement, WinogradPanels, window
+from tilewright.targets.cpu.integer_arrangements import WinogradWords
 from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Kernel, Packed
 from tilewright.targets.cpu.product.frame import product_function
+from tilewright.targets.cpu.product.integer.dot import planned_dot
 from tilewright.targets.cpu.product.lanes import load_lanes
 from tilewright.targets.cpu.product.loops import digits
 from tilewright.targets.cpu.product.plan import KernelPlan
@@ -35,6 +43,7 @@ from tilewright.targets.cpu.product.winograd.transform import (
     Transform,
     emit_input,
     emit_output,
+    integer_transform,
     winograd_transform,
 )
 from tilewright.targets.llvm.emitter import Emitter
@@ -68,11 +77,14 @@ class _Generator:
         self.plan = plan
         self.loops = plan_loops(plan)
         self.sizes = sizes_of(plan, self.loops)
-        self.transform: Transform = winograd_transform(self.sizes.tile)
+        is_float = plan.zeros is None
+        self.transform: Transform = (winograd_transform if is_float else integer_transform)(self.sizes.tile)
         self.size = self.transform.size
         self.num_matrices = self.size**2
         self.lanes = plan.panels.lanes
-        self.type: Type = vec("float", self.lanes)
+        self.type: Type = vec("float" if is_float else "i32", self.lanes)
+        self.channels = self.lanes * self.loops.channels_per_step  # of a vector of inputs
+        self.input_type: Type = self.type if is_float else vec("i16", self.channels)
         self.emitter = Emitter(attributes=isa.function_attributes)
         self.pointers: Mapping[str, Val] = {}
         self.extra_pointers: tuple[Val, ...] = ()
@@ -98,7 +110,7 @@ class _Generator:
             f"winograd{sizes.tile}",
             num_chunks=sizes.num_chunks,
             scratch_bytes=sizes.scratch_bytes,
-            template=f"winograd-{sizes.tile}",
+            template=f"winograd-{sizes.tile}" if plan.zeros is None else f"integer-winograd-{plan.dot}",
             macs=plan.num_macs,
             notes=(
                 f"tile {rows}x{sizes.panels.width}",
@@ -197,7 +209,7 @@ class _Generator:
 
     def _channel_groups(self, body: Callable[[Int, int], None]) -> None:
         """`body(first channel, how many)` for every vector of input channels."""
-        extent, lanes = self.loops.inputs.extent, self.lanes
+        extent, lanes = self.loops.inputs.extent, self.channels
         full = extent - extent % lanes
         self.emitter.loop(0, full, lanes, lambda channel, _: body(channel, lanes))
         if full < extent:
@@ -214,13 +226,24 @@ class _Generator:
 
             def load(row: int, column: int) -> Val:
                 elements = row * self.loops.rows.a + column * self.loops.columns.a
-                return load_lanes(
-                    e, operand.dtype, e.gep(base, elements * size_bytes), self.lanes, active=active
-                )
+                return self._input(e.gep(base, elements * size_bytes), active)
 
-            self._input_transform(load, self._pointer(v, channel))
+            self._input_transform(load, self._step_pointer(v, channel))
 
         self._channel_groups(group)
+
+    def _input(self, pointer: Val, active: int) -> Val:
+        """A vector of inputs; bytes less their zero point."""
+        e, dtype, zeros = self.emitter, self.plan.a.operand.dtype, self.plan.zeros
+        value = load_lanes(e, dtype, pointer, self.channels, active=active)
+        if zeros is None:
+            return value
+        value = e.cast("sext" if dtype.is_signed else "zext", value, "i16")
+        return e.isub(value, zeros.a) if zeros.a else value
+
+    def _step_pointer(self, base: Val, channel: Int) -> Val:
+        """The place of a channel, the first of a vector, where steps lie from `base` on."""
+        return self._pointer(base, self.emitter.udiv(channel, self.loops.channels_per_step))
 
     def _edge_tile(self, a: Int, row: Int, column: Int, v: Val) -> None:
         """A tile that reaches outside: what is inside is copied into a patch of zeros first."""
@@ -229,7 +252,7 @@ class _Generator:
         patch = self.pointers["patch"]
         vector_bytes = self.type.size_bytes
         for position in range(self.num_matrices):
-            e.store(e.constant(self.type, 0.0), e.gep(patch, position * vector_bytes))
+            e.store(e.zero(self.input_type), e.gep(patch, position * vector_bytes))
         rows = e.max(e.sub(0, row), 0), e.min(e.sub(loops.rows.size, row), size)
         columns = e.max(e.sub(0, column), 0), e.min(e.sub(loops.columns.size, column), size)
 
@@ -242,15 +265,15 @@ class _Generator:
                 def copy(j: Int, _: Sequence[Val]) -> None:
                     at = e.add(source, e.mul(j, loops.columns.a))
                     pointer = self._pointer(self.pointers["a"], at, operand.dtype.size_bytes)
-                    value = load_lanes(e, operand.dtype, pointer, self.lanes, active=active)
+                    value = self._input(pointer, active)
                     e.store(value, self._pointer(patch, e.mul(e.add(e.mul(i, size), j), self.lanes)))
 
                 e.loop(*columns, 1, copy)
 
             e.loop(*rows, 1, copy_row)
             self._input_transform(
-                lambda i, j: e.load(self.type, e.gep(patch, (i * size + j) * vector_bytes)),
-                self._pointer(v, channel),
+                lambda i, j: e.load(self.input_type, e.gep(patch, (i * size + j) * vector_bytes)),
+                self._step_pointer(v, channel),
             )
 
         self._channel_groups(group)
@@ -268,7 +291,7 @@ class _Generator:
 
     def _panel(self, index: Int, num_vectors: int, extent: int, first: Int, last: Int) -> None:
         e, sizes, loops = self.emitter, self.sizes, self.loops
-        steps = loops.inputs.extent
+        steps = loops.num_steps
         width = num_vectors * self.lanes
         panel = e.add(index, e.mul(self.group, sizes.panels.num_panels))
         b = e.mul(panel, self.num_matrices * steps * sizes.panels.width)
@@ -324,8 +347,9 @@ class _Generator:
         self, num_rows: int, num_vectors: int, v: Val, b: Val, m: Val, ahead: _Ahead | None
     ) -> None:
         """One register tile of one matrix of M: rows of V times the panel."""
-        e, sizes, steps = self.emitter, self.sizes, self.loops.inputs.extent
+        e, sizes, steps = self.emitter, self.sizes, self.loops.num_steps
         width = num_vectors * self.lanes
+        dot = None if self.plan.zeros is None else planned_dot(self.plan)
 
         def step(k: Int, totals: Sequence[Val]) -> list[Val]:
             at_b = self._pointer(b, e.mul(k, width))
@@ -339,18 +363,20 @@ class _Generator:
             for r in range(num_rows):
                 scalar = e.broadcast_load(self.type, e.gep(at_v, r * sizes.v_row * _FLOAT_BYTES))
                 for j, vector in enumerate(vectors):
-                    result.append(e.fma(scalar, vector, totals[r * num_vectors + j]))
+                    total = totals[r * num_vectors + j]
+                    multiply = e.fma if dot is None else partial(dot.halves, e)
+                    result.append(multiply(scalar, vector, total))
             return result
 
         def summed(low: Int, high: Int) -> list[Val]:
-            zeros = [(self.type, 0.0)] * (num_rows * num_vectors)
+            zeros = [(self.type, e.zero(self.type))] * (num_rows * num_vectors)
             return e.loop(low, high, 1, step, zeros, nonempty=True)
 
         def target(number: int) -> Val:
             row, vector = divmod(number, num_vectors)
             return e.gep(m, (row * width + vector * self.lanes) * _FLOAT_BYTES)
 
-        size = -(-steps // -(-steps // MAX_CHAIN_STEPS[sizes.tile]))
+        size = steps if dot is not None else -(-steps // -(-steps // MAX_CHAIN_STEPS[sizes.tile]))
         for number, value in enumerate(summed(0, size)):
             e.store(value, target(number))
 
@@ -391,7 +417,7 @@ class _Generator:
         whole = epilogue()
         for i in range(tile):
             made = emit_output(e, self.transform, [columns[j][i] for j in range(size)])
-            for j, value in enumerate(made):
+            for j, value in enumerate(map(self._undivided, made)):
                 if not is_clipped:
                     whole.store(i, j, value)
                     continue
@@ -403,18 +429,27 @@ class _Generator:
                 )
                 e.if_(exists, partial(epilogue().store, i, j, value))
 
+    def _undivided(self, value: Val) -> Val:
+        """A result of integer transforms over their divisor, all of it modulo 2**32."""
+        e, divisor = self.emitter, self.transform.divisor
+        if divisor == 1:
+            return value
+        shift = (divisor & -divisor).bit_length() - 1
+        inverse = pow(divisor >> shift, -1, 1 << 32)
+        return e.ashr(e.imul(value, inverse - (inverse >> 31 << 32)), shift)
+
 
 def pack_weights(plan: KernelPlan, loops: WinogradLoops, transform: Transform) -> Packed:
     """The constant factor as the kernel reads it, panels of all groups one behind the other."""
     panels, num_outputs = plan.panels, loops.num_groups * loops.outputs.extent
     shape = (NUM_TAPS, NUM_TAPS, loops.inputs.extent, num_outputs)
     strides = (loops.rows.tap_b, loops.columns.tap_b, loops.inputs.b, loops.outputs.b)
-    weight = np.array(transform.weight, np.float64).tolist()
-    arrangement = WinogradPanels(
-        window(shape, strides, plan.b.offset),
-        panels.lanes,
-        panels.width,
-        tuple(map(tuple, weight)),
-    )
-    size_bytes = 4 * transform.size**2 * loops.inputs.extent * panels.padded_extent * loops.num_groups
+    source, lanes, width = window(shape, strides, plan.b.offset), panels.lanes, panels.width
+    if plan.zeros is None:
+        weight = np.array(transform.weight, np.float64).tolist()
+        arrangement: Arrangement = WinogradPanels(source, lanes, width, tuple(map(tuple, weight)))
+    else:
+        rows = tuple(tuple(Signed(int(x)) for x in row) for row in transform.weight)
+        arrangement = WinogradWords(source, Signed(plan.zeros.b), lanes, width, rows)
+    size_bytes = 4 * transform.size**2 * loops.num_steps * panels.padded_extent * loops.num_groups
     return Packed(plan.b.operand, arrangement, size_bytes)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import prod
 
 from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Read
 from tilewright.ir.nest import Affine, Nest, RowsOf
 from tilewright.targets.cpu.arrangements import NUM_TAPS
 from tilewright.targets.cpu.kernel import Declined, Layouts
 from tilewright.targets.cpu.product.contraction import Contraction, match_contraction
 from tilewright.targets.cpu.product.loops import StridedLoop, WindowLoop
-from tilewright.targets.cpu.product.plan import KernelPlan
+from tilewright.targets.cpu.product.plan import KernelPlan, ZeroPoints
 from tilewright.targets.llvm.addresses import matched_walk
+from tilewright.targets.llvm.byte_products import constant_factor, product_of, refused_factors
+from tilewright.targets.llvm.layout import OperandKey
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,7 +23,7 @@ class WinogradLoops:
     """The loops of a 3x3 convolution; `batch` are the output dims beside its image. Offsets count elements.
 
     `inputs` and `outputs` are the channels of one group, where there are `groups`. The `taps` are those along
-    `rows` and `columns`.
+    `rows` and `columns`. Bytes have `zeros`, which are taken off them.
     """
 
     rows: WindowLoop
@@ -30,6 +33,17 @@ class WinogradLoops:
     groups: StridedLoop | None
     inputs: StridedLoop
     outputs: StridedLoop
+    zeros: ZeroPoints | None
+
+    @property
+    def channels_per_step(self) -> int:
+        """Input channels that a step of a sum multiplies: floats, or halves of a word that bytes become."""
+        return 1 if self.zeros is None else 2
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of a sum over input channels."""
+        return -(-self.inputs.extent // self.channels_per_step)
 
     @property
     def num_groups(self) -> int:
@@ -53,9 +67,10 @@ class WinogradLoops:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WinogradProblem(WinogradLoops):
-    """A nest as a 3x3 convolution."""
+    """A nest as a 3x3 convolution; the `contraction` of bytes is one of plain products."""
 
     contraction: Contraction
+    nest: Nest
 
 
 def plan_loops(plan: KernelPlan) -> WinogradLoops:
@@ -75,6 +90,7 @@ def plan_loops(plan: KernelPlan) -> WinogradLoops:
         groups=next((x for x in positions.values() if x.b), None),
         inputs=inputs,
         outputs=plan.vector,
+        zeros=plan.zeros,
     )
 
 
@@ -89,13 +105,19 @@ def tiles_along(loop: StridedLoop, tile: int) -> int:
     return -(-loop.extent // tile)
 
 
-def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
+def match_winograd(
+    nest: Nest, layouts: Layouts, constants: frozenset[OperandKey] = frozenset()
+) -> WinogradProblem | Declined:
     """The nest as a 3x3 convolution whose channels are contiguous, or why it is none."""
-    contraction = match_contraction(nest, layouts)
+    found = _of_bytes(nest, constants)
+    if isinstance(found, Declined):
+        return found
+    given, (zeros, nest) = nest, found or (None, nest)
+    contraction = match_contraction(nest, layouts, dtypes=(DType.FLOAT32, DType.INT32))
     if isinstance(contraction, Declined):
         return contraction
-    if contraction.dtype is not DType.FLOAT32:
-        return Declined(f"products of {contraction.dtype}: the transforms are for float32")
+    if (contraction.dtype is DType.INT32) != (zeros is not None):
+        return Declined(f"products of {contraction.dtype}: the transforms are for float32 and bytes")
     access = contraction.a
     extents, roles = nest.extents, {d.name: d.role for d in nest.dims}
     a, b, c = (matched_walk(x, layouts) for x in (access, contraction.b, nest.write))
@@ -159,4 +181,28 @@ def match_winograd(nest: Nest, layouts: Layouts) -> WinogradProblem | Declined:
         groups=loop(groups[0]) if groups else None,
         inputs=loop(channel),
         outputs=loop(vector),
+        zeros=zeros,
+        nest=given,
     )
+
+
+def _of_bytes(nest: Nest, constants: frozenset[OperandKey]) -> tuple[ZeroPoints, Nest] | Declined | None:
+    """The zero points of a sum of products of bytes, and the sum as one of plain products: what lies beyond
+    the image reads as nothing then. None for other nests."""
+    factors = product_of(nest)
+    if factors is None:
+        return None
+    b = constant_factor(nest, factors, constants)
+    if b is None:
+        return Declined("no factor is constant")
+    a = factors[1] if b is factors[0] else factors[0]
+    refused = refused_factors(nest, a, b)
+    if refused is not None:
+        return refused
+    if a.zero_read is not None:
+        return Declined("a zero point that is known only when the model runs")
+    access = nest.reads[a.read]
+    reads = [*nest.reads]
+    reads[a.read] = access if access.fill is None else replace(access, fill=0)
+    body = Read(a.read, DType.INT32) * Read(b.read, DType.INT32)
+    return ZeroPoints(a.zero, b.zero), replace(nest, reads=tuple(reads), body=body)

@@ -17,6 +17,8 @@ from tilewright.targets.cpu.isa import Isa
 from tilewright.targets.cpu.kernel import Declined
 from tilewright.targets.cpu.product.contraction import CONTRACTION
 from tilewright.targets.cpu.product.contraction.choose import contraction_cycles, finish_cycles, plan_of
+from tilewright.targets.cpu.product.integer.dot import dot_of
+from tilewright.targets.cpu.product.integer.template import INTEGER
 from tilewright.targets.cpu.product.loops import Window
 from tilewright.targets.cpu.product.plan import KernelPlan, Staging
 from tilewright.targets.cpu.product.tiling import (
@@ -51,6 +53,8 @@ _MAX_ACCUMULATORS = 28
 # what storing V costs, which grows with the block.
 _INPUT_CYCLES = {2: 90.0, 4: 250.0}
 _OUTPUT_CYCLES = {2: 45.0, 4: 150.0}
+# The same of bytes, whose arithmetic is that of integers: 260 and 200 instructions, two a cycle.
+_BYTE_INPUT_CYCLES, _BYTE_OUTPUT_CYCLES = 130.0, 100.0
 _MIN_STEP_CYCLES = 4.0
 _TILE_CYCLES = 24.0
 # When the next block reads weights again they are not far, if all of them are no more than a part of the last
@@ -64,7 +68,8 @@ _SHARE_NOT_HIDDEN = 0.1
 
 @dataclass(frozen=True, slots=True)
 class WinogradSizes:
-    """Sizes of one way to cut a problem. Strides and offsets are floats in the scratch area."""
+    """Sizes of one way to cut a problem. Strides and offsets are floats, or words of two numbers of 16 bits,
+    in the scratch area."""
 
     tile: int
     num_tiles: int
@@ -89,19 +94,25 @@ class WinogradSizes:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The numbers that decide a plan; channels are those of one group."""
+    """The numbers that decide a plan; channels are those of one group, `steps` those of a sum over them.
+
+    A step of bytes takes `instructions`; 0 for floats, whose step is one multiply-add.
+    """
 
     tile: int
     num_tiles: int
     num_groups: int
-    inputs: int
+    steps: int
     outputs: int
+    instructions: int = 0
 
     @classmethod
-    def of(cls, loops: WinogradLoops, tile: int) -> Shape:
+    def of(cls, loops: WinogradLoops, tile: int, isa: Isa | None = None) -> Shape:
         """The numbers of a problem."""
-        tiles = loops.num_tiles(tile)
-        return cls(tile, tiles, loops.num_groups, loops.inputs.extent, loops.outputs.extent)
+        tiles, instructions = loops.num_tiles(tile), 0
+        if loops.zeros is not None and isa is not None:
+            instructions = 1 if dot_of(isa, isa.lanes("i32")).name == "vnni" else 2
+        return cls(tile, tiles, loops.num_groups, loops.num_steps, loops.outputs.extent, instructions)
 
     @property
     def num_matrices(self) -> int:
@@ -111,7 +122,7 @@ class Shape:
 
 def choose_plan(problem: WinogradProblem, tile: int, isa: Isa) -> WinogradSizes:
     """The cut with the least estimated time over a few usual numbers of threads; the work alone decides."""
-    return _choose(Shape.of(problem, tile), isa)
+    return _choose(Shape.of(problem, tile, isa), isa)
 
 
 def winograd_gain(problem: WinogradProblem, tile: int, context: Context) -> float:
@@ -121,13 +132,19 @@ def winograd_gain(problem: WinogradProblem, tile: int, context: Context) -> floa
     transforms, and beside them the bytes of weights: (tile + 2)² against 9 per pair of channels. One thread.
     """
     plan = choose_plan(problem, tile, context.isa)
-    direct = contraction_cycles(problem.contraction, Choice(CONTRACTION.name), context)
+    if problem.zeros is None:
+        direct = contraction_cycles(problem.contraction, Choice(CONTRACTION.name), context)
+    else:
+        bytes_ = INTEGER.match(problem.nest, context)
+        assert not isinstance(bytes_, Declined)
+        direct = INTEGER.estimate(bytes_, Choice(INTEGER.name), context).cycles
     return direct / winograd_cycles(problem, plan, context)
 
 
 def winograd_cycles(problem: WinogradProblem, plan: WinogradSizes, context: Context) -> float:
     """Estimated cycles of a plan on one thread with cold weights."""
-    shape, contraction, isa = Shape.of(problem, plan.tile), problem.contraction, context.isa
+    isa, contraction = context.isa, problem.contraction
+    shape = Shape.of(problem, plan.tile, isa)
     compute = (
         _compute_cycles(shape, plan, plan.panel_parts, isa.rates.private_bytes_per_cycle, isa.fmas_per_cycle)
         * plan.num_chunks
@@ -143,7 +160,7 @@ def winograd_neighbours(problem: WinogradProblem, tile: int, isa: Isa) -> tuple[
     """Cuts of a problem: for each size of a block the best groups, then others, the least time first."""
     ranked = [
         Choice.of(TEMPLATE, tile=tile, num_blocks=num_blocks, panel_parts=parts)
-        for _, num_blocks, parts in _ranked(Shape.of(problem, tile), isa)
+        for _, num_blocks, parts in _ranked(Shape.of(problem, tile, isa), isa)
     ]
     best: dict[int | None, Choice] = {}
     for choice in ranked:
@@ -158,7 +175,7 @@ def chosen_plan(problem: WinogradProblem, choice: Choice, isa: Isa) -> WinogradS
     assert tile is not None
     if num_blocks is None or parts is None:
         return choose_plan(problem, tile, isa)
-    shape = Shape.of(problem, tile)
+    shape = Shape.of(problem, tile, isa)
     if not 1 <= num_blocks <= shape.num_tiles or -(-shape.num_tiles // num_blocks) > _MAX_BLOCK_TILES:
         return Declined(f"{num_blocks} blocks of {shape.num_tiles} tiles")
     plan = plan_with(shape, num_blocks, parts, isa)
@@ -177,14 +194,15 @@ def plan_winograd(problem: WinogradProblem, sizes: WinogradSizes, isa: Isa) -> K
     plan = plan_of(
         problem.contraction,
         Tile(sizes.panels, sizes.row_tiles[0].rows),
-        dot="fma",
+        dot="fma" if problem.zeros is None else dot_of(isa, sizes.panels.lanes).name,
+        zeros=problem.zeros,
         staging=STAGINGS[sizes.tile],
         units="image tiles",
         cut=Cut(sizes.num_blocks, sizes.panel_parts),
         summed=(*problem.taps, problem.inputs),
     )
     groups = () if problem.groups is None else (problem.groups,)
-    matrices = Shape.of(problem, sizes.tile).num_matrices * problem.inputs.extent
+    matrices = Shape.of(problem, sizes.tile).num_matrices * problem.num_steps
     weights_bytes = _FLOAT_BYTES * matrices * sizes.panels.padded_extent * problem.num_groups
     return replace(
         plan,
@@ -247,7 +265,7 @@ def _sized(
 ) -> WinogradSizes:
     """The strides that follow from a register tile and a cut."""
     block, lanes = -(-shape.num_tiles // num_blocks), panels.lanes
-    v_row = _spread(-(-shape.inputs // lanes) * lanes)
+    v_row = _spread(-(-shape.steps // lanes) * lanes)
     v_matrix = _spread(block * v_row)
     m_matrix = _spread(block * panels.width)
     m_offset = shape.num_matrices * v_matrix
@@ -311,8 +329,9 @@ def _product_cycles(
             if vectors and count:
                 # Weights come from the private cache, beside the arithmetic.
                 read = vectors * panels.lanes * _FLOAT_BYTES / private_rate
-                step = max(step_cycles(tile.rows, vectors, fmas_per_cycle), read, _MIN_STEP_CYCLES) + 0.5
-                total += tile.count * count * (shape.inputs * step + _TILE_CYCLES)
+                issued = step_cycles(tile.rows, vectors, fmas_per_cycle / (shape.instructions or 1))
+                step = max(issued, read, _MIN_STEP_CYCLES) + 0.5
+                total += tile.count * count * (shape.steps * step + _TILE_CYCLES)
     return total
 
 
@@ -321,9 +340,11 @@ def _compute_cycles(
 ) -> float:
     """Products and transforms of the largest chunk when the panels are cut into `parts`."""
     panels, columns = plan.panels, _columns(plan, parts)
+    inputs, outputs = _INPUT_CYCLES[shape.tile], _OUTPUT_CYCLES[shape.tile]
+    if shape.instructions:
+        inputs, outputs = _BYTE_INPUT_CYCLES, _BYTE_OUTPUT_CYCLES
     transforms = plan.block_tiles * (
-        _INPUT_CYCLES[shape.tile] * -(-shape.inputs // panels.lanes)
-        + _OUTPUT_CYCLES[shape.tile] * columns / panels.lanes
+        inputs * -(-shape.steps // panels.lanes) + outputs * columns / panels.lanes
     )
     product = shape.num_matrices * _product_cycles(
         shape, panels, plan.row_tiles, private_rate, fmas_per_cycle
@@ -335,7 +356,7 @@ def _weight_cycles(
     shape: Shape, plan: WinogradSizes, parts: int, cold_bytes_per_cycle: float, isa: Isa
 ) -> float:
     """The time in which such a chunk's weights come, which each block reads again."""
-    row_bytes = _FLOAT_BYTES * shape.num_matrices * shape.inputs
+    row_bytes = _FLOAT_BYTES * shape.num_matrices * shape.steps
     is_near = row_bytes * plan.panels.padded_extent <= _NEAR_SHARE * isa.caches.l3_bytes
     again_rate = max(_AGAIN_BYTES_PER_CYCLE, cold_bytes_per_cycle) if is_near else cold_bytes_per_cycle
     first, again = 1 / plan.num_blocks, 1 - 1 / plan.num_blocks

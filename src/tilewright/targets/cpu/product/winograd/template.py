@@ -9,6 +9,7 @@ from tilewright.ir.nest import Nest
 from tilewright.options import Accuracy
 from tilewright.records import dataclass
 from tilewright.targets.cpu.kernel import Declined
+from tilewright.targets.cpu.product.integer.dot import dot_of
 from tilewright.targets.cpu.product.winograd.generate import generate_winograd
 from tilewright.targets.cpu.product.winograd.match import WinogradProblem, match_winograd
 from tilewright.targets.cpu.product.winograd.plan import (
@@ -41,18 +42,30 @@ class WinogradTemplate:
 
     def match(self, work: Nest, context: Context) -> WinogradProblem | Declined:
         """The nest as a 3x3 convolution with constant weights."""
-        problem = match_winograd(work, context.layouts)
+        problem = match_winograd(work, context.layouts, context.constants)
         if isinstance(problem, Declined):
             return problem
+        if problem.zeros is not None:
+            return self._of_bytes(problem, context)
         if problem.contraction.b.operand.key not in context.constants:
             return Declined("weights that are computed at run time")
         if problem.groups is not None and problem.outputs.extent % context.isa.lanes("float"):
             return Declined(f"groups of {problem.outputs.extent} channels, which are no whole vectors")
         return problem
 
+    def _of_bytes(self, problem: WinogradProblem, context: Context) -> WinogradProblem | Declined:
+        isa = context.isa
+        if isa.has_matrix_unit:
+            return Declined("tiles of bytes are faster")
+        if dot_of(isa, isa.lanes("i32")).name == "widened":
+            return Declined("no instruction that multiplies pairs of 16 bits")
+        if problem.contraction.b.operand.key not in context.small_sums:
+            return Declined("sums that 26 bits may not hold")
+        return problem if problem.groups is None else Declined("groups of channels of bytes")
+
     def algorithms(self, problem: WinogradProblem, context: Context) -> tuple[Choice, ...]:
         """One for each tile."""
-        return tuple(Choice.of(self.name, tile=tile) for tile in _TILES[context.accuracy])
+        return tuple(Choice.of(self.name, tile=tile) for tile in _tiles(problem, context))
 
     def estimate(self, problem: WinogradProblem, choice: Choice, context: Context) -> Estimate:
         """Products, transforms and the bytes of weights."""
@@ -60,7 +73,8 @@ class WinogradTemplate:
         assert tile is not None
         plan = chosen_plan(problem, choice, context.isa)
         assert not isinstance(plan, Declined)
-        gains = {x: winograd_gain(problem, x, context) for x in _TILES[context.accuracy] if x <= tile}
+        tiles = _tiles(problem, context)
+        gains = {x: winograd_gain(problem, x, context) for x in tiles if x <= tile}
         lead = gains[tile] / gains[min(gains)] if tile != min(gains) else inf
         return Estimate(winograd_cycles(problem, plan, context), gains[tile], lead)
 
@@ -76,6 +90,11 @@ class WinogradTemplate:
         if isinstance(sizes, Declined):
             return sizes
         return (generate_winograd(plan_winograd(problem, sizes, context.isa), context.isa),)
+
+
+def _tiles(problem: WinogradProblem, context: Context) -> tuple[int, ...]:
+    """Sizes of tiles that the accuracy allows: of bytes, which are exact, the one that gains."""
+    return (4,) if problem.zeros is not None else _TILES[context.accuracy]
 
 
 WINOGRAD = WinogradTemplate()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from fractions import Fraction
+from math import lcm
 
 from tilewright.records import dataclass
 from tilewright.targets.cpu.arrangements import NUM_TAPS
@@ -33,6 +34,7 @@ class Transform:
     input: Matrix
     weight: Matrix
     output: Matrix
+    divisor: int = 1  # of results, by which `output` is larger where all factors are integers
 
     @property
     def size(self) -> int:
@@ -74,6 +76,26 @@ def cook_toom(tile: int, pairs: Sequence[Fraction]) -> Transform:
     return Transform(tile, tuple(pairs), tuple(rows), tuple(weights), output)
 
 
+@functools.cache
+def integer_transform(tile: int) -> Transform:
+    """F(tile, 3) in integers, with the points 0, ±1, ±2, ... and infinity.
+
+    The divisions of `weight` move behind the sums: `output` is larger by their least common multiple along
+    each axis, so that results are `divisor` times too large, and exact.
+
+    >>> integer_transform(4).divisor, max(max(row) for row in integer_transform(4).weight)
+    (576, Fraction(4, 1))
+    """
+    plain = cook_toom(tile, [Fraction(p) for p in range(1, tile // 2 + 1)])
+    scales = [1 / next(x for x in row if x) for row in plain.weight]
+    common = lcm(*(int(scale) for scale in scales))
+    weight = tuple(tuple(x * scale for x in row) for row, scale in zip(plain.weight, scales, strict=True))
+    output = tuple(
+        tuple(x * common / scale for x, scale in zip(row, scales, strict=True)) for row in plain.output
+    )
+    return Transform(tile, plain.pairs, plain.input, weight, output, common**2)
+
+
 def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """Coefficients of `prod(x - root)`, lowest power first."""
     coefficients = [Fraction(1)]
@@ -102,8 +124,8 @@ def emit_input(e: Emitter, transform: Transform, values: Sequence[Val]) -> list[
 def emit_output(e: Emitter, transform: Transform, values: Sequence[Val]) -> list[Val]:
     """`A^T m` along one axis: sums and differences of the pairs, then their even and odd powers."""
     pairs = range(1, 1 + 2 * len(transform.pairs), 2)
-    sums = [e.fadd(values[i], values[i + 1]) for i in pairs]
-    differences = [e.fsub(values[i], values[i + 1]) for i in pairs]
+    sums = [_multiply_add(e, Fraction(1), values[i + 1], values[i]) for i in pairs]
+    differences = [_multiply_add(e, Fraction(-1), values[i + 1], values[i]) for i in pairs]
     result: list[Val] = []
     for row in transform.output:
         power = len(result)
@@ -119,7 +141,7 @@ def _combine(e: Emitter, coefficients: Sequence[Fraction], values: Sequence[Val]
     start = next((i for i, (c, _) in enumerate(terms) if c == 1), None)
     if start is None:
         factor, value = terms.pop(0)
-        total = e.fmul(value, float(factor))
+        total = e.fmul(value, float(factor)) if value.type.is_float else e.imul(value, int(factor))
     else:
         _, total = terms.pop(start)
     for factor, value in terms:
@@ -128,6 +150,9 @@ def _combine(e: Emitter, coefficients: Sequence[Fraction], values: Sequence[Val]
 
 
 def _multiply_add(e: Emitter, factor: Fraction, value: Val, total: Val) -> Val:
+    if not value.type.is_float:
+        product = value if abs(factor) == 1 else e.imul(value, abs(int(factor)))
+        return e.iadd(total, product) if factor > 0 else e.isub(total, product)
     if factor == 1:
         return e.fadd(total, value)
     if factor == -1:
