@@ -1,13 +1,18 @@
-"""Compile time against the number of operators, for six shapes of graphs.
+"""Compile time against the number of operators, and plans of networks of as many, within a budget.
 
 `python -m benchmarks compile_scaling --page docs/compile_time.md` measures, writes the table between the
 page's markers and the picture beside the page; `--sizes 1000,3000 --shapes chain,tree` measures less. Every
 model is compiled from nothing, without the cache, in a process of its own; seconds are of processor time,
 helper processes included, so that other work on the machine counts little.
+
+`python -m benchmarks compile_scaling --machines v100,a310,stcp920 --budget 300s --sizes 10000` plans networks
+for described machines instead, by the joint search: when the first plan was there, how long all took beside
+the budget, what was gained by then, and the most memory. Budgets count processor time, too.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import resource
@@ -21,14 +26,19 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.command import SUPPRESS, Namespace, Parser, again
+from benchmarks.joint import count_processor_time
 from benchmarks.pictures import write_line_chart
 from benchmarks.results import provenance, with_table
-from tilewright.api import load
+from tilewright.api import load, simulate
 from tilewright.compiler import compile_graph
 from tilewright.options import Options
 from tilewright.report.figure import Line
+from tilewright.zoo.builder import Builder, Tensor
+from tilewright.zoo.layers import attention, conv_bn, dense, gelu, layer_norm
 
 SIZES = (300, 1_000, 3_000, 10_000)
+NETWORKS = ("cells", "wired", "transformer")
+"""Shapes that are planned."""
 NUM_ELEMENTS = 1_000
 PICTURE = "compile_time.svg"
 
@@ -133,6 +143,78 @@ def mixed(num_nodes: int) -> onnx.ModelProto:
     return m.model(total)
 
 
+def cells(num_nodes: int) -> onnx.ModelProto:
+    """Cells of NASNet-A (normal ones), each of the two before it, with unfused normalisation."""
+    b = Builder("cells", seed=0)
+    before = x = b.input("input", (1, 32, 28, 28))
+    while b.num_nodes < num_nodes:
+        with b.scope(f"cell{b.num_nodes}"):
+            before, x = x, _cell(b, before, x)
+    b.output(x, "features")
+    return b.finish()
+
+
+def _cell(b: Builder, before: Tensor, x: Tensor) -> Tensor:
+    other, own = (
+        conv_bn(b, b.relu(value), 32, 1, names=(f"{name}.conv", f"{name}.bn"))
+        for name, value in (("before", before), ("own", x))
+    )
+    pooled = b.avg_pool(other, 3, stride=1, padding=1)
+    terms = (
+        (_separable(b, own, 3), own),
+        (_separable(b, other, 3), _separable(b, own, 5)),
+        (b.avg_pool(own, 3, stride=1, padding=1), other),
+        (pooled, pooled),
+        (_separable(b, other, 5), _separable(b, other, 3)),
+    )
+    return b.concat([other, *(b.add(one, two) for one, two in terms)])
+
+
+def _separable(b: Builder, x: Tensor, kernel: int, times: int = 2) -> Tensor:
+    for _ in range(times):
+        channels = x.channels
+        y = b.conv(b.relu(x), channels, kernel, padding=kernel // 2, groups=channels, name="depthwise")
+        x = conv_bn(b, y, channels, 1, names=("pointwise", "bn"))
+    return x
+
+
+def wired(num_nodes: int) -> onnx.ModelProto:
+    """Separable convolutions wired at random, as RandWire's: each of a sum of one to three values before."""
+    b, rng = Builder("wired", seed=0), np.random.default_rng(0)
+    values = [b.input("input", (1, 32, 28, 28))]
+    unread = dict.fromkeys(values)
+    while b.num_nodes < num_nodes:
+        recent = values[-8:]
+        chosen = rng.choice(len(recent), size=min(int(rng.integers(1, 4)), len(recent)), replace=False)
+        total, *others = (recent[i] for i in sorted(map(int, chosen)))
+        for value in (total, *others):
+            unread.pop(value, None)
+        for value in others:
+            total = b.add(total, value)
+        made = _separable(b, total, 3, times=1)
+        unread[made] = None
+        values.append(made)
+    total, *others = unread
+    for value in others:
+        total = b.add(total, value)
+    b.output(total, "features")
+    return b.finish()
+
+
+def transformer(num_nodes: int) -> onnx.ModelProto:
+    """Layers of an encoder as exporters write them, with normalisation, GELU and attention spelled out."""
+    b = Builder("transformer", seed=0)
+    x = b.input("input", (1, 64, 128))
+    while b.num_nodes < num_nodes:
+        with b.scope(f"layer{b.num_nodes}"):
+            y = attention(b, layer_norm(b, x, eps=1e-5, name="norm1"), heads=4)
+            x = b.add(x, dense(b, y, 128, name="out"))
+            y = gelu(b, dense(b, layer_norm(b, x, eps=1e-5, name="norm2"), 512, name="up"))
+            x = b.add(x, dense(b, y, 128, name="down"))
+    b.output(x, "states")
+    return b.finish()
+
+
 SHAPES: Mapping[str, Callable[[int], onnx.ModelProto]] = {
     "chain": chain,
     "newton": newton,
@@ -140,6 +222,9 @@ SHAPES: Mapping[str, Callable[[int], onnx.ModelProto]] = {
     "gated": gated,
     "tree": tree,
     "mixed": mixed,
+    "cells": cells,
+    "wired": wired,
+    "transformer": transformer,
 }
 
 
@@ -166,6 +251,59 @@ def measure(shape: str, num_nodes: int) -> dict[str, Any]:
         "num_steps": len(made.steps),
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
+
+
+def measure_plan(shape: str, num_nodes: int, machine: str, budget: str) -> dict[str, Any]:
+    """The joint plan of a network on a machine within a budget of processor time."""
+    count_processor_time()
+    proto = SHAPES[shape](num_nodes)
+    start_s = processor_s()
+    loaded = load(proto)
+    loaded_s = processor_s()
+    better: list[tuple[float, str]] = []
+
+    def note(what: str, done: int, total: int) -> None:
+        _, _, best = what.partition("best so far: ")
+        if best and (not better or better[-1][1] != best):
+            better.append((processor_s() - loaded_s, best))
+
+    found = simulate(loaded, machine, recipe="joint", budget=budget, progress=note)
+    costs = [tried.cost for tried in found.tried if tried.cost is not None]
+    return {
+        "shape": shape,
+        "num_nodes": len(proto.graph.node),
+        "machine": machine,
+        "budget": budget,
+        "load_processor_s": round(loaded_s - start_s, 2),
+        "plan_processor_s": round(processor_s() - loaded_s, 2),
+        "first_s": round(better[0][0], 2) if better else None,
+        "better": [(round(s, 1), text) for s, text in better],
+        "first_us": costs[0] * 1e-3,
+        "us": found.time_s * 1e6,
+        "recipe": found.recipe,
+        "bound_us": found.lower_bound_s * 1e6,
+        "num_tried": len(found.tried),
+        "num_untried": found.num_untried,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
+def plan_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each network and machine."""
+    lines = [
+        "| network | nodes | machine | loaded, s | first plan, s | budget | planned, s | first, us "
+        "| best, us | at least, us | recipes | MiB |",
+        "|---|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for r in rows:
+        first = "-" if r["first_s"] is None else f"{r['first_s']:.1f}"
+        cells = (
+            r["shape"], f"{r['num_nodes']:,}", f"`{r['machine']}`", f"{r['load_processor_s']:.1f}", first,
+            r["budget"], f"{r['plan_processor_s']:.1f}", f"{r['first_us']:,.0f}", f"{r['us']:,.0f}",
+            f"{r['bound_us']:,.0f}", str(r["num_tried"]), f"{r['peak_mib']:,}",
+        )  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def slope(rows: Sequence[Mapping[str, Any]]) -> float:
@@ -196,31 +334,41 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def options(parser: Parser) -> None:
     """What can be asked."""
-    parser.add_argument("--shapes", default=",".join(SHAPES))
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--shapes", help="names, by commas; by default all, or for machines all networks")
+    parser.add_argument("--sizes", help="numbers of operators, by commas")
+    parser.add_argument("--machines", help="plan for these instead, by commas")
+    parser.add_argument("--budget", default="300s", help="of processor time, for each plan")
     parser.add_argument("--output", help="JSON file of the samples")
     parser.add_argument("--page")
-    parser.add_argument("--one", nargs=2, help=SUPPRESS)
+    parser.add_argument("--one", nargs="+", help=SUPPRESS)
 
 
 def main(arguments: Namespace) -> None:
     """Measure, print, and write what was asked for."""
     if arguments.one:
-        print(json.dumps(measure(arguments.one[0], int(arguments.one[1]))))
+        shape, size, *asked = arguments.one
+        row = measure_plan(shape, int(size), *asked) if asked else measure(shape, int(size))
+        print(json.dumps(row))
         return
+    machines = arguments.machines.split(",") if arguments.machines else []
+    known = NETWORKS if machines else tuple(SHAPES)
+    shapes = arguments.shapes.split(",") if arguments.shapes else known
+    sizes = arguments.sizes.split(",") if arguments.sizes else ["10000"] if machines else map(str, SIZES)
     rows: list[dict[str, Any]] = []
-    for size in map(int, arguments.sizes.split(",")):
-        for shape in arguments.shapes.split(","):
-            command = again("compile_scaling", "--one", shape, str(size))
-            made = subprocess.run(command, capture_output=True, text=True, check=True)
-            rows.append({**provenance(), "asked": size, **json.loads(made.stdout.splitlines()[-1])})
-            print(json.dumps(rows[-1]), flush=True)
+    asked = [(name, arguments.budget) for name in machines] or [()]
+    for size, shape, more in itertools.product(sizes, shapes, asked):
+        command = again("compile_scaling", "--one", shape, size, *more)
+        made = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        rows.append({**provenance(), "asked": int(size), **json.loads(made.stdout.splitlines()[-1])})
+        print(json.dumps(rows[-1]), flush=True)
     rows.sort(key=lambda r: (list(SHAPES).index(r["shape"]), r["asked"]))
-    text = table(rows)
+    text = plan_table(rows) if machines else table(rows)
     print(text)
     if arguments.output:
         arguments.output.write_text(json.dumps(rows, indent=1) + "\n")
-    if arguments.page:
+    if arguments.page and machines:
+        arguments.page.write_text(with_table(arguments.page.read_text(), text, "plans"))
+    elif arguments.page:
         lines = [
             Line(
                 shape, tuple((r["num_nodes"], r["compile_processor_s"]) for r in rows if r["shape"] == shape)

@@ -21,6 +21,8 @@ from tilewright.records import dataclass
 _ROUNDING = 1e-9  # of costs that are sums of floats
 _WORD_BITS = 16
 _WORD = (1 << _WORD_BITS) - 1
+_PAGE_BITS = 16 * _WORD_BITS
+_PAGE = (1 << _PAGE_BITS) - 1
 _ROW = (1 << 62) - 1
 
 
@@ -53,15 +55,15 @@ class Floors:
     def __init__(self, pricer: Pricer, part: Part, floors: Sequence[float]) -> None:
         self.part = part
         self.is_all_wanted = not part.layers & ~part.goal
-        self._predecessors = {i: pricer.predecessors(i) for i in bits(part.layers)}
+        self.predecessors = {i: pricer.predecessors(i) for i in bits(part.layers)}
         self._floors = floors
         self._sums: dict[tuple[int, int], float] = {}
         self._known: dict[Mask, float] = {}
         self._ancestors: dict[Mask, Mask] = {}
-        self._users: dict[int, Mask] = {}
-        for i, before in self._predecessors.items():
+        self.users: dict[int, Mask] = {}
+        for i, before in self.predecessors.items():
             for j in bits(before):
-                self._users[j] = self._users.get(j, 0) | 1 << i
+                self.users[j] = self.users.get(j, 0) | 1 << i
 
     def needed(self, there: Mask) -> Mask:
         """Layers that must run: reached backwards from missing results without passing what is there."""
@@ -71,7 +73,7 @@ class Floors:
         while todo:
             low = todo & -todo
             found |= low
-            todo = (todo | (self._predecessors[low.bit_length() - 1] & ~there)) & ~found
+            todo = (todo | (self.predecessors[low.bit_length() - 1] & ~there)) & ~found
         return found
 
     def least(self, there: Mask) -> float:
@@ -82,16 +84,28 @@ class Floors:
         return known
 
     def _sum_of(self, layers: Mask) -> float:
-        """The floors of a set, by words of which each is added up once."""
+        """The floors of a set, by pages of words, of which each is added up once."""
         total, first = 0.0, 0
         while layers:
-            word = layers & _WORD
-            known = self._sums.get((first, word))
+            page = layers & _PAGE
+            if page:
+                known = self._sums.get((first, page))
+                if known is None:
+                    known = self._sums[first, page] = self._sum_of_page(first, page)
+                total += known
+            layers >>= _PAGE_BITS
+            first += _PAGE_BITS
+        return total
+
+    def _sum_of_page(self, first: int, page: Mask) -> float:
+        total = 0.0
+        for start in range(first, first + _PAGE_BITS, _WORD_BITS):
+            word = page & _WORD
+            known = self._sums.get((start, word))
             if known is None:
-                known = self._sums[first, word] = sum(self._floors[first + i] for i in bits(word))
+                known = self._sums[start, word] = sum(self._floors[start + i] for i in bits(word))
             total += known
-            layers >>= _WORD_BITS
-            first += _WORD_BITS
+            page >>= _WORD_BITS
         return total
 
     def canonical(self, stored: Mask) -> Mask:
@@ -105,11 +119,11 @@ class Floors:
             while todo:
                 low = todo & -todo
                 upstream |= low
-                todo = (todo | self._predecessors.get(low.bit_length() - 1, 0)) & ~upstream
+                todo = (todo | self.predecessors.get(low.bit_length() - 1, 0)) & ~upstream
             self._ancestors[missing] = upstream
         useful = 0
         for i in bits(stored & self.part.layers):
-            if self._users.get(i, 0) & upstream:
+            if self.users.get(i, 0) & upstream:
                 useful |= 1 << i
         return useful | (stored & (self.part.goal | ~self.part.layers))
 
@@ -131,6 +145,7 @@ def shortest(
 
     With `is_once` no block runs a layer whose result is stored.
     """
+    has_floors = floors is not None
     floors = floors or [pricer.floor(i) for i in range(pricer.num_layers)]
     ahead = Floors(pricer, part, floors)
     start = State(ahead.canonical(part.stored))
@@ -155,8 +170,24 @@ def shortest(
                 blocks.append(block)
                 values.append(value)
                 floor_sums.append(floor_sum)
+    if is_once and not has_floors:
+        floors = _with_shares(floors, blocks, values, floor_sums)
+        ahead = Floors(pricer, part, floors)
+        floor_sums = [sum(floors[i] for i in bits(block.layers)) for block in blocks]
     search = _Search(pricer, ahead, part, blocks, values, floor_sums, below, is_once=is_once)
     return search.run(start, is_due, keep_costs=keep_costs)
+
+
+def _with_shares(
+    floors: Sequence[float], blocks: Sequence[Block], values: Sequence[float], floor_sums: Sequence[float]
+) -> list[float]:
+    """Floors of layers with their least share of what blocks that run them cost beyond these."""
+    shares: dict[int, float] = {}
+    for block, value, floor_sum in zip(blocks, values, floor_sums, strict=True):
+        share = max(value - floor_sum, 0.0) / block.layers.bit_count()
+        for layer in bits(block.layers):
+            shares[layer] = min(shares.get(layer, inf), share)
+    return [floor + shares.get(layer, 0.0) for layer, floor in enumerate(floors)]
 
 
 class Certificate:
@@ -210,6 +241,14 @@ class _Search:
         self.groups = {kept: np.array(numbers) for kept, numbers in self.by_resident.items()}
         self.keeps_any = np.array([bool(b.keeps) for b in blocks], bool)
         self.num_priced = 0
+        in_order = all(before < 1 << i for i, before in ahead.predecessors.items())
+        self.is_indexed = (
+            is_once and ahead.is_all_wanted and in_order and all(b.stores == b.layers for b in blocks)
+        )
+        self.by_first: dict[int, list[int]] = {}
+        for number, block in enumerate(blocks):
+            self.by_first.setdefault(next(bits(block.layers)), []).append(number)
+        self.ready: dict[Mask, Mask] = {}
 
     def _local(self, masks: list[Mask]) -> np.ndarray:
         return np.array([self._local_words(mask) for mask in masks], np.int64).reshape(len(masks), self.words)
@@ -270,7 +309,7 @@ class _Search:
                     path.append(blocks[number])
                 plan = Plan(cost, tuple(reversed(path)))
                 return self._found(plan, cost, best, closed, is_closed=True, keep_costs=keep_costs)
-            group = self.groups.get(state.kept)
+            group = self._candidates(state, parent.get(state))
             if group is None:
                 continue
             there = np.array(self._local_words(state.stored | state.kept), np.int64)
@@ -293,6 +332,35 @@ class _Search:
                 count += 1
                 heapq.heappush(heap, (least, count, cost, state, number, after))
         return self._found(None, self.below, best, closed, is_closed=True, keep_costs=keep_costs)
+
+    def _candidates(self, state: State, parent: tuple[State, int] | None) -> np.ndarray | None:
+        """Blocks that may run in a state, among them all that can.
+
+        Where layers are numbered in order, what the first layer of a block reads is outside of the block, so
+        that it is there if the block can run.
+        """
+        if not self.is_indexed:
+            return self.groups.get(state.kept)
+        before = None if parent is None else parent[0].stored
+        ready = self.ready[state.stored] = self._ready_in(state.stored, before)
+        numbers = [n for layer in bits(ready) for n in self.by_first.get(layer, ())]
+        return np.array(sorted(numbers)) if numbers else None
+
+    def _ready_in(self, stored: Mask, before: Mask | None) -> Mask:
+        """Layers that are not stored while all that they read is, known of a state before."""
+        predecessors, layers = self.ahead.predecessors, self.part.layers
+        if before is None:
+            missing, asked = 0, bits(layers & ~stored)
+        else:
+            new = stored & ~before
+            missing = self.ready[before] & ~new
+            asked = iter(
+                dict.fromkeys(u for i in bits(new) for u in bits(self.ahead.users.get(i, 0) & ~stored))
+            )
+        for layer in asked:
+            if not predecessors[layer] & layers & ~stored:
+                missing |= 1 << layer
+        return missing
 
     def _price(self, number: int) -> float:
         if not self.is_priced[number]:

@@ -103,6 +103,11 @@ class Builder:
         entry = self._model.metadata_props.add()
         entry.key, entry.value = key, value
 
+    @property
+    def num_nodes(self) -> int:
+        """Nodes so far."""
+        return len(self._graph.node)
+
     def finish(self) -> ModelProto:
         """The model, with the shape of every intermediate value."""
         for tensor in self._values.values():

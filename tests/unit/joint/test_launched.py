@@ -100,7 +100,7 @@ def test_plans_of_all_planners_cost_what_their_blocks_do(name: str, machine: str
         if all(split.num_instances == 1 for split in schedule.splits):
             # In the whole plan a result may wait for the place of a value that died.
             assert 0.99 * schedule.quality.cost <= total <= schedule.quality.cost * (1 + 1e-9), str(recipe)
-        again = assembled(planner.backend.partition_problem, contents, numbered.nodes)
+        again = assembled(planner.backend.partition_problem, contents, numbered.nodes.__getitem__)
         problem = planner.schedule_problem(again.partition, recipe)
         assert problem.quality_of(again.stages, again.splits).cost == schedule.quality.cost
         for content in contents:
@@ -212,7 +212,7 @@ def test_siblings_merge_where_the_kernel_around_them_gets_cheaper() -> None:
     assert all(stage.strategy == "parallel" for stage in unmerged)
 
 
-def test_decisions_say_what_the_next_best_would_have_cost() -> None:
+def test_decisions_say_what_the_next_best_would_have_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = siblings()
     numbered = Numbered(graph)
     planner = planner_of(graph, "v100")
@@ -240,6 +240,10 @@ def test_decisions_say_what_the_next_best_would_have_cost() -> None:
     assert any(d.without_ns is not None for d in decisions)
     unpriced = pricer_of(planner, numbered)
     assert decisions_of(unpriced, search.best) == []
+    monkeypatch.setattr(decisions_of.__module__ + "._MOST_STEPS", 0)
+    bounded = decisions_of(pricer, search.best)
+    assert [d.without_ns for d in bounded] == [None] * len(decisions)
+    assert [d.other_ns for d in bounded] == [d.other_ns for d in decisions]
 
 
 def test_progress_says_cost_bound_and_gap() -> None:

@@ -7,11 +7,12 @@ therefore combine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 
 from tilewright.ir.extract import extract
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.joint.base import bits
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
 from tilewright.partition.layers import layer_of
 from tilewright.partition.split import WHOLE, Split
@@ -116,22 +117,22 @@ class Numbered:
 
     def outputs(self, mask: int) -> tuple[Value, ...]:
         """The results of a set of nodes that are read outside of it."""
-        inside = {self.nodes[i] for i in range(len(self.nodes)) if mask >> i & 1}
+        inside = dict.fromkeys(self.nodes[i] for i in bits(mask))
         return tuple(
             value
-            for node in self.nodes
-            if node in inside
+            for node in inside
             for value in node.results()
             if value in self.wanted or any(user not in inside for user in value.users)
         )
 
     def part(self, content: Content) -> Assembled:
         """A block as a network of its own, from main memory to main memory."""
-        nodes = [node for i, node in enumerate(self.nodes) if content.mask >> i & 1]
+        numbers = tuple(bits(content.mask))
+        nodes = [self.nodes[i] for i in numbers]
         results = self.outputs(content.mask) or tuple(nodes[-1].results())
         graph, twins = extract(nodes, results)
-        numbered = [twins.get(node) for node in self.nodes]
-        part = assembled(PartitionProblem(graph), [content], numbered, quality=_UNPRICED)
+        twin_of = dict(zip(numbers, map(twins.__getitem__, nodes), strict=True)).__getitem__
+        part = assembled(PartitionProblem(graph), [content], twin_of, quality=_UNPRICED)
         ends = {value.name for value in (*self.graph.inputs, *self.graph.outputs)}
         border = frozenset(v for v in (*graph.inputs, *graph.outputs) if v.name in ends)
         return replace(part, partition=replace(part.partition, border=border))
@@ -139,10 +140,7 @@ class Numbered:
     def border(self, mask: int) -> tuple[int, ...]:
         """The places among what a set of nodes reads and makes of the network's own inputs and results."""
         values = dict.fromkeys(
-            v
-            for i, node in enumerate(self.nodes)
-            if mask >> i & 1
-            for v in (*node.operands(), *node.results())
+            v for i in bits(mask) for v in (*self.nodes[i].operands(), *self.nodes[i].results())
         )
         ends = {*self.graph.inputs, *self.wanted}
         return tuple(place for place, value in enumerate(values) if value in ends)
@@ -161,23 +159,17 @@ class Assembled:
 def assembled(
     problem: PartitionProblem,
     contents: Sequence[Content],
-    nodes: Sequence[Node | None],
+    node_of: Callable[[int], Node],
     quality: Quality | None = None,
 ) -> Assembled:
-    """Blocks that follow each other as one program; `nodes` are those of the numbers. `quality` is as of
-    `build_partition`.
+    """Blocks that follow each other as one program; `node_of` says which node has a number.
+    `quality` is as of `build_partition`.
 
     Raises:
         ValueError: the blocks do not hold every node once, or their kernels wait for each other.
     """
-
-    def found(number: int) -> Node:
-        node = nodes[number]
-        assert node is not None
-        return node
-
     kernels = [kernel for content in contents for kernel in content.kernels]
-    clusters = [[found(i) for i in kernel.nodes] for kernel in kernels]
+    clusters = [[node_of(i) for i in kernel.nodes] for kernel in kernels]
     partition = build_partition(
         problem,
         clusters,
@@ -190,7 +182,7 @@ def assembled(
     wanted = frozenset(partition.graph.outputs)
     splits = tuple(by_id[s.id].split for s in partition.subgraphs)
     layers = tuple(
-        tuple(layer_of([found(i) for i in layer], wanted) for layer in by_id[s.id].layers)
+        tuple(layer_of([node_of(i) for i in layer], wanted) for layer in by_id[s.id].layers)
         for s in partition.subgraphs
     )
     partition = replace(partition, splits=splits, layers=layers)

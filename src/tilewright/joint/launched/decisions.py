@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from math import inf
 
 from tilewright.joint.additive import Part, shortest
@@ -17,11 +18,15 @@ _AROUND = 3
 _MOST = 500
 """Blocks of plans whose decisions are stated."""
 
+_MOST_STEPS = 20_000
+"""Steps of all searches for paths without a block, the same on every machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A block of a plan. `other_ns` is what its nodes take in the next best way to run them as a block,
-    `without_ns` what the plan takes longer without the block; None where the search priced nothing else."""
+    `without_ns` what the plan takes longer without the block; None where the search priced nothing else, or
+    there are too many paths."""
 
     nodes: tuple[str, ...]
     what: str
@@ -36,6 +41,7 @@ def decisions_of(pricer: LaunchedPricer, blocks: Sequence[Content]) -> list[Deci
     if len(blocks) > _MOST or not all(map(pricer.is_known, blocks)):
         return []
     found = []
+    steps = itertools.count()
     priced = pricer.priced_sets()
     for place, content in enumerate(blocks):
         window = blocks[max(0, place - _AROUND) : place + _AROUND + 1]
@@ -46,7 +52,14 @@ def decisions_of(pricer: LaunchedPricer, blocks: Sequence[Content]) -> list[Deci
                 _what(content),
                 cost,
                 pricer.next_best(content),
-                _without(pricer, content, blocks[: max(0, place - _AROUND)], window, priced),
+                _without(
+                    pricer,
+                    content,
+                    blocks[: max(0, place - _AROUND)],
+                    window,
+                    priced,
+                    lambda: next(steps) > _MOST_STEPS,
+                ),
             )
         )
     return found
@@ -58,12 +71,13 @@ def _without(
     before: Sequence[Content],
     window: Sequence[Content],
     priced: Sequence[int],
+    is_due: Callable[[], bool],
 ) -> float | None:
     """How much longer the best of the other paths through the nodes of some blocks in a row takes."""
     layers = sum(block.mask for block in window)
     stored = sum(block.mask for block in before)
     sets = [mask for mask in priced if mask != content.mask and not mask & ~layers]
-    path = shortest(pricer, Part(layers, stored, layers), sets, inf, is_once=True)
+    path = shortest(pricer, Part(layers, stored, layers), sets, inf, is_due=is_due, is_once=True)
     return None if path.plan is None else path.plan.cost - sum(map(pricer.cost, window))
 
 

@@ -83,7 +83,7 @@ def simulated_as(
 ) -> SimulatedPlan:
     """One kernel of a graph, in such layers."""
     content = Content.of_kernel(layers, split)
-    found = assembled(PartitionProblem(graph), [content], Numbered(graph).nodes)
+    found = assembled(PartitionProblem(graph), [content], Numbered(graph).nodes.__getitem__)
     schedule = Schedule(found.partition, found.stages, UNPRICED, Provenance("test"), found.splits)
     return simulated(schedule, load_preset(machine))
 
