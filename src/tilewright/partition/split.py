@@ -7,6 +7,7 @@ along another axis where one is not enough; what comes of that are the instances
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 
 from tilewright.ir.region import Interval, Region, full_region, volume
 from tilewright.mapping.chains.plan import ChainPlan
@@ -23,6 +24,11 @@ class Split:
 
     Of a subgraph that is not cut, layers may have `tilings`, by their numbers: the operators of such a layer,
     as the chain of its nodes, run tile by tile together.
+
+    In one program the cores of a cluster share what an instance makes in equal parts, as its readers want.
+    `cores` says otherwise: in how many parts along each axis of the first output they do, which are equal or
+    nearly so; fewer where a slice is shorter, and as without where a group of cores is smaller. Other layers
+    are then shared in the fastest way for each.
     """
 
     dim: int | None
@@ -30,6 +36,15 @@ class Split:
     inner: Split | None = None
     keeps_rows: bool = False
     tilings: tuple[tuple[int, ChainPlan], ...] = ()
+    cores: tuple[int, ...] = ()
+
+    def cores_of(self, region: Region, num_cores: int) -> tuple[int, ...]:
+        """In how many parts so many cores share a region of the first output; none: they share it in equal
+        parts, as readers want."""
+        if len(self.cores) != len(region) or prod(self.cores) > num_cores:
+            return ()
+        pairs = zip(self.cores, region, strict=True)
+        return tuple(max(1, min(parts, stop - start)) for parts, (start, stop) in pairs)
 
     def tiling_of(self, layer: int) -> ChainPlan | None:
         """The joint tiling of a layer, if it has one."""
@@ -62,7 +77,8 @@ class Split:
         if self.tilings:
             return f"{len(self.tilings)} layers tiled jointly"
         cuts = ", ".join(f"axis {dim} by {factor}" for dim, factor in self.cuts) or "whole"
-        return f"{cuts}, rows kept" if self.chain_length > 1 else cuts
+        cuts += ", rows kept" if self.chain_length > 1 else ""
+        return f"{cuts}, on {'x'.join(map(str, self.cores))} cores" if self.cores else cuts
 
 
 WHOLE = Split(None, 1)

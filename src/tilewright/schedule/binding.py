@@ -4,6 +4,10 @@ A binding says along which axes, and into how many parts, a buffer lies in the l
 cores. The schedule is visited backwards: a reader's binding says how it wants its operands bound. Where
 readers of one buffer disagree, the buffer goes to the shared buffer. What then still differs is made up for
 where the buffer is read: by a copy between levels, a redistribution between cores.
+
+Parts are equal. Where the split of a kernel says how cores share what it makes, they may be nearly equal, and
+so may those of what it reads; that they begin elsewhere then moves as little as the rows that windows of
+neighbouring parts share.
 """
 
 from __future__ import annotations
@@ -178,12 +182,24 @@ class _Binder:
     def _is_valid(self, binding: Binding, edge: Edge) -> bool:
         """Whether it says something, and both the producer's buffer and what is read of it can have it."""
         buffer = self.graph.nodes[edge.producer].outputs[edge.value]
+        reader = self.graph.nodes[edge.consumer]
         sides = zip(binding, extents(buffer), extents(edge.region), strict=True)
-        return any(b > 1 for b in binding) and all(own % b == 0 == read % b for b, own, read in sides)
+        return any(b > 1 for b in binding) and all(
+            self._deals(own, b, reader) and self._deals(read, b, reader) for b, own, read in sides
+        )
+
+    def _deals(self, extent: int, parts: int, node: InstanceNode) -> bool:
+        """Whether a node may have an axis in so many parts: equal ones, unless its kernel asks for others."""
+        return extent >= parts if self.graph.splits[node.subgraph_id].cores else extent % parts == 0
 
     def _own(self, node: InstanceNode) -> Binding:
-        """What its readers want, unless they disagree or all cores find work only otherwise."""
+        """What its kernel asks for; else what its readers want, unless they disagree or all cores find work
+        only otherwise."""
         num_cores = self.most_cores.get(node.id, self.num_cores)
+        if node.kind is Kind.INSTANCE and not self.launches:
+            asked = self.graph.splits[node.subgraph_id].cores_of(node.region, num_cores)
+            if asked:
+                return asked
         axes: tuple[int, ...] | None = self._axes_of(node)
         if axes is not None and len(axes) != len(node.region):
             axes = None  # slices of another result of the producer than its first
@@ -236,7 +252,7 @@ class _Binder:
             for value, followers in self._followers(node, axis, factor).items():
                 for follower in followers[:1]:
                     wide = found[value][follower] * factor
-                    if extents(node.inputs[value])[follower] % wide == 0:
+                    if self._deals(extents(node.inputs[value])[follower], wide, node):
                         found[value][follower] = wide
         return {v: tuple(b) for v, b in found.items()}
 

@@ -41,8 +41,9 @@ def check_order(graph: InstanceGraph, order: Sequence[int]) -> tuple[Violation, 
 def check_bindings(graph: InstanceGraph, bindings: Bindings) -> tuple[Violation, ...]:
     """Everything wrong with bindings and scopes: nothing, if they are valid.
 
-    Checked: one factor per axis, which divides the extent of a result that is made, all together no more
-    than there are cores, or cores of the group that runs it; the same of what readers want; a slice that two
+    Checked: one factor per axis, which divides the extent of a result that is made, or is no larger where the
+    kernel or a reader says how cores share what it makes, and is what it says; all together no more than
+    there are cores, or cores of the group that runs it; the same of what readers want; a slice that two
     readers want differently, or that another group of cores reads, is not local; results of the network and
     what separate kernels leave lie in main memory, and nothing else does.
     """
@@ -54,8 +55,17 @@ def _binding_violations(graph: InstanceGraph, bindings: Bindings) -> Iterator[Vi
         binding, scope = bindings.bindings[node.id], bindings.scopes[node.id]
         most = _most_cores(bindings, node.id)
         # Of several results any may be the one whose readers say how it is distributed.
-        if not any(_deals(region, binding, most) for region in node.outputs.values()):
+        users = (node, *(graph.nodes[e.consumer] for e in graph.readers(node.id)))
+        is_even = not any(_asked(graph, user) for user in users)
+        if not any(_deals(region, binding, most, is_even=is_even) for region in node.outputs.values()):
             yield Violation("binding", f"{node}: {binding} does not deal out {node.region}")
+        asked = _asked(graph, node)
+        is_own = node.kind is Kind.INSTANCE and not bindings.launches and prod(asked) <= most
+        if is_own and len(asked) == len(node.region):
+            lengths = [max(1, stop - start) for start, stop in node.region]
+            expected = tuple(map(min, asked, lengths))
+            if binding != expected:
+                yield Violation("binding", f"{node}: {binding}, but its split says {expected}")
         leaves = bool(bindings.launches) or any(v in graph.results for v in node.outputs)
         if (scope is Scope.MAIN) != (node.kind is Kind.INSTANCE and leaves):
             yield Violation("scope", f"{node}: lies in {scope}")
@@ -67,7 +77,8 @@ def _binding_violations(graph: InstanceGraph, bindings: Bindings) -> Iterator[Vi
         if len(wanted) > 1 and scope is Scope.LOCAL:
             yield Violation("scope", f"{node}: its readers want {sorted(wanted)}, but it is local")
     for edge, binding in bindings.wanted.items():
-        if not _deals(edge.region, binding, _most_cores(bindings, edge.consumer)):
+        is_even = not _asked(graph, graph.nodes[edge.consumer])
+        if not _deals(edge.region, binding, _most_cores(bindings, edge.consumer), is_even=is_even):
             yield Violation(
                 "wanted", f"{graph.nodes[edge.consumer]}: {binding} does not deal out {edge.region}"
             )
@@ -79,12 +90,18 @@ def _most_cores(bindings: Bindings, place: int) -> int:
     return bindings.num_cores if cores is None else cores.groups[cores.of_nodes[place]].num_cores
 
 
-def _deals(region: Region, binding: Sequence[int], num_cores: int) -> bool:
-    return (
-        len(binding) == len(region)
-        and prod(binding) <= num_cores
-        and all(b >= 1 and (stop - start) % b == 0 for b, (start, stop) in zip(binding, region, strict=True))
-    )
+def _asked(graph: InstanceGraph, node: InstanceNode) -> tuple[int, ...]:
+    """How the split of the kernel that a node serves has cores share what it makes; none: it does not say."""
+    return graph.splits[node.subgraph_id].cores
+
+
+def _deals(region: Region, binding: Sequence[int], num_cores: int, *, is_even: bool) -> bool:
+    if len(binding) != len(region) or prod(binding) > num_cores:
+        return False
+    sizes = [stop - start for start, stop in region]
+    if is_even:
+        return all(b >= 1 and size % b == 0 for b, size in zip(binding, sizes, strict=True))
+    return all(1 <= b <= max(1, size) for b, size in zip(binding, sizes, strict=True))
 
 
 def _check_cover(graph: InstanceGraph) -> Iterator[Violation]:

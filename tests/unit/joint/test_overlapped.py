@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -36,9 +37,10 @@ from tilewright.planner import Planner
 from tilewright.planning import Budget, Violation
 from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock
-from tilewright.schedule.check_instances import check_instances, check_order
+from tilewright.schedule.check_instances import check_bindings, check_instances, check_order
 from tilewright.schedule.instances import instance_graph
 from tilewright.targets.npu.execute import execute
+from tilewright.targets.npu.nest_judge import recipe_of
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.recipes import GRAPHTURBO
 from tilewright.targets.npu.target import NpuTarget
@@ -60,7 +62,8 @@ def kernels_of(graph: Graph) -> Kernels:
     problem, planner = problem_of(graph), GraphTurbo(alpha=1.25)
     keeping = GraphTurbo(alpha=1.25, rows="keep")
     fits, axes = planner.splitter(problem), problem.analysis.axes
-    return Kernels(Numbered(graph), axes, fits, keeping.splitter(problem), planner.recompute_limit)
+    share = NpuTarget(small_machine()).backend(graph, Options()).nest_judge().share
+    return Kernels(Numbered(graph), axes, fits, keeping.splitter(problem), planner.recompute_limit, share)
 
 
 def layer_by_layer(graph: Graph, split: Split = WHOLE) -> NestPlan:
@@ -286,3 +289,33 @@ def test_each_plan_that_a_search_publishes_was_checked(monkeypatch: pytest.Monke
     with pytest.raises(InternalError, match="by order of the test"):
         known.improve(start, planner.ordered, Budget(8))
     assert min(found) * 1e9 < start.schedule.quality.cost, "a better plan than the first was looked at"
+
+
+def test_cores_share_odd_extents_in_parts_that_are_nearly_equal() -> None:
+    """Of 27 rows and columns equal parts leave channels alone, which fill no tile of the matrix unit."""
+    b = GraphBuilder()
+    x = b.op("Relu", b.conv(b.input(1, 16, 27, 27), 32))
+    graph = b.finish(b.op("Relu", b.conv(x, 32)))
+    machine = load_preset("stcp920")
+    backend = NpuTarget(machine).backend(graph, Options())
+    judge = backend.nest_judge()
+    even = layer_by_layer(graph)
+    rows = Moves(kernels_of(graph), (), [], [], random.Random(0)).shared(even, (2,))
+    costs = []
+    for plan in (even, rows):
+        schedule, placed, _ = judge.schedule(plan)
+        planned = backend.plan(schedule, recipe_of(placed))  # checked
+        costs.append(planned.simulation.busy_s["MME"])
+    assert [split.cores for split in schedule.splits] == [(1, 1, 7, 1)] * 2
+    assert 3 * costs[1] < costs[0]
+    bindings = planned.bindings
+    assert check_bindings(planned.instances, bindings) == ()
+    for wrong in ((1, 1, 8, 1), (1, 1, 7, 2)):
+        other = replace(bindings, bindings=(wrong, *bindings.bindings[1:]))
+        assert check_bindings(planned.instances, other) != ()
+    equal = replace(planned.instances, splits=(WHOLE,) * 2)
+    assert check_bindings(equal, bindings) != (), "nothing asks for parts that differ"
+    feed = {graph.inputs[0].name: np.ones((1, 16, 27, 27), np.float32)}
+    expected = run_graph(graph, feed)
+    for name, array in execute(planned.scopes, feed).items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-5)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from math import prod
 from typing import Protocol
 
-from tilewright.ir.graph import Value
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.partition.axes import IndependentAxes
 from tilewright.partition.footprint import SubgraphPart, joined, single
 from tilewright.partition.layers import layer_of
-from tilewright.partition.split import WHOLE, Split, SplitOption, split_of
+from tilewright.partition.split import WHOLE, Split, SplitOption, instance_region, split_of
 
 _MAX_INSTANCES = 64
 """Slices of a kernel that the search asks for, at most."""
 _FACTORS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+
+Share = Callable[[Sequence[Node], Value, Region, Collection[int]], tuple[int, ...]]
+"""In how many parts along each axis cores share a region of a value that the nodes of a layer make: of all
+ways that cut no axes but some the fastest."""
 
 
 class Fits(Protocol):
@@ -27,18 +35,22 @@ class Fits(Protocol):
 
 class Kernels:
     """Facts of the kernels of one graph. `fits` says what fits if rows that slices share are computed by
-    each, `keeping` if they are kept; all slices together do at most `recompute_limit` times the work."""
+    each, `keeping` if they are kept; all slices together do at most `recompute_limit` times the work. `share`
+    is how cores share what a layer makes."""
 
     def __init__(
-        self, numbered: Numbered, axes: IndependentAxes, fits: Fits, keeping: Fits, recompute_limit: float
-    ) -> None:
+        self, numbered: Numbered, axes: IndependentAxes, fits: Fits, keeping: Fits, recompute_limit: float,
+        share: Share,
+    ) -> None:  # fmt: skip
         self.numbered, self.axes, self.recompute_limit = numbered, axes, recompute_limit
         self._fits = {False: fits, True: keeping}
+        self._share = share
         self._singles: dict[tuple[int, ...], SubgraphPart] = {}
         self._parts: dict[tuple[tuple[int, ...], ...], SubgraphPart] = {}
         self._fitting: dict[Kernel, Kernel | None] = {}
         self._structures: dict[Kernel, Hashable] = {}
         self._splits: dict[tuple[tuple[int, ...], ...], tuple[Split, ...]] = {}
+        self._shared: dict[tuple[Kernel, tuple[int, ...]], Kernel] = {}
 
     def part(self, layers: tuple[tuple[int, ...], ...]) -> SubgraphPart:
         """Layers as one subgraph."""
@@ -74,6 +86,36 @@ class Kernels:
         return self._fitting[kernel]
 
     def _fit(self, kernel: Kernel) -> Kernel | None:
+        found = self._sliced(Kernel(kernel.layers, replace(kernel.split, cores=())))
+        axes = [axis for axis, parts in enumerate(kernel.split.cores) if parts > 1]
+        return self.shared(found, axes) if found is not None and axes else found
+
+    def shares(self, kernel: Kernel) -> Sequence[tuple[int, ...]]:
+        """Sets of axes of what a kernel makes along which cores may share it: up to two, or any."""
+        outputs = self.outputs(kernel.layers)
+        long = [axis for axis, extent in enumerate(outputs[0].shape if outputs else ()) if extent > 1]
+        sets = (*((a,) for a in long), *combinations(long, 2), tuple(long))
+        return tuple(dict.fromkeys(sets)) if long else ()
+
+    def shared(self, kernel: Kernel, axes: Collection[int]) -> Kernel:
+        """The kernel with what it makes shared in the fastest way along some axes; along none: in equal
+        parts, as its readers want."""
+        key = kernel, tuple(axes)
+        if key not in self._shared:
+            self._shared[key] = self._along(*key)
+        return self._shared[key]
+
+    def _along(self, kernel: Kernel, axes: Sequence[int]) -> Kernel:
+        outputs = self.outputs(kernel.layers)
+        cores: tuple[int, ...] = ()
+        if axes and outputs and not self.part(kernel.layers).is_opaque:
+            value, nodes = outputs[0], self.numbered.nodes
+            layer = next(x for x in kernel.layers if any(value in nodes[i].results() for i in x))
+            region = instance_region(value.shape, kernel.split, 0)
+            cores = self._share([nodes[i] for i in layer], value, region, axes)
+        return Kernel(kernel.layers, replace(kernel.split, cores=cores if prod(cores) > 1 else ()))
+
+    def _sliced(self, kernel: Kernel) -> Kernel | None:
         part, split = self.part(kernel.layers), kernel.split
         if len(kernel.layers) > 1 and any(self._single(layer).is_opaque for layer in kernel.layers):
             return None

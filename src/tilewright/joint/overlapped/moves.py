@@ -66,14 +66,26 @@ class Moves:
     def _of_all(self, plan: NestPlan) -> Move | None:
         """Another planner of memory, or another way to run it."""
         kind = self.random.random()
-        if kind < 0.2:
+        if kind < 0.15:
             number = self.random.choice((0, 1, 2, 4))
             return Move(f"{number or 'no'} groups of cores", replace(plan, num_groups=number))
-        if kind < 0.7:
+        if kind < 0.5:
             memory = self.random.choice(self.memories)
             return Move(f"values placed by {memory}", replace(plan, memory=memory))
+        if kind < 0.75:
+            kernel = self.random.choice(plan.kernels)
+            axes = self.random.choice(((), *self.kernels.shares(kernel)))
+            return Move(f"all {_shared_along(axes)}", self.shared(plan, axes))
         execution = self.random.choice(self.executions)
         return Move(f"run with {execution or 'nothing resident'}", replace(plan, execution=execution))
+
+    def shared(self, plan: NestPlan, axes: Sequence[int]) -> NestPlan:
+        """The plan with what each kernel makes shared by the cores along some axes."""
+        nests = (
+            replace(nest, kernels=tuple(self.kernels.shared(k, axes) for k in nest.kernels))
+            for nest in plan.nests
+        )
+        return replace(plan, nests=tuple(nests))
 
     def _of_nests(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
         """Another rule of a nest, or of all; a nest cut in two; two that become one."""
@@ -130,6 +142,8 @@ class Moves:
         kernels = plan.kernels
         first = self._pick(weights)
         kind = self.random.random()
+        if kind < 0.15:
+            return self._reshared(plan, kernels, first)
         if kind < 0.4:
             return self._resplit(plan, kernels, first)
         if kind < 0.7:
@@ -142,14 +156,25 @@ class Moves:
         """Other slices of a kernel, or the same slices for several in a row."""
         kernel = kernels[first]
         split = self._split(kernel.layers, kernel.split)
-        count = 1 if self.random.random() < 0.6 else self.random.randint(2, _MOST_JOINED)
 
         def change(window: Sequence[Kernel]) -> tuple[Kernel, ...] | None:
-            return self._fitting([Kernel(k.layers, split) for k in window])
+            return self._fitting([Kernel(k.layers, replace(split, cores=k.split.cores)) for k in window])
 
-        return self._applied(
-            plan, kernels, range(first, min(first + count, len(kernels))), str(split), change
-        )
+        return self._applied(plan, kernels, self._window(kernels, first), str(split), change)
+
+    def _reshared(self, plan: NestPlan, kernels: Sequence[Kernel], first: int) -> Move | None:
+        """What a kernel makes, or several in a row, shared by the cores along other axes."""
+        axes = self.random.choice(((), *self.kernels.shares(kernels[first])))
+
+        def change(window: Sequence[Kernel]) -> tuple[Kernel, ...]:
+            return tuple(self.kernels.shared(k, axes) for k in window)
+
+        return self._applied(plan, kernels, self._window(kernels, first), _shared_along(axes), change)
+
+    def _window(self, kernels: Sequence[Kernel], first: int) -> range:
+        """A kernel, or several from it on."""
+        count = 1 if self.random.random() < 0.6 else self.random.randint(2, _MOST_JOINED)
+        return range(first, min(first + count, len(kernels)))
 
     def _split(self, layers: tuple[tuple[int, ...], ...], near: Split) -> Split:
         """One of the splits of some layers, mostly one with as many slices as another one, about."""
@@ -172,7 +197,9 @@ class Moves:
             picked = list(range(high - low + 1))
         layers = self.kernels.joined([kernels[low + i] for i in picked])
         own = self.random.choice([kernels[low + i].split for i in picked])
-        split = own if self.random.random() < 0.6 else self._split(layers, own)
+        split = own
+        if self.random.random() >= 0.6:
+            split = replace(self._split(layers, own), cores=own.cores)
 
         def change(window: Sequence[Kernel]) -> tuple[Kernel, ...] | None:
             one = Kernel(self.kernels.joined([window[i] for i in picked]), split)
@@ -193,7 +220,8 @@ class Moves:
         splits = [kernel.split, kernel.split]
         changed = self.random.randrange(3)
         if changed < 2:
-            splits[changed] = self._split((prefix, rest)[changed], kernel.split)
+            split = self._split((prefix, rest)[changed], kernel.split)
+            splits[changed] = replace(split, cores=kernel.split.cores)
 
         def change(window: Sequence[Kernel]) -> tuple[Kernel, ...] | None:
             (whole,) = window
@@ -314,3 +342,7 @@ class Moves:
             if kernels
         )
         return Move(what, replace(plan, nests=found))
+
+
+def _shared_along(axes: Sequence[int]) -> str:
+    return f"shared along axes {', '.join(map(str, axes))}" if axes else "shared as readers want"

@@ -292,8 +292,8 @@ class NpuBackend(Backend):
 
     def nest_judge(self) -> NestJudge:
         """What prices plans of the search over kernels, slices, orders and places."""
-        numbered, num_cores = Numbered(self.graph), self.machine.num_cores_per_cluster
-        return NestJudge(self.partition_problem, numbered, self.types, num_cores, self._judged)
+        numbered = Numbered(self.graph)
+        return NestJudge(self.partition_problem, numbered, self.types, self.works, self._judged)
 
     def _memories(self, memory: str) -> list[str]:
         """A planner of memory and others like it: the other rule of what leaves a full buffer, less of the

@@ -7,7 +7,7 @@ kernel have some of its cores each, with the same share of what these hold besid
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -19,7 +19,7 @@ from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region
 from tilewright.memory.instances import InstanceStep
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
-from tilewright.schedule.binding import Binding, Bindings, Scope, extents
+from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding
 from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.blocks import Blocks
 from tilewright.targets.npu.groups import passing_bytes
@@ -111,6 +111,53 @@ class StepCores:
                     regions = value_regions(step.operators, made, self._plan.graph.maps)
                     found.append(self.leading(step, regions)[1].num_cores)
         return max(found)
+
+
+class ProgramCores:
+    """How the operators of the steps of one program are distributed over all cores, or those of a group.
+
+    What a kernel leaves is bound as its readers want it, or as its split says. What else there is has equal
+    parts, or where the split says something is distributed in the fastest way for all operators of its step
+    that make as much.
+    """
+
+    def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works) -> None:
+        self._plan, self._bindings, self._works = plan, bindings, works
+        self._fastest: dict[tuple[object, ...], Binding] = {}
+
+    def of(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> Distribution:
+        """How what a node of a step makes of these regions is distributed."""
+        binding = self._binding(step, node, regions)
+        return Distribution(binding, prod(binding), None)
+
+    def _binding(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> Binding:
+        instance, own = self._plan.graph.nodes[step.node], self._bindings.bindings[step.node]
+        num_cores = self._bindings.cores_of(step.node, step.layer)
+        region = next(regions[v] for v in node.results() if v in regions)
+        says = bool(self._plan.graph.splits[instance.subgraph_id].cores)
+        alike = [
+            n
+            for n in step.operators
+            if n is node or (says and any(regions.get(v) == region for v in n.results()))
+        ]
+        is_left = any(v in instance.outputs for n in alike for v in n.results())
+        if is_left and len(own) == len(region):
+            return own
+        if not says:
+            return plain_binding(extents(region), num_cores, self._works.axes_of(node))
+        key = instance.subgraph_id, step.layer, node, extents(region), num_cores
+        if key not in self._fastest:
+            self._fastest[key] = fastest_binding(self._works, alike, region, num_cores)
+        return self._fastest[key]
+
+
+def fastest_binding(
+    works: Works, nodes: Sequence[Node], region: Region, num_cores: int, along: Collection[int] | None = None
+) -> Binding:
+    """How cores share a region that operators make one from another: of the ways that are the fastest for one
+    of them, cut `along` some axes or any, that in which all of them take the least time."""
+    ways = dict.fromkeys(works.fewest_cores(node, region, num_cores, along) for node in nodes)
+    return min(ways, key=lambda way: sum(w.seconds for n in nodes for w in works.of(n, region, way)))
 
 
 def leading_of(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import product
 
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.hardware.element_types import ElementTypes
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Numbered
 from tilewright.joint.overlapped.kernels import Kernels
 from tilewright.joint.overlapped.moves import Move, Moves
@@ -27,22 +29,27 @@ from tilewright.schedule.base import Schedule
 from tilewright.schedule.instances import instance_graph
 from tilewright.targets.base import Improved, MakeProgram
 from tilewright.targets.npu.costs import UNPRICED
+from tilewright.targets.npu.kernels import fastest_binding
 from tilewright.targets.npu.plan import SimulatedPlan
 from tilewright.targets.npu.recipes import ALPHAS
+from tilewright.targets.npu.work import Works
 
 Simulate = Callable[[Schedule, Recipe, float], "tuple[SimulatedPlan, float]"]
 """Simulates a schedule, placed and run as a recipe says: the plan and its cost. A plan that is seen to cost
 more than some value is refused."""
+_MOST_AXES = 8
+"""Axes of a result along which cores may share it when a search begins."""
 
 
 class NestJudge:
     """Prices plans by simulating them whole."""
 
     def __init__(
-        self, problem: PartitionProblem, numbered: Numbered, types: ElementTypes, num_cores: int,
+        self, problem: PartitionProblem, numbered: Numbered, types: ElementTypes, works: Works,
         simulate: Simulate,
     ) -> None:  # fmt: skip
-        self.problem, self.numbered, self.types, self.num_cores = problem, numbered, types, num_cores
+        self.problem, self.numbered, self.types, self.works = problem, numbered, types, works
+        self.num_cores = works.machine.num_cores_per_cluster
         self.simulate = simulate
 
     def __call__(self, plan: NestPlan, most: float) -> Judged | None:
@@ -55,6 +62,14 @@ class NestJudge:
         except (TilewrightError, ValueError):
             return None
         return Judged(placed, cost, _waits(planned, places))
+
+    def share(
+        self, nodes: Sequence[Node], value: Value, region: Region, axes: Collection[int]
+    ) -> tuple[int, ...]:
+        """How the cores share a region of a value that a layer makes: in the fastest way along some axes for
+        all operators of the layer that make as much."""
+        makers = [n for n in nodes if n.output.shape == value.shape]
+        return fastest_binding(self.works, makers, region, self.num_cores, axes)
 
     def schedule(self, plan: NestPlan, *, priced: bool = False) -> tuple[Schedule, NestPlan, Sequence[int]]:
         """A plan as a schedule without a cost, with its kernels in the order of the schedule, and their
@@ -134,12 +149,14 @@ def improved(
         widest.splitter(judge.problem),
         replace(widest, rows="keep").splitter(judge.problem),
         widest.recompute_limit,
+        judge.share,
     )
     moves = Moves(kernels, tuple(pool), memories, executions, random.Random(seed))
     opening = [
         Move(f"values placed by {memory}, {execution or 'nothing resident'}", plan)
         for execution, memory in product(executions, memories[:2])
-        for plan in [replace(first.plan, memory=memory, execution=execution)]
+        for placed in [replace(first.plan, memory=memory, execution=execution)]
+        for plan in (placed, moves.shared(placed, range(_MOST_AXES)))
     ]
     try:
         search(judge, moves, first, meter, report, opening)

@@ -19,12 +19,19 @@ from tilewright.mapping.chains.plan import ChainPlan
 from tilewright.memory.instances import InstanceStep, Read, bytes_made, is_result
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
 from tilewright.progress import checkpoint
-from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain_binding, transfers
+from tilewright.schedule.binding import Binding, Bindings, Scope, extents, transfers
 from tilewright.schedule.instances import Edge, Kind
 from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.groups import StepGroup, bringing
 from tilewright.targets.npu.joint_steps import JointStep
-from tilewright.targets.npu.kernels import Kernel, StepCores, StepLane, kernel_of, lanes_of
+from tilewright.targets.npu.kernels import (
+    Kernel,
+    ProgramCores,
+    StepCores,
+    StepLane,
+    kernel_of,
+    lanes_of,
+)
 from tilewright.targets.npu.node_work import has_products, is_read, is_table
 from tilewright.targets.npu.places import reused_places
 from tilewright.targets.npu.pools import PoolSizes, pool_sizes
@@ -120,7 +127,8 @@ class _Lowering:
         self.machine, self.works = machine, works
         self.kernel: Kernel | None = None
         self.lane: StepLane | None = None
-        self.cores = StepCores(plan, bindings, self.works) if bindings.launches else None
+        self.launched = StepCores(plan, bindings, self.works) if bindings.launches else None
+        self.cores = self.launched or ProgramCores(plan, bindings, self.works)
         self.moves = transfers(self.graph, bindings, plan.scopes)
         self.edges: dict[tuple[int, Value, int], Edge] = {
             (e.consumer, e.value, e.producer): e for e in self.graph.edges
@@ -143,12 +151,12 @@ class _Lowering:
 
     def run(self) -> tuple[SimulatedStep, ...]:
         self.reused = reused_places(self.plan)
-        if self.cores is None:
+        if self.launched is None:
             return tuple(self._of_program(number, step) for number, step in enumerate(self.plan.steps))
         return tuple(
             step
             for number, launch in enumerate(self.bindings.launches)
-            for step in self._launched(number, launch, self.cores.most(launch))
+            for step in self._launched(number, launch, self.launched.most(launch))
         )
 
     def fetches(self) -> Iterator[tuple[str, int]]:
@@ -244,7 +252,7 @@ class _Lowering:
             number, step.operators[0].name, node.kind,
             (*self._works_of(step, regions, main, exact), *self._conversions(step)), waiting, stores,
             weights, self.tilings[-1], self.reused[number], self.kernel,
-            self._own_binding(step, main, regions), self.group, self.lane,
+            () if self.launched is None else self._binding_of(step, main, regions), self.group, self.lane,
             self.known.of(("multiplied", step.operators), lambda: _multiplied(step.operators)),
         )  # fmt: skip
 
@@ -297,9 +305,7 @@ class _Lowering:
             multiplied=self.known.of(("multiplied", step.operators), lambda: _multiplied(step.operators)),
         )  # fmt: skip
 
-    def _own_binding(self, step: InstanceStep, main: Value, regions: Mapping[Value, Region]) -> Binding:
-        if self.cores is None:
-            return ()
+    def _binding_of(self, step: InstanceStep, main: Value, regions: Mapping[Value, Region]) -> Binding:
         return self.cores.of(step, next(n for n in step.operators if main in n.results()), regions).binding
 
     def _num_places(self, x: Load | Store) -> int:
@@ -328,8 +334,7 @@ class _Lowering:
         exact: Hashable,
     ) -> Tiling:
         node = self.graph.nodes[step.node]
-        maker = next(n for n in reversed(step.operators) if main in set(n.results()))
-        binding = self._own_binding(step, main, regions) or self._binding_of(step, maker, regions[main])
+        binding = self._binding_of(step, main, regions)
         held = frozenset[str]() if self.group is None else self.group.held
         needed = [
             replace(part, is_main=weight.key not in self.residents, is_local=weight.key in held)
@@ -391,7 +396,8 @@ class _Lowering:
         self, step: InstanceStep, regions: Mapping[Value, Region], main: Value, exact: Hashable
     ) -> tuple[UnitWork, ...]:
         node = self.graph.nodes[step.node]
-        own = self.bindings.bindings[step.node] if main in node.outputs else None
+        binding, split = self.bindings.bindings[step.node], self.graph.splits[node.subgraph_id]
+        own = binding if any(v in node.outputs for v in regions) else None
         shapes = tuple(extents(regions[v]) for n in step.operators for v in n.results() if v in regions)
         num_cores, most = self._cores_of_step, self.bindings.cores_of(step.node, step.layer)
         is_whole = self.tilings[-1].is_mapped
@@ -402,14 +408,11 @@ class _Lowering:
             def works() -> tuple[UnitWork, ...]:
                 if self.works.only_moves(step.operators):
                     return (self._movement(step, main, num_cores),)
-                return tuple(
-                    work
-                    for n in step.operators
-                    for work in self._work(step, n, regions, own if main in set(n.results()) else None)
-                )
+                return tuple(work for n in step.operators for work in self._work(step, n, regions))
 
-            if self.cores is None:
-                found = self.known.of(("works", exact, main, own, self.num_cores, num_cores, is_whole), works)
+            if self.launched is None:
+                facts = ("works", exact, main, own, bool(split.cores), self.num_cores, num_cores, is_whole)
+                found = self.known.of(facts, works)
             else:
                 found = works()
             self.known_works[key] = found
@@ -447,26 +450,14 @@ class _Lowering:
         size_bytes = sum(self.graph.bytes_of(buffer.value, buffer.region) for buffer in written)
         return self.works.of_movement(step.operators, main.dtype, elements, size_bytes, num_cores)
 
-    def _work(
-        self, step: InstanceStep, node: Node, regions: Mapping[Value, Region], own: Binding | None
-    ) -> tuple[UnitWork, ...]:
+    def _work(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> tuple[UnitWork, ...]:
         value = next((v for v in node.results() if v in regions), None)
         if value is None:
             return ()
         region = regions[value]
         is_whole = self.tilings[-1].is_mapped and has_products(node)
-        if self.cores is not None:
-            distribution = self.cores.of(step, node, regions)
-            return self.works.of(node, region, distribution.binding, distribution.blocks, is_whole=is_whole)
-        is_own = own is not None and len(own) == len(region)
-        return self.works.of(
-            node,
-            region,
-            own
-            if is_own and own is not None
-            else plain_binding(extents(region), self.num_cores, self.works.axes_of(node)),
-            is_whole=is_whole,
-        )
+        distribution = self.cores.of(step, node, regions)
+        return self.works.of(node, region, distribution.binding, distribution.blocks, is_whole=is_whole)
 
     def _load(self, number: int, step: InstanceStep, read: Read) -> Load:
         """What a step reads; which tiles wait for which is not known yet."""
@@ -547,29 +538,20 @@ class _Lowering:
         value = next((v for v in node.results() if v in regions), None)
         if value is None:
             return self.num_cores
-        if self.cores is not None:
-            binding = self.cores.of(step, node, regions).binding
-        else:
-            binding = self._binding_of(step, node, regions[value])
+        binding = self.cores.of(step, node, regions).binding
         shape = self.works.shape(node)
         columns = frozenset() if shape is None else shape.columns
         return max(1, prod(b for axis, b in enumerate(binding) if axis not in columns))
-
-    def _binding_of(self, step: InstanceStep, node: Node, region: Region) -> Binding:
-        instance = self.graph.nodes[step.node]
-        own = self.bindings.bindings[step.node]
-        if any(v in instance.outputs for v in node.results()) and len(own) == len(region):
-            return own
-        return plain_binding(extents(region), self.num_cores, self.works.axes_of(node))
 
     def _weights(
         self, step: InstanceStep, regions: Mapping[Value, Region], exact: Hashable
     ) -> list[tuple[Weight, RequestPart]]:
         """The constants that a step needs; two operators that read the same part of one share it."""
-        if self.cores is not None:
+        if self.launched is not None:
             return self._new_weights(step, regions)
-        outputs = tuple(self.graph.nodes[step.node].outputs)
-        key = ("weights", exact, outputs, self.bindings.bindings[step.node], self.num_cores)
+        node, binding = self.graph.nodes[step.node], self.bindings.bindings[step.node]
+        split = self.graph.splits[node.subgraph_id]
+        key = ("weights", exact, tuple(node.outputs), binding, bool(split.cores), self.num_cores)
         return self.known.of(key, lambda: self._new_weights(step, regions))
 
     def _new_weights(

@@ -6,7 +6,7 @@ energy says the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -312,9 +312,12 @@ class Works:
         cores = self.machine.num_cores_per_cluster if num_cores is None else num_cores
         return (self._plain(rate, each * volume(region), cores),)
 
-    def fewest_cores(self, node: Node, region: Region, num_cores: int) -> tuple[int, ...]:
+    def fewest_cores(
+        self, node: Node, region: Region, num_cores: int, along: Collection[int] | None = None
+    ) -> tuple[int, ...]:
         """How to distribute a region of a node's result where nothing else has a say: the fewest cores among
-        the fastest ways, in parts that may be uneven. More than can fill their units' tiles do not help."""
+        the fastest ways, in parts that may be uneven. More than can fill their units' tiles do not help. Cut
+        `along` some axes, None: any."""
         task = self._task(node)
         tile: tuple[int, ...] = ()
         if task.work is Work.CONTRACTION:
@@ -327,7 +330,8 @@ class Works:
         # Where no tile is to be filled what a core's units can do makes all ways as much slower.
         mapped = self.products(node, region, is_whole=False) if tile else None
         most = 1.0 if mapped is None else mapped.utilization
-        return _fewest(extents(region), tuple(kinds), tile, num_cores, most)
+        cut = tuple(along is None or axis in along for axis in range(len(region)))
+        return _fewest(extents(region), tuple(kinds), tile, num_cores, most, cut)
 
     def blocks(self, node: Node, region: Region, num_cores: int) -> Blocks | None:
         """How blocks of threads that make a region of a node's result fill cores; None where the machine does
@@ -427,9 +431,10 @@ def _fewest(
     tile: tuple[int, ...],
     num_cores: int,
     most_utilization: float,
+    is_cut: tuple[bool, ...],
 ) -> tuple[int, ...]:
-    """Parts along each axis: of those whose largest part takes least time, the fewest; of these the most
-    along the first axis.
+    """Parts along each axis that is cut: of those whose largest part takes least time, the fewest; of these
+    the most along the first axis.
 
     A core's units do no more than `most_utilization` of what they could, however full their tiles are: then
     even parts count for more than full tiles.
@@ -445,7 +450,7 @@ def _fewest(
             if best is None or cost < best[0] or (cost == best[0] and counts > best[1]):
                 best = cost, counts
             return
-        for count in _part_counts(extents[axis], left):
+        for count in _part_counts(extents[axis], left) if is_cut[axis] else (1,):
             search(axis + 1, (*counts, count), left // count)
 
     search(0, (), num_cores)
