@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, replace
 from functools import cached_property
@@ -47,7 +48,7 @@ from tilewright.targets import base
 from tilewright.targets.base import Backend, Improved, MakeProgram, Support, require_supported
 from tilewright.targets.cpu.costs.energies import CpuEnergyCosts
 from tilewright.targets.cpu.costs.model import CpuCosts
-from tilewright.targets.cpu.forms import choose_forms
+from tilewright.targets.cpu.forms import Cuts, Group, choose_forms
 from tilewright.targets.cpu.image.code import CpuCode, PlacedModel, main_steps, passthrough
 from tilewright.targets.cpu.image.image import CpuImage
 from tilewright.targets.cpu.image.stored import CpuStore
@@ -69,6 +70,7 @@ from tilewright.targets.cpu.runtime.executable import TensorSpec
 from tilewright.targets.cpu.runtime.main_code import FIRST_CALLER_BASE, build_main
 from tilewright.targets.cpu.runtime.pool import runtime_object
 from tilewright.targets.cpu.tune.bench import MAX_WEIGHT_BYTES, random_feed
+from tilewright.targets.cpu.tune.block_race import fastest_groups
 from tilewright.targets.cpu.tune.context import context_on
 from tilewright.targets.cpu.tune.race import race
 from tilewright.targets.cpu.tune.stage_costs import CpuStageBench
@@ -367,6 +369,7 @@ class CpuBackend(Backend):
         self._fuse = FusedNodes()
         self._kernels: dict[Partition, LoweredPartition] = {}
         self._placed: dict[Schedule, PlacedModel] = {}
+        self._unformed: dict[Partition, tuple[PartitionProblem, Partition]] = {}  # what forms were chosen for
 
     @cached_property
     def limits(self) -> Limits:  # type: ignore[override]
@@ -392,7 +395,14 @@ class CpuBackend(Backend):
 
         All are lowered, which no schedule changes, so that from now on they cost what their kernels do.
         """
-        partition = choose_forms(problem, partition, self.costs.blocks)
+        refined = self._formed(problem, choose_forms(problem, partition, self.costs.blocks), progress)
+        self._unformed[refined] = problem, partition
+        return refined
+
+    def _formed(
+        self, problem: PartitionProblem, partition: Partition, progress: Progress | None = None
+    ) -> Partition:
+        """A partition with forms, lowered."""
         subgraphs = tuple(replace(subgraph) for subgraph in partition.subgraphs)
         partition = replace(partition, subgraphs=subgraphs)
         return self._noted(problem, partition, self._lower(partition, progress))
@@ -438,19 +448,23 @@ class CpuBackend(Backend):
         default: Program | None = None,
         progress: Progress | None = None,
     ) -> Improved:
-        """Another recipe instead, if it wins a race of whole models that takes a share of the budget.
+        """Another recipe instead, or other fused blocks, if that wins a race of whole models, which takes a
+        share of the budget.
 
         With a `default`, the plan of least estimate is one of those that have to win against it.
         """
         best, cheapest = default or best, best
         others = [] if _is_same(best, cheapest) else [cheapest]
+        if self.options.frozen or not self.isa.runs_on_host:
+            return Improved(best)
         if not (best.graph is not self.graph or self._side_by_side(best.partition) is None):
             others += (other for other in self._others(best, make) if not _is_same(other, cheapest))
-        if self.options.frozen or not others or not self.isa.runs_on_host:
-            return Improved(best)
-        attempts = tuple(Attempt(f"{p.recipe}, raced", p.schedule.quality.cost) for p in others)
         seconds = _RACE_S if budget.deadline_s is None else _RACE_SHARE * budget.deadline_s
         try:
+            blocks = self._with_raced_blocks(best, make, seconds, progress)
+            others += [] if blocks is None or any(_is_same(blocks, p) for p in (best, *others)) else [blocks]
+            if not others:
+                return Improved(best)
             with contextlib.ExitStack() as stack:
                 executables = [
                     self.generate(program, progress=progress).load(self.options.num_threads)
@@ -462,9 +476,36 @@ class CpuBackend(Backend):
         except (InputError, ModelRejected, UnsupportedOp, UsageError) as error:
             logger.warning("schedules were not compared by measurement: %s", error)
             return Improved(best)
+        attempts = tuple(Attempt(f"{p.recipe}, raced", p.schedule.quality.cost) for p in others)
         times_ns = zip(others, others_ns, strict=True)
         faster = [(median(ns), other) for other, ns in times_ns if is_faster(ns, incumbent_ns)]
         return Improved(min(faster, key=lambda pair: pair[0])[1] if faster else best, attempts)
+
+    def _with_raced_blocks(
+        self, best: Program, make: MakeProgram, seconds: float, progress: Progress | None
+    ) -> Program | None:
+        """The plan with the fused blocks that a race finds fastest, region by region, of choices that are
+        ready in so many seconds; None where that is one, or weights are too large to be loaded for each."""
+        if best.partition not in self._unformed or best.recipe.schedule != PLAIN_RECIPE.schedule:
+            return None
+        problem, partition = self._unformed[best.partition]
+        started_s = time.monotonic()
+        cuts = Cuts.of(problem, partition, self.costs.blocks)
+        arrangements = Arrangements(MAX_WEIGHT_BYTES)
+
+        def planned(groups: Sequence[Group]) -> Program:
+            return make(self._formed(problem, cuts.partition(groups), progress), best.recipe)
+
+        codes: list[CpuCode] = []
+        for groups in cuts.choices if len(cuts.choices) > 1 else ():
+            codes.append(self._measured_code(arrangements, planned(groups), self.options, stamps=True))
+            if codes[0].weight_bytes * len(cuts.choices) > MAX_WEIGHT_BYTES:
+                return None
+            if time.monotonic() - started_s > seconds:
+                break
+        if len(codes) < 2:
+            return None
+        return planned(fastest_groups(cuts, codes, random_feed(best), seconds))
 
     def _others(self, best: Program, make: MakeProgram) -> list[Program]:
         """What a plan is raced against: other recipes, as far as they come to other schedules."""

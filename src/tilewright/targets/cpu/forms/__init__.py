@@ -1,5 +1,5 @@
 """Forms of subgraphs: the cut of each into kernels, and in which blocks these compute it."""
 
-from tilewright.targets.cpu.forms.choose import choose_forms, find_forms
+from tilewright.targets.cpu.forms.choose import Cuts, Group, choose_forms, find_forms
 
-__all__ = ["choose_forms", "find_forms"]
+__all__ = ["Cuts", "Group", "choose_forms", "find_forms"]

@@ -7,7 +7,7 @@ the most; where several branches meet, groups of more structure replace what was
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tilewright.partition.base import Partition, PartitionProblem
 from tilewright.partition.form import Blocking, Form, KernelForm
@@ -17,12 +17,14 @@ from tilewright.records import dataclass
 from tilewright.targets.cpu.forms.elements import Element, Elements
 from tilewright.targets.cpu.fused.estimate import saved_cycles
 from tilewright.targets.cpu.fused.gain_bound import GainBound, may_gain
-from tilewright.targets.cpu.fused.prices import GroupEstimates
+from tilewright.targets.cpu.fused.prices import CERTAIN, GroupEstimates, Trust
 
 # Elements of one kernel.
 _MAX_ELEMENTS = 6
 # Saved by the first and by the last tensor within a run, at least.
 _MIN_SAVED_CYCLES = 30_000.0
+# How estimates are believed in choices that must win a race: as they are, twice as much, in other blocks.
+_DOUBTFUL = (Trust(1.0), Trust(2.0), Trust(1.0, rank=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,46 @@ def choose_forms(problem: PartitionProblem, partition: Partition, prices: GroupE
     """The partition with the forms of its subgraphs; those that share a kernel become one."""
     partition = join_layers(problem, partition)
     return merge_chains(problem, partition, find_forms(partition, prices))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cuts:
+    """A partition and several choices of groups of its elements, the estimates' own first, then others that
+    may turn out faster when they are measured: all apart, and groups whose gain is not certain."""
+
+    problem: PartitionProblem
+    elements: Elements
+    choices: tuple[tuple[Group, ...], ...]
+
+    @classmethod
+    def of(cls, problem: PartitionProblem, partition: Partition, prices: GroupEstimates) -> Cuts:
+        """Those of a partition before it has forms."""
+        elements = Elements(join_layers(problem, partition))
+        contenders = (choose_groups(elements, prices.trusting(trust)) for trust in (CERTAIN, *_DOUBTFUL))
+        certain, *others = contenders
+        choices = {tuple((g.members, g.blocking) for g in c): c for c in (certain, (), *others)}
+        return cls(problem, elements, tuple(choices.values()))
+
+    def partition(self, groups: Sequence[Group]) -> Partition:
+        """The partition with these groups."""
+        return merge_chains(self.problem, self.elements.partition, _forms(self.elements, groups))
+
+    def regions(self) -> tuple[frozenset[int], ...]:
+        """The elements that some choice groups, in the smallest sets that hold whole groups of every choice.
+
+        What one choice does in a region can stand beside what another does in the next one, as far as
+        `compatible` says so.
+        """
+        sets: list[frozenset[int]] = []
+        for group in (group for choice in self.choices for group in choice):
+            meeting = [found for found in sets if not found.isdisjoint(group.members)]
+            sets = [found for found in sets if found not in meeting]
+            sets.append(frozenset(group.members).union(*meeting))
+        return tuple(sorted(sets, key=min))
+
+    def compatible(self, groups: Iterable[Group]) -> tuple[Group, ...]:
+        """Those of the groups whose subgraphs can become one beside those of the ones before."""
+        return tuple(sorted(_compatible(self.elements, list(groups)), key=lambda g: g.members[-1]))
 
 
 def find_forms(partition: Partition, prices: GroupEstimates) -> tuple[Chain, ...]:
@@ -158,16 +200,18 @@ class _Groups:
         return self._gain_bounds[element.number]
 
     def _of(self, members: Sequence[Element]) -> Group | None:
-        if len(members) > 1 and not may_gain([self._gain_bound(member) for member in members]):
+        trust = self._prices.trust
+        if trust == CERTAIN and len(members) > 1 and not may_gain([self._gain_bound(m) for m in members]):
             return None
         ordered = sorted(members, key=lambda element: element.number)
         nodes = [node for element in ordered for node in element.nodes]
         price = self._prices.of_one if len(members) == 1 else self._prices.of
         estimate = price(nodes, members[-1].outputs)
-        if estimate is None or not estimate.gain:
+        if estimate is None:
             return None
         numbers = tuple(element.number for element in ordered)
-        return Group(numbers, estimate.blocking, estimate.gain, estimate.saved_share)
+        saved_share = max(0.0, estimate.saved - estimate.paid) / estimate.total
+        return Group(numbers, estimate.blocking, trust.gain(estimate), saved_share)
 
 
 def _forms(elements: Elements, groups: Sequence[Group]) -> Iterator[Chain]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from itertools import islice
 
 from tilewright.ir.contraction import contractions
 from tilewright.ir.derive import nests_of
 from tilewright.ir.fuse import FusedNodes, NestGroup
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Opaque
+from tilewright.records import dataclass
 from tilewright.targets.cpu.fused.estimate import Estimate, Work
 from tilewright.targets.cpu.fused.gain_bound import GainBound
 from tilewright.targets.cpu.isa import Isa
@@ -18,13 +20,39 @@ from tilewright.targets.cpu.repeats import nest_facts
 _MAX_NESTS = 24
 
 
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How far estimates of blocks are believed: what must win a race besides needs no certain gain.
+
+    A gain is `factor` times the cycles that blocks are estimated to save, less those that they pay; None is
+    for what is certain. Of blocks of other extents those of the `rank`-th largest gain are taken.
+    """
+
+    factor: float | None = None
+    rank: int = 0
+
+    def gain(self, estimate: Estimate) -> float:
+        """Cycles won, 0 where that is not believed."""
+        if self.factor is None:
+            return estimate.gain
+        return max(0.0, self.factor * estimate.saved - estimate.paid)
+
+
+CERTAIN = Trust()
+
+
 class GroupEstimates:
     """What computing nodes block by block gains. Equal layers of a network are estimated once."""
 
-    def __init__(self, isa: Isa, fuse: FusedNodes) -> None:
+    def __init__(self, isa: Isa, fuse: FusedNodes, trust: Trust = CERTAIN) -> None:
         self.fuse = fuse
         self.isa = isa
+        self.trust = trust
         self._known: dict[Hashable, Estimate | None] = {}
+
+    def trusting(self, trust: Trust) -> GroupEstimates:
+        """The same estimates, believed otherwise."""
+        return GroupEstimates(self.isa, self.fuse, trust)
 
     def of_one(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> Estimate | None:
         """Of one subgraph; None where no blocks of it can pay, as where it has less than two products."""
@@ -39,10 +67,10 @@ class GroupEstimates:
             return None
         facts = tuple(nest_facts(nest, {}) for nest in group.nests)
         if None in facts:
-            return choose_blocking(group, self.isa)
+            return choose_blocking(group, self.isa, self.trust)
         key = facts, tuple(v.is_constant for v in group.inputs), len(group.outputs)
         if key not in self._known:
-            self._known[key] = choose_blocking(group, self.isa)
+            self._known[key] = choose_blocking(group, self.isa, self.trust)
         return self._known[key]
 
     def gain_bound_of(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> GainBound | None:
@@ -55,10 +83,14 @@ class GroupEstimates:
         return () if isinstance(group, Opaque) else estimates_of(group, self.isa, only_promising=False)
 
 
-def choose_blocking(group: NestGroup, isa: Isa) -> Estimate | None:
+def choose_blocking(group: NestGroup, isa: Isa, trust: Trust = CERTAIN) -> Estimate | None:
     """The blocks of a group's result with the largest gain; None where none can pay."""
-    estimates = (estimate for estimate in estimates_of(group, isa) if estimate.gain)
-    return max(estimates, key=lambda e: e.gain, default=None)
+    found = estimates_of(group, isa, only_promising=trust == CERTAIN)
+    best: dict[tuple[int, ...], Estimate] = {}
+    for estimate in sorted(found, key=trust.gain, reverse=True):
+        if trust.gain(estimate):
+            best.setdefault(estimate.blocking.block, estimate)
+    return next(islice(best.values(), trust.rank, None), None)
 
 
 def estimates_of(group: NestGroup, isa: Isa, *, only_promising: bool = True) -> tuple[Estimate, ...]:

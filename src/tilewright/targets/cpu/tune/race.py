@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,9 +12,12 @@ from tilewright.targets.cpu.runtime.executable import CpuExecutable
 
 Array = np.ndarray[Any, Any]
 
-# An executable's block begins with a run nobody counts: the one before it had the caches.
-BLOCK_RUNS = 4
+# An executable's block begins with a run that does not count: the one before it had the caches.
+_COUNTED = range(3)
 _ROUNDS = (9, 60)
+
+
+T = TypeVar("T")
 
 
 def race(
@@ -24,13 +27,34 @@ def race(
 
     There are enough rounds to tell, and no more begin after so many seconds.
     """
-    samples: list[list[float]] = [[] for _ in executables]
+    return _in_turns(executables, feed, seconds, lambda e: min(time_ns(e, feed) for _ in _COUNTED))
+
+
+def race_steps(
+    executables: Sequence[CpuExecutable], feed: Mapping[str, Array], seconds: float
+) -> list[list[list[float]]]:
+    """The same of each step of executables that stamp them: for each round a time in ns of every step."""
+
+    def least(executable: CpuExecutable) -> list[float]:
+        runs = [[step.duration_ns for step in executable.run_profiled(feed)] for _ in _COUNTED]
+        return list(map(min, *runs))
+
+    return _in_turns(executables, feed, seconds, least)
+
+
+def _in_turns(
+    executables: Sequence[CpuExecutable],
+    feed: Mapping[str, Array],
+    seconds: float,
+    measure: Callable[[CpuExecutable], T],
+) -> list[list[T]]:
+    samples: list[list[T]] = [[] for _ in executables]
     least, most = _ROUNDS
     started = time.perf_counter()
     while len(samples[0]) < least or (len(samples[0]) < most and time.perf_counter() - started < seconds):
-        for executable, times in zip(executables, samples, strict=True):
+        for executable, found in zip(executables, samples, strict=True):
             executable.run(feed)
-            times.append(min(time_ns(executable, feed) for _ in range(BLOCK_RUNS - 1)))
+            found.append(measure(executable))
     return samples
 
 
