@@ -88,7 +88,7 @@ worker.main()
 def test_a_failure_while_measuring_is_an_answer(tmp_path: Path) -> None:
     (tmp_path / "inputs.npz").write_bytes(npz_bytes({"x": np.zeros(1)}))
     request: dict[str, Any] = {
-        **dict.fromkeys(("model", "threads", "accuracy", "streams")),
+        **dict.fromkeys(("model", "threads", "accuracy", "streams", "preload")),
         "engine": "failing",
         "inputs": str(tmp_path / "inputs.npz"),
         "outputs": str(tmp_path / "outputs.npz"),
