@@ -224,10 +224,14 @@ class KernelPlan:
     def ranked_cuts(self, isa: Isa, macs_per_operation: int = 1) -> tuple[Cut, ...]:
         """Cuts of its rows and panels, the best first; an operation of a lane does so many products."""
         operations = self.num_macs // macs_per_operation
-        sizes = (x.operand.num_elements * x.operand.dtype.size_bytes for x in (self.a, self.b))
+        varying = zip(self.extras, self.row.extras, self.vector.extras, strict=True)
+        by_both = [self.c, *(extra for extra, of_row, of_column in varying if of_row and of_column)]
+        a, b, *c = (x.operand.num_elements * x.operand.dtype.size_bytes for x in (self.a, self.b, *by_both))
         lanes = isa.vector_bytes[0] // self.dtype.size_bytes
         cycles = operations / (lanes * isa.fmas_per_cycle)
-        return rank_cuts(CutWork(self.num_units, self.panels.num_panels, operations, cycles, *sizes), isa)
+        return rank_cuts(
+            CutWork(self.num_units, self.panels.num_panels, operations, cycles, a, b, sum(c)), isa
+        )
 
     def window_of(self, position: str) -> Window | None:
         """The padded axis whose output position is this loop."""

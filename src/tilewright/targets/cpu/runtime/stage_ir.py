@@ -6,9 +6,9 @@ join it or find it gone, its caller alone can do all of its work, and its state,
 stack, outlives every participant.
 
 Each group is a sequence of launches. Its state is one 64-bit word, `position | high | low`: `[low, high)` are
-the chunks of launch `position` that no thread has claimed. Participants claim chunks by compare-and-swap, the
-first half of them from the low end and the others from the high end, as in regions. `pending` counts chunks
-of that launch which are not reported as done. Why this is right:
+the tickets of launch `position` that no thread has claimed, for chunks as in regions. Participants claim them
+by compare-and-swap, the first half of them from the low end and the others from the high end. `pending`
+counts chunks of that launch which are not reported as done. Why this is right:
 
 * A chunk runs once, and what runs is the chunk that was claimed: launch and chunk are both in the word, and a
   word never comes back, since `position` grows and within a position the interval shrinks.
@@ -280,9 +280,12 @@ claimed:
   %shifted = lshr i64 %w, $bits
   %high = and i64 %shifted, $mask
   %top = add i64 %high, -1
-  %chunk = select i1 %from_low, i64 %low, i64 %top
+  %ticket = select i1 %from_low, i64 %low, i64 %top
   %position = lshr i64 %w, $epoch_shift
   %launch = add i64 %first, %position
+  %num_chunks32 = call i32 @chunks_of(ptr %table, i64 %launch)
+  %num_chunks = zext i32 %num_chunks32 to i64
+  %chunk = call i64 @chunk_of(i64 %ticket, i64 %num_chunks)
   call void %run(ptr %arguments, i64 %launch, i64 %chunk, ptr %scratch)
   %count1 = add i32 %count, 1
   br label %fetch
