@@ -28,6 +28,23 @@ def extract(nodes: Sequence[Node], outputs: Sequence[Value]) -> tuple[Graph, Map
     return graph, twins
 
 
+def part_of(nodes: Sequence[Node], outputs: Sequence[Value]) -> Graph:
+    """Nodes given in topological order, which make `outputs`, as a graph that shares them: to be looked at,
+    not to be changed.
+
+    What they read from outside and is not constant is an input, whatever makes it. Values keep all of their
+    users: what others read, too, has to be among the outputs.
+    """
+    graph = Graph("part")
+    graph._nodes = list(nodes)
+    made = {value for node in nodes for value in node.results()}
+    read = dict.fromkeys(value for node in nodes for value in node.operands())
+    graph.inputs = [value for value in read if value not in made and not value.is_constant]
+    graph.outputs = list(outputs)
+    graph._names = {value.name for value in (*read, *made)}
+    return graph
+
+
 def twin_of(node: Node, copied: Callable[[Value], Value]) -> Node:
     """A copy of a node on copies of its values."""
     twin = Node(

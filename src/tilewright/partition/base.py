@@ -254,8 +254,8 @@ class Partition:
         return self._home[node]
 
     def producer_of(self, value: Value) -> Subgraph | None:
-        """The subgraph that makes a value; None for graph inputs and constants."""
-        return None if value.producer is None else self._home[value.producer]
+        """The subgraph that makes a value; None for graph inputs, those of a part included, and constants."""
+        return None if value.producer is None else self._home.get(value.producer)
 
     def fusion_of(self, decision: EdgeDecision) -> FusionRecord | None:
         """What rules said of an edge; None where there are no rules, or these forbid it."""
@@ -268,7 +268,8 @@ class Partition:
 
     def successors(self, subgraph: Subgraph) -> tuple[Subgraph, ...]:
         """Subgraphs that read this one's results, by id."""
-        ids = {self._home[u].id for v in subgraph.outputs for u in v.users} - {subgraph.id}
+        users = (user for value in subgraph.outputs for user in value.users if user in self._home)
+        ids = {self._home[user].id for user in users} - {subgraph.id}
         return tuple(self.subgraphs[i] for i in sorted(ids))
 
 
@@ -340,9 +341,10 @@ class Partitioner(Protocol):
 
 def data_edges(graph: Graph) -> Iterator[tuple[Node, Node, Value]]:
     """Every (producer, consumer, value), each once, in order of consumers and their operands."""
+    inside = set(graph.nodes)
     for node in graph.nodes:
         for value in dict.fromkeys(node.operands()):
-            if value.producer is not None:
+            if value.producer is not None and value.producer in inside:
                 yield value.producer, node, value
 
 
@@ -418,9 +420,7 @@ def _topological(
     successors: list[dict[int, None]] = [{} for _ in clusters]
     waiting = [0] * len(clusters)
     for target, cluster in enumerate(clusters):
-        sources = {home[v.producer] for n in cluster for v in n.operands() if v.producer is not None} - {
-            target
-        }
+        sources = {home[v.producer] for n in cluster for v in n.operands() if v.producer in home} - {target}
         waiting[target] = len(sources)
         for source in sorted(sources):
             successors[source][target] = None

@@ -49,6 +49,7 @@ class Layer:
 def canonical_order(graph: Graph) -> tuple[Node, ...]:
     """A topological order that follows operands from the outputs on; nodes that reach no output come last."""
     done: dict[Node, None] = {}
+    inside = set(graph.nodes)
     roots = [v.producer for v in graph.outputs if v.producer is not None]
     for root in (*roots, *reversed(graph.nodes)):
         stack = [(root, False)]
@@ -60,7 +61,7 @@ def canonical_order(graph: Graph) -> tuple[Node, ...]:
                 done[node] = None
                 continue
             stack.append((node, True))
-            producers = [v.producer for v in node.operands() if v.producer is not None]
+            producers = [v.producer for v in node.operands() if v.producer in inside]
             stack.extend((p, False) for p in reversed(producers) if p not in done)
     return tuple(done)
 
@@ -132,7 +133,7 @@ def _joined(
     numbers = [
         home[v.producer]
         for v in full
-        if v.producer is not None
+        if v.producer in home
         and v.users == (node,)
         and v not in results
         and len(list(v.producer.results())) == 1

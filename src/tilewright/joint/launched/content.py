@@ -7,10 +7,10 @@ therefore combine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import field, replace
 
-from tilewright.ir.extract import extract
+from tilewright.ir.extract import part_of
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.joint.base import bits
 from tilewright.partition.base import Partition, PartitionProblem, Reason, build_partition
@@ -75,18 +75,28 @@ class Content:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbered:
-    """A graph whose nodes have numbers, in the order of the graph."""
+    """A graph whose nodes have numbers, in the order of the graph.
+
+    `results` are what each node makes, with the set of nodes that read it; `wanted` those of the network,
+    `ends` these and its inputs.
+    """
 
     graph: Graph
     nodes: tuple[Node, ...] = field(init=False)
     numbers: dict[Node, int] = field(init=False, repr=False)
+    results: tuple[tuple[tuple[Value, int], ...], ...] = field(init=False, repr=False)
     wanted: frozenset[Value] = field(init=False, repr=False)
+    ends: frozenset[Value] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         nodes = tuple(self.graph.nodes)
+        numbers = {node: i for i, node in enumerate(nodes)}
+        results = (((v, sum(1 << numbers[u] for u in v.users)) for v in node.results()) for node in nodes)
         object.__setattr__(self, "nodes", nodes)
-        object.__setattr__(self, "numbers", {node: i for i, node in enumerate(nodes)})
+        object.__setattr__(self, "numbers", numbers)
+        object.__setattr__(self, "results", tuple(map(tuple, results)))
         object.__setattr__(self, "wanted", frozenset(self.graph.outputs))
+        object.__setattr__(self, "ends", frozenset((*self.graph.inputs, *self.graph.outputs)))
 
     def contents(self, schedule: Schedule) -> Iterator[Content]:
         """The blocks of a schedule of this graph: stages that end all of the subgraphs that they begin."""
@@ -117,33 +127,27 @@ class Numbered:
 
     def outputs(self, mask: int) -> tuple[Value, ...]:
         """The results of a set of nodes that are read outside of it."""
-        inside = dict.fromkeys(self.nodes[i] for i in bits(mask))
         return tuple(
             value
-            for node in inside
-            for value in node.results()
-            if value in self.wanted or any(user not in inside for user in value.users)
+            for i in bits(mask)
+            for value, users in self.results[i]
+            if value in self.wanted or users & ~mask
         )
 
     def part(self, content: Content) -> Assembled:
         """A block as a network of its own, from main memory to main memory."""
-        numbers = tuple(bits(content.mask))
-        nodes = [self.nodes[i] for i in numbers]
+        nodes = [self.nodes[i] for i in bits(content.mask)]
         results = self.outputs(content.mask) or tuple(nodes[-1].results())
-        graph, twins = extract(nodes, results)
-        twin_of = dict(zip(numbers, map(twins.__getitem__, nodes), strict=True)).__getitem__
-        part = assembled(PartitionProblem(graph), [content], twin_of, quality=_UNPRICED)
-        ends = {value.name for value in (*self.graph.inputs, *self.graph.outputs)}
-        border = frozenset(v for v in (*graph.inputs, *graph.outputs) if v.name in ends)
+        graph = part_of(nodes, results)
+        part = assembled(PartitionProblem(graph), [content], self.nodes, quality=_UNPRICED)
+        border = frozenset(v for v in (*graph.inputs, *graph.outputs) if v in self.ends)
         return replace(part, partition=replace(part.partition, border=border))
 
     def border(self, mask: int) -> tuple[int, ...]:
         """The places among what a set of nodes reads and makes of the network's own inputs and results."""
-        values = dict.fromkeys(
-            v for i in bits(mask) for v in (*self.nodes[i].operands(), *self.nodes[i].results())
-        )
-        ends = {*self.graph.inputs, *self.wanted}
-        return tuple(place for place, value in enumerate(values) if value in ends)
+        nodes = (self.nodes[i] for i in bits(mask))
+        values = dict.fromkeys(v for node in nodes for v in (*node.operands(), *node.results()))
+        return tuple(place for place, value in enumerate(values) if value in self.ends)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -159,17 +163,17 @@ class Assembled:
 def assembled(
     problem: PartitionProblem,
     contents: Sequence[Content],
-    node_of: Callable[[int], Node],
+    nodes: Sequence[Node],
     quality: Quality | None = None,
 ) -> Assembled:
-    """Blocks that follow each other as one program; `node_of` says which node has a number.
+    """Blocks that follow each other as one program; `nodes` are those of the numbers.
     `quality` is as of `build_partition`.
 
     Raises:
         ValueError: the blocks do not hold every node once, or their kernels wait for each other.
     """
     kernels = [kernel for content in contents for kernel in content.kernels]
-    clusters = [[node_of(i) for i in kernel.nodes] for kernel in kernels]
+    clusters = [[nodes[i] for i in kernel.nodes] for kernel in kernels]
     partition = build_partition(
         problem,
         clusters,
@@ -182,7 +186,7 @@ def assembled(
     wanted = frozenset(partition.graph.outputs)
     splits = tuple(by_id[s.id].split for s in partition.subgraphs)
     layers = tuple(
-        tuple(layer_of([node_of(i) for i in layer], wanted) for layer in by_id[s.id].layers)
+        tuple(layer_of([nodes[i] for i in layer], wanted) for layer in by_id[s.id].layers)
         for s in partition.subgraphs
     )
     partition = replace(partition, splits=splits, layers=layers)

@@ -45,6 +45,7 @@ from tilewright.targets.npu.box_bound import box_bound, is_in_space
 from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
+from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.layer_times import LayerTimes
 from tilewright.targets.npu.names import Names
 from tilewright.targets.npu.nest_judge import NestJudge, improved
@@ -59,7 +60,6 @@ from tilewright.targets.npu.recipes import (
     worth_trying,
 )
 from tilewright.targets.npu.simulate import Policy, Simulation
-from tilewright.targets.npu.steps import KnownSteps
 from tilewright.targets.npu.tile_mapping import MAPPER_NAMES, MapperName
 from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.tilings import JointTilings
@@ -102,7 +102,7 @@ class NpuBackend(Backend):
         self._instances: OrderedDict[Hashable, InstanceGraph] = OrderedDict()
         self._plans: OrderedDict[Hashable, SimulatedPlan] = OrderedDict()
         self._scopes: OrderedDict[Hashable, ScopePlan] = OrderedDict()
-        self._known_steps = KnownSteps()
+        self._known_steps, self._nodes = KnownSteps(), frozenset(graph.nodes)
         self._estimates: dict[Hashable, Estimate] = {}
         self._figures_of_plans: dict[Hashable, PlanFigures] = {}
         self._outclassed: dict[Hashable, Outclassed] = {}
@@ -475,7 +475,9 @@ class NpuBackend(Backend):
         # Of a part only what it says are the network's inputs and results lie as the file's types say.
         is_border = is_launched and bool(schedule.partition.border)
         types, policy = self.types if is_border else self.types.inside, self._policy_of("")
-        maps = self.analysis.maps.of_copies()  # a part's nodes are copies
+        maps, known = self.analysis.maps, self._known_steps
+        if schedule.partition.graph.nodes[0] not in self._nodes:  # it was rewritten
+            maps, known = maps.of_copies(), KnownSteps()
         if not is_launched:
             return simulated(
                 schedule, self.machine, policy=policy, types=types, tiler=self._tiler_of(""), maps=maps
@@ -494,6 +496,7 @@ class NpuBackend(Backend):
             launches=launches,
             tiler=self._tiler_of(""),
             works=self.works,
+            known=known,
             keeps="tasks" if len(launches) == 1 else "runs",
         ).simulation
 

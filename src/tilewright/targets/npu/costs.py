@@ -12,7 +12,7 @@ from tilewright.cost.base import Estimate, KernelWork
 from tilewright.cost.energy import EnergyTable
 from tilewright.errors import MachineError
 from tilewright.hardware.machine import Machine
-from tilewright.ir.extract import extract
+from tilewright.ir.extract import part_of
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.graph_regions import RegionMaps, kernel_structure
 from tilewright.partition.base import PartitionProblem, Reason, build_partition
@@ -241,9 +241,9 @@ def _alone(groups: Sequence[Sequence[KernelWork]], num_cores: int | None = None)
     }
     outputs = [v for w in kernels for v in w.outputs if v not in read_inside]
     results = dict.fromkeys(outputs or kernels[-1].outputs or kernels[-1].nodes[-1].results())
-    graph, twins = extract(nodes, tuple(results))
+    graph = part_of(nodes, tuple(results))
     problem = PartitionProblem(graph)
-    clusters = [[twins[node] for node in work.nodes] for work in kernels]
+    clusters = [work.nodes for work in kernels]
     partition = build_partition(
         problem,
         clusters,

@@ -7,7 +7,7 @@ kernel have some of its cores each, with the same share of what these hold besid
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -15,7 +15,6 @@ from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.capacity import local_capacity_bytes, shared_capacity_bytes
 from tilewright.hardware.machine import Machine
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.graph_regions import value_regions
 from tilewright.ir.region import Region
 from tilewright.memory.instances import InstanceStep
 from tilewright.memory.scopes import PlacedBuffer, ScopePlan
@@ -23,6 +22,7 @@ from tilewright.schedule.binding import Binding, Bindings, Scope, extents, plain
 from tilewright.schedule.launches import Launch
 from tilewright.targets.npu.blocks import Blocks
 from tilewright.targets.npu.groups import passing_bytes
+from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.pools import PoolSizes, level_bytes
 from tilewright.targets.npu.work import Works
 
@@ -76,9 +76,8 @@ class StepCores:
     it, take no more.
     """
 
-    def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works) -> None:
-        self._plan, self._bindings, self._works = plan, bindings, works
-        self._leading: dict[tuple[object, ...], tuple[tuple[int, ...], Distribution]] = {}
+    def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works, known: KnownSteps) -> None:
+        self._plan, self._bindings, self._works, self._known = plan, bindings, works, known
 
     def of(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> Distribution:
         """How what a node of a step makes of these regions is distributed."""
@@ -86,30 +85,30 @@ class StepCores:
         region = next(regions[v] for v in node.results() if v in regions)
         if extents(region) == shape:
             return distribution
-        return distribution_of(self._works, node, region, distribution.num_cores)
+        num_cores = distribution.num_cores
+        return self._known.of(
+            ("spread", node, extents(region), num_cores),
+            lambda: distribution_of(self._works, node, region, num_cores),
+        )
 
     def leading(
         self, step: InstanceStep, regions: Mapping[Value, Region]
     ) -> tuple[tuple[int, ...], Distribution]:
         """Shape of what the operator with the most work makes, and how that is distributed."""
-        instance = self._plan.graph.nodes[step.node]
         most = self._bindings.cores_of(step.node, step.layer)
         made = [(n, regions[v]) for n in step.operators for v in n.results() if v in regions]
-        key = (instance.subgraph_id, step.layer, tuple(extents(r) for _, r in made), most)
-        if key not in self._leading:
-            self._leading[key] = leading_of(self._works, made, most)
-        return self._leading[key]
+        key = ("leading", step.operators, tuple(extents(r) for _, r in made), most)
+        return self._known.of(key, lambda: leading_of(self._works, made, most))
 
-    def most(self, launch: Launch) -> int:
-        """How many cores the steps of a kernel fill at most, or lanes have that run at the same time."""
+    def most(self, launch: Launch, regions_of: Callable[[InstanceStep], Mapping[Value, Region]]) -> int:
+        """How many cores the steps of a kernel fill at most, or lanes have that run at the same time;
+        `regions_of` are those of all values of a step."""
         found = [1, *(sum(lane.num_cores for lane in section) for section in launch.sections)]
         for node in launch.nodes:
             for number in self._plan.steps_of(node):
                 step = self._plan.steps[number]
                 if step.operators:
-                    made = {self._plan.buffers[i].value: self._plan.buffers[i].region for i in step.writes}
-                    regions = value_regions(step.operators, made, self._plan.graph.maps)
-                    found.append(self.leading(step, regions)[1].num_cores)
+                    found.append(self.leading(step, regions_of(step))[1].num_cores)
         return max(found)
 
 

@@ -11,9 +11,10 @@ from tilewright.hardware.machine import Machine
 from tilewright.memory.scopes import ScopePlan
 from tilewright.schedule.binding import Bindings
 from tilewright.targets.npu.groups import Fetch, free_bytes, held_weights, step_groups, with_equal_parts
+from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulated_step import SimulatedStep
-from tilewright.targets.npu.steps import KnownSteps, lower
+from tilewright.targets.npu.steps import lower
 from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works
 

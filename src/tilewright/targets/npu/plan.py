@@ -20,11 +20,12 @@ from tilewright.schedule.instances import InstanceGraph
 from tilewright.schedule.launches import Launch, launches_of
 from tilewright.schedule.scheduled import instances_of
 from tilewright.targets.npu.bounds import steps_s, values_passing_s
+from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.lower_groups import lower_in_groups
 from tilewright.targets.npu.pools import pool_sizes
 from tilewright.targets.npu.residents import Residents, choose_residents
 from tilewright.targets.npu.simulate import GRAPHTURBO, Keeps, Policy, Simulation, simulate
-from tilewright.targets.npu.steps import KnownSteps, fetches, lower
+from tilewright.targets.npu.steps import fetches, lower
 from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tiles import Tiler
 from tilewright.targets.npu.work import Works

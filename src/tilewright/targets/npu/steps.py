@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
-from typing import TypeVar
 
 from tilewright.errors import InfeasibleMapping
 from tilewright.hardware.element_types import ElementTypes
@@ -32,6 +31,7 @@ from tilewright.targets.npu.kernels import (
     kernel_of,
     lanes_of,
 )
+from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.node_work import has_products, is_read, is_table
 from tilewright.targets.npu.places import reused_places
 from tilewright.targets.npu.pools import PoolSizes, pool_sizes
@@ -41,26 +41,6 @@ from tilewright.targets.npu.tile_mapping import tiler_of
 from tilewright.targets.npu.tile_requests import RequestPart, StepParts, TileRequests
 from tilewright.targets.npu.tiles import Tiler, TileRequest, Tiling
 from tilewright.targets.npu.work import UnitWork, Works
-
-_T = TypeVar("_T")
-
-
-@dataclass(slots=True)
-class KnownSteps:
-    """Facts of steps that hold for every plan of one graph on one machine: a search lowers most steps again
-    and again. Keys name all that a fact follows from, so that no plan depends on those before."""
-
-    most: int = 200_000
-    _facts: dict[Hashable, object] = field(default_factory=dict)
-
-    def of(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """The fact of a key, made when first asked for."""
-        if key not in self._facts:
-            if len(self._facts) >= self.most:
-                self._facts.clear()
-            self._facts[key] = make()
-        found: _T = self._facts[key]  # type: ignore[assignment]  # a key names the kind of its fact
-        return found
 
 
 def lower(
@@ -127,7 +107,7 @@ class _Lowering:
         self.machine, self.works = machine, works
         self.kernel: Kernel | None = None
         self.lane: StepLane | None = None
-        self.launched = StepCores(plan, bindings, self.works) if bindings.launches else None
+        self.launched = StepCores(plan, bindings, self.works, known) if bindings.launches else None
         self.cores = self.launched or ProgramCores(plan, bindings, self.works)
         self.moves = transfers(self.graph, bindings, plan.scopes)
         self.edges: dict[tuple[int, Value, int], Edge] = {
@@ -156,7 +136,11 @@ class _Lowering:
         return tuple(
             step
             for number, launch in enumerate(self.bindings.launches)
-            for step in self._launched(number, launch, self.launched.most(launch))
+            for step in self._launched(
+                number,
+                launch,
+                self.launched.most(launch, lambda step: self._regions(step, self._made(step))[0]),
+            )
         )
 
     def fetches(self) -> Iterator[tuple[str, int]]:
@@ -410,11 +394,7 @@ class _Lowering:
                     return (self._movement(step, main, num_cores),)
                 return tuple(work for n in step.operators for work in self._work(step, n, regions))
 
-            if self.launched is None:
-                facts = ("works", exact, main, own, bool(split.cores), self.num_cores, num_cores, is_whole)
-                found = self.known.of(facts, works)
-            else:
-                found = works()
+            found = self.known.of(("works", exact, main, self._spread(step), num_cores, is_whole), works)
             self.known_works[key] = found
         return found
 
@@ -547,12 +527,16 @@ class _Lowering:
         self, step: InstanceStep, regions: Mapping[Value, Region], exact: Hashable
     ) -> list[tuple[Weight, RequestPart]]:
         """The constants that a step needs; two operators that read the same part of one share it."""
-        if self.launched is not None:
-            return self._new_weights(step, regions)
-        node, binding = self.graph.nodes[step.node], self.bindings.bindings[step.node]
-        split = self.graph.splits[node.subgraph_id]
-        key = ("weights", exact, tuple(node.outputs), binding, bool(split.cores), self.num_cores)
+        key = ("weights", exact, self._spread(step))
         return self.known.of(key, lambda: self._new_weights(step, regions))
+
+    def _spread(self, step: InstanceStep) -> Hashable:
+        """What, beside the regions that it makes, the distribution of a step over cores follows from."""
+        if self.launched is not None:
+            return self.bindings.cores_of(step.node, step.layer)
+        node = self.graph.nodes[step.node]
+        split = self.graph.splits[node.subgraph_id]
+        return tuple(node.outputs), self.bindings.bindings[step.node], bool(split.cores), self.num_cores
 
     def _new_weights(
         self, step: InstanceStep, regions: Mapping[Value, Region]
