@@ -1,18 +1,19 @@
-"""Joint plans beside published schedulers alone, the best of their combinations, and the portfolio.
+"""Joint plans beside published schedulers alone, the best of their combinations, the portfolio and the search.
 
-    python -m benchmarks joint_plans OUTPUT.jsonl --seconds 10 --batches 1 --minutes 60
+    python -m benchmarks joint_plans OUTPUT.jsonl --known --minutes 600
     python -m benchmarks joint_plans OUTPUT.jsonl --networks googlenet --targets v100 --seconds 60,600
     python -m benchmarks joint_plans OUTPUT.jsonl --table
 
-Adds a line for each column of each cell, the most telling first: simulated ns of the joint plan, with sums in
-parts and without, of the best of the grid and of the portfolio, each after so many seconds of processor time;
-of every paper alone as far as one of these came to it (layers one by one tiled by CoSA, or staged by IOS;
+Adds a line for each column of each cell, cell by cell: simulated ns of the joint plan, of the best of the grid,
+of the search that goes on from the portfolio, and of the portfolio, each after so many seconds of processor
+time; of every paper alone as far as one of these came to it (layers one by one tiled by CoSA, or staged by IOS;
 GraphTurbo; AGO; PCGC with virtual units); the bound of all schedules, and the highest of a space that holds
-the plan; with `--ablations`, plans of which another kind of decision is left out. Columns are planned in
+the plan; with `--ablations`, joint plans of which one kind of decision is left out. Columns are planned in
 processes of their own, so that none knows what another has found but for mappings of layers, which the cache
-keeps; `--known` plans each cell once before, so that all columns find most of these there, and with
-`TILEWRIGHT_NO_CACHE=1` each maps for itself. What OUTPUT has is left out, so that it may be stopped and
-started again. Prints a table, geometric means, how many plans are proven and median gaps.
+keeps; `--known` plans each cell once before, which is a column of its own, so that all others find most of these
+there, and with `TILEWRIGHT_NO_CACHE=1` each maps for itself. What OUTPUT has is left out, so that it may be
+stopped and started again. Prints a table, geometric means over the machines that launch kernels and over those
+that run one program, how many plans are proven, median gaps, and columns that are below the joint plan.
 """
 
 from __future__ import annotations
@@ -34,17 +35,22 @@ from tilewright import zoo
 from tilewright.options import Choice
 from tilewright.planning.grid import PAPERS
 from tilewright.planning.portfolio import Recipe
+from tilewright.target_ref import TargetRef
+from tilewright.targets import find_target
 
 NAMES = dict(zip(("GraphTurbo", "AGO", "CoSA", "PCGC", "IOS"), PAPERS, strict=True))
 """Partitioner, scheduler and execution of each paper."""
 NETWORKS = (
-    "googlenet,resnet50,mobilevit_s,densenet121,squeezenet1_1,shufflenet_v2_x1_0,mobilenet_v2,ios_inception_v3,"
-    "ios_randwire,yolox_nano,yolov5s,ios_nasnet_a,bert_base,efficientnet_b0"
+    "squeezenet1_1,mobilenet_v2,googlenet,shufflenet_v2_x1_0,resnet50,mobilevit_s,efficientnet_b0,densenet121,"
+    "yolox_nano,ios_inception_v3,ios_randwire,bert_base,yolov5s,ios_nasnet_a"
 )
-TARGETS = "v100,a310,jetson-nano,zcu102{dtype=int8},a100,rtx2080ti,k80"
+"""All machines have the first three before any has more."""
+TARGETS = "v100,a310,jetson-nano,zcu102{dtype=int8},k80,stcp920,ipu-mk2"
 KINDS = get_args(Choice)
 """The kinds of decision that `--only` names, of which ablations leave out one."""
-JOINT = "joint"
+JOINT, FIRST = "joint", "first"
+RECIPES = {"joint": JOINT, "grid": "grid", "search": "search", "portfolio": "best", FIRST: JOINT, "without": JOINT}
+"""By the first word of a column."""
 
 
 def options(parser: Parser) -> None:
@@ -52,10 +58,10 @@ def options(parser: Parser) -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--networks", default=NETWORKS)
     parser.add_argument("--targets", default=TARGETS)
-    parser.add_argument("--batches", default="1,16")
-    parser.add_argument("--seconds", default="60,10", help="Of processor time, for each column.")
+    parser.add_argument("--batches", default="1")
+    parser.add_argument("--seconds", default="10", help="Of processor time, for each column.")
     parser.add_argument("--ablations", action="store_true", help="At the first of these times.")
-    parser.add_argument("--known", action="store_true", help="Plan each cell once before, uncounted.")
+    parser.add_argument("--known", action="store_true", help="Plan each cell once before.")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--table", action="store_true", help="Of what OUTPUT has; nothing is planned.")
     parser.add_argument("--column", help="One column alone, printed as JSON: for processes of their own.")
@@ -69,29 +75,20 @@ def main(arguments: Namespace) -> None:
         return
     until_s = time.monotonic() + (0 if arguments.table else 60 * arguments.minutes)
     times = arguments.seconds.split(",")
-    kinds = ["joint", "grid", "without sums", "portfolio"]
-    columns = [f"{kind} {seconds}" for kind in kinds for seconds in times]
+    columns = [f"{FIRST} {JOINT} {times[0]}"] if arguments.known else []
+    columns += [f"{kind} {seconds}" for seconds in times for kind in ("joint", "grid", "search", "portfolio")]
     if arguments.ablations:
-        columns += [f"without {kind} {times[0]}" for kind in KINDS if kind != "sums"]
-    cells = itertools.product(
-        map(int, arguments.batches.split(",")),
-        columns,
-        arguments.networks.split(","),
-        arguments.targets.split(","),
-    )
+        columns += [f"without {kind} {times[0]}" for kind in KINDS]
+    batches = map(int, arguments.batches.split(","))
+    networks, targets = arguments.networks.split(","), arguments.targets.split(",")
     known = {
-        (row["batch"], row["column"], row["network"], row["target"]) for row in rows_of(arguments.output)
+        (row["batch"], row["network"], row["target"], row["column"]) for row in rows_of(arguments.output)
     }
-    mapped: set[tuple[str, str, int]] = set()
-    for batch, name, network, target in cells:
-        if (batch, name, network, target) not in known and time.monotonic() < until_s:
-            cell = network, target, batch
-            if arguments.known and cell not in mapped:
-                in_own_process(*cell, columns[0])
-                mapped.add(cell)
+    for batch, network, target, name in itertools.product(batches, networks, targets, columns):
+        if (batch, network, target, name) not in known and time.monotonic() < until_s:
             row = {"network": network, "target": target, "batch": batch, "column": name}
-            row["knows_mappings"] = arguments.known
-            append_row(arguments.output, row | in_own_process(*cell, name))
+            row["knows_mappings"] = arguments.known and not name.startswith(FIRST)
+            append_row(arguments.output, row | in_own_process(network, target, batch, name))
     print(table(cells_of(rows_of(arguments.output))))
 
 
@@ -123,8 +120,7 @@ def column(network: str, target: str, batch: int, name: str) -> dict[str, Any]:
     only = ",".join(known for known in KINDS if known != parts[0]) if kind == "without" else None
     model = tw.load(zoo.build(network, batch=batch))
     start_s = time.process_time()
-    recipe = {"portfolio": "best", "without": JOINT}.get(kind, kind)
-    found = tw.simulate(model, target, recipe=recipe, budget=budget, only=only)
+    found = tw.simulate(model, target, recipe=RECIPES[kind], budget=budget, only=only)
     answer: dict[str, Any] = {
         "ns": found.time_s * 1e9,
         "recipe": found.recipe,
@@ -154,44 +150,65 @@ def column(network: str, target: str, batch: int, name: str) -> dict[str, Any]:
 
 
 def table(cells: Sequence[Mapping[str, Any]]) -> str:
-    """Simulated µs, and how much less joint plans take than the best paper and the best combination.
+    """Simulated µs, and how much less joint plans take than what they are compared with.
 
     *Sequence* is the best of all recipes that were tried on the graph as it is, *split* with sums in parts.
     """
-    joint = list(dict.fromkeys(name for cell in cells for name in cell if name.startswith("joint ")))
-    without = list(dict.fromkeys(name for cell in cells for name in cell if name.startswith("without ")))
-    heads = ["network, batch", "machine", *NAMES, "sequence", "split", "portfolio"]
-    heads += [f"{name} s" for name in (*joint, *without)] + ["bound", "of its space"]
+    names = list(dict.fromkeys(name for cell in cells for name in cell if isinstance(cell[name], dict)))
+    joint = [name for name in names if name.split()[0] == JOINT]
+    beside = [name for name in names if name.split()[0] in (FIRST, "without")]
+    heads = ["network, batch", "machine", *NAMES, "sequence", "split", "portfolio", "search"]
+    heads += [f"{name} s" for name in (*beside, *joint)] + ["bound", "gap"]
     lines = [f"| {' | '.join(heads)} |", f"|---|---|{'---:|' * (len(heads) - 2)}"]
     gains: dict[str, list[float]] = {}
+    above: list[str] = []
     for cell in cells:
         columns = {name: column for name, column in cell.items() if isinstance(column, dict)}
-        tried = [column for column in columns.values() if "alone_ns" in column]
-        alone = {name: least(column["alone_ns"].get(name) for column in tried) for name in NAMES}
-        others = {
-            "best paper": least(alone.values()),
-            "best sequence": least(column["sequence_ns"] for column in tried),
-            "best split sequence": least(column.get("split_sequence_ns") for column in tried),
-            "portfolio": least(c.get("ns") for name, c in columns.items() if name.startswith("portfolio")),
-        }
-        figures = [*alone.values(), *list(others.values())[1:]]
-        figures += [columns.get(name, {}).get("ns") for name in (*joint, *without)]
+        others = compared(columns)
+        planned = [columns.get(name, {}).get("ns") for name in (*beside, *joint)]
+        figures = [*others.values(), *planned]
         best = columns.get(joint[0], {}) if joint else {}
         texts = ["-" if ns is None else f"{ns / 1e3:,.1f}" for ns in (*figures, best.get("bound_ns"))]
-        of_space = best.get("space_bound_ns")
-        texts.append(
-            "optimal" if best.get("is_optimal") else "-" if of_space is None else f"{of_space / 1e3:,.1f}"
-        )
+        bound_ns = max(filter(None, (best.get("bound_ns"), best.get("space_bound_ns"))), default=None)
+        gap = "-" if bound_ns is None else f"{100 * (best['ns'] / bound_ns - 1):.0f} %"
+        texts.append("optimal" if best.get("is_optimal") else gap)
         lines.append(f"| {cell['network']}, {cell['batch']} | `{cell['target']}` | {' | '.join(texts)} |")
-        for name in (*joint, *(name for name in without if name.startswith("without sums"))):
-            for other, ns in others.items():
-                if ns and columns.get(name, {}).get("ns"):
-                    gains.setdefault(f"{other} / {name} s", []).append(ns / columns[name]["ns"])
+        others["paper"] = least(others[name] for name in NAMES)
+        of = "launched kernels" if launches_kernels(cell["target"]) else "one program"
+        for name in joint:
+            joint_ns = columns.get(name, {}).get("ns")
+            for other, ns in others.items() if joint_ns else ():
+                if ns and other not in NAMES:
+                    gains.setdefault(f"{of}: {other} / {name} s", []).append(ns / joint_ns)
+                if ns and ns < joint_ns * (1 - 1e-9):
+                    above.append(f"{cell['network']} {cell['target']}: {name} s above {other} by {joint_ns / ns - 1:.2%}")
     means = (
         f"{name}: {geometric_mean(found):.3f} ({len(found)} cells, least {min(found):.3f})"
         for name, found in gains.items()
     )
-    return "\n".join((*lines, "", *means, *(proven(cells, name) for name in joint)))
+    kinds = {"launched kernels": True, "one program": False}
+    proofs = (
+        f"{of}: {proven([c for c in cells if launches_kernels(c['target']) is launches], name)}"
+        for name in joint
+        for of, launches in kinds.items()
+    )
+    return "\n".join((*lines, "", *means, *proofs, *above))
+
+
+def compared(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, float | None]:
+    """What a joint plan is compared with: the least that any column found of each."""
+    tried = [column for column in columns.values() if "alone_ns" in column]
+    found = {name: least(column["alone_ns"].get(name) for column in tried) for name in NAMES}
+    found["sequence"] = least(column["sequence_ns"] for column in tried)
+    found["split"] = least(column.get("split_sequence_ns") for column in tried)
+    for kind in ("portfolio", "search"):
+        found[kind] = least(c.get("ns") for name, c in columns.items() if name.startswith(kind))
+    return found
+
+
+def launches_kernels(target: str) -> bool:
+    """Whether a machine launches the kernels of a network one by one."""
+    return find_target(TargetRef.parse(target)).machine.launches == "each subgraph"
 
 
 def proven(cells: Sequence[Mapping[str, Any]], name: str) -> str:
