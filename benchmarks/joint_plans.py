@@ -1,19 +1,20 @@
-"""Joint plans beside published schedulers alone, the best of their combinations, the portfolio and the search.
+"""Joint plans beside published schedulers alone, the best of their combinations, portfolio and search.
 
     python -m benchmarks joint_plans OUTPUT.jsonl --known --minutes 600
     python -m benchmarks joint_plans OUTPUT.jsonl --networks googlenet --targets v100 --seconds 60,600
     python -m benchmarks joint_plans OUTPUT.jsonl --table
 
-Adds a line for each column of each cell, cell by cell: simulated ns of the joint plan, of the best of the grid,
-of the search that goes on from the portfolio, and of the portfolio, each after so many seconds of processor
-time; of every paper alone as far as one of these came to it (layers one by one tiled by CoSA, or staged by IOS;
-GraphTurbo; AGO; PCGC with virtual units); the bound of all schedules, and the highest of a space that holds
-the plan; with `--ablations`, joint plans of which one kind of decision is left out. Columns are planned in
-processes of their own, so that none knows what another has found but for mappings of layers, which the cache
-keeps; `--known` plans each cell once before, which is a column of its own, so that all others find most of these
-there, and with `TILEWRIGHT_NO_CACHE=1` each maps for itself. What OUTPUT has is left out, so that it may be
-stopped and started again. Prints a table, geometric means over the machines that launch kernels and over those
-that run one program, how many plans are proven, median gaps, and columns that are below the joint plan.
+Adds a line for each column of each cell, cell by cell: simulated ns of the joint plan, of the best of the
+grid, of the search that goes on from the portfolio, and of the portfolio, each after so many seconds of
+processor time; of every paper alone as far as one of these came to it (layers one by one tiled by CoSA, or
+staged by IOS; GraphTurbo; AGO; PCGC with virtual units); the bound of all schedules, and the highest of a
+space that holds the plan; with `--ablations`, joint plans of which one kind of decision is left out. Columns
+are planned in processes of their own, so that none knows what another has found but for mappings of layers,
+which the cache keeps; `--known` plans each cell once before, which is a column of its own, so that all others
+find most of these there, and with `TILEWRIGHT_NO_CACHE=1` each maps for itself. What OUTPUT has is left out,
+so that it may be stopped and started again. Prints a table, geometric means over the machines that launch
+kernels and over those that run one program, how many plans are proven, median gaps, and columns that are
+below the joint plan.
 """
 
 from __future__ import annotations
@@ -49,7 +50,14 @@ TARGETS = "v100,a310,jetson-nano,zcu102{dtype=int8},k80,stcp920,ipu-mk2"
 KINDS = get_args(Choice)
 """The kinds of decision that `--only` names, of which ablations leave out one."""
 JOINT, FIRST = "joint", "first"
-RECIPES = {"joint": JOINT, "grid": "grid", "search": "search", "portfolio": "best", FIRST: JOINT, "without": JOINT}
+RECIPES = {
+    "joint": JOINT,
+    "grid": "grid",
+    "search": "search",
+    "portfolio": "best",
+    FIRST: JOINT,
+    "without": JOINT,
+}
 """By the first word of a column."""
 
 
@@ -181,7 +189,8 @@ def table(cells: Sequence[Mapping[str, Any]]) -> str:
                 if ns and other not in NAMES:
                     gains.setdefault(f"{of}: {other} / {name} s", []).append(ns / joint_ns)
                 if ns and ns < joint_ns * (1 - 1e-9):
-                    above.append(f"{cell['network']} {cell['target']}: {name} s above {other} by {joint_ns / ns - 1:.2%}")
+                    of_cell = f"{cell['network']} {cell['target']}"
+                    above.append(f"{of_cell}: {name} s is {joint_ns / ns - 1:.2%} above {other}")
     means = (
         f"{name}: {geometric_mean(found):.3f} ({len(found)} cells, least {min(found):.3f})"
         for name, found in gains.items()

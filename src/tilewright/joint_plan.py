@@ -160,7 +160,7 @@ def _best_of_blocks(
     def judge(contents: Sequence[Content], bound: Bound | None = None) -> None:
         nonlocal best
         asked = backend.partition_problem
-        found = assembled(asked, contents, numbered.nodes)
+        found = assembled(asked, contents, numbered.nodes.__getitem__)
         problem = planner.schedule_problem(found.partition, recipe)
         schedule = build_schedule(problem, found.stages, Provenance(COMBINED.schedule), found.splits)
         if bound is not None and not bound.is_violated(schedule.quality.cost):

@@ -177,7 +177,7 @@ class Planner:
         if found is None:
             return best
         problem, recipe = self.backend.partition_problem, replace(COMBINED, memory=best.recipe.memory)
-        assembly = assembled(problem, found, numbered.nodes)
+        assembly = assembled(problem, found, numbered.nodes.__getitem__)
         partition = self.backend.refine(problem, assembly.partition, progress=self.clock.report)
         require_right("a combination of blocks", lambda: check_partition(problem, partition))
         program = self.of_stages(partition, assembly.stages, recipe)

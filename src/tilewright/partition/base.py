@@ -420,7 +420,8 @@ def _topological(
     successors: list[dict[int, None]] = [{} for _ in clusters]
     waiting = [0] * len(clusters)
     for target, cluster in enumerate(clusters):
-        sources = {home[v.producer] for n in cluster for v in n.operands() if v.producer in home} - {target}
+        makers = (v.producer for n in cluster for v in n.operands() if v.producer is not None)
+        sources = {home[maker] for maker in makers if maker in home} - {target}
         waiting[target] = len(sources)
         for source in sorted(sources):
             successors[source][target] = None

@@ -7,7 +7,7 @@ therefore combine.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 
 from tilewright.ir.extract import part_of
@@ -139,7 +139,7 @@ class Numbered:
         nodes = [self.nodes[i] for i in bits(content.mask)]
         results = self.outputs(content.mask) or tuple(nodes[-1].results())
         graph = part_of(nodes, results)
-        part = assembled(PartitionProblem(graph), [content], self.nodes, quality=_UNPRICED)
+        part = assembled(PartitionProblem(graph), [content], self.nodes.__getitem__, quality=_UNPRICED)
         border = frozenset(v for v in (*graph.inputs, *graph.outputs) if v in self.ends)
         return replace(part, partition=replace(part.partition, border=border))
 
@@ -163,17 +163,17 @@ class Assembled:
 def assembled(
     problem: PartitionProblem,
     contents: Sequence[Content],
-    nodes: Sequence[Node],
+    node_of: Callable[[int], Node],
     quality: Quality | None = None,
 ) -> Assembled:
-    """Blocks that follow each other as one program; `nodes` are those of the numbers.
+    """Blocks that follow each other as one program; `node_of` says which node has a number.
     `quality` is as of `build_partition`.
 
     Raises:
         ValueError: the blocks do not hold every node once, or their kernels wait for each other.
     """
     kernels = [kernel for content in contents for kernel in content.kernels]
-    clusters = [[nodes[i] for i in kernel.nodes] for kernel in kernels]
+    clusters = [[node_of(i) for i in kernel.nodes] for kernel in kernels]
     partition = build_partition(
         problem,
         clusters,
@@ -186,7 +186,7 @@ def assembled(
     wanted = frozenset(partition.graph.outputs)
     splits = tuple(by_id[s.id].split for s in partition.subgraphs)
     layers = tuple(
-        tuple(layer_of([nodes[i] for i in layer], wanted) for layer in by_id[s.id].layers)
+        tuple(layer_of([node_of(i) for i in layer], wanted) for layer in by_id[s.id].layers)
         for s in partition.subgraphs
     )
     partition = replace(partition, splits=splits, layers=layers)

@@ -380,8 +380,7 @@ class _Lowering:
         self, step: InstanceStep, regions: Mapping[Value, Region], main: Value, exact: Hashable
     ) -> tuple[UnitWork, ...]:
         node = self.graph.nodes[step.node]
-        binding, split = self.bindings.bindings[step.node], self.graph.splits[node.subgraph_id]
-        own = binding if any(v in node.outputs for v in regions) else None
+        own = self.bindings.bindings[step.node] if any(v in node.outputs for v in regions) else None
         shapes = tuple(extents(regions[v]) for n in step.operators for v in n.results() if v in regions)
         num_cores, most = self._cores_of_step, self.bindings.cores_of(step.node, step.layer)
         is_whole = self.tilings[-1].is_mapped
