@@ -30,8 +30,7 @@ from tilewright.passes import run_passes
 from tilewright.planning import Budget
 from tilewright.target_ref import TargetRef
 from tilewright.targets.npu.backend import NpuBackend
-from tilewright.targets.npu.box_bound import box_bound, is_in_space
-from tilewright.targets.npu.ports import DMA
+from tilewright.targets.npu.box_bound import begins_whole, box_bound, is_in_space
 
 MACHINES = "stcp920,ipu-mk2"
 
@@ -97,14 +96,22 @@ def measured(cell: str, budget: str, bound_seconds: float) -> dict[str, Any]:
         "plan_s": plan_s,
     }
     if program.graph is graph and is_in_space(plan, backend.works):
-        maps = backend.analysis.maps
-        input_s = backend.works.least_seconds(graph, maps, converts=backend.types.keeps_border)[DMA]
         begun_s = time.process_time()
         late_s = begun_s + bound_seconds
         bound = box_bound(
-            backend.works, graph, maps, backend.machine, input_s, lambda: time.process_time() > late_s
+            backend.works,
+            graph,
+            backend.analysis.maps,
+            backend.machine,
+            converts=backend.types.keeps_border,
+            is_over=lambda: time.process_time() > late_s,
+            begins_whole=begins_whole(plan),
         )
-        row |= {"box_bound_ns": bound.value, "bound_s": time.process_time() - begun_s}
+        row |= {
+            "begins_whole": begins_whole(plan),
+            "box_bound_ns": bound.value,
+            "bound_s": time.process_time() - begun_s,
+        }
     return row
 
 

@@ -22,16 +22,16 @@ from tilewright.partition.base import kept_as
 from tilewright.partition.layers import cut_layers
 from tilewright.partition.split import WHOLE, split_of
 from tilewright.planner import Planner
-from tilewright.planning import Budget
+from tilewright.planning import Bound, Budget
 from tilewright.planning.portfolio import Recipe
 from tilewright.progress import PhaseClock
 from tilewright.schedule.base import Group, Instance, Schedule, Stage
 from tilewright.schedule.instances import InstanceGraph, Kind, instance_graph
 from tilewright.targets.npu.backend import NpuBackend
-from tilewright.targets.npu.box_bound import box_bound, is_in_space
+from tilewright.targets.npu.box_bound import begins_whole, box_bound, is_in_space
 from tilewright.targets.npu.nest_judge import NestJudge
 from tilewright.targets.npu.plan import SimulatedPlan
-from tilewright.targets.npu.ports import DMA, ports_of
+from tilewright.targets.npu.ports import ports_of
 from tilewright.targets.npu.recipes import GRAPHTURBO, RESIDENT
 from tilewright.targets.npu.target import NpuTarget
 
@@ -239,8 +239,22 @@ def found(seed: int, most: int, trials: int) -> Found:
     joint = improved.schedule.quality.cost
     bound_ns = min(plan.simulation.lower_bound_s for plan in plans) * 1e9
     least = least_cost(backend, backend.nest_judge(), joint)
-    if all(is_in_space(plan, backend.works) for plan in (planned, least.plan) if plan is not None):
-        input_s = backend.works.least_seconds(graph, backend.analysis.maps, converts=True)[DMA]
-        maps = backend.analysis.maps
-        bound_ns = max(bound_ns, box_bound(backend.works, graph, maps, machine, input_s).value)
+    known = [plan for plan in (planned, least.plan) if plan is not None]
+    if all(is_in_space(plan, backend.works) for plan in known):
+        bound = bound_of_boxes(backend, begins=all(map(begins_whole, known)))
+        bound_ns = max(bound_ns, bound.value)
     return Found(least.cost, joint, bound_ns, least.num_simulated)
+
+
+def bound_of_boxes(backend: NpuBackend, *, begins: bool, is_mapped: bool = True) -> Bound:
+    """The bound of plans whose layers are cut into boxes, and whose steps begin as a whole if asked for;
+    boxes are mapped, or count with the tiles that they fill."""
+    return box_bound(
+        backend.works,
+        backend.graph,
+        backend.analysis.maps,
+        backend.machine,
+        converts=backend.types.keeps_border,
+        is_over=lambda: not is_mapped,
+        begins_whole=begins,
+    )

@@ -41,7 +41,7 @@ from tilewright.schedule.scheduled import instances_of
 from tilewright.steps import MemoryInfo
 from tilewright.system.gc_tuning import collected_rarely
 from tilewright.targets.base import Backend, Improved, LaunchedParts, MakeProgram, Placement, Target
-from tilewright.targets.npu.box_bound import box_bound, is_in_space
+from tilewright.targets.npu.box_bound import begins_whole, box_bound, is_in_space
 from tilewright.targets.npu.check_plan import check_plan
 from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
@@ -50,7 +50,6 @@ from tilewright.targets.npu.layer_times import LayerTimes
 from tilewright.targets.npu.names import Names
 from tilewright.targets.npu.nest_judge import NestJudge, improved
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
-from tilewright.targets.npu.ports import DMA
 from tilewright.targets.npu.recipes import (
     GRAPHTURBO,
     IN_GROUPS,
@@ -282,9 +281,14 @@ class NpuBackend(Backend):
         plan, quality = self.plan(program.schedule, program.recipe), program.schedule.quality
         if not is_in_space(plan, self.works):
             return program
-        input_s = self._least_seconds[DMA]
         bound = box_bound(
-            self.works, self.graph, self.analysis.maps, self.machine, input_s, lambda: meter.is_over
+            self.works,
+            self.graph,
+            self.analysis.maps,
+            self.machine,
+            converts=self.types.keeps_border,
+            is_over=lambda: meter.is_over,
+            begins_whole=begins_whole(plan),
         )
         cut_off = quality.status is Status.CUT_OFF
         quality = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit, cut_off=cut_off)

@@ -6,30 +6,29 @@ grid along two axes of rows where these are short. What a box of each size takes
 says, on the best distribution over a group of cores; halos only make boxes larger. So the cheapest boxes that
 cover an axis are a knapsack, and two axes are one of knapsacks.
 
-Besides, what needs all of a value begins when everything that makes it has ended: where each element of a
-result needs all of an operand, the busiest units before and behind follow each other.
+Besides, what units have to do waits for other work, and for the network's inputs (`waits.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from tilewright.hardware.machine import Machine
-from tilewright.ir.derive import nests_of
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.graph_regions import RegionMaps, kernel_structure, value_regions
-from tilewright.ir.region import Region, full_region
+from tilewright.ir.region import Region, full_region, volume
 from tilewright.planning import Bound, Rule
 from tilewright.progress import checkpoint
 from tilewright.schedule.binding import extents
 from tilewright.schedule.space import SCHEDULES, WITHOUT_MERGES
 from tilewright.targets.npu.node_work import has_products
 from tilewright.targets.npu.plan import SimulatedPlan
+from tilewright.targets.npu.waits import Waits
 from tilewright.targets.npu.work import UnitWork, Works
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -42,6 +41,7 @@ SPACE = SCHEDULES.keeping(
     Rule("none of which runs from main memory to main memory as one mapping"),
 )
 """What the bound is of. Rows of a product are all axes of its result that are none of its columns."""
+BEGINS_WHOLE = Rule("in which what reads an input of the network, or multiplies, begins when all is there")
 _SHARES = 1, 2, 4
 _MOST_BOXES = 64
 """Sizes of boxes of a layer along two axes; with more it is cut along one."""
@@ -52,26 +52,43 @@ def box_bound(
     graph: Graph,
     maps: RegionMaps,
     machine: Machine,
-    input_s: float,
+    *,
+    converts: bool,
     is_over: Callable[[], bool] = lambda: False,
+    begins_whole: bool = False,
 ) -> Bound:
-    """Nanoseconds that any plan of the space takes at least. `input_s` are seconds that the network's inputs
-    pass main memory's port. When it `is_over`, boxes that are not mapped yet count with the tiles that they
-    fill: a lower bound, too. O(sizes of boxes of layers of different structure)."""
+    """Nanoseconds that any plan of the space takes at least; of the narrower one of `BEGINS_WHOLE` if asked
+    for. Inputs come in the file's types where the machine `converts` them. When it `is_over`, boxes that are
+    not mapped yet count with the tiles that they fill: a lower bound, too. O(sizes of boxes of layers of
+    different structure)."""
     wanted = {value: full_region(value.shape) for value in graph.outputs}
     regions = value_regions(graph.nodes, wanted, maps)
-    boxes = _Boxes(works, machine, is_over)
-    nodes = [node for node in graph.nodes if node.output in regions]
-    least = {node: boxes.least(node, regions[node.output]) for node in nodes}
-    seconds = _busiest(least.values())
-    for before, behind in _sections(graph, regions, maps):
-        come_s = input_s if all(v in before for v in graph.inputs if v in regions) else 0.0
-        # What comes before is no more than the operand needs; the rest of a layer may run behind.
-        made = (boxes.least(n, before[n.output]) for n in nodes if n.output in before)
-        made_s = max(come_s, _busiest(made))
-        seconds = max(seconds, made_s + _busiest(least[n] for n in nodes if n in behind))
+    boxes = _Boxes(works, machine, regions, is_over)
+    waits = Waits(graph, regions, maps, boxes.least, boxes.part)
+    rate = works.ports.main_bytes_per_s
+    elements_s = {
+        v: (v.dtype if converts else works.types.stored(v.dtype)).size_bytes / rate
+        for v in graph.inputs
+        if v in regions
+    }
+    seconds = waits.barriers_s(sum(volume(regions[v]) * element_s for v, element_s in elements_s.items()))
+    if begins_whole:
+        arrivals_s = (waits.arrivals_s(v, element_s) for v, element_s in elements_s.items())
+        seconds = max(seconds, *arrivals_s, 0.0)
     launch_ns = machine.overheads.kernel_launch_ns
-    return Bound(launch_ns + seconds * 1e9, SPACE, "least work of boxes")
+    space = SPACE.keeping(BEGINS_WHOLE) if begins_whole else SPACE
+    return Bound(launch_ns + seconds * 1e9, space, "least work of boxes")
+
+
+def begins_whole(plan: SimulatedPlan) -> bool:
+    """Whether a plan keeps the rule `BEGINS_WHOLE`."""
+    steps = zip(plan.scopes.steps, plan.simulation.steps, strict=True)
+    return all(
+        passage.is_kept or lowered.tiling.num_tiles == 1 or (load.producer is not None and not load.tiles)
+        for step, lowered in steps
+        for load, passage in zip(lowered.loads, lowered.tiling.loads, strict=True)
+        if load.producer is None or any(map(has_products, step.operators))
+    )
 
 
 def is_in_space(plan: SimulatedPlan, works: Works) -> bool:
@@ -104,42 +121,56 @@ def _cuts(works: Works, node: Node, sizes: Sequence[int]) -> list[tuple[int, ...
     return [*pairs, *((axis,) for axis in long)] or [()]
 
 
-def _busiest(works: Iterable[Mapping[str, float]]) -> float:
-    """Seconds of the unit that has most to do."""
-    total: dict[str, float] = {}
-    for work in works:
-        for unit, seconds in work.items():
-            total[unit] = total.get(unit, 0.0) + seconds
-    return max(total.values(), default=0.0)
-
-
 class _Boxes:
     """Least work of layers over covers of their results by boxes; layers of equal structure are looked at
     once."""
 
-    def __init__(self, works: Works, machine: Machine, is_over: Callable[[], bool]) -> None:
-        self.works, self.machine, self.is_over = works, machine, is_over
-        self.known: dict[Hashable, Mapping[str, float]] = {}
+    def __init__(
+        self, works: Works, machine: Machine, regions: Mapping[Value, Region], is_over: Callable[[], bool]
+    ) -> None:
+        self.works, self.machine, self.regions, self.is_over = works, machine, regions, is_over
+        self.known: dict[Hashable, dict[int, Mapping[str, float]]] = {}
+        self.covers: dict[Hashable, Sequence[_Cover]] = {}
 
-    def least(self, node: Node, region: Region) -> Mapping[str, float]:
-        """Seconds of each unit, at least, to make a region of a node's result."""
+    def least(self, node: Node, num_elements: int) -> Mapping[str, float]:
+        """Seconds of each unit, at least, of all boxes that hold any so many elements of a node's result;
+        where nothing is multiplied, of the tiles that do."""
+        region = self.regions[node.output]
+        if not self._is_cut(node) and num_elements < volume(region):
+            return self.part(node, num_elements)
         key = kernel_structure((node,), (node.output,)), node.outputs.index(node.output), region
-        if key not in self.known:
-            is_cut = has_products(node) and self.machine.threads is None
-            self.known[key] = (
-                self._covered(node, region) if is_cut else _summed(self.works.at_least(node, region))
-            )
-        return self.known[key]
+        known = self.known.setdefault(key, {})
+        if num_elements not in known:
+            works = self._shared(node, num_elements)
+            if works and self._is_cut(node):
+                seconds = min(cover.least_of(num_elements) for cover in self._covers(key, node, region))
+                works[0] = replace(works[0], seconds=seconds)
+            known[num_elements] = _summed(works)
+        return known[num_elements]
 
-    def _covered(self, node: Node, region: Region) -> Mapping[str, float]:
-        """The same over grids of boxes, of the unit that multiplies. Boxes count with the tiles that they
-        fill until a least cover holds them; then they are mapped."""
-        main, *rest = self.works.at_least(node, region)
-        covers = [_Cover(self, node, region, axes) for axes in _cuts(self.works, node, extents(region))]
-        cover = min(covers, key=lambda c: c.least)
-        while not self.is_over() and cover.refine():
+    def part(self, node: Node, num_elements: int) -> Mapping[str, float]:
+        """Seconds of tiles that hold so many elements: tiles of a box take equal times, but one of them may
+        hold nearly twice as much as another one."""
+        return {unit: seconds / 2 for unit, seconds in _summed(self._shared(node, num_elements)).items()}
+
+    def _shared(self, node: Node, num_elements: int) -> list[UnitWork]:
+        region = self.regions[node.output]
+        share = num_elements / max(1, volume(region))
+        return [replace(w, seconds=w.seconds * share) for w in self.works.of(node, region, None)]
+
+    def _is_cut(self, node: Node) -> bool:
+        return has_products(node) and self.machine.threads is None
+
+    def _covers(self, key: Hashable, node: Node, region: Region) -> Sequence[_Cover]:
+        """All ways to cut a region. Boxes count with the tiles that they fill until a least cover of all of
+        it holds them; then they are mapped."""
+        if key not in self.covers:
+            covers = [_Cover(self, node, region, axes) for axes in _cuts(self.works, node, extents(region))]
             cover = min(covers, key=lambda c: c.least)
-        return _summed([replace(main, seconds=cover.least), *rest])
+            while not self.is_over() and cover.refine():
+                cover = min(covers, key=lambda c: c.least)
+            self.covers[key] = covers
+        return self.covers[key]
 
     def of_box(self, node: Node, box: Region) -> float:
         """Seconds of the unit that multiplies for a box on the group of cores that has least to do, as all
@@ -163,6 +194,20 @@ class _Cover:
         for place in np.ndindex(shape):
             self.table[place] = boxes.works.at_least(node, self._box(place))[0].seconds
         self.least, self.used = _cover(self.table)
+
+    def least_of(self, num_elements: int) -> float:
+        """Seconds of boxes that hold so many elements of the region, whichever."""
+        if num_elements <= 0:
+            return 0.0
+        if num_elements == volume(self.region):
+            return self.least
+        if self.table.ndim != 1:
+            sizes = np.array([volume(self._box(place)) for place in np.ndindex(self.table.shape)])
+            each = self.table.ravel() / sizes
+            return float(max(num_elements * each.min(), self.table.min(initial=np.inf)))
+        at_least = np.minimum.accumulate(self.table[::-1])[::-1]  # of boxes as large, or larger
+        count = -(-num_elements * len(self.table) // volume(self.region))
+        return float(_knapsack(at_least[:count])[0][-1])
 
     def _box(self, place: tuple[int, ...]) -> Region:
         box = list(self.region)
@@ -195,15 +240,8 @@ def _cover(table: Array) -> tuple[float, list[tuple[int, ...]]]:
     if table.ndim == 0:
         return float(table), [()]
     strips: Sequence[tuple[float, list[tuple[int, ...]]]] = [_cover(row) for row in table]
-    costs = np.array([seconds for seconds, _ in strips])[::-1]  # the largest first
-    number = len(costs)
-    least, last = np.zeros(number + 1), np.zeros(number + 1, int)
-    left = np.arange(number + 1)[:, None] - np.arange(number, 0, -1)  # what a box of each size leaves
-    np.maximum(left, 0, out=left)
-    for length in range(1, number + 1):
-        sums = costs + least[left[length]]
-        last[length] = np.argmin(sums)
-        least[length] = sums[last[length]]
+    least, last = _knapsack(np.array([seconds for seconds, _ in strips]))
+    number = len(strips)
     used: dict[tuple[int, ...], None] = {}
     length = number
     while length > 0:
@@ -213,40 +251,15 @@ def _cover(table: Array) -> tuple[float, list[tuple[int, ...]]]:
     return float(least[-1]), list(used)
 
 
-def _sections(
-    graph: Graph, regions: Mapping[Value, Region], maps: RegionMaps
-) -> Iterator[tuple[Mapping[Value, Region], Mapping[Node, None]]]:
-    """What an operand needs, and the nodes that run when it is whole: of each operand of a sum of products of
-    which every element of the result needs all."""
-    for node in filter(has_products, graph.nodes):
-        if node.output not in regions or len(nests_of(node)) != 1:
-            continue
-        needs = _needs_of_corners(node, regions, maps)
-        for position, operand in enumerate(node.inputs):
-            if operand is None or operand.producer is None or operand not in regions:
-                continue
-            if all(need[position] == regions[operand] for need in needs):
-                before = value_regions(graph.nodes, {operand: regions[operand]}, maps)
-                yield before, _behind(graph, node, regions, maps)
-
-
-def _needs_of_corners(
-    node: Node, regions: Mapping[Value, Region], maps: RegionMaps
-) -> list[Sequence[Region | None]]:
-    """What the first and last elements of a result along each axis read: where accesses are affine, all
-    between read no less than these do."""
-    corners = product(*(sorted({0, size - 1}) for size in extents(regions[node.output])))
-    return [maps.inputs_of(node, 0, tuple((at, at + 1) for at in corner)) for corner in corners]
-
-
-def _behind(graph: Graph, first: Node, regions: Mapping[Value, Region], maps: RegionMaps) -> dict[Node, None]:
-    """A node and those of which every element needs some of its result."""
-    found: dict[Node, None] = {first: None}
-    for node in graph.nodes:
-        read = [i for i, v in enumerate(node.inputs) if v is not None and v.producer in found]
-        if not read or node in found or node.output not in regions or len(nests_of(node)) != 1:
-            continue
-        needs = _needs_of_corners(node, regions, maps)
-        if any(all(need[position] is not None for need in needs) for position in read):
-            found[node] = None
-    return found
+def _knapsack(costs: Array) -> tuple[Array, np.ndarray[Any, np.dtype[np.int_]]]:
+    """The least sum of boxes that cover each length, where boxes of 1, 2 and more cost so much, and which box
+    is the last, counted from the largest on."""
+    number = len(costs)
+    least, last = np.zeros(number + 1), np.zeros(number + 1, int)
+    left = np.arange(number + 1)[:, None] - np.arange(number, 0, -1)  # what a box of each size leaves
+    np.maximum(left, 0, out=left)
+    for length in range(1, number + 1):
+        sums = costs[::-1] + least[left[length]]
+        last[length] = np.argmin(sums)
+        least[length] = sums[last[length]]
+    return least, last

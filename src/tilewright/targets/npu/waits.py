@@ -1,0 +1,147 @@
+"""What units take at least where work waits for other work: heads and tails of what they have to do.
+
+*Barriers*: where each element of a sum of products needs all of an operand, as in a dense layer behind a pool
+over the image, all that makes the operand has ended before any of the sum begins, and whatever needs some of
+the sum comes later still. So what lies between two barriers takes its busiest unit, and these parts add up.
+
+*Arrivals*: main memory's port brings an input at a known rate, in whatever order. As long as so many of its
+elements are missing, some of each layer cannot be begun (`missing.py`); all boxes that hold such elements are
+computed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
+
+import numpy as np
+
+from tilewright.ir.derive import nests_of
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph_regions import RegionMaps, value_regions
+from tilewright.ir.missing import Lines, Waiting
+from tilewright.ir.receptive import Field, receptive_fields
+from tilewright.ir.region import Region, volume
+from tilewright.progress import checkpoint
+from tilewright.schedule.binding import extents
+from tilewright.targets.npu.node_work import has_products
+
+Seconds = Mapping[str, float]
+"""Of each unit."""
+_NUM_MOMENTS = 48
+"""At which it is asked how much of an input is missing, and what then is left to do."""
+
+
+class Waits:
+    """The waits of one graph, of whose values `regions` are computed. `least` says what units take at least
+    for all boxes that hold any so many elements of a node's result, `part` for these elements alone."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        regions: Mapping[Value, Region],
+        maps: RegionMaps,
+        least: Callable[[Node, int], Seconds],
+        part: Callable[[Node, int], Seconds],
+    ) -> None:
+        self.graph, self.regions, self.maps = graph, regions, maps
+        self.least, self.part = least, part
+        self.nodes = [node for node in graph.nodes if node.output in regions]
+
+    def barriers_s(self, inputs_s: float) -> float:
+        """Seconds for all of the graph, with the waits at barriers; `inputs_s` is what its inputs take."""
+        inputs = [v for v in self.graph.inputs if v in self.regions]
+        whole_s = busiest(self.least(node, volume(self.regions[node.output])) for node in self.nodes)
+        found = max(whole_s, inputs_s)
+        ends: list[tuple[float, frozenset[Node]]] = []  # of barriers: when they end, and what begins then
+        for barrier in self._barriers():
+            checkpoint()
+            before = value_regions(self.graph.nodes, {barrier: self.regions[barrier]}, self.maps)
+            made = [n for n in self.nodes if n.output in before]
+            end_s = busiest(self._made(n, before) for n in made)
+            if all(v in before and before[v] == self.regions[v] for v in inputs):
+                end_s = max(end_s, inputs_s)
+            for earlier_s, begins in ends:
+                end_s = max(end_s, earlier_s + busiest(self._made(n, before) for n in made if n in begins))
+            behind = self._behind(barrier)
+            found = max(found, end_s + busiest(self._whole(n) for n in self.nodes if n in behind))
+            ends.append((end_s, behind))
+        return found
+
+    def _whole(self, node: Node) -> Seconds:
+        return self.least(node, volume(self.regions[node.output]))
+
+    def _made(self, node: Node, before: Mapping[Value, Region]) -> Seconds:
+        """For what of a node's result is needed before something else; the rest may be computed later."""
+        region = before[node.output]
+        return self._whole(node) if region == self.regions[node.output] else self.part(node, volume(region))
+
+    def _barriers(self) -> Iterator[Value]:
+        """Values that a sum of products needs as a whole for each of its elements."""
+        found: dict[Value, None] = {}
+        for node in filter(has_products, self.nodes):
+            if len(nests_of(node)) != 1:
+                continue
+            # Where accesses are affine, elements between the first and the last read no less than these do.
+            corners = product(*(sorted({0, size - 1}) for size in extents(self.regions[node.output])))
+            needs = [self.maps.inputs_of(node, 0, tuple((a, a + 1) for a in corner)) for corner in corners]
+            for place, operand in enumerate(node.inputs):
+                if operand is None or operand.producer is None or operand not in self.regions:
+                    continue
+                if all(need[place] == self.regions[operand] for need in needs):
+                    found[operand] = None
+        yield from (v for node in self.nodes for v in node.results() if v in found)
+
+    def _behind(self, barrier: Value) -> frozenset[Node]:
+        """Nodes of which each element needs all of a value."""
+        needed = self.regions[barrier]
+        fields = receptive_fields(self.graph, barrier)
+        return frozenset(
+            node
+            for node in self.nodes
+            if node.output is not barrier
+            and any(_needs_all(of, needed) for of in fields.get(node.output, ()))
+        )
+
+    def arrivals_s(self, source: Value, element_s: float) -> float:
+        """Seconds from when an input begins to come, `element_s` for each element, until all is computed that
+        needs it."""
+        lines = Lines()
+        fields = receptive_fields(self.graph, source)
+        waiting = [
+            (node, [Waiting(of, self.regions[source], lines) for of in fields[node.output]])
+            for node in self.nodes
+            if node.output in fields
+        ]
+        needed = volume(self.regions[source])
+        found = 0.0
+        for num_missing in dict.fromkeys(np.geomspace(1, max(1, needed), _NUM_MOMENTS).astype(int).tolist()):
+            checkpoint()
+            left = (
+                self.least(node, count)
+                for node, parts in waiting
+                for count in [self._left(node, parts, num_missing)]
+                if count > 0
+            )
+            found = max(found, (needed - num_missing) * element_s + busiest(left))
+        return found
+
+    def _left(self, node: Node, parts: Iterable[Waiting], num_missing: int) -> int:
+        """How many elements of a node cannot be begun yet, of those that are computed at all."""
+        unused = node.output.num_elements - volume(self.regions[node.output])
+        return max(part.least(num_missing) for part in parts) - unused
+
+
+def busiest(works: Iterable[Seconds]) -> float:
+    """Seconds of the unit that has most to do."""
+    total: dict[str, float] = {}
+    for work in works:
+        for unit, seconds in work.items():
+            total[unit] = total.get(unit, 0.0) + seconds
+    return max(total.values(), default=0.0)
+
+
+def _needs_all(of: Field, needed: Region) -> bool:
+    return of.is_of_all and all(
+        sets[:, start:stop].all() for sets, (start, stop) in zip(of.sets, needed, strict=True)
+    )

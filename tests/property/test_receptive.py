@@ -1,0 +1,154 @@
+"""What elements need of a source at least, against regions of single elements; how many wait, against all."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import numpy as np
+import pytest
+from tests.support.graphs import GraphBuilder
+
+from tilewright.ir.graph import Graph, Value
+from tilewright.ir.graph_regions import RegionMaps
+from tilewright.ir.missing import Lines, Waiting, least_product
+from tilewright.ir.receptive import Field, receptive_fields
+from tilewright.ir.region import full_region
+
+
+def network(seed: int) -> Graph:
+    """Convolutions with and without padding, strides and groups, pools, joined and cut channels that change
+    places, sums, and at times a layer that needs all of an image."""
+    rng = random.Random(seed)
+    b = GraphBuilder()
+    side, channels = rng.choice((5, 6, 7)), 4
+    x = b.input(rng.choice((1, 2)), channels, side, rng.choice((4, 6)))
+    for _ in range(rng.randint(1, 5)):
+        kind = rng.choice(("conv", "conv", "pool", "split", "shuffle", "add", "gate"))
+        n, c, h, w = x.shape
+        if kind == "conv" and min(h, w) >= 3:
+            stride, pad, groups = rng.choice((1, 2)), rng.choice((0, 1)), rng.choice((1, 2, c))
+            shape = (n, c, *((e + 2 * pad - 3) // stride + 1 for e in (h, w)))
+            weights = b.constant(c, c // groups, 3, 3)
+            pads = (pad,) * 4
+            x = b.op("Conv", x, weights, shape=shape, strides=(stride, stride), pads=pads, group=groups)
+        elif kind == "pool" and min(h, w) >= 2:
+            x = b.op("MaxPool", x, shape=(n, c, h // 2, w // 2), kernel_shape=(2, 2), strides=(2, 2))
+        elif kind == "split":
+            left = b.op("Slice", x, *map(b.integers, (0, c // 2, 1)), shape=(n, c // 2, h, w))
+            right = b.op("Slice", x, *map(b.integers, (c // 2, c, 1)), shape=(n, c // 2, h, w))
+            x = b.op("Concat", b.op("Relu", right), left, shape=(n, c, h, w), axis=1)
+        elif kind == "shuffle":
+            shape = (n, 2, c // 2, h, w)
+            turned = b.op(
+                "Transpose", reshaped(b, x, shape), shape=(n, c // 2, 2, h, w), perm=(0, 2, 1, 3, 4)
+            )
+            x = reshaped(b, turned, (n, c, h, w))
+        elif kind == "add":
+            x = b.op("Add", x, b.op("Relu", x))
+        elif kind == "gate":
+            x = b.op("Mul", x, b.op("GlobalAveragePool", x, shape=(n, c, 1, 1)))
+    return b.finish(x)
+
+
+def reshaped(b: GraphBuilder, x: Value, shape: tuple[int, ...]) -> Value:
+    return b.op("Reshape", x, b.integers(*shape), shape=shape)
+
+
+def needs(graph: Graph, maps: RegionMaps) -> dict[Value, np.ndarray]:
+    """Of each element of each value, the elements of the input that it needs: all that its operands' regions
+    hold, element by element."""
+    (source,) = graph.inputs
+    size = source.num_elements
+    found = {source: np.eye(size, dtype=bool).reshape(*source.shape, size)}
+    for node in graph.nodes:
+        own = found[node.output] = np.zeros((*node.output.shape, size), bool)
+        for place in np.ndindex(*node.output.shape):
+            regions = maps.inputs_of(node, 0, tuple((i, i + 1) for i in place))
+            for operand, region in zip(node.inputs, regions, strict=True):
+                if operand in found and region is not None:
+                    part = found[operand][tuple(slice(*interval) for interval in region)]
+                    own[place] |= part.reshape(-1, size).any(0)
+    return found
+
+
+def field_of(field: Field, place: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
+    """What a field says that an element needs."""
+    own = [s[0 if a is None else place[a]] for a, s in zip(field.axes, field.sets, strict=True)]
+    found = np.ones((), bool)
+    for inside in own:
+        found = np.multiply.outer(found, inside)
+    assert found.shape == shape
+    return found.ravel()
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("seed", range(60))
+def test_elements_need_all_of_their_fields(seed: int) -> None:
+    graph = network(seed)
+    (source,) = graph.inputs
+    exact = needs(graph, RegionMaps())
+    fields = receptive_fields(graph, source)
+    assert set(fields) == {value for value, own in exact.items() if own.any()}
+    for value, found in fields.items():
+        for field in found:
+            for place in product(*(np.nonzero(inside)[0].tolist() for inside in field.part)):
+                said = field_of(field, place, source.shape)
+                assert (exact[value][place] | ~said).all()
+            all_of = exact[value].reshape(-1, source.num_elements).any(0)
+            whole = np.ones((), bool)
+            for inside in field.all_of:
+                whole = np.multiply.outer(whole, inside)
+            assert (all_of | ~whole.ravel()).all()
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("seed", range(60))
+def test_at_least_so_many_elements_wait_for_whatever_is_missing(seed: int) -> None:
+    graph, rng = network(seed), np.random.default_rng(seed)
+    (source,) = graph.inputs
+    exact, lines = needs(graph, RegionMaps()), Lines()
+    needed = full_region(source.shape)
+    waiting = {
+        value: [Waiting(field, needed, lines) for field in found]
+        for value, found in receptive_fields(graph, source).items()
+    }
+    grid = np.indices(source.shape).reshape(len(source.shape), -1)
+    for _ in range(12):
+        # Boxes at the border, and what is left of them where some are taken away, keep least waiting.
+        box = [int(rng.integers(1, extent + 1)) for extent in source.shape]
+        missing = (grid < np.array(box)[:, None]).all(0) & (
+            rng.random(grid.shape[1]) < rng.choice((1.0, 0.9))
+        )
+        for value, own in exact.items():
+            count = int((own @ missing).sum())
+            for part in waiting.get(value, ()):
+                assert part.least(int(missing.sum())) <= count
+
+
+def test_elements_in_the_middle_of_an_image_are_needed_by_most() -> None:
+    """A corner of one element is needed by a quarter of what a window of nine by nine needs."""
+    b = GraphBuilder()
+    x = b.input(1, 1, 16, 16)
+    y = x
+    for _ in range(4):
+        y = b.op("Conv", y, b.constant(1, 1, 3, 3), shape=y.shape, pads=(1,) * 4)
+    graph = b.finish(y)
+    (field,) = receptive_fields(graph, x)[y]
+    waiting = Waiting(field, full_region(x.shape), Lines())
+    least = [waiting.least(count) for count in (1, 4, 256)]
+    assert least[::2] == [25, 256]
+    assert 25 < least[1] <= 36
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_product_of_lines_is_below_the_least(seed: int) -> None:
+    rng = random.Random(seed)
+    lines = [
+        ((float(rng.randint(0, 3)), rng.choice((0.0, 0.5, 1.0))), rng.randint(1, 6))
+        for _ in range(rng.randint(1, 4))
+    ]
+    for size in product(*(range(1, extent + 1) for _, extent in lines)):
+        volume = np.prod(size)
+        value = np.prod([a + b * m for ((a, b), _), m in zip(lines, size, strict=True)])
+        assert least_product(lines, float(volume)) <= value * (1 + 1e-9)
