@@ -89,6 +89,30 @@ def test_behind_a_depthwise_layer_channels_are_tiled_and_behind_products_rows() 
         assert cut == [0, axis]
 
 
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_what_writes_over_its_operand_saves_no_write(is_read_again: bool) -> None:
+    """A gate times what it was made of stays apart from the layer behind it, if nothing else reads that."""
+    chain = Chain(96, (112, 112))
+    value = chain.value
+    n, c, _, _ = value.shape
+    mean, gate, gated = (
+        chain.graph.value(name, value.dtype, shape)
+        for name, shape in (("mean", (n, c, 1, 1)), ("gate", (n, c, 1, 1)), ("gated", value.shape))
+    )
+    chain.graph.append(Node("GlobalAveragePool", [value], [mean]))
+    chain.graph.append(Node("Sigmoid", [mean], [gate]))
+    chain.graph.append(Node("Mul", [value, gate], [gated]))
+    chain.value = gated
+    chain.conv(24)
+    chain.graph.outputs = [chain.value]
+    if is_read_again:
+        chain.value = value
+        chain.graph.outputs.append(chain.conv(8).value)
+    problem = PartitionProblem(chain.graph)
+    chosen = choose_forms(problem, Layerwise().solve(problem, Budget()), prices())
+    assert (["Mul", "Conv"] in fused_operators(chosen)) == is_read_again
+
+
 def test_branches_that_meet_share_a_kernel() -> None:
     """As those of a fire module do: no run holds both."""
     chain = Chain(64, (112, 112))

@@ -520,9 +520,9 @@ def test_equal_chains_are_estimated_once(monkeypatch: pytest.MonkeyPatch) -> Non
     groups: list[str] = []
     estimate = prices.choose_blocking
 
-    def noted(group: NestGroup, isa: Isa, trust: prices.Trust) -> Estimate | None:
+    def noted(group: NestGroup, isa: Isa, trust: prices.Trust, last: frozenset[Value]) -> Estimate | None:
         groups.append("\n".join(map(str, group.nests)))
-        return estimate(group, isa, trust)
+        return estimate(group, isa, trust, last)
 
     monkeypatch.setattr(prices, "choose_blocking", noted)
     partition = Layerwise().solve(PartitionProblem(chain.graph), Budget())

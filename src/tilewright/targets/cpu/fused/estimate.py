@@ -7,7 +7,7 @@ fitted to measured networks; they are rough, so a gain must be well ahead of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from math import prod, sqrt
 from types import MappingProxyType
 from typing import Literal
@@ -15,6 +15,7 @@ from typing import Literal
 from tilewright.ir.contraction import ContractionForm, contraction_of
 from tilewright.ir.expr import Read
 from tilewright.ir.fuse import NestGroup
+from tilewright.ir.graph import Value
 from tilewright.ir.nest import Affine, Nest, operands_of
 from tilewright.ir.region import Interval, Region, dim_intervals, full_region, intersect, volume
 from tilewright.ir.restrict import missing, windows_of
@@ -96,8 +97,9 @@ def saved_cycles(size_bytes: int, isa: Isa) -> float:
 class Work:
     """A group, and what blocks of its last result are measured by."""
 
-    def __init__(self, group: NestGroup, isa: Isa) -> None:
+    def __init__(self, group: NestGroup, isa: Isa, last: Set[Value] = frozenset()) -> None:
         self.nests = group.nests
+        self._last = {("input", i) for i, value in enumerate(group.inputs) if value in last}
         self.shape = group.outputs[-1].shape
         self._result = blocked_result(group)
         self._others = {("output", i): v.num_elements for i, v in enumerate(group.outputs[:-1])}
@@ -126,6 +128,8 @@ class Work:
             for nest in self._users_of(key):
                 if key in self._others and nest.write.operand.key == key:
                     continue  # results are written all the same
+                if nest.write.operand.key == key and self._overwrites(nest):
+                    continue  # its lines come to the core and leave it either way
                 form = forms[nest]
                 num_elements = operands[key].num_elements
                 if nest.write.operand.key == key:
@@ -147,6 +151,16 @@ class Work:
             if any(access.operand.key == key for access in (*nest.reads, nest.write))
             and not (nest.combine is None and isinstance(nest.body, Read))
         ]
+
+    def _overwrites(self, nest: Nest) -> bool:
+        """Whether a nest that is no sum takes the memory of an operand that nothing reads again."""
+        write = nest.write.operand
+        return nest.combine is None and any(
+            access.operand.key in self._last
+            and access.operand.dtype is write.dtype
+            and access.operand.num_elements == write.num_elements
+            for access in nest.reads
+        )
 
     def estimates(self, *, only_promising: bool = True) -> Iterator[Estimate]:
         """Of every blocking that fits the cache; `only_promising` leaves out what soon is seen to lose."""

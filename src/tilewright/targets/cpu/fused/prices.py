@@ -18,6 +18,8 @@ from tilewright.targets.cpu.repeats import nest_facts
 
 # Nests of one kernel: longer ones have small tensors in the end.
 _MAX_NESTS = 24
+# Nodes before a group in which one is looked for that reads the same value, as a gate's mean of its channels.
+_MAX_LED = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,14 @@ class GroupEstimates:
         group = self.fuse(nodes, outputs)
         if isinstance(group, Opaque):
             return None
+        last = frozenset(v for v in group.inputs if not v.is_constant and _is_last_read(v, nodes))
         facts = tuple(nest_facts(nest, {}) for nest in group.nests)
         if None in facts:
-            return choose_blocking(group, self.isa, self.trust)
-        key = facts, tuple(v.is_constant for v in group.inputs), len(group.outputs)
+            return choose_blocking(group, self.isa, self.trust, last)
+        kinds = tuple((v.is_constant, v in last) for v in group.inputs)
+        key = facts, kinds, len(group.outputs)
         if key not in self._known:
-            self._known[key] = choose_blocking(group, self.isa, self.trust)
+            self._known[key] = choose_blocking(group, self.isa, self.trust, last)
         return self._known[key]
 
     def gain_bound_of(self, nodes: Sequence[Node], outputs: Sequence[Value]) -> GainBound | None:
@@ -83,9 +87,29 @@ class GroupEstimates:
         return () if isinstance(group, Opaque) else estimates_of(group, self.isa, only_promising=False)
 
 
-def choose_blocking(group: NestGroup, isa: Isa, trust: Trust = CERTAIN) -> Estimate | None:
-    """The blocks of a group's result with the largest gain; None where none can pay."""
-    found = estimates_of(group, isa, only_promising=trust == CERTAIN)
+def _is_last_read(value: Value, nodes: Sequence[Node]) -> bool:
+    """Whether nodes read a value last: all else that reads it leads to them, as far as a few steps show."""
+    others = set(value.users).difference(nodes)
+    if len(others) > 1:
+        return False
+    before = list(nodes)
+    for node in before:
+        if not others or len(before) > len(nodes) + _MAX_LED:
+            break
+        others.discard(node)
+        made = (v.producer for v in node.operands() if v is not value and v.producer is not None)
+        before += [producer for producer in made if producer not in before]
+    return not others
+
+
+def choose_blocking(
+    group: NestGroup, isa: Isa, trust: Trust = CERTAIN, last: frozenset[Value] = frozenset()
+) -> Estimate | None:
+    """The blocks of a group's result with the largest gain; None where none can pay.
+
+    Nothing reads the inputs of `last` again.
+    """
+    found = estimates_of(group, isa, only_promising=trust == CERTAIN, last=last)
     best: dict[tuple[int, ...], Estimate] = {}
     for estimate in sorted(found, key=trust.gain, reverse=True):
         if trust.gain(estimate):
@@ -93,9 +117,11 @@ def choose_blocking(group: NestGroup, isa: Isa, trust: Trust = CERTAIN) -> Estim
     return next(islice(best.values(), trust.rank, None), None)
 
 
-def estimates_of(group: NestGroup, isa: Isa, *, only_promising: bool = True) -> tuple[Estimate, ...]:
+def estimates_of(
+    group: NestGroup, isa: Isa, *, only_promising: bool = True, last: frozenset[Value] = frozenset()
+) -> tuple[Estimate, ...]:
     """Of all blocks of a group's result that may be worth it; none where it is no work for blocks."""
     if not group.outputs or len(group.nests) > _MAX_NESTS or 0 in group.outputs[-1].shape:
         return ()
-    work = Work(group, isa)
+    work = Work(group, isa, last)
     return tuple(work.estimates(only_promising=only_promising)) if work.saved else ()
