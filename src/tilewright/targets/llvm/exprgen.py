@@ -16,7 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Acc, Call, Const, Expr, Iter, Read, Scalar
 from tilewright.records import dataclass
 from tilewright.targets.llvm.emitter import Emitter
-from tilewright.targets.llvm.rounding import Rounding, emit_rounding, match_rounding
+from tilewright.targets.llvm.rounding import Rounding, emit_rounding, emit_steps, match_rounding, match_steps
 from tilewright.targets.llvm.values import Type, Val, vec
 from tilewright.targets.llvm.vecmath import VECTOR_FUNCTIONS
 
@@ -257,6 +257,10 @@ class _Generator:
                 rounding = match_rounding(inner, dtype)
                 if rounding is not None:
                     return (yield from self._rounded(rounding))
+                steps = match_steps(inner) if dtype is DType.FLOAT32 else None
+                if steps is not None and id(steps[0]) not in self._made:
+                    _, rounding, less = steps
+                    return emit_steps(self._emitter, rounding, (yield rounding.value), less)
                 if dtype is DType.INT32 and isinstance(inner, Call) and inner.function == "cast":
                     # A byte that is used as a number again need not become one in between.
                     rounding = match_rounding(inner.args[0], inner.dtype)

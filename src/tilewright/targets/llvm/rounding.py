@@ -63,6 +63,8 @@ def match_rounding(expr: Expr, dtype: DType) -> Rounding | None:
     match expr:
         case Call("add", (Call("round") as rounded, Const(number, _))) if float(number).is_integer():
             expr, zero = rounded, int(number)
+        case Call("add", (Call("round") as rounded, Call("cast", (Const(number, byte),)))) if byte in _LIMITS:
+            expr, zero = rounded, int(number)
         case Call("add", (Call("round") as rounded, Call("cast", (inner,)))) if inner.result in _LIMITS:
             expr, zero_expr = rounded, inner
     match expr:
@@ -95,6 +97,31 @@ def match_bytes(expr: Expr) -> Rounding | None:
         return None
     low, high = max(low, found.low), min(high, found.high)
     return replace(found, low=low, high=high) if low <= high else None
+
+
+def match_steps(expr: Expr) -> tuple[Expr, Rounding, int] | None:
+    """Bytes that are numbers again, less a zero point: the bytes, how they are rounded, and that number."""
+    less = 0
+    match expr:
+        case Call("sub", (left, Const(number, _) | Call("cast", (Const(number, _),)))):
+            expr, less = left, int(number)
+    match expr:
+        case Call("cast", (Call("cast", (inner,), byte) as bytes_,), DType.INT32):
+            rounding = match_rounding(inner, byte)
+            if rounding is not None and rounding.zero_expr is None:
+                return bytes_, rounding, less
+    return None
+
+
+def emit_steps(e: Emitter, rounding: Rounding, x: Val, less: int) -> Val:
+    """The same as float32, which need be no integers in between."""
+    bounds = (float(bound - rounding.zero) * rounding.divisor for bound in (rounding.low, rounding.high))
+    low, high = bounds
+    bounded = e.minimum(e.maximum(x, low), high)
+    if rounding.divisor != 1.0:
+        bounded = _quotient(e, bounded, rounding.divisor)
+    steps = e.roundeven(bounded)
+    return e.fadd(steps, float(rounding.zero - less)) if rounding.zero != less else steps
 
 
 def emit_packed(e: Emitter, rounding: Rounding, values: Sequence[Val], dtype: DType) -> Val:
