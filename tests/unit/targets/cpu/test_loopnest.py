@@ -90,6 +90,23 @@ def test_transposes_of_any_shape(isa: Isa, shape: tuple[int, int], dtype: DType)
     assert_same((nest,), {0: data}, isa)
 
 
+@pytest.mark.parametrize("channels", [2, 3])
+@pytest.mark.parametrize("dtype", [F, DType.UINT8])
+def test_few_channels_are_written_side_by_side(isa: Isa, channels: int, dtype: DType) -> None:
+    source, scale = operand("input", 0, channels, 150), operand("input", 1, channels)
+    out = operand("output", 0, 150, channels, dtype=dtype)
+    body = call("round", Read(0, F) * Read(1, F))
+    if dtype is DType.UINT8:
+        body = cast(call("max", call("min", body, 255.0), 0.0), dtype)
+    reads = (at(source, "c", "i"), at(scale, "c"))
+    nest = Nest(dims(c=channels, i=150), reads, at(out, "i", "c"), body)
+    linear = linearise(nest, {})
+    assert not isinstance(linear, Declined)
+    plan = plan_nest(simplify(linear), isa)
+    assert (plan.vector, plan.row, plan.rows) == ("i", "c", channels)
+    assert_same((nest,), {0: 90 * values(channels, 150), 1: 1 + values(channels) / 4}, isa)
+
+
 def test_a_transposed_and_a_straight_operand_meet(isa: Isa) -> None:
     a, b, out = operand("input", 0, 40, 35), operand("input", 1, 35, 40), operand("output", 0, 35, 40)
     nest = Nest(

@@ -21,6 +21,8 @@ _MAX_STRAIGHT_EXTENT = 16
 _FOLDED_VECTORS = 4
 # A gathered lane costs about this many vector loads.
 _GATHER_COST = 1.0
+# Rows of vectors that one shuffle puts side by side; four are turned as a square.
+_MOST_INTERLEAVED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +102,12 @@ def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str], chosen: Chosen
         edge = min(lanes, 16)
         outer = tuple(d.name for d in others if d is not turned)
         return LoopNestPlan(outer, vector.name, edge, 1, turned.name, edge, frozenset(), False, True)
-    row = _row(nest, vector, others) if nest.combine is not None else None
+    row = _row(nest, vector, others) if nest.combine is not None else _interleaved_row(nest, vector, others)
     if chosen.row is not None and nest.combine is not None:
         row = next((d for d in row_loops(nest, others) if d.name == chosen.row), row)
     num_vectors, rows = _tile(nest, isa, vector, lanes, row)
+    if row is not None and nest.combine is None:
+        num_vectors, rows = 1, row.extent
     if chosen.num_vectors is not None and vector is not None:
         num_vectors = min(chosen.num_vectors, max(1, vector.extent // lanes))
     if chosen.rows is not None and row is not None:
@@ -124,6 +128,15 @@ def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str], chosen: Chosen
         straight,
         False,
     )
+
+
+def _interleaved_row(nest: LinearNest, vector: Dim | None, others: tuple[Dim, ...]) -> Dim | None:
+    """The loop over what few rows of vectors write side by side, as channels of an image last."""
+    if vector is None or nest.write.data or nest.write.guards:
+        return None
+    count = nest.write.coefficient(vector.name)
+    rows = (d for d in row_loops(nest, others) if nest.write.coefficient(d.name) == 1 and d.extent == count)
+    return next(rows, None) if 2 <= count <= _MOST_INTERLEAVED else None
 
 
 def vector_loops(nest: LinearNest, parallel: tuple[Dim, ...]) -> tuple[Dim, ...]:

@@ -12,7 +12,13 @@ from tilewright.targets.cpu.kernel import BLOCK_STEPS, MAX_CHAIN_STEPS
 from tilewright.targets.cpu.loopnest.plan import LoopNestPlan, lanes_for
 from tilewright.targets.cpu.loopnest.transpose import emit_transposed
 from tilewright.targets.llvm.emitter import Emitter
-from tilewright.targets.llvm.exprgen import accumulate, combine_values, compute_type, neutral_value
+from tilewright.targets.llvm.exprgen import (
+    accumulate,
+    combine_values,
+    compute_type,
+    neutral_value,
+    to_storage,
+)
 from tilewright.targets.llvm.frame import Frame
 from tilewright.targets.llvm.refs import Guard, LinearNest, fill_is_neutral
 from tilewright.targets.llvm.values import I1, Int, Val, vec
@@ -246,6 +252,10 @@ class NestEmitter:
             for j in range(num)
         ]
         if nest.combine is None:
+            if rows > 1 and frame.active == frame.lanes:
+                for j in range(num):
+                    self._interleaved(places[j::num])
+                return
             for place in places:
                 place.store(place.value(nest.body))
             return
@@ -254,6 +264,17 @@ class NestEmitter:
         accs = self._reduce(frame, [d.name for d in nest.reduce], deltas, accs)
         for place, acc in zip(places, accs, strict=True):
             place.store(acc if nest.finish is None else place.value(nest.finish, acc))
+
+    def _interleaved(self, places: Sequence[Frame]) -> None:
+        """Vectors of rows whose elements lie side by side, stored as one."""
+        nest, e, count = self.nest, places[0].emitter, len(places)
+        values = [to_storage(e, place.value(nest.body), nest.write.operand.dtype) for place in places]
+        lanes = values[0].lanes
+        values += values[-1:] * (count % 2)
+        pairs = [e.concat(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+        whole = pairs[0] if len(pairs) == 1 else e.concat(*pairs)
+        order = [row * lanes + lane for lane in range(lanes) for row in range(count)]
+        e.store(e.shuffle(whole, None, order), places[0].pointer(len(nest.refs)))
 
     def _initial(self, place: Frame) -> Val:
         nest = self.nest
