@@ -21,7 +21,7 @@ from tilewright.ir.graph import Graph
 from tilewright.ir.interpret import run_graph
 from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.joint.overlapped.kernels import Kernels
-from tilewright.joint.overlapped.moves import Move, Moves
+from tilewright.joint.overlapped.moves import Beginning, Move, Moves
 from tilewright.joint.overlapped.plan import Nest, NestPlan, Rule, arranged, nests_of
 from tilewright.joint.overlapped.search import Judged, search
 from tilewright.memory.check_scopes import check_scopes
@@ -240,14 +240,39 @@ def test_late_acceptance_passes_through_worse_plans() -> None:
     assert greedy.cost == 9.0
 
 
-def test_plans_of_an_opening_are_judged_first() -> None:
-    judge = Numbers([10.0, 9.0, 9.5, 5.0, 4.0])
+def test_a_search_begins_with_its_opening_and_goes_on_from_the_best_plan_of_it() -> None:
+    judge = Numbers([10.0, 9.0, 9.5, 5.0, 6.0, 7.0, 4.0])
     start = judge(judge.plan(0), 1e9)
     assert start is not None
-    opening = [Move("start again", judge.plan(0)), Move("leap", judge.plan(3))]
+    given: list[NestPlan] = []
+
+    def beginning(number: int) -> Beginning:
+        def leap(best: NestPlan) -> Move:
+            given.append(best)
+            return Move("leap", judge.plan(number))
+
+        return leap
+
+    opening = [beginning(number) for number in (0, 5, 2)]
     best = search(judge, Steps(judge), start, Budget(9).start(), lambda *_: None, opening)
-    assert judge.asked == [0, 3, 4], "what is known is not judged again, and the search goes on from there"
+    assert [int(plan.execution) for plan in given] == [0, 0, 5], "each changes the best plan so far"
+    assert judge.asked == [0, 5, 2, 6], "what is known is not judged again"
     assert best.cost == 4.0
+
+
+def test_plans_that_run_alike_are_simulated_once() -> None:
+    """A nest that is cut runs in the same order: the same cost, and no trial."""
+    graph = integer_network(3)
+    judge = NpuTarget(small_machine()).backend(graph, Options()).nest_judge()
+    plan = layer_by_layer(graph)
+    (nest,) = plan.nests
+    halves = tuple(Nest(part, nest.rule) for part in (nest.kernels[:1], nest.kernels[1:]))
+    first, second = (judge(p, float("inf")) for p in (plan, replace(plan, nests=halves)))
+    assert first is not None
+    assert second is not None
+    assert (first.is_known, second.is_known) == (False, True)
+    assert (first.cost, first.losses_s) == (second.cost, second.losses_s)
+    assert len(second.plan.nests) == 2, "it is another plan, which moves may change otherwise"
 
 
 def test_only_plans_that_are_simulated_are_trials() -> None:

@@ -15,6 +15,10 @@ from tilewright.records import dataclass
 Change = Callable[[Sequence[Kernel]], "tuple[Kernel, ...] | None"]
 """What takes the place of the kernels of a window; None where that is impossible."""
 _MOST_JOINED = 6
+_MOST_BEGUN = 6
+"""Other plans whose kernels a search tries before it draws moves."""
+_MOST_AXES = 8
+"""Axes of results along which cores may share them when a search begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +27,10 @@ class Move:
 
     what: str
     plan: NestPlan
+
+
+Beginning = Callable[[NestPlan], Move]
+"""A first step of a search: a change of the best plan so far."""
 
 
 class Moves:
@@ -59,6 +67,27 @@ class Moves:
         if chosen < 0.28 and self.pool:
             return self._exchanged(plan, weights)
         return self._of_kernels(plan, weights)
+
+    def opening(self) -> list[Beginning]:
+        """First steps: the first places and ways to run that are known, what kernels make shared in the
+        fastest way, and the kernels of other plans, run and shared as the best plan so far."""
+
+        def placed(memory: str, execution: str) -> Beginning:
+            what = f"values placed by {memory}, {execution or 'nothing resident'}"
+            return lambda best: Move(what, replace(best, memory=memory, execution=execution))
+
+        def taken(place: int) -> Beginning:
+            def change(best: NestPlan) -> Move:
+                plan = replace(best, nests=(Nest(tuple(self.pool[place]), RULES[0]),))
+                is_shared = any(kernel.split.cores for kernel in best.kernels)
+                plan = self.shared(plan, range(_MOST_AXES)) if is_shared else plan
+                return Move(f"kernels of plan {place}", plan)
+
+            return change
+
+        found = [placed(memory, execution) for execution in self.executions for memory in self.memories[:2]]
+        found.append(lambda best: Move("all shared", self.shared(best, range(_MOST_AXES))))
+        return [*found, *map(taken, range(min(_MOST_BEGUN, len(self.pool))))]
 
     def _pick(self, weights: Sequence[float]) -> int:
         return self.random.choices(range(len(weights)), weights)[0]
@@ -136,7 +165,10 @@ class Moves:
                         stack.append(homes[i])
         if set(mine) == set(theirs):
             return None
-        return self._replaced(plan, f"kernels of plan {place}", [(tuple(mine), tuple(theirs))])
+        new = tuple(theirs)
+        if any(kernel.split.cores for kernel in mine):
+            new = tuple(self.kernels.shared(kernel, range(_MOST_AXES)) for kernel in new)
+        return self._replaced(plan, f"kernels of plan {place}", [(tuple(mine), new)])
 
     def _of_kernels(self, plan: NestPlan, weights: Sequence[float]) -> Move | None:
         kernels = plan.kernels

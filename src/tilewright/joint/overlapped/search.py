@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tilewright.joint.overlapped.moves import Move, Moves
+from tilewright.joint.overlapped.moves import Beginning, Moves
 from tilewright.joint.overlapped.plan import NestPlan
 from tilewright.planning import Meter
 from tilewright.records import dataclass
@@ -22,11 +22,15 @@ _MOST_DRAWN = 400
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """A plan's cost, and the seconds for which its kernels keep the machine waiting, in the plan's order."""
+    """A plan's cost, and the seconds of the busiest unit that its kernels lose, in the plan's order.
+
+    `is_known`: it runs as one before, whose cost this is.
+    """
 
     plan: NestPlan
     cost: float
-    waits_s: Sequence[float]
+    losses_s: Sequence[float]
+    is_known: bool = False
 
 
 class Judge(Protocol):
@@ -43,20 +47,24 @@ def search(
     start: Judged,
     meter: Meter,
     report: Callable[[Judged, str, float], None],
-    opening: Sequence[Move] = (),
+    opening: Sequence[Beginning] = (),
     *,
     length: int = LENGTH,
 ) -> Judged:
     """The best plan found from one on, which is never worse; `report` is given each plan that was judged,
-    what was done to get it, and the least cost so far. The plans of an `opening` are judged first."""
+    what was done to get it, and the least cost so far. The steps of an `opening` are taken first; the search
+    goes on from the best plan of them."""
     best = current = start
     costs = [start.cost] * length
     seen = {start.plan}
     step = refused = 0
-    is_paid = False
+    is_paid, is_opening = False, True
     first = iter(opening)
     while refused < _MOST_DRAWN:
-        move = next(first, None) or moves.draw(current.plan, weights_of(current))
+        beginning = next(first, None)
+        if beginning is None and is_opening:
+            is_opening, current, costs = False, best, [best.cost] * length
+        move = beginning(best.plan) if beginning else moves.draw(current.plan, weights_of(current))
         if move is None or move.plan in seen:
             refused += 1
             continue
@@ -65,15 +73,16 @@ def search(
         if not is_paid and not meter.spend():
             break
         found = judge(move.plan, most)
-        is_paid = found is None
+        is_paid = found is None or found.is_known
+        refused = refused + 1 if is_paid else 0
         if found is None:
-            refused += 1
             continue
-        refused = 0
         if found.cost <= most:
             current = found
             if found.cost < best.cost:
                 best = found
+        if found.is_known:
+            continue
         report(found, move.what, best.cost)
         costs[step % length] = current.cost
         step += 1
@@ -81,7 +90,7 @@ def search(
 
 
 def weights_of(judged: Judged) -> list[float]:
-    """How likely kernels are to be changed: by what they let the machine wait, and all of them a little."""
-    total = sum(judged.waits_s)
-    share = 0.3 * total / max(1, len(judged.waits_s)) or 1.0
-    return [wait + share for wait in judged.waits_s]
+    """How likely kernels are to be changed: by what they lose of the time, and all of them a little."""
+    total = sum(judged.losses_s)
+    share = 0.3 * total / max(1, len(judged.losses_s)) or 1.0
+    return [loss + share for loss in judged.losses_s]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from array import array
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import replace
-from itertools import product
 
 from tilewright.errors import InternalError, TilewrightError
 from tilewright.hardware.element_types import ElementTypes
@@ -13,7 +13,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.region import Region
 from tilewright.joint.launched.content import Numbered
 from tilewright.joint.overlapped.kernels import Kernels
-from tilewright.joint.overlapped.moves import Move, Moves
+from tilewright.joint.overlapped.moves import Moves
 from tilewright.joint.overlapped.plan import NAME, RULES, NestPlan, arranged, nests_of
 from tilewright.joint.overlapped.search import Judged, search
 from tilewright.partition import check_partition
@@ -37,8 +37,6 @@ from tilewright.targets.npu.work import Works
 Simulate = Callable[[Schedule, Recipe, float], "tuple[SimulatedPlan, float]"]
 """Simulates a schedule, placed and run as a recipe says: the plan and its cost. A plan that is seen to cost
 more than some value is refused."""
-_MOST_AXES = 8
-"""Axes of a result along which cores may share it when a search begins."""
 
 
 class NestJudge:
@@ -51,17 +49,27 @@ class NestJudge:
         self.problem, self.numbered, self.types, self.works = problem, numbered, types, works
         self.num_cores = works.machine.num_cores_per_cluster
         self.simulate = simulate
+        self._known: dict[Hashable, tuple[float, Sequence[float]]] = {}
 
     def __call__(self, plan: NestPlan, most: float) -> Judged | None:
         """What a plan costs; None of one that is impossible, or seen to cost more than `most`."""
         try:
             schedule, placed, places = self.schedule(plan)
+            kernels = tuple(placed.kernels[place] for place in places)
+            order = array("q", (n for i in schedule.instances() for n in (i.subgraph_id, i.index))).tobytes()
+            key = kernels, order, replace(placed, nests=())
+            if key in self._known:
+                # Nests that are cut otherwise, or have another rule, may run in the same order.
+                cost, losses = self._known[key]
+                return Judged(placed, cost, _by_place(losses, places), is_known=True)
             planned, cost = self.simulate(schedule, recipe_of(placed), most)
         except InternalError:
             raise
         except (TilewrightError, ValueError):
             return None
-        return Judged(placed, cost, _waits(planned, places))
+        losses = _losses(planned)
+        self._known[key] = cost, losses
+        return Judged(placed, cost, _by_place(losses, places))
 
     def share(
         self, nodes: Sequence[Node], value: Value, region: Region, axes: Collection[int]
@@ -91,22 +99,39 @@ def recipe_of(plan: NestPlan) -> Recipe:
     return Recipe(NAME, NAME, plan.memory, plan.execution)
 
 
-def _waits(planned: SimulatedPlan, places: Sequence[int]) -> list[float]:
-    """Seconds for which the busiest unit waits before it goes on with each kernel, by its place."""
-    waits = [0.0] * len(places)
+def _by_place(losses: Sequence[float], places: Sequence[int]) -> list[float]:
+    """What kernels lose in the order of a plan, of which `places[i]` is the place of subgraph i."""
+    ordered = sorted(zip(places, losses, strict=True))
+    return [loss for _, loss in ordered]
+
+
+def _losses(planned: SimulatedPlan) -> list[float]:
+    """Seconds of the busiest unit that are lost with each subgraph: in which the unit waits before it goes
+    on, and by which its work takes longer than at the speed that it reaches elsewhere."""
+    losses = [0.0] * len(planned.partition.subgraphs)
     busy = planned.simulation.busy_s
     if not busy:
-        return waits
+        return losses
     unit = max(busy, key=lambda name: busy[name])
-    steps = planned.scopes.steps
+    nodes = planned.instances.nodes
+    homes = [nodes[step.node].subgraph_id for step in planned.scopes.steps]
+    works = [
+        (home, work.seconds, work.macs + work.ops)
+        for home, step in zip(homes, planned.simulation.steps, strict=True)
+        for work in step.works
+        if work.unit == unit and work.seconds
+    ]
+    fastest = max((done / seconds for _, seconds, done in works), default=0.0)
+    for home, seconds, done in works if fastest else ():
+        losses[home] += seconds - done / fastest
     now = 0.0
-    last = places[-1]
+    last = len(losses) - 1
     for run in sorted((r for r in planned.simulation.runs if r.unit == unit), key=lambda r: r.start_s):
-        last = places[planned.instances.nodes[steps[run.step].node].subgraph_id]
-        waits[last] += max(0.0, run.start_s - now)
+        last = homes[run.step]
+        losses[last] += max(0.0, run.start_s - now)
         now = max(now, run.end_s)
-    waits[last] += max(0.0, planned.simulation.time_s - now)
-    return waits
+    losses[last] += max(0.0, planned.simulation.time_s - now)
+    return losses
 
 
 def improved(
@@ -131,7 +156,7 @@ def improved(
     latest = _Latest(judge, make, check, start)
     pool = dict.fromkeys(
         tuple(k for n in nests_of(numbered, s, RULES[0]) for k in n.kernels)
-        for s in seeds
+        for s in sorted(seeds, key=lambda schedule: schedule.quality.cost)
         if s.partition.graph is numbered.graph
     )
     cost = start.schedule.quality.cost
@@ -152,14 +177,8 @@ def improved(
         judge.share,
     )
     moves = Moves(kernels, tuple(pool), memories, executions, random.Random(seed))
-    opening = [
-        Move(f"values placed by {memory}, {execution or 'nothing resident'}", plan)
-        for execution, memory in product(executions, memories[:2])
-        for placed in [replace(first.plan, memory=memory, execution=execution)]
-        for plan in (placed, moves.shared(placed, range(_MOST_AXES)))
-    ]
     try:
-        search(judge, moves, first, meter, report, opening)
+        search(judge, moves, first, meter, report, moves.opening())
     except SearchEnded:
         pass
     except KeyboardInterrupt:
