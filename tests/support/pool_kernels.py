@@ -96,6 +96,33 @@ exit:
 }
 """
 
+# order[chunk] = how many chunks began before, by a counter; owner[chunk] = the thread's scratch.
+ORDER = """
+define void @order(ptr %args, i64 %chunk, ptr %scratch) {
+entry:
+  %counter = load ptr, ptr %args
+  %second = getelementptr ptr, ptr %args, i64 1
+  %order = load ptr, ptr %second
+  %third = getelementptr ptr, ptr %args, i64 2
+  %owner = load ptr, ptr %third
+  %number = atomicrmw add ptr %counter, i64 1 seq_cst
+  %order_at = getelementptr i64, ptr %order, i64 %chunk
+  store i64 %number, ptr %order_at
+  %owner_at = getelementptr i64, ptr %owner, i64 %chunk
+  %address = ptrtoint ptr %scratch to i64
+  store i64 %address, ptr %owner_at
+  br label %loop
+loop:
+  %i = phi i64 [0, %entry], [%i1, %loop]
+  %i1 = add i64 %i, 1
+  store volatile i64 %i1, ptr %scratch
+  %more = icmp ult i64 %i1, 20000
+  br i1 %more, label %loop, label %exit
+exit:
+  ret void
+}
+"""
+
 # counts[chunk] += 1, but only after as many loop iterations as `args[1]` points at.
 LATE = """
 define void @late(ptr %args, i64 %chunk, ptr %scratch) {
@@ -167,6 +194,7 @@ exit:
 """
 
 KERNELS = {
+    "order": ORDER,
     "late": LATE,
     "count": COUNT,
     "affine": AFFINE,

@@ -50,3 +50,15 @@ def test_an_operand_that_stays_there_costs_threads_not_parts() -> None:
     parts = {cut.num_row_parts for cut in rank_cuts(stays, ISA)[:3]}
     assert max(parts) > 1
     assert rank_cuts(leaves, ISA)[0].num_row_parts == 1
+
+
+def test_rows_stay_with_the_threads_that_wrote_them() -> None:
+    apart = CutWork(14, 32, 50_000_000, 1.6e6, b_bytes=1 << 20)
+    assert rank_cuts(apart, ISA)[0].num_row_parts == 1
+    for shared in ({"a_bytes": 1 << 20}, {"c_bytes": 2 << 20}):
+        assert rank_cuts(replace(apart, **shared), ISA)[0].num_row_parts > 1
+
+
+def test_unequal_chunks_of_neighbours_make_a_thread_wait() -> None:
+    """Of five rows two threads have two and three; four panels they share evenly."""
+    assert rank_cuts(CutWork(5, 4, 1 << 30, 1e8), ISA)[0].num_panel_parts == 4

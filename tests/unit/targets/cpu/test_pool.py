@@ -88,6 +88,35 @@ def test_a_sleeping_caller_is_woken_by_the_last_worker(fresh_pools: list[pool.Wo
     assert counts.tolist() == [100] * 3
 
 
+@pytest.mark.parametrize("num_chunks", [16, 9])
+def test_two_threads_go_through_their_halves_forwards(
+    num_chunks: int, fresh_pools: list[pool.WorkerPool]
+) -> None:
+    """From where they began: one takes the lower half, one the upper, and then what the other has left."""
+    workers = pool.WorkerPool(2)
+    fresh_pools.append(workers)
+    run = executor([Launch("order", num_chunks, (ArgRef(1), ArgRef(2), ArgRef(3)))], 2, scratch_bytes=4096)
+    counter = np.zeros(1, np.int64)
+    order, owner = np.zeros(num_chunks, np.int64), np.zeros(num_chunks, np.int64)
+    lower = num_chunks - num_chunks // 2
+    with run.context() as context, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "shared_pool", lambda num_threads, number=0: workers)
+        for _ in range(1000):
+            run._run_in(context, (counter.ctypes.data, order.ctypes.data, owner.ctypes.data))
+            by_thread = [
+                [int(chunk) for chunk in np.argsort(order) if owner[chunk] == one] for one in np.unique(owner)
+            ]
+            for chunks in by_thread:
+                below, above = ([c for c in chunks if (c < lower) is side] for side in (True, False))
+                forwards = below if chunks[0] == 0 else above
+                backwards = above if chunks[0] == 0 else below
+                assert forwards == sorted(forwards)
+                assert backwards == sorted(backwards, reverse=True)
+            if len(by_thread) == 2 and min(map(len, by_thread)) > 2:
+                return
+    pytest.skip("no second thread came in time")
+
+
 def test_idle_workers_use_no_processor_time(fresh_pools: list[pool.WorkerPool]) -> None:
     workers = pool.WorkerPool(4, idle_spin_ns=1_000_000)
     fresh_pools.append(workers)
