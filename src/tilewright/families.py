@@ -99,6 +99,7 @@ PASSES = _family(
         "expand-recurrent": "expand_recurrent:ExpandRecurrent",
         "merge-reshapes": "merge_reshapes:MergeReshapes",
         "merge-transposes": "merge_transposes:MergeTransposes",
+        "merge-slices": "merge_slices:MergeSlices",
         "expand-transforms": "expand_transforms:ExpandTransforms",
         "fold-pad": "fold_pad:FoldPad",
         "fold-batch-norm": "fold_batch_norm:FoldBatchNorm",

@@ -307,6 +307,14 @@ class PatternMaker:
         flat = self.op("Reshape", x, self.ints(-1), shape=(x.num_elements,))
         return self.op("Reshape", flat, self.ints(*x.shape), shape=x.shape)
 
+    def slices(self, x: Value) -> Value:
+        for _ in range(2):
+            axis, step = int(self.rng.integers(len(x.shape))), int(self.rng.integers(1, 3))
+            kept = range(int(self.rng.integers(min(2, x.shape[axis]))), x.shape[axis], step)
+            bounds = [self.ints(n) for n in (kept.start, 100, axis - len(x.shape), step)]
+            x = self.op("Slice", x, *bounds, shape=(*x.shape[:axis], len(kept), *x.shape[axis + 1 :]))
+        return x
+
     def transform(self, x: Value) -> Value:
         columns = self.op(
             "Reshape", x, self.ints(x.shape[0], -1, 1), shape=(x.shape[0], x.num_elements // x.shape[0], 1)
@@ -350,6 +358,7 @@ STEPS: tuple[Callable[[PatternMaker, Value], Value], ...] = (
     PatternMaker.nothing,
     PatternMaker.there_and_back,
     PatternMaker.reshapes,
+    PatternMaker.slices,
     PatternMaker.transform,
     PatternMaker.twice,
     PatternMaker.constants,

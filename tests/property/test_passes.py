@@ -20,7 +20,7 @@ from tilewright.passes.edit import Editor
 # These remove, move or compute ahead, but round nothing that was not rounded before.
 EXACT = (
     *("fold-constants", "common-subexpressions", "eliminate-identity", "merge-reshapes"),
-    *("merge-transposes", "dead-code"),
+    *("merge-transposes", "merge-slices", "dead-code"),
 )
 # The others regroup sums and products. A few dozen float64 operations on values up to the scale, each
 # within 1.1e-16 of it, then normalised by a root of at least 1e-5 (the epsilon of the patterns).

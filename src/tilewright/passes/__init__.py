@@ -34,6 +34,7 @@ PIPELINE: tuple[str, ...] = (
     "expand-recurrent",
     "merge-reshapes",
     "merge-transposes",
+    "merge-slices",
     "fold-pad",
     "fold-batch-norm",
     "fold-scale-shift",

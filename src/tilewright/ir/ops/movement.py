@@ -189,6 +189,12 @@ def _slice_arguments(
     return starts, ends, axes, steps or (1,) * len(starts)
 
 
+def kept_by_slice(node: Node) -> list[range]:
+    """The indices that a Slice of known bounds keeps, per axis."""
+    shape = node.require(0).shape
+    return slice_ranges(shape, *_slice_arguments(shape, [node.constant(i) for i in range(1, 5)]))
+
+
 def _slice_reference(node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
     x = present(inputs)
     kept = slice_ranges(x.shape, *_slice_arguments(x.shape, inputs[1:]))
@@ -203,7 +209,7 @@ def slice_operator(node: Node) -> Description:
     arguments = [node.constant(i) for i in range(1, 5)]
     if any(a is None and node.input(i + 1) is not None for i, a in enumerate(arguments)):
         return Opaque("Slice bounds are data")
-    kept = slice_ranges(source.shape, *_slice_arguments(source.shape, arguments))
+    kept = kept_by_slice(node)
     require_result(node, tuple(map(len, kept)))
     dims = dims_of(out.shape)
     index = tuple(affine((d.name, r.step), r.start) for d, r in zip(dims, kept, strict=True))
