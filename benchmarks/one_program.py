@@ -43,7 +43,9 @@ def options(parser: Parser) -> None:
     parser.add_argument("--machines", default=MACHINES)
     parser.add_argument("--batches", default="1")
     parser.add_argument("--budget", default="10s", help="of each joint plan: trials, or processor time")
-    parser.add_argument("--bound-seconds", type=float, default=inf, help="of processor time, for boxes")
+    parser.add_argument(
+        "--bound-seconds", type=float, default=inf, help="of processor time, for boxes and waits"
+    )
     parser.add_argument("--minutes", type=float, default=inf)
 
 
@@ -95,19 +97,22 @@ def measured(cell: str, budget: str, bound_seconds: float) -> dict[str, Any]:
         "unit_bound_ns": plan.simulation.lower_bound_s * 1e9,
         "plan_s": plan_s,
     }
-    if program.graph is graph and is_in_space(plan, backend.works):
+    if program.graph is graph:
         begun_s = time.process_time()
-        late_s = begun_s + bound_seconds
+        half_s, whole_s = begun_s + bound_seconds / 2, begun_s + bound_seconds
         bound = box_bound(
             backend.works,
             graph,
             backend.analysis.maps,
             backend.machine,
             converts=backend.types.keeps_border,
-            is_over=lambda: time.process_time() > late_s,
+            is_late=lambda: time.process_time() > half_s,
+            is_over=lambda: time.process_time() > whole_s,
+            is_boxed=is_in_space(plan, backend.works),
             begins_whole=begins_whole(plan),
         )
         row |= {
+            "is_boxed": is_in_space(plan, backend.works),
             "begins_whole": begins_whole(plan),
             "box_bound_ns": bound.value,
             "bound_s": time.process_time() - begun_s,

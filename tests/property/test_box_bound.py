@@ -51,6 +51,7 @@ def check(graph: Graph, machine: str, num_plans: int, local_bytes: int = 0, *, i
     bound, narrower = (
         bound_of_boxes(backend, begins=begins, is_mapped=is_mapped) for begins in (False, True)
     )
+    anyhow = [bound_of_boxes(backend, begins=begins, is_boxed=False) for begins in (False, True)]
     assert narrower.value >= bound.value
     count = 0
     for _ in range(num_plans):
@@ -64,6 +65,7 @@ def check(graph: Graph, machine: str, num_plans: int, local_bytes: int = 0, *, i
             raise
         except (TilewrightError, ValueError):
             continue
+        assert not anyhow[begins_whole(planned)].is_violated(cost), str(move.what)
         if is_in_space(planned, backend.works):
             plan = placed
             count += 1

@@ -141,6 +141,31 @@ def test_elements_in_the_middle_of_an_image_are_needed_by_most() -> None:
     assert 25 < least[1] <= 36
 
 
+@pytest.mark.parametrize(("stride", "kernel", "pad"), [(1, 3, 1), (2, 3, 0), (2, 7, 3), (3, 2, 1)])
+def test_tiles_need_no_more_than_has_come_when_they_begin(stride: int, kernel: int, pad: int) -> None:
+    """Of any slice of rows, in any number of tiles, a tile waits for that part of what it all reads."""
+    b = GraphBuilder()
+    x = b.input(1, 1, 19, 4)
+    shape = (1, 1, (19 + 2 * pad - kernel) // stride + 1, 4)
+    weights = b.constant(1, 1, kernel, 1)
+    pads = (pad, 0, pad, 0)
+    y = b.op("Conv", x, weights, shape=shape, strides=(stride, 1), pads=pads, kernel_shape=(kernel, 1))
+    graph = b.finish(y)
+    ((field,), maps) = receptive_fields(graph, x, in_parts=True)[y], RegionMaps()
+    assert field.sets[2].any()
+    assert y.producer is not None
+    for begin, end in product(range(shape[2]), range(1, shape[2] + 1)):
+        for num_tiles in range(1, end - begin + 1):
+            (read, *_) = maps.inputs_of(y.producer, 0, ((0, 1), (0, 1), (begin, end), (0, 4)))
+            assert read is not None
+            first, last = read[2]
+            for tile in range(num_tiles):
+                start, stop = (begin + (end - begin) * t // num_tiles for t in (tile, tile + 1))
+                come = first + (last - first) * (tile + 1) // num_tiles
+                for row in range(start, stop):
+                    assert not field.sets[2][row, come:].any()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_product_of_lines_is_below_the_least(seed: int) -> None:
     rng = random.Random(seed)

@@ -240,21 +240,24 @@ def found(seed: int, most: int, trials: int) -> Found:
     bound_ns = min(plan.simulation.lower_bound_s for plan in plans) * 1e9
     least = least_cost(backend, backend.nest_judge(), joint)
     known = [plan for plan in (planned, least.plan) if plan is not None]
-    if all(is_in_space(plan, backend.works) for plan in known):
-        bound = bound_of_boxes(backend, begins=all(map(begins_whole, known)))
-        bound_ns = max(bound_ns, bound.value)
+    is_boxed = all(is_in_space(plan, backend.works) for plan in known)
+    bound = bound_of_boxes(backend, begins=all(map(begins_whole, known)), is_boxed=is_boxed)
+    bound_ns = max(bound_ns, bound.value)
     return Found(least.cost, joint, bound_ns, least.num_simulated)
 
 
-def bound_of_boxes(backend: NpuBackend, *, begins: bool, is_mapped: bool = True) -> Bound:
-    """The bound of plans whose layers are cut into boxes, and whose steps begin as a whole if asked for;
-    boxes are mapped, or count with the tiles that they fill."""
+def bound_of_boxes(
+    backend: NpuBackend, *, begins: bool, is_mapped: bool = True, is_boxed: bool = True
+) -> Bound:
+    """The bound of plans whose layers are cut into boxes, or anyhow, and whose steps begin as a whole if
+    asked for; boxes are mapped, or count with the tiles that they fill."""
     return box_bound(
         backend.works,
         backend.graph,
         backend.analysis.maps,
         backend.machine,
         converts=backend.types.keeps_border,
-        is_over=lambda: not is_mapped,
+        is_late=lambda: not is_mapped,
+        is_boxed=is_boxed,
         begins_whole=begins,
     )

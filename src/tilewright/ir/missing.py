@@ -23,7 +23,7 @@ from tilewright.ir.region import Region
 
 Line = tuple[float, float]
 """Any m > 0 indices along one axis are needed by this and that many times m indices along another one."""
-_SLOPES = 0.0, 0.5, 0.8, 0.95, 1.0
+_SLOPES = 0.0, 0.5, 0.85
 """Of lines, in proportion to what all indices come to: more for each index leaves less to begin with."""
 _MOST_INDICES = 2048
 """Along an axis, of which lines that rise are looked for."""

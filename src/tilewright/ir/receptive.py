@@ -25,7 +25,7 @@ from tilewright.ir.shapes import equal_product_groups
 
 Sets = np.ndarray[Any, np.dtype[np.bool_]]
 """A set of indices along an axis, or one for each index along another axis, or one for all of these."""
-_MOST_FIELDS = 8
+_MOST_FIELDS = 6
 """Of a value; of more those of the largest parts and sets."""
 
 
@@ -54,20 +54,29 @@ class Field:
         return prod(float(p.mean()) for p in self.part), prod(float(s.mean()) for s in self.sets)
 
 
-def receptive_fields(graph: Graph, source: Value) -> dict[Value, tuple[Field, ...]]:
-    """Fields of all values that need a source, as far as they are known. O(nodes * extents^2)."""
+def receptive_fields(
+    graph: Graph, source: Value, *, in_parts: bool = False
+) -> dict[Value, tuple[Field, ...]]:
+    """Fields of all values that need a source, as far as they are known. O(nodes * extents^2).
+
+    Where the source comes `in_parts`, what reads it may begin before all that it reads is there: a slice in
+    tiles, of which the first t of n wait for t of n parts of what the slice reads. O(extents^3) then.
+    """
     every = tuple(np.ones(extent, bool) for extent in source.shape)
     units = tuple(np.eye(extent, dtype=bool) for extent in source.shape)
     axes: tuple[int | None, ...] = tuple(range(len(every)))
     found: dict[Value, tuple[Field, ...]] = {source: (Field(every, axes, units, every),)}
     for node in graph.nodes:
         if any(v in found for v in node.operands()):
-            found.update((value, fields) for value, fields in _made(node, found) if fields)
+            begun = source if in_parts else None
+            found.update((value, fields) for value, fields in _made(node, found, begun) if fields)
     return found
 
 
-def _made(node: Node, known: Mapping[Value, tuple[Field, ...]]) -> Iterator[tuple[Value, tuple[Field, ...]]]:
-    """The fields of a node's results."""
+def _made(
+    node: Node, known: Mapping[Value, tuple[Field, ...]], in_parts: Value | None
+) -> Iterator[tuple[Value, tuple[Field, ...]]]:
+    """The fields of a node's results, where one value comes in parts."""
     description = describe(node)
     if isinstance(description, Opaque):  # all of its operands are there before it begins
         fields = [of for v in node.operands() for of in known.get(v, ())]
@@ -77,8 +86,13 @@ def _made(node: Node, known: Mapping[Value, tuple[Field, ...]]) -> Iterator[tupl
     operands: dict[tuple[str, int], tuple[Field, ...]] = {
         ("input", place): known[v] for place, v in enumerate(node.inputs) if v is not None and v in known
     }
+    early = {("input", place) for place, v in enumerate(node.inputs) if v is in_parts and v is not None}
     for nest in description:
-        made = (_through(nest, read, of) for read in nest.reads for of in operands.get(read.operand.key, ()))
+        made = (
+            _through(nest, read, of, in_parts=read.operand.key in early)
+            for read in nest.reads
+            for of in operands.get(read.operand.key, ())
+        )
         key = nest.write.operand.key
         operands[key] = _largest((*operands.get(key, ()), *(of for of in made if of is not None)))
     for place, output in enumerate(node.outputs):
@@ -102,9 +116,9 @@ def _needing_all(of: Field, shape: Sequence[int]) -> Field:
     return Field(part, (None,) * len(of.axes), tuple(s[None] for s in of.all_of), of.all_of)
 
 
-def _through(nest: Nest, read: Access, of: Field) -> Field | None:
-    """What elements need that a nest writes, by way of one read of a part of an operand; None if no element
-    is known to read any of that."""
+def _through(nest: Nest, read: Access, of: Field, *, in_parts: bool) -> Field | None:
+    """What elements need that a nest writes, by way of one read of a part of an operand, which may come in
+    parts; None if no element is known to read any of that."""
     if read.view is not None:
         reshaped = _reshaped(of, read.operand.shape, read.view)
         if reshaped is None:
@@ -127,6 +141,8 @@ def _through(nest: Nest, read: Access, of: Field) -> Field | None:
             windows.append(None)
             continue
         sets = _sets(values.reshape(-1, values.shape[-1]), len(inside)) & inside
+        if in_parts and deciding:
+            sets = _there_in_time(sets)
         windows.append(_Window(deciding[0] if deciding else None, sets))
     if not all(inside.any() for inside in part):
         return None
@@ -227,6 +243,23 @@ def _sets(values: np.ndarray[Any, Any], extent: int) -> Sets:
     found = np.zeros((len(values), extent), bool)
     rows, places = np.nonzero((values >= 0) & (values < extent))
     found[rows, values[rows, places]] = True
+    return found
+
+
+def _there_in_time(sets: Sets) -> Sets:
+    """What of their sets is there when elements are begun: of any slice from a to b, of which element i is
+    in a tile that waits for (i - a + 1) of b - a parts of what the slice reads, at least."""
+    first, stop = sets.argmax(1), sets.shape[1] - sets[:, ::-1].argmax(1)
+    if not sets.any(1).all() or (np.diff(first) < 0).any() or (np.diff(stop) < 0).any():
+        return np.zeros_like(sets)
+    places = np.arange(sets.shape[1])
+    found = np.zeros_like(sets)
+    for i in range(len(sets)):
+        begin = first[: i + 1, None]
+        parts = np.arange(i + 1, 0, -1)[:, None]
+        length = parts + np.arange(len(sets) - i)
+        come = begin + parts * (stop[None, i:] - begin) // length
+        found[i] = sets[i] & (places < come.min())
     return found
 
 

@@ -273,23 +273,28 @@ class NpuBackend(Backend):
             return found
         most_s = None if budget.deadline_s is None else _SHARE_OF_BOUND * budget.deadline_s
         with after_the_end():
-            program = self._bounded(found.program, Budget(UNLIMITED, deadline_s=most_s).start())
+            half_s = None if most_s is None else most_s / 2
+            meters = (Budget(UNLIMITED, deadline_s=s).start() for s in (half_s, most_s))
+            program = self._bounded(found.program, *meters)
         return replace(found, program=program)
 
-    def _bounded(self, program: Program, meter: Meter) -> Program:
-        """A program with the bound of plans whose layers are computed in grids of boxes, if it is one."""
+    def _bounded(self, program: Program, mapping: Meter, meter: Meter) -> Program:
+        """A program with the bound of plans whose layers are computed in grids of boxes, or whose work waits
+        as in this one, if that is higher. Boxes are mapped, and waits looked at, as long as meters say."""
         plan, quality = self.plan(program.schedule, program.recipe), program.schedule.quality
-        if not is_in_space(plan, self.works):
-            return program
         bound = box_bound(
             self.works,
             self.graph,
             self.analysis.maps,
             self.machine,
             converts=self.types.keeps_border,
+            is_late=lambda: mapping.is_over,
             is_over=lambda: meter.is_over,
+            is_boxed=is_in_space(plan, self.works),
             begins_whole=begins_whole(plan),
         )
+        if bound.value <= quality.highest.value:
+            return program
         cut_off = quality.status is Status.CUT_OFF
         quality = Quality.of(quality.cost, *quality.bounds, bound, unit=quality.unit, cut_off=cut_off)
         return replace(program, schedule=replace(program.schedule, quality=quality))

@@ -33,15 +33,14 @@ from tilewright.targets.npu.work import UnitWork, Works
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
-SPACE = SCHEDULES.keeping(
-    WITHOUT_MERGES,
-    Rule("of one program"),
+ONE_PROGRAM = SCHEDULES.keeping(WITHOUT_MERGES, Rule("of one program"))
+SPACE = ONE_PROGRAM.keeping(
     Rule("whose layers are cut along one axis, or two of up to 64 rows together"),
     Rule("on all cores, or on groups of half or a quarter of them"),
     Rule("none of which runs from main memory to main memory as one mapping"),
 )
 """What the bound is of. Rows of a product are all axes of its result that are none of its columns."""
-BEGINS_WHOLE = Rule("in which what reads an input of the network, or multiplies, begins when all is there")
+BEGINS_WHOLE = Rule("in which sums of products begin when all is there, but tiles that read network inputs")
 _SHARES = 1, 2, 4
 _MOST_BOXES = 64
 """Sizes of boxes of a layer along two axes; with more it is cut along one."""
@@ -54,17 +53,20 @@ def box_bound(
     machine: Machine,
     *,
     converts: bool,
+    is_late: Callable[[], bool] = lambda: False,
     is_over: Callable[[], bool] = lambda: False,
+    is_boxed: bool = True,
     begins_whole: bool = False,
 ) -> Bound:
-    """Nanoseconds that any plan of the space takes at least; of the narrower one of `BEGINS_WHOLE` if asked
-    for. Inputs come in the file's types where the machine `converts` them. When it `is_over`, boxes that are
-    not mapped yet count with the tiles that they fill: a lower bound, too. O(sizes of boxes of layers of
-    different structure)."""
+    """Nanoseconds that any plan of `SPACE` takes at least, of `ONE_PROGRAM` where layers are not `is_boxed`;
+    of those that keep to `BEGINS_WHOLE` if asked for. Inputs come in the file's types where the machine
+    `converts` them. When it `is_late`, boxes that are not mapped yet count with the tiles that they fill, and
+    when it `is_over` no more waits count: lower bounds, too. O(sizes of boxes of layers of different
+    structure)."""
     wanted = {value: full_region(value.shape) for value in graph.outputs}
     regions = value_regions(graph.nodes, wanted, maps)
-    boxes = _Boxes(works, machine, regions, is_over)
-    waits = Waits(graph, regions, maps, boxes.least, boxes.part)
+    boxes = _Boxes(works, machine, regions, is_late, is_boxed=is_boxed)
+    waits = Waits(graph, regions, maps, boxes.least, boxes.part, is_over)
     rate = works.ports.main_bytes_per_s
     elements_s = {
         v: (v.dtype if converts else works.types.stored(v.dtype)).size_bytes / rate
@@ -76,19 +78,34 @@ def box_bound(
         arrivals_s = (waits.arrivals_s(v, element_s) for v, element_s in elements_s.items())
         seconds = max(seconds, *arrivals_s, 0.0)
     launch_ns = machine.overheads.kernel_launch_ns
-    space = SPACE.keeping(BEGINS_WHOLE) if begins_whole else SPACE
-    return Bound(launch_ns + seconds * 1e9, space, "least work of boxes")
+    space = SPACE if is_boxed else ONE_PROGRAM
+    if begins_whole:
+        space = space.keeping(BEGINS_WHOLE)
+    return Bound(
+        launch_ns + seconds * 1e9, space, "least work of boxes" if is_boxed else "least work and waits"
+    )
 
 
 def begins_whole(plan: SimulatedPlan) -> bool:
-    """Whether a plan keeps the rule `BEGINS_WHOLE`."""
-    steps = zip(plan.scopes.steps, plan.simulation.steps, strict=True)
-    return all(
-        passage.is_kept or lowered.tiling.num_tiles == 1 or (load.producer is not None and not load.tiles)
-        for step, lowered in steps
-        for load, passage in zip(lowered.loads, lowered.tiling.loads, strict=True)
-        if load.producer is None or any(map(has_products, step.operators))
-    )
+    """Whether a plan keeps the rule `BEGINS_WHOLE`: steps that multiply wait for the last tile of whatever
+    else makes what they read, and of network inputs no step reads more than it needs, tile by tile."""
+    steps = plan.simulation.steps
+    for step, lowered in zip(plan.scopes.steps, steps, strict=True):
+        multiplies = any(map(has_products, step.operators))
+        num_tiles = lowered.tiling.num_tiles
+        for load, passage in zip(lowered.loads, lowered.tiling.loads, strict=True):
+            if load.producer is not None:
+                last = steps[load.producer].tiling.num_tiles - 1
+                if multiplies and load.tiles and num_tiles > 1 and min(load.tiles) < last:
+                    return False
+            elif not (passage.is_kept or num_tiles == 1):
+                if lowered.tiling.axis is None or not (multiplies or len(step.operators) == 1):
+                    return False
+                made = {plan.scopes.buffers[i].value: plan.scopes.buffers[i].region for i in step.writes}
+                needed = value_regions(step.operators, made, plan.instances.maps)
+                if (load.value, load.region) not in {(v.name, region) for v, region in needed.items()}:
+                    return False
+    return True
 
 
 def is_in_space(plan: SimulatedPlan, works: Works) -> bool:
@@ -126,9 +143,16 @@ class _Boxes:
     once."""
 
     def __init__(
-        self, works: Works, machine: Machine, regions: Mapping[Value, Region], is_over: Callable[[], bool]
+        self,
+        works: Works,
+        machine: Machine,
+        regions: Mapping[Value, Region],
+        is_late: Callable[[], bool],
+        *,
+        is_boxed: bool,
     ) -> None:
-        self.works, self.machine, self.regions, self.is_over = works, machine, regions, is_over
+        self.works, self.machine, self.regions, self.is_late = works, machine, regions, is_late
+        self.is_boxed = is_boxed
         self.known: dict[Hashable, dict[int, Mapping[str, float]]] = {}
         self.covers: dict[Hashable, Sequence[_Cover]] = {}
 
@@ -136,12 +160,13 @@ class _Boxes:
         """Seconds of each unit, at least, of all boxes that hold any so many elements of a node's result;
         where nothing is multiplied, of the tiles that do."""
         region = self.regions[node.output]
-        if not self._is_cut(node) and num_elements < volume(region):
+        if not has_products(node) and num_elements < volume(region):
             return self.part(node, num_elements)
         key = kernel_structure((node,), (node.output,)), node.outputs.index(node.output), region
         known = self.known.setdefault(key, {})
         if num_elements not in known:
-            works = self._shared(node, num_elements)
+            is_whole = num_elements == volume(region)
+            works = [*self.works.at_least(node, region)] if is_whole else self._shared(node, num_elements)
             if works and self._is_cut(node):
                 seconds = min(cover.least_of(num_elements) for cover in self._covers(key, node, region))
                 works[0] = replace(works[0], seconds=seconds)
@@ -159,7 +184,7 @@ class _Boxes:
         return [replace(w, seconds=w.seconds * share) for w in self.works.of(node, region, None)]
 
     def _is_cut(self, node: Node) -> bool:
-        return has_products(node) and self.machine.threads is None
+        return self.is_boxed and has_products(node) and self.machine.threads is None
 
     def _covers(self, key: Hashable, node: Node, region: Region) -> Sequence[_Cover]:
         """All ways to cut a region. Boxes count with the tiles that they fill until a least cover of all of
@@ -167,7 +192,7 @@ class _Boxes:
         if key not in self.covers:
             covers = [_Cover(self, node, region, axes) for axes in _cuts(self.works, node, extents(region))]
             cover = min(covers, key=lambda c: c.least)
-            while not self.is_over() and cover.refine():
+            while not self.is_late() and cover.refine():
                 cover = min(covers, key=lambda c: c.least)
             self.covers[key] = covers
         return self.covers[key]

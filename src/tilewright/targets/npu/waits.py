@@ -4,9 +4,9 @@
 over the image, all that makes the operand has ended before any of the sum begins, and whatever needs some of
 the sum comes later still. So what lies between two barriers takes its busiest unit, and these parts add up.
 
-*Arrivals*: main memory's port brings an input at a known rate, in whatever order. As long as so many of its
-elements are missing, some of each layer cannot be begun (`missing.py`); all boxes that hold such elements are
-computed afterwards.
+*Arrivals*: main memory's port brings an input at a known rate, in whatever order, tile by tile. As long as so
+many of its elements are missing, some of each layer cannot be begun (`missing.py`); all boxes that hold such
+elements are computed afterwards.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from tilewright.targets.npu.node_work import has_products
 
 Seconds = Mapping[str, float]
 """Of each unit."""
-_NUM_MOMENTS = 48
+_NUM_MOMENTS = 24
 """At which it is asked how much of an input is missing, and what then is left to do."""
 
 
 class Waits:
     """The waits of one graph, of whose values `regions` are computed. `least` says what units take at least
-    for all boxes that hold any so many elements of a node's result, `part` for these elements alone."""
+    for all boxes that hold any so many elements of a node's result, `part` for these elements alone. When it
+    `is_over`, no more waits are looked at."""
 
     def __init__(
         self,
@@ -43,9 +44,10 @@ class Waits:
         maps: RegionMaps,
         least: Callable[[Node, int], Seconds],
         part: Callable[[Node, int], Seconds],
+        is_over: Callable[[], bool],
     ) -> None:
         self.graph, self.regions, self.maps = graph, regions, maps
-        self.least, self.part = least, part
+        self.least, self.part, self.is_over = least, part, is_over
         self.nodes = [node for node in graph.nodes if node.output in regions]
 
     def barriers_s(self, inputs_s: float) -> float:
@@ -56,6 +58,8 @@ class Waits:
         ends: list[tuple[float, frozenset[Node]]] = []  # of barriers: when they end, and what begins then
         for barrier in self._barriers():
             checkpoint()
+            if self.is_over():
+                break
             before = value_regions(self.graph.nodes, {barrier: self.regions[barrier]}, self.maps)
             made = [n for n in self.nodes if n.output in before]
             end_s = busiest(self._made(n, before) for n in made)
@@ -106,8 +110,10 @@ class Waits:
     def arrivals_s(self, source: Value, element_s: float) -> float:
         """Seconds from when an input begins to come, `element_s` for each element, until all is computed that
         needs it."""
+        if self.is_over():
+            return 0.0
         lines = Lines()
-        fields = receptive_fields(self.graph, source)
+        fields = receptive_fields(self.graph, source, in_parts=True)
         waiting = [
             (node, [Waiting(of, self.regions[source], lines) for of in fields[node.output]])
             for node in self.nodes
@@ -117,6 +123,8 @@ class Waits:
         found = 0.0
         for num_missing in dict.fromkeys(np.geomspace(1, max(1, needed), _NUM_MOMENTS).astype(int).tolist()):
             checkpoint()
+            if self.is_over():
+                break
             left = (
                 self.least(node, count)
                 for node, parts in waiting
