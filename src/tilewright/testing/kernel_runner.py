@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.nest import Operand
-from tilewright.targets.cpu.isa import Isa
+from tilewright.targets.cpu.isa import Isa, host_isa
 from tilewright.targets.cpu.kernel import ROWS, Kernel, Layouts, OperandKey, Packed
 from tilewright.targets.llvm.codegen import JitLibrary, compile_object
 
@@ -68,13 +69,12 @@ class KernelRunner:
         needed = {k.symbol: k for kernel in kernels for k in kernel.all_kernels()}
         images = {s: compile_object(k.text, isa, optimize=k.needs_optimizer) for s, k in needed.items()}
         self._library = JitLibrary(list(images.values()), exports=list(images))
-        self._calls: list[tuple[Callable[..., None], Array, int]] = []
+        self._calls: list[tuple[int, Array, int, int]] = []
         self._keep: list[Array] = []
         self._row_counts: list[Array] = []
         scratch = guarded(np.zeros(max([k.scratch_bytes for k in kernels], default=0), np.uint8))
         self._keep.append(scratch)
         self._scratch = scratch.ctypes.data
-        signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
         for kernel in kernels:
             pointers = []
             for arg in kernel.args:
@@ -89,7 +89,7 @@ class KernelRunner:
             block = np.array(pointers, np.int64)
             takes_rows = (isinstance(a, Operand) and a.kind == ROWS for a in kernel.args)
             self._row_counts += [block[i : i + 1] for i, takes in enumerate(takes_rows) if takes]
-            self._calls.append((signature(self._library[kernel.symbol]), block, kernel.num_chunks))
+            self._calls.append((self._library[kernel.symbol], block, block.ctypes.data, kernel.num_chunks))
 
     def _buffer(self, operand: Operand) -> Array:
         if operand.key not in self.stored:
@@ -101,14 +101,44 @@ class KernelRunner:
         """Run every chunk of each kernel once, on so many rows where kernels end with them."""
         for place in self._row_counts:
             place[0] = num_rows
-        for function, block, num_chunks in self._calls:
-            for chunk in range(num_chunks):
-                function(block.ctypes.data, chunk, self._scratch)
+        run = _all_chunks()
+        for address, _, pointers, num_chunks in self._calls:
+            run(address, pointers, num_chunks, self._scratch)
 
     def result(self, key: OperandKey) -> Array:
         """The logical array of an operand."""
         order = self.layouts[key].order
         return np.transpose(self.stored[key], np.argsort(order) if order else ())
+
+
+@functools.cache
+def _all_chunks() -> Callable[[int, int, int, int], None]:
+    """Calls a kernel for each of its chunks: by machine code, as a model does, for the sake of times."""
+    library = JitLibrary([compile_object(_ALL_CHUNKS, host_isa())], ["run"])
+    signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    function = signature(library["run"])
+
+    def run(kernel: int, args: int, num_chunks: int, scratch: int) -> None:
+        assert library  # the code lives as long as what calls it
+        function(kernel, args, num_chunks, scratch)
+
+    return run
+
+
+_ALL_CHUNKS = """
+define void @run(ptr %kernel, ptr %args, i64 %num_chunks, ptr %scratch) {
+entry:
+  br label %loop
+loop:
+  %chunk = phi i64 [0, %entry], [%next, %loop]
+  call void %kernel(ptr %args, i64 %chunk, ptr %scratch)
+  %next = add i64 %chunk, 1
+  %more = icmp slt i64 %next, %num_chunks
+  br i1 %more, label %loop, label %exit
+exit:
+  ret void
+}
+"""
 
 
 def _placed(array: Array, shift_bytes: int) -> Array:

@@ -366,7 +366,7 @@ def test_the_result_may_lie_over_an_operand_of_the_epilogue(tile: int, isa: Isa)
     operands["output", 0] = operands[residual]
     runner = KernelRunner(kernels, operands, layouts, isa)
     shared = runner.stored["output", 0].ctypes.data
-    ((_, pointers, _),) = runner._calls
+    ((_, pointers, _, _),) = runner._calls
     (place,) = np.flatnonzero(pointers == runner.stored[residual].ctypes.data)
     pointers[place] = shared
     runner()

@@ -49,8 +49,9 @@ _SCRATCH_SHARE = 0.6
 _MAX_BLOCK_TILES = 128
 _MAX_VECTORS = 6
 _MAX_ACCUMULATORS = 28
-# Measured cycles (AVX-512, one core) of transforming one vector of channels of one tile: edges included, and
-# what storing V costs, which grows with the block.
+# Measured cycles (AVX-512, one core) of transforming a line of channels of one tile: edges included, and what
+# storing V costs, which grows with the block. Narrower vectors take as much less: with AVX2 half a line takes
+# 0.47 to 0.63 of it.
 _INPUT_CYCLES = {2: 90.0, 4: 250.0}
 _OUTPUT_CYCLES = {2: 45.0, 4: 150.0}
 # The same of bytes, whose arithmetic is that of integers: 260 and 200 instructions, two a cycle.
@@ -340,16 +341,16 @@ def _compute_cycles(
 ) -> float:
     """Products and transforms of the largest chunk when the panels are cut into `parts`."""
     panels, columns = plan.panels, _columns(plan, parts)
-    inputs, outputs = _INPUT_CYCLES[shape.tile], _OUTPUT_CYCLES[shape.tile]
     if shape.instructions:
-        inputs, outputs = _BYTE_INPUT_CYCLES, _BYTE_OUTPUT_CYCLES
-    transforms = plan.block_tiles * (
-        inputs * -(-shape.steps // panels.lanes) + outputs * columns / panels.lanes
-    )
+        transform = _BYTE_INPUT_CYCLES * -(-shape.steps // panels.lanes)
+        transform += _BYTE_OUTPUT_CYCLES * columns / panels.lanes
+    else:  # V begins a line for each tile, M is dense.
+        transform = _INPUT_CYCLES[shape.tile] * -(-shape.steps // _LINE_FLOATS)
+        transform += _OUTPUT_CYCLES[shape.tile] * columns / _LINE_FLOATS
     product = shape.num_matrices * _product_cycles(
         shape, panels, plan.row_tiles, private_rate, fmas_per_cycle
     )
-    return transforms + product * columns / panels.padded_extent
+    return plan.block_tiles * transform + product * columns / panels.padded_extent
 
 
 def _weight_cycles(
