@@ -6,7 +6,7 @@ the summed loop of the scores `d`, the channels of the result `e`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from tilewright.ir.contraction import ContractionForm, contraction_of
@@ -118,8 +118,13 @@ def _num_copies(nests: Sequence[Nest], first: int) -> int:
     return count
 
 
-def recognise_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionProblem | Declined:
-    """The nests as one attention under the given memory layouts, or why they are none."""
+def recognise_attention(
+    nests: Sequence[Nest], layouts: Layouts, results: Collection[DType] = (DType.FLOAT32,)
+) -> AttentionProblem | Declined:
+    """The nests as one attention under the given memory layouts, or why they are none.
+
+    `results` are the types that its kernel may store.
+    """
     if len(nests) != NUM_NESTS:
         return Declined(f"{len(nests)} nests: attention has {NUM_NESTS}")
     if any(d.extent == 0 for nest in nests for d in nest.dims):
@@ -135,8 +140,10 @@ def recognise_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionPro
     weights = next((r for r in second.reads if same_operand(values.reads[r], softmax[-1].write)), None)
     if weights is None or not _is_softmax(softmax, scores.write):
         return Declined("no softmax between the products")
-    if any(a.operand.dtype is not DType.FLOAT32 for a in _computed(nests, first, second)):
+    if any(a.operand.dtype is not DType.FLOAT32 for a in _computed(nests[:-1], first, second)):
         return Declined("attention in another type than float32")
+    if values.write.operand.dtype not in results:
+        return Declined(f"results of {values.write.operand.dtype}")
     if axes_of(scores, scores.write) is None or axes_of(values, values.reads[weights]) is None:
         return Declined("the scores are not written and read axis by axis")
     return _classify(nests, first, second, weights, layouts)

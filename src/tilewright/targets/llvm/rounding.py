@@ -61,9 +61,9 @@ def match_rounding(expr: Expr, dtype: DType) -> Rounding | None:
         return None
     zero, zero_expr = 0, None
     match expr:
-        case Call("add", (Call("round") as rounded, Const(number, _))) if float(number).is_integer():
-            expr, zero = rounded, int(number)
-        case Call("add", (Call("round") as rounded, Call("cast", (Const(number, byte),)))) if byte in _LIMITS:
+        case Call(
+            "add", (Call("round") as rounded, Const(number, _) | Call("cast", (Const(number, _),)))
+        ) if float(number).is_integer():
             expr, zero = rounded, int(number)
         case Call("add", (Call("round") as rounded, Call("cast", (inner,)))) if inner.result in _LIMITS:
             expr, zero_expr = rounded, inner

@@ -140,6 +140,45 @@ def test_few_queries_read_keys_in_place(name: str, rows: int, columns: int, size
     check(attention(rows, columns, size, channels=channels), isa, q=BY_POSITION, k=BY_POSITION, y=BY_POSITION)
 
 
+def quantised(rows: int, dtype: DType) -> Graph:
+    """Attention whose results are quantised."""
+    graph = attention(rows, 33, 16, channels=24)
+    (result,) = graph.outputs
+    scale = graph.constant(np.asarray(0.01, np.float32), "scale")
+    zero = graph.constant(np.asarray(100, dtype.numpy), "zero")
+    node = Node("QuantizeLinear", [result, scale, zero], [graph.value("b", dtype, result.shape)])
+    graph.outputs = [graph.append(node).output]
+    result.name, graph.outputs[0].name = "x", "y"
+    return graph
+
+
+@pytest.mark.parametrize("dtype", [DType.UINT8, DType.INT8])
+def test_results_may_be_bytes(dtype: DType) -> None:
+    graph, isa = quantised(20, dtype), host_isa()
+    group, layouts, kernels = lowered(graph, isa, {"y": BY_POSITION})
+    assert not isinstance(kernels, Declined), kernels
+    again = plan_kernels(parse_plan(str(kernels[0].plan)), isa, len(group.locals))
+    assert [k.symbol for k in again] == [k.symbol for k in kernels]
+    rng = np.random.default_rng(0)
+    feed = {v.name: rng.standard_normal(v.shape).astype(np.float32) for v in graph.inputs}
+    operands: dict[OperandKey, Any] = {
+        ("input", i): feed.get(v.name, v.data) for i, v in enumerate(group.inputs)
+    }
+    operands["output", 0] = np.zeros(group.outputs[0].shape, dtype.numpy)
+    runner = KernelRunner(kernels, operands, layouts, isa)
+    runner()
+    expected = run_graph(graph, feed, dtype=DType.FLOAT64)["y"].astype(int)
+    errors = np.abs(runner.result(("output", 0)).astype(int) - expected)
+    assert errors.max() <= 1
+    assert np.count_nonzero(errors) < 0.01 * errors.size, "only what lies halfway may be rounded elsewhere"
+
+
+def test_results_of_few_queries_are_no_bytes() -> None:
+    _, _, kernels = lowered(quantised(2, DType.UINT8), host_isa(), {})
+    assert isinstance(kernels, Declined)
+    assert "results of uint8 for few queries" in kernels.reason
+
+
 def test_heads_are_read_and_written_where_they_lie() -> None:
     check(attention(18, 20, 24, heads=3), q=BY_POSITION, k=BY_POSITION, v=BY_POSITION, y=BY_POSITION)
     check(attention(18, 20, 24, heads=3), k=(0, 1, 3, 2))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from tilewright.ir.dtype import DType
 from tilewright.targets.cpu.attention.finish import Finish, result_of, scale_of, shift_of
 from tilewright.targets.cpu.attention.pack import Packer
 from tilewright.targets.cpu.attention.plan import ELEMENT_BYTES, AttentionPlan, mask_name, part_name
@@ -314,17 +313,17 @@ class Heads:
         """The results of a panel of channels, from row `first` on: weighted sums over the sums of weights."""
         e, panels = self.e, self.plan.channels
         type = vec("float", panels.lanes)
-        pitch = self.plan.sums.row.c
-        panel = e.gep(result, e.mul(index, panels.width * ELEMENT_BYTES))
-        panel = e.gep(panel, e.mul(first, pitch * ELEMENT_BYTES))
+        pitch, dtype = self.plan.sums.row.c, self.plan.sums.c.operand.dtype
+        panel = e.moved(result, e.mul(index, panels.width), dtype.size_bytes)
+        panel = e.moved(panel, e.mul(first, pitch), dtype.size_bytes)
         inverses = e.gep(self.inverses, e.mul(first, ELEMENT_BYTES))
         for r in range(num_rows):
             inverse = e.broadcast_load(type, e.gep(inverses, r * ELEMENT_BYTES))
             for v in range(num_vectors):
                 exist = active if v == num_vectors - 1 else panels.lanes
-                pointer = e.gep(panel, r * pitch * ELEMENT_BYTES + v * type.size_bytes)
+                pointer = e.gep(panel, (r * pitch + v * panels.lanes) * dtype.size_bytes)
                 value = result_of(e, self.plan, sums[r * num_vectors + v], inverse)
-                store_lanes(e, DType.FLOAT32, value, pointer, active=exist)
+                store_lanes(e, dtype, value, pointer, active=exist)
 
     def _in_blocks(
         self, type: Type, count: int, num_keys: int, over: Callable[[Int, Int], list[Val]]

@@ -29,12 +29,13 @@ from tilewright.targets.llvm.attention import (
     same_operand,
     scores_loops,
 )
+from tilewright.targets.llvm.byte_products import BYTES
 
 
 def match_attention(nests: Sequence[Nest], layouts: Layouts) -> AttentionPlan | Declined:
     """The nests as one attention under the given memory layouts, or why they are none."""
     copies, nests = nests[:-NUM_NESTS], nests[-NUM_NESTS:]
-    problem = recognise_attention(nests, layouts)
+    problem = recognise_attention(nests, layouts, (DType.FLOAT32, *BYTES))
     if isinstance(problem, Declined):
         return problem
     plan = _planned(problem, nests[0].write.operand)

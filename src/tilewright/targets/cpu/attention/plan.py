@@ -406,7 +406,8 @@ def parse_attention(text: str) -> AttentionPlan:
                 f"parts of keys or values are not all {plan.num_columns}, one behind the other"
             )
     for name, strided in plan.operands.items():
-        if not name.startswith("mask") and strided.operand.dtype is not DType.FLOAT32:
+        may_be_bytes = name.startswith("mask") or (name == "y" and plan.packs)
+        if not may_be_bytes and strided.operand.dtype is not DType.FLOAT32:
             raise reader.error(f"but for masks an attention's operands are float32: {strided}")
     if scores.dot != sums.dot:
         raise reader.error("the two products are by different means")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from tilewright.ir.dtype import DType
 from tilewright.ir.nest import Nest, operands_of
 from tilewright.records import dataclass
 from tilewright.targets.cpu.attention.choose import (
@@ -45,14 +46,14 @@ from tilewright.tuning import Choice
 class AttentionTemplate:
     """Scores, softmax and weighted sums of a tile of queries at a time, keys and values packed once per head.
 
-    Condition of use: float32, six nests in a row of which nothing else reads what lies between them, four
-    queries or more of the same keys, keys and values of a head within half of the second cache, scores that
-    are one chain of additions. On a processor with the matrix unit both products are of bfloat16 pieces where
-    that is estimated well ahead: at accuracy relaxed and fast. It beats kernels of their own by what
-    these pay for each head and by scores that are written and read again. Keys and values of fewer queries,
-    up to eight where they leave the second cache, are read where they lie, once and in order: channels of
-    keys side by side, at most 256; fewer than eight heads in spans, which another kernel merges. Copies that
-    put a cache and new keys together are part of that kernel.
+    Condition of use: float32 (results may be bytes), six nests in a row of which nothing else reads what lies
+    between them, four queries or more of the same keys, keys and values of a head within half of the second
+    cache, scores that are one chain of additions. On a processor with the matrix unit both products are of
+    bfloat16 pieces where that is estimated well ahead: at accuracy relaxed and fast. It beats kernels of
+    their own by what these pay for each head and by scores that are written and read again. Keys and values
+    of fewer queries, up to eight where they leave the second cache, are read where they lie, once and in
+    order: channels of keys side by side, at most 256; fewer than eight heads in spans, which another kernel
+    merges. Copies that put a cache and new keys together are part of that kernel.
     No parameters.
     """
 
@@ -71,6 +72,9 @@ class AttentionTemplate:
         plan = self._plan(problem, context)
         if isinstance(plan, Declined):
             return plan
+        dtype = problem.sums.c.operand.dtype
+        if dtype is not DType.FLOAT32 and not plan.packs:
+            return Declined(f"results of {dtype} for few queries")
         # Products of few queries wait for memory: no unit is faster at that.
         products = () if reads_in_place(problem, context.isa) else (work[0], work[-1])
         ways = [product_way(nest, context) for nest in products]
