@@ -68,6 +68,7 @@ def options(parser: Parser) -> None:
     parser.add_argument("--targets", default=TARGETS)
     parser.add_argument("--batches", default="1")
     parser.add_argument("--seconds", default="10", help="Of processor time, for each column.")
+    parser.add_argument("--kinds", default="joint,grid,search,portfolio", help="Of plans, a column each.")
     parser.add_argument("--ablations", action="store_true", help="At the first of these times.")
     parser.add_argument("--known", action="store_true", help="Plan each cell once before.")
     parser.add_argument("--minutes", type=float, default=20.0)
@@ -84,7 +85,7 @@ def main(arguments: Namespace) -> None:
     until_s = time.monotonic() + (0 if arguments.table else 60 * arguments.minutes)
     times = arguments.seconds.split(",")
     columns = [f"{FIRST} {JOINT} {times[0]}"] if arguments.known else []
-    columns += [f"{kind} {seconds}" for seconds in times for kind in ("joint", "grid", "search", "portfolio")]
+    columns += [f"{kind} {seconds}" for seconds in times for kind in arguments.kinds.split(",")]
     if arguments.ablations:
         columns += [f"without {kind} {times[0]}" for kind in KINDS]
     batches = map(int, arguments.batches.split(","))

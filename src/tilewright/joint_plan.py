@@ -125,13 +125,15 @@ def _best_of_graphs(
         splits_sums = SAME_SUMS in chosen.rewritten.rules
         answer = replace(answer, plan=replace(plan, recipe=replace(plan.recipe, splits_sums=splits_sums)))
         planner.decisions = chosen.planner.decisions
-    return answer, chosen.planner.backend
+    return answer, chosen.planner.of_execution(answer.plan.recipe).backend
 
 
 def _planned(
     planner: Planner, rewritten: Rewritten, recipes: Sequence[Recipe], meter: Meter
 ) -> Iterator[_Found]:
-    """What recipes make of a rewritten graph; nothing if time ends before the first plan."""
+    """What recipes make of a rewritten graph; nothing without any, or if time ends before the first plan."""
+    if not recipes:
+        return
     other = planner.of_graph(rewritten.graph)
     with meter.ending_early():
         yield _Found(other, _best_of_recipes(other, recipes, meter), rewritten)

@@ -5,13 +5,14 @@ A recipe names planners; its steps lead from the optimised graph to a placed pro
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tilewright.errors import InfeasibleMapping, UsageError
+from tilewright.errors import InfeasibleMapping, TilewrightError, UsageError
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
@@ -27,7 +28,8 @@ from tilewright.planning.checking import require_right
 from tilewright.planning.grid import Grid, methods, of_pairs, of_papers
 from tilewright.planning.portfolio import PLAIN_RECIPE, Attempt, Best, Recipe, best_of
 from tilewright.program import Program
-from tilewright.progress import PhaseClock, ending_with
+from tilewright.progress import PhaseClock, SearchEnded, ending_with
+from tilewright.records import dataclass
 from tilewright.schedule import SCHEDULERS, ScheduleProblem, check_schedule
 from tilewright.schedule.base import Schedule, Stage, build_schedule
 from tilewright.schedule.merge import apply_merges, merge_remarks
@@ -43,6 +45,21 @@ LEFT_OPEN = Recipe(AUTO, AUTO, AUTO)
 """What asks for the best of what a target finds worth trying."""
 COMBINED = Recipe("joint", "joint", AUTO)
 """What a plan of blocks of several recipes is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WithoutSearches:
+    """Work that ends where a backend begins a search, of which there were so many before."""
+
+    backend: Backend
+    num_before: int
+
+    @property
+    def ends_here(self) -> bool:
+        return self.backend.num_searched != self.num_before
+
+    def interrupt(self) -> bool:
+        return False
 
 
 class Planner:
@@ -75,6 +92,7 @@ class Planner:
         self.decisions: tuple[Decision, ...] = ()  # of a joint plan
         self.seeds: list[Schedule] = []  # of a plan that is improved: every schedule that was made
         self._first: Quality | None = None  # of the schedule that was made first
+        self._quick: tuple[str, Planner] | None = None  # an execution, and what plans so
         self.given: Schedule | None = None  # of a joint plan: what decisions that are frozen stay as
 
     def best(self, asked: Recipe, portfolio: Budget | Meter = WHOLE_PORTFOLIO) -> Best[Program]:
@@ -169,6 +187,26 @@ class Planner:
             best, plan=plan, recipe=best.recipe if default is None else plan.recipe, attempts=attempts
         )
 
+    def _at_once(self, meter: Meter) -> Best[Program] | None:
+        """A plan of layers one by one that is there at once, where time is limited: that which the target
+        makes, unless it would wait for searches; then one that does without. None: plans wait for none, or
+        there is no such plan."""
+        num_before = self.backend.num_searched
+        if meter.left_s is None or num_before is None:
+            return None
+        recipe = replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory)
+        with contextlib.suppress(TilewrightError):
+            known = _WithoutSearches(self.backend, num_before)
+            with contextlib.suppress(SearchEnded), ending_with(known):
+                program = self.program(recipe)
+                return Best(program, recipe, (Attempt(str(recipe), cost_of(program), recipe=recipe),))
+            execution, backend = self.backend.quick()
+            self._quick = execution, Planner(self.graph, self.target, backend, self.options, self.clock)
+            recipe = replace(recipe, execution=execution)
+            program = self.program(recipe)
+            return Best(program, recipe, (Attempt(str(recipe), cost_of(program)),))
+        return None
+
     def _combined(self, best: Best[Program]) -> Best[Program]:
         """The better of a plan and the cheapest path through the blocks of all plans of the graph, where the
         estimates of stages add up."""
@@ -200,7 +238,7 @@ class Planner:
         memory = self.backend.default_recipe.memory
         first = (replace(PLAIN_RECIPE, memory=memory), *of_papers(memory))
         with meter.share(_SHARE_OF_PAPERS):
-            return self._tried(first, None, meter)
+            return self._tried(first, self._at_once(meter), meter)
 
     def compared(self, best: Best[Program] | None, meter: Meter) -> Best[Program]:
         """The better of a plan and portfolio or grid, or of both, as the options say: on the graph as it is,
@@ -228,7 +266,7 @@ class Planner:
         """The best with sums in parts: of all recipes of a grid, or where there is no plan before, of the
         portfolio; else of those that took least on the graph as it is. None: no sums are cut."""
         other = self._in_parts
-        if other is None:
+        if other is None or (best is not None and not cheapest(best)):
             return None
         if best is None or self.options.plan == "grid":
             found = other._compared(None, meter)
@@ -244,8 +282,7 @@ class Planner:
 
     def _compared(self, best: Best[Program] | None, meter: Meter) -> Best[Program]:
         is_joint, memory = self.options.plan == "joint", self.backend.default_recipe.memory
-        if best is not None:
-            best = self._tried(of_pairs(memory), best, meter)
+        best = self._at_once(meter) if best is None else self._tried(of_pairs(memory), best, meter)
         if self.options.plan != "grid":
             recipes: Iterable[Recipe] = self.backend.recipes(self.partition)
             if meter.left_s is None:
@@ -322,12 +359,18 @@ class Planner:
         return None if self.sums_in_parts is None else self.of_graph(self.sums_in_parts.graph)
 
     def planner_of(self, recipe: Recipe) -> Planner:
-        """What plans the graph that a recipe is of: itself, or that of the graph with sums in parts."""
-        return (self._in_parts if recipe.splits_sums else None) or self
+        """What plans as a recipe says: as `of_execution`, or that of the graph with sums in parts."""
+        planner = (self._in_parts if recipe.splits_sums else None) or self
+        return planner.of_execution(recipe)
+
+    def of_execution(self, recipe: Recipe) -> Planner:
+        """What plans this graph as a recipe says: itself, or what plans at once."""
+        execution, planner = self._quick or ("", self)
+        return planner if recipe.execution == execution else self
 
     def _stated(self, program: Program, planner: Planner) -> Program:
         """A program of a planner of this one's, as one of this graph."""
-        if planner is self or self.sums_in_parts is None:
+        if planner is self or program.graph is self.graph or self.sums_in_parts is None:
             return program
         if self._first is None:
             self.program(replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory))
@@ -474,7 +517,7 @@ class Planner:
 
 
 def cheapest(best: Best[Program]) -> list[Recipe]:
-    """The recipes that were tried, by what their plans cost."""
+    """The recipes that were tried, by what their plans cost; none where there is only a plan at once."""
     priced = [(a.cost, a.recipe) for a in best.attempts if a.cost is not None and a.recipe is not None]
     return list(dict.fromkeys(recipe for _, recipe in sorted(priced, key=lambda pair: pair[0])))
 

@@ -283,6 +283,15 @@ class Backend(ABC):
         """How many plans that differ were simulated."""
         return 0
 
+    @property
+    def num_searched(self) -> int | None:
+        """How many searches plans waited for that a `quick` backend does without; None: there is none."""
+        return None
+
+    def quick(self) -> tuple[str, Backend]:
+        """An execution whose plans are there at once, but worse, and a backend of the graph that has it."""
+        raise NotImplementedError
+
     def price(self, recipe: Recipe, *, only_better: bool = False) -> PriceSchedule | None:
         """What whole schedules cost that are placed as a recipe says; None where stages add up.
 

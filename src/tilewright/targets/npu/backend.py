@@ -29,6 +29,7 @@ from tilewright.partition.base import Partition
 from tilewright.partition.split import Split
 from tilewright.planning import UNLIMITED, Budget, Limits, Meter, Provenance, Quality, Spec, Status
 from tilewright.planning.checking import require_right
+from tilewright.planning.member_options import with_options
 from tilewright.planning.portfolio import Recipe
 from tilewright.program import Program
 from tilewright.progress import Progress, after_the_end
@@ -47,6 +48,7 @@ from tilewright.targets.npu.code import NpuCode
 from tilewright.targets.npu.costs import SOURCE, UNPRICED, NpuCosts, estimate_of
 from tilewright.targets.npu.known_steps import KnownSteps
 from tilewright.targets.npu.layer_times import LayerTimes
+from tilewright.targets.npu.mapped_products import Effort
 from tilewright.targets.npu.names import Names
 from tilewright.targets.npu.nest_judge import NestJudge, improved
 from tilewright.targets.npu.plan import SimulatedPlan, simulated, simulated_order
@@ -82,13 +84,14 @@ class NpuBackend(Backend):
         policy_of: Callable[[str], Policy],
         tiler_of: Callable[[str], Tiler],
         mapper: MapperName,
+        effort: Effort,
         graph: Graph,
         options: Options,
     ) -> None:
         super().__init__(target, graph, options)
         self.machine, self.types, self._policy_of = machine, types, policy_of
         self._tiler_of, self._mapper = functools.cache(tiler_of), mapper
-        self.works = Works(machine, types)
+        self.works = Works(machine, types, effort)
         self._has_energies = EnergyTable.of(machine).missing is None
         source = f"{SOURCE}, energies by model:{machine.name}" if self._has_energies else SOURCE
         self.costs = NpuCosts(
@@ -110,6 +113,18 @@ class NpuBackend(Backend):
         self._waiting: set[Recipe] = set()  # of programs with few instances, in which all units wait at times
         self._waiting_keys: set[Hashable] = set()
         self._figures: dict[Recipe, PlanFigures] = {}
+
+    def quick(self) -> tuple[str, NpuBackend]:
+        """Mappings by a rule."""
+        target = with_options(self.target, Spec.parse(f"npu{{{_AT_ONCE}}}"))
+        backend = target.backend(self.graph, self.options)
+        assert isinstance(backend, NpuBackend)
+        return _AT_ONCE, backend
+
+    @property
+    def num_searched(self) -> int:
+        """Mappings of products."""
+        return self.works.num_searched
 
     @property
     def num_simulated(self) -> int:
@@ -180,9 +195,9 @@ class NpuBackend(Backend):
     def variants(self, best: Recipe) -> Iterable[Recipe]:
         """Weights that stay on the chip or not, another rule of what leaves a full buffer, and less of each
         buffer for values, so that more of it is left for what passes; groups of cores where units wait."""
-        if not best.memory.startswith(tuple(_SPILLING)):
+        figures = self._figures.get(best)
+        if figures is None or not best.memory.startswith(tuple(_SPILLING)):
             return
-        figures = self._figures[best]
         chosen = Spec.parse(best.memory)
         options = dict(chosen.options)
         local = local_capacity_bytes(self.machine)
@@ -520,6 +535,9 @@ class PlanFigures:
     spilled_bytes: int
     is_mapped: bool
 
+
+_AT_ONCE = "mappings=rule"
+"""The execution of plans that are there at once."""
 
 _SPILLING = {MEMORY: "largest-size", "largest-size": MEMORY}
 """Planners of memory by the other rule of what leaves a full buffer."""

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
 from types import MappingProxyType
-from typing import cast
+from typing import Literal, cast
 
 from tilewright.cost.bound import num_mac_units
 from tilewright.cost.count import Cost, LevelCount
@@ -46,6 +46,9 @@ from tilewright.targets.npu.rates import Rate
 
 SEARCH = "exact{max_search_states=1000, pads=false}"
 """The mapper of steps: a plan asks for hundreds of mappings, of which padded extents make few faster."""
+Effort = Literal["search", "rule"]
+"""How sums of products of steps are mapped: so, or at once by GraphTurbo's rule."""
+_MAPPERS: Mapping[Effort, str] = {"search": SEARCH, "rule": "paper"}
 
 _IDLE = 1.1  # a cut mapping that takes so much longer than its share of the layer's is given up
 
@@ -193,7 +196,9 @@ class ProductMapper:
     """Mappings of sums of products on a cluster of a machine; equal ones are found once."""
 
     machine: Machine
+    effort: Effort = "search"
     _known: dict[object, MappedProducts | None] = field(init=False, repr=False, default_factory=dict)
+    num_searched: int = field(init=False, default=0)
     _parts: dict[object, Machine] = field(init=False, repr=False, default_factory=dict)
     _texts: dict[int, str] = field(init=False, repr=False, default_factory=dict)  # of parts, which live on
 
@@ -325,15 +330,17 @@ class ProductMapper:
         checkpoint()
         if id(part) not in self._texts:
             self._texts[id(part)] = part.model_dump_json()
-        question = repr((problem.dims, problem.operands, constraints, SEARCH, self._texts[id(part)]))
+        mapper = _MAPPERS[self.effort]
+        question = repr((problem.dims, problem.operands, constraints, mapper, self._texts[id(part)]))
         found: list[Cost] = []
 
         def search() -> LoopMapping | None:
-            answer = _solved(problem, part, constraints)
+            self.num_searched += 1
+            answer = _solved(mapper, problem, part, constraints)
             found.extend([] if answer is None else [answer.cost])
             return None if answer is None else answer.mapping
 
-        mapping = kept_mapping(question, search)
+        mapping = search() if self.effort == "rule" else kept_mapping(question, search)
         return None if mapping is None else self._counted(problem, mapping, part, num_cores, *found)
 
     def _counted(
@@ -355,9 +362,9 @@ class ProductMapper:
         return MappedProducts(problem, part, mapping, cost, num_cores, local, is_in_cores)
 
 
-def _solved(problem: Problem, part: Machine, constraints: Constraints) -> MappingSolution | None:
-    """The mapper's answer; None where nothing fits."""
-    mapper, budget = MAPPERS.get(SEARCH), Budget(UNLIMITED)
+def _solved(name: str, problem: Problem, part: Machine, constraints: Constraints) -> MappingSolution | None:
+    """A mapper's answer; None where nothing fits."""
+    mapper, budget = MAPPERS.get(name), Budget(UNLIMITED)
     task = MappingProblem(problem, part, constraints=constraints)
     try:
         if part.threads is None:
@@ -443,11 +450,11 @@ def fitted(mapping: LoopMapping, problem: Problem) -> LoopMapping:
     return LoopMapping(tuple(reversed(levels)))
 
 
-def product_mapper(machine: Machine) -> ProductMapper:
+def product_mapper(machine: Machine, effort: Effort) -> ProductMapper:
     """What maps sums of products on a machine; the last machines' are kept."""
-    return _product_mapper(SameMachine(machine))
+    return _product_mapper(SameMachine(machine), effort)
 
 
 @functools.lru_cache(maxsize=16)
-def _product_mapper(same: SameMachine) -> ProductMapper:
-    return ProductMapper(same.machine)
+def _product_mapper(same: SameMachine, effort: Effort) -> ProductMapper:
+    return ProductMapper(same.machine, effort)

@@ -21,6 +21,7 @@ from tilewright.target_ref import TargetRef
 from tilewright.targets.base import Support
 from tilewright.targets.npu.backend import NpuBackend
 from tilewright.targets.npu.batches import MAX_BATCH, batches_of
+from tilewright.targets.npu.mapped_products import Effort
 from tilewright.targets.npu.node_work import works_of
 from tilewright.targets.npu.recipes import NAMED
 from tilewright.targets.npu.simulate import Overlap, Policy
@@ -48,6 +49,9 @@ class NpuTarget:
     )
     input_density: float | None = option(None, "The same of the inputs of products.")
     mapper: MapperName = option("exact", "Mapper that tiles sums of products whose operands are read again.")
+    mappings: Effort = option(
+        "search", "How the cores' parts of sums of products are mapped: searched, or at once by a rule."
+    )
     family: ClassVar[str] = "npu"
     is_measurable: ClassVar[bool] = False
     runs_slices: ClassVar[bool] = True
@@ -103,9 +107,8 @@ class NpuTarget:
                 "add it to the machine's file, or give --hint latency."
             )
         self._require(graph)
-        return NpuBackend(
-            self, self.machine, self.types, self.policy, self.tiler, self.mapper, graph, options
-        )
+        how = self.policy, self.tiler, self.mapper, self.mappings
+        return NpuBackend(self, self.machine, self.types, *how, graph, options)
 
     def policy(self, execution: str = "") -> Policy:
         """How it runs steps; `execution` are options that take the place of its own.
