@@ -42,6 +42,7 @@ class Waiting:
             else:
                 deciding.append(own)
                 decided.append(axis)
+        self.is_of_all = field.is_of_all
         self._is_known = all(n.all() for n in others) and len(set(decided)) == len(decided)
         extents = [int(inside.sum()) for inside in field.part]
         self._num_elements = prod(extents)

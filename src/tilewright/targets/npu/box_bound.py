@@ -28,7 +28,7 @@ from tilewright.schedule.binding import extents
 from tilewright.schedule.space import SCHEDULES, WITHOUT_MERGES
 from tilewright.targets.npu.node_work import has_products
 from tilewright.targets.npu.plan import SimulatedPlan
-from tilewright.targets.npu.waits import Waits
+from tilewright.targets.npu.waits import Waits, deciding_axes
 from tilewright.targets.npu.work import UnitWork, Works
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -40,7 +40,9 @@ SPACE = ONE_PROGRAM.keeping(
     Rule("none of which runs from main memory to main memory as one mapping"),
 )
 """What the bound is of. Rows of a product are all axes of its result that are none of its columns."""
-BEGINS_WHOLE = Rule("in which sums of products begin when all is there, but tiles that read network inputs")
+BEGINS_WHOLE = Rule(
+    "in which sums of products wait for parts of layers along no axis of the network's inputs"
+)
 _SHARES = 1, 2, 4
 _MOST_BOXES = 64
 """Sizes of boxes of a layer along two axes; with more it is cut along one."""
@@ -87,19 +89,22 @@ def box_bound(
 
 
 def begins_whole(plan: SimulatedPlan) -> bool:
-    """Whether a plan keeps the rule `BEGINS_WHOLE`: steps that multiply wait for the last tile of whatever
-    else makes what they read, and of network inputs no step reads more than it needs, tile by tile."""
+    """Whether a plan keeps the rule `BEGINS_WHOLE`: tiles of steps that multiply wait for the last tile of
+    whatever else makes what they read, or all are for the same part of the inputs; and of network inputs no
+    step reads more than it needs, tile by tile."""
     steps = plan.simulation.steps
+    decided = deciding_axes(plan.partition.graph)
     for step, lowered in zip(plan.scopes.steps, steps, strict=True):
-        multiplies = any(map(has_products, step.operators))
-        num_tiles = lowered.tiling.num_tiles
+        multiplying = [node.output for node in step.operators if has_products(node)]
+        num_tiles, axis = lowered.tiling.num_tiles, lowered.tiling.axis
+        is_cut = any(axis is None or axis in decided.get(value, ()) for value in multiplying)
         for load, passage in zip(lowered.loads, lowered.tiling.loads, strict=True):
             if load.producer is not None:
                 last = steps[load.producer].tiling.num_tiles - 1
-                if multiplies and load.tiles and num_tiles > 1 and min(load.tiles) < last:
+                if is_cut and load.tiles and num_tiles > 1 and min(load.tiles) < last:
                     return False
             elif not (passage.is_kept or num_tiles == 1):
-                if lowered.tiling.axis is None or not (multiplies or len(step.operators) == 1):
+                if axis is None or not (multiplying or len(step.operators) == 1):
                     return False
                 made = {plan.scopes.buffers[i].value: plan.scopes.buffers[i].region for i in step.writes}
                 needed = value_regions(step.operators, made, plan.instances.maps)

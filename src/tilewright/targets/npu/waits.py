@@ -125,19 +125,30 @@ class Waits:
             checkpoint()
             if self.is_over():
                 break
-            left = (
-                self.least(node, count)
-                for node, parts in waiting
-                for count in [self._left(node, parts, num_missing)]
-                if count > 0
-            )
+            left = (self._left(node, parts, num_missing) for node, parts in waiting)
             found = max(found, (needed - num_missing) * element_s + busiest(left))
         return found
 
-    def _left(self, node: Node, parts: Iterable[Waiting], num_missing: int) -> int:
-        """How many elements of a node cannot be begun yet, of those that are computed at all."""
+    def _left(self, node: Node, parts: Iterable[Waiting], num_missing: int) -> Seconds:
+        """What of a node cannot be begun yet. Of elements that wait along all axes but the input's, whole
+        boxes wait, of others, which may be in some tiles, these alone."""
         unused = node.output.num_elements - volume(self.regions[node.output])
-        return max(part.least(num_missing) for part in parts) - unused
+        found: dict[bool, int] = {}
+        for part in parts:
+            count = part.least(num_missing) - unused
+            found[part.is_of_all] = max(found.get(part.is_of_all, 0), count)
+        left = [self.least(node, found.get(True, 0)), self.part(node, found.get(False, 0))]
+        return max(left, key=lambda seconds: sum(seconds.values()))
+
+
+def deciding_axes(graph: Graph) -> dict[Value, frozenset[int]]:
+    """Axes of each value along which indices decide what is needed of the network's inputs."""
+    found: dict[Value, frozenset[int]] = {}
+    for source in graph.inputs:
+        for value, fields in receptive_fields(graph, source).items():
+            axes = {axis for of in fields for axis in of.axes if axis is not None}
+            found[value] = found.get(value, frozenset()) | axes
+    return found
 
 
 def busiest(works: Iterable[Seconds]) -> float:
