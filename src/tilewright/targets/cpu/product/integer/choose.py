@@ -9,6 +9,7 @@ from tilewright.targets.cpu.product.contraction.choose import plan_of
 from tilewright.targets.cpu.product.integer.depthwise import MAX_ROWS
 from tilewright.targets.cpu.product.integer.dot import PAIRS_TILE, dot_of
 from tilewright.targets.cpu.product.integer.match import IntegerProblem
+from tilewright.targets.cpu.product.integer.pack import packed_bytes
 from tilewright.targets.cpu.product.integer.tiles import (
     tile_panels,
     tile_rows,
@@ -42,7 +43,8 @@ def plan_integer(problem: IntegerProblem, isa: Isa) -> KernelPlan:
         most_rows, most_vectors = PAIRS_TILE[isa.num_vector_registers]
         vectors = min(most_vectors, -(-columns // lanes))
         tile = Tile(Panels(lanes, vectors, columns), most_rows * most_vectors // vectors)
-    return _cut(_planned(problem, tile, name, "row tiles"), isa, _PRODUCTS_PER_WORD)
+    plan = _cut(_planned(problem, tile, name, "row tiles"), isa, _PRODUCTS_PER_WORD)
+    return replace(plan, fetches_ahead=_fetches_ahead(plan, isa))
 
 
 def _planned(problem: IntegerProblem, tile: Tile, dot: Dot, units: Units) -> KernelPlan:
@@ -55,6 +57,14 @@ def _planned(problem: IntegerProblem, tile: Tile, dot: Dot, units: Units) -> Ker
         zeros=problem.zeros,
         units=units,
     )
+
+
+def _fetches_ahead(plan: KernelPlan, isa: Isa) -> bool:
+    """Whether the next panel is fetched meanwhile: of weights that the first cache does not hold, where the
+    units of a chunk are enough to fetch every vector."""
+    is_constant, panels = plan.packing == "in constant panels", plan.panels
+    is_shared = plan.num_units // plan.cut.num_row_parts >= panels.num_vectors
+    return is_constant and panels.num_panels > 1 and is_shared and packed_bytes(plan) > isa.caches.l1_bytes
 
 
 def _cut(plan: KernelPlan, isa: Isa, products_per_operation: int) -> KernelPlan:

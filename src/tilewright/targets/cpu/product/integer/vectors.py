@@ -38,6 +38,7 @@ class _WordTiles(ByteWalk):
         self.dot = planned_dot(self.plan)
         self.loops = _word_loops(self.words)
         self.sums_rows = sums_rows(self.plan)
+        self.next_panel: Int = 0  # bytes from a word of this panel to what is fetched of the next
 
     def units(self, index: Int, panel: Panel, panels: Range, units: Range) -> None:
         """One panel of columns for a chunk's row tiles."""
@@ -45,6 +46,10 @@ class _WordTiles(ByteWalk):
         b, column = self.panel_start(index)
 
         def unit(number: Int, _: Sequence[Val]) -> None:
+            if self.plan.fetches_ahead:
+                # Each unit fetches one of the vectors of every word of the next panel.
+                vector = e.urem(number, self.panels.num_vectors)
+                self.next_panel = e.add(e.mul(vector, self.type.size_bytes), self.factor.panel_stride)
             position = self.at_outer(e.udiv(number, self.num_tiles), b, column)
             tile = e.urem(number, self.num_tiles)
             self.tile_number(tile, position, lambda rows, at: self._tile(rows, at, panel))
@@ -111,6 +116,8 @@ class _WordTiles(ByteWalk):
         at_b = e.gep(self.pointers["b"], b)
         words = [e.load(self.type, e.gep(at_b, 4 * lanes * j)) for j in range(panel.num_vectors)]
         vectors = [self.dot.widen_b(e, w) for w in words]
+        if self.plan.fetches_ahead:
+            e.prefetch(e.gep(at_b, self.next_panel), locality=2)
         at_a = e.gep(self.pointers["a"], a)
         ones = None
         if self.sums_rows:
