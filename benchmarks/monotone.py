@@ -2,15 +2,18 @@
 
 `python -m benchmarks monotone --output monotone` plans three networks for variants of a machine, with the
 best recipe, and writes `monotone.json` and a picture for each axis; `--networks resnet50 --axes local
---recipe graphturbo` measures less. A machine that has more of something can run every plan of one that has
-less, so that more should never cost time: what does by more than `TOLERANCE` is listed.
+--recipe graphturbo` measures less, `--machine v100 --recipe joint --budget 100trials` joint plans. A machine
+that has more of something can run every plan of one that has less, so that more should never cost time: what
+does by more than `TOLERANCE` is listed.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +21,14 @@ import tilewright as tw
 from benchmarks.command import Namespace, Parser
 from benchmarks.pictures import write_line_chart
 from benchmarks.results import provenance, with_table
-from tilewright.api import load
-from tilewright.compiler import plan_optimised
+from tilewright.api.simulation import Simulation
+from tilewright.api.simulation_request import SimulationRequest
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
 from tilewright.hardware.variants import parse_axis, variants
-from tilewright.options import Options
-from tilewright.passes import run_passes
 from tilewright.report.figure import Line
+from tilewright.target_ref import TargetRef
 from tilewright.targets.npu.recipes import NAMED
-from tilewright.targets.npu.target import NpuTarget
 
 TOLERANCE = 0.005
 
@@ -36,53 +37,64 @@ NETWORKS: Mapping[str, Mapping[str, int]] = {
     "bert_base": {"batch": 4, "sequence": 128},
     "mobilenet_v2": {"batch": 4},
 }
+"""Those that are planned unless others are named, with their sizes; others have the zoo's own."""
 
-AXES: Mapping[str, tuple[str, tuple[str, ...], tuple[float, ...]]] = {
-    "bandwidth": (
-        "GB/s of main memory",
-        ("levels.DDR.read_bytes_per_s", "levels.DDR.write_bytes_per_s", "units.DMA.bytes_per_s"),
-        (13.5, 20, 27, 34, 41, 54, 108),
-    ),
-    "cores": (
-        "cores",
-        ("num_cores_per_cluster", "levels.L1.num_instances_per_parent"),
-        (4, 5, 6, 7, 8, 10, 12, 16),
-    ),
-    "local": (
-        "KiB of local buffer a core",
-        ("levels.L1.capacity_bytes",),
-        (640, 896, 1024, 1280, 1536, 1792, 2048, 2560),
-    ),
-    "shared": ("MiB of shared buffer", ("levels.LLB.capacity_bytes",), (3, 4, 5, 6, 7, 8, 12, 16)),
-}
-"""By name: what it counts, where the machine says it, and the values it takes."""
-
-UNITS = {"bandwidth": "GB/s", "cores": "", "local": "KiB", "shared": "MiB"}
+AXES = ("bandwidth", "cores", "local", "shared")
+FACTORS = (0.5, 0.75, 1, 1.25, 1.5, 2, 3)
+"""Of what the machine has."""
 
 
-def with_more(machine: Machine, axis: str, value: float) -> Machine:
-    """The machine with so much along an axis."""
-    _, paths, _ = AXES[axis]
-    axes = [parse_axis(f"{path}={value:g}{UNITS[axis]}", machine) for path in paths]
-    (variant,) = variants(machine, axes)
-    return variant.machine
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What of a machine is varied, where its file says it, how much it has, and the unit."""
+
+    what: str
+    paths: tuple[str, ...]
+    has: float
+    unit: str
+
+    def on(self, machine: Machine, value: float) -> Machine:
+        """The machine with so much of it."""
+        axes = [parse_axis(f"{path}={value:g}{self.unit}", machine) for path in self.paths]
+        (variant,) = variants(machine, axes)
+        return variant.machine
 
 
-def measure(machine: Machine, network: str, recipe: str) -> dict[str, Any]:
+def axes_of(machine: Machine) -> dict[str, Axis]:
+    """The axes of a machine: bandwidth of main memory, cores, the largest buffers of a core and of all."""
+    outermost, *_ = machine.levels[::-1]
+    found: dict[str, Axis] = {}
+    per_s = outermost.read_bytes_per_s
+    if per_s is not None:
+        name = f"levels.{outermost.name}"
+        paths = [f"{name}.read_bytes_per_s", f"{name}.write_bytes_per_s"]
+        paths += [f"units.{u.name}.bytes_per_s" for u in machine.units if u.bytes_per_s is not None]
+        found["bandwidth"] = Axis("GB/s of main memory", tuple(paths), per_s * 1e-9, "GB/s")
+    cores = machine.num_cores_per_cluster
+    each = [level for level in machine.levels if level.num_instances_per_parent == cores and cores > 1]
+    paths = ["num_cores_per_cluster", *(f"levels.{level.name}.num_instances_per_parent" for level in each)]
+    found["cores"] = Axis("cores", tuple(paths), cores, "")
+    for axis, per, what in (("local", "core", "a core's buffer"), ("shared", "machine", "the shared buffer")):
+        levels = [level for level in machine.levels[:-1] if level.per == per]
+        if levels:
+            level = max(levels, key=lambda level: level.capacity_bytes or 0)
+            path = f"levels.{level.name}.capacity_bytes"
+            found[axis] = Axis(f"KiB of {what}", (path,), (level.capacity_bytes or 0) / 1024, "KiB")
+    return found
+
+
+def measure(machine: Machine, network: str, recipe: str, budget: str | None) -> dict[str, Any]:
     """The best plan of a network on a machine, or that of a named recipe."""
-    graph = load(tw.zoo.build(network, **NETWORKS[network])).graph
-    run_passes(graph)
-    options = Options()
-    if recipe != "best":
-        chosen = NAMED[recipe].recipe
-        options = Options(partition=chosen.partition, schedule=chosen.schedule, memory=chosen.memory)
+    model = tw.zoo.build(network, **NETWORKS.get(network, {}))
+    request = SimulationRequest(
+        model=model, target=TargetRef.parse(machine.name), recipe=recipe, budget=budget
+    )
     start_s = time.process_time()
-    planned = plan_optimised(graph, options, target=NpuTarget(machine))
-    cost = planned.program.schedule.quality
+    found = Simulation(request, lambda *_: None, machine).result()
     return {
-        "time_ns": cost.cost,
-        "lower_bound_ns": cost.bound,
-        "recipe": str(planned.program.recipe),
+        "time_ns": found.time_s * 1e9,
+        "lower_bound_ns": found.lower_bound_s * 1e9,
+        "recipe": found.recipe,
         "processor_s": round(time.process_time() - start_s, 2),
     }
 
@@ -97,7 +109,7 @@ def violations(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             less = min(points[:place], key=lambda r: float(r["time_ns"]))
             slower = more["time_ns"] / less["time_ns"] - 1
             if slower > TOLERANCE:
-                values = f"{less['value']:g} to {more['value']:g} {AXES[axis][0]}"
+                values = f"{less['value']:g} to {more['value']:g} {more['what']}"
                 yield f"{network}: {values}: {100 * slower:.1f} % slower ({less['recipe']}; {more['recipe']})"
 
 
@@ -106,7 +118,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     text = ""
     for axis in dict.fromkeys(r["axis"] for r in rows):
         values = sorted({r["value"] for r in rows if r["axis"] == axis})
-        text += f"| {AXES[axis][0]} | " + " | ".join(f"{v:g}" for v in values) + " |\n"
+        what = next(r["what"] for r in rows if r["axis"] == axis)
+        text += f"| {what} | " + " | ".join(f"{v:g}" for v in values) + " |\n"
         text += "|---|" + "---:|" * len(values) + "\n"
         for network in dict.fromkeys(r["network"] for r in rows):
             at = {r["value"]: r for r in rows if (r["network"], r["axis"]) == (network, axis)}
@@ -124,7 +137,8 @@ def pictures(rows: Sequence[Mapping[str, Any]], output: Path) -> None:
             own = [r for r in rows if (r["network"], r["axis"]) == (network, axis)]
             lines.append(Line(network, tuple((r["value"], r["time_ns"] * 1e-6) for r in own)))
         path = output.with_name(f"{output.name}_{axis}.svg")
-        write_line_chart(path, AXES[axis][0], "simulated time of the best plan, ms", lines)
+        what = next(r["what"] for r in rows if r["axis"] == axis)
+        write_line_chart(path, what, "simulated time of the best plan, ms", lines)
 
 
 def options(parser: Parser) -> None:
@@ -132,8 +146,10 @@ def options(parser: Parser) -> None:
     parser.add_argument("--machine", default="stcp920")
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--axes", default=",".join(AXES))
-    parser.add_argument("--values", help="of one axis, instead of its usual ones")
-    parser.add_argument("--recipe", default="best", help=f"best, or one of {', '.join(NAMED)}")
+    parser.add_argument("--factors", default=",".join(map(str, FACTORS)), help="of what the machine has")
+    parser.add_argument("--values", help="of one axis, instead of factors")
+    parser.add_argument("--recipe", default="best", help=f"best, joint, or one of {', '.join(NAMED)}")
+    parser.add_argument("--budget", help="of each plan, such as 100trials")
     parser.add_argument("--output", default=Path("monotone"))
     parser.add_argument("--page")
 
@@ -142,14 +158,20 @@ def main(arguments: Namespace) -> None:
     """Measure, print, and write what was asked for."""
     machine = load_preset(arguments.machine)
     rows: list[dict[str, Any]] = []
-    for network in arguments.networks.split(","):
-        for axis in arguments.axes.split(","):
-            values = map(float, arguments.values.split(",")) if arguments.values else AXES[axis][2]
-            for value in values:
-                found = measure(with_more(machine, axis, value), network, arguments.recipe)
-                rows.append({**provenance(), "network": network, "axis": axis, "value": value, **found})
-                print(json.dumps(rows[-1]), flush=True)
-                arguments.output.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+    known = axes_of(machine)
+    for network, name in itertools.product(arguments.networks.split(","), arguments.axes.split(",")):
+        axis = known.get(name)
+        if axis is None:
+            print(f"{machine.name} has no axis {name}")
+            continue
+        factors = [float(factor) * axis.has for factor in arguments.factors.split(",")]
+        values = map(float, arguments.values.split(",")) if arguments.values else factors
+        for value in dict.fromkeys(round(v) if name != "bandwidth" else v for v in values):
+            found = measure(axis.on(machine, value), network, arguments.recipe, arguments.budget)
+            row = {"network": network, "axis": name, "what": axis.what, "value": value, **found}
+            rows.append({**provenance(), **row})
+            print(json.dumps(rows[-1]), flush=True)
+            arguments.output.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     text = table(rows)
     listed = list(violations(rows))
     text += "".join(f"* {line}\n" for line in listed) or f"Nothing is slower by more than {TOLERANCE:.1%}.\n"
