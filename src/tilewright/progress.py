@@ -54,10 +54,20 @@ def ending_with(search: Search) -> Iterator[None]:
         _searching.reset(token)
 
 
+class _Ended:
+    """A search that has ended: an interrupt is noted, and ends nothing that its answer needs."""
+
+    ends_here = False
+
+    def __init__(self, search: Search) -> None:
+        self.interrupt = search.interrupt
+
+
 @contextlib.contextmanager
 def after_the_end() -> Iterator[None]:
     """Work that the answer of a search needs, which has ended."""
-    token = _searching.set(None)
+    search = _searching.get()
+    token = _searching.set(None if search is None else _Ended(search))
     try:
         yield
     finally:

@@ -30,7 +30,7 @@ from tilewright.planner import LEFT_OPEN, Planner, cost_of, machine_of
 from tilewright.planning import Budget, Provenance
 from tilewright.planning.portfolio import PLAIN_RECIPE, Recipe
 from tilewright.program import Program
-from tilewright.progress import PhaseClock, checkpoint
+from tilewright.progress import PhaseClock, checkpoint, interrupt_search
 from tilewright.report.comparison import Tolerance, first_difference
 from tilewright.report.simulation import compare_values
 from tilewright.schedule import check_schedule
@@ -316,9 +316,9 @@ def test_a_merged_plan_is_kept_when_the_time_ends_behind_its_search(monkeypatch:
     assert meter is not None
 
     def ended(*asked: Any) -> list[Decision]:
-        # The user interrupts while decisions are stated, of the merged graph.
+        # The user interrupts while decisions are stated, of the merged graph: as a signal does.
         if asked[0].numbered.graph is not graph:
-            assert meter.interrupt()
+            assert interrupt_search()
         checkpoint()
         return stated(*asked)
 
