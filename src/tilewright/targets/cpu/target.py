@@ -476,7 +476,10 @@ class CpuBackend(Backend):
         except (InputError, ModelRejected, UnsupportedOp, UsageError) as error:
             logger.warning("schedules were not compared by measurement: %s", error)
             return Improved(best)
-        attempts = tuple(Attempt(f"{p.recipe}, raced", p.schedule.quality.cost) for p in others)
+        names = (f"{p.recipe}, fused by measurement" if p is blocks else str(p.recipe) for p in others)
+        attempts = tuple(
+            Attempt(f"{name}, raced", p.schedule.quality.cost) for name, p in zip(names, others, strict=True)
+        )
         times_ns = zip(others, others_ns, strict=True)
         faster = [(median(ns), other) for other, ns in times_ns if is_faster(ns, incumbent_ns)]
         return Improved(min(faster, key=lambda pair: pair[0])[1] if faster else best, attempts)

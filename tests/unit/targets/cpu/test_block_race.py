@@ -98,6 +98,10 @@ def test_the_winner_runs_and_must_win_as_a_whole_model(monkeypatch: pytest.Monke
     planner = Planner(graph, target, target.backend(graph, options), options, PhaseClock(None, None))
     plain = planner.program(PLAIN_RECIPE)
     for share in (0.5, 1.0):
-        program = planner.backend.improve(plain, planner.ordered, Budget(deadline_s=600.0)).program
+        improved = planner.backend.improve(plain, planner.ordered, Budget(deadline_s=600.0))
+        program = improved.program
+        assert [attempt.what for attempt in improved.attempts] == [
+            f"{PLAIN_RECIPE}, fused by measurement, raced"
+        ]
         forms = [[(s.nodes, s.form) for s in p.partition.subgraphs] for p in (plain, program)]
         assert (forms[0] != forms[1]) == (share < 1)
