@@ -185,6 +185,8 @@ def rows_of_page(page: Path) -> Iterator[dict[str, Any]]:
             engines |= {
                 peer: (f"{peer} {dtype}", "host") for peer, dtype in zip(*[iter(peers)] * 2, strict=True)
             }
+        elif "quantised file" in line:
+            engines = {}  # errors of steps, not of float32
         elif cells[:2] == ["network", "threads"]:
             heads = cells if "error" in cells else []
         elif heads and engines and len(cells) == len(heads) and cells[1] == "1":
