@@ -120,9 +120,8 @@ class ProgramCores:
     that make as much.
     """
 
-    def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works) -> None:
-        self._plan, self._bindings, self._works = plan, bindings, works
-        self._fastest: dict[tuple[object, ...], Binding] = {}
+    def __init__(self, plan: ScopePlan, bindings: Bindings, works: Works, known: KnownSteps) -> None:
+        self._plan, self._bindings, self._works, self._known = plan, bindings, works, known
 
     def of(self, step: InstanceStep, node: Node, regions: Mapping[Value, Region]) -> Distribution:
         """How what a node of a step makes of these regions is distributed."""
@@ -144,10 +143,10 @@ class ProgramCores:
             return own
         if not says:
             return plain_binding(extents(region), num_cores, self._works.axes_of(node))
-        key = instance.subgraph_id, step.layer, node, extents(region), num_cores
-        if key not in self._fastest:
-            self._fastest[key] = fastest_binding(self._works, alike, region, num_cores)
-        return self._fastest[key]
+        return self._known.of(
+            ("fastest", *alike, region, num_cores),
+            lambda: fastest_binding(self._works, alike, region, num_cores),
+        )
 
 
 def fastest_binding(

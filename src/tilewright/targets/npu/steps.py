@@ -108,7 +108,7 @@ class _Lowering:
         self.kernel: Kernel | None = None
         self.lane: StepLane | None = None
         self.launched = StepCores(plan, bindings, self.works, known) if bindings.launches else None
-        self.cores = self.launched or ProgramCores(plan, bindings, self.works)
+        self.cores = self.launched or ProgramCores(plan, bindings, self.works, known)
         self.moves = transfers(self.graph, bindings, plan.scopes)
         self.edges: dict[tuple[int, Value, int], Edge] = {
             (e.consumer, e.value, e.producer): e for e in self.graph.edges
