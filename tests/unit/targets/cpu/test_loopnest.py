@@ -107,6 +107,15 @@ def test_few_channels_are_written_side_by_side(isa: Isa, channels: int, dtype: D
     assert_same((nest,), {0: 90 * values(channels, 150), 1: 1 + values(channels) / 4}, isa)
 
 
+def test_channels_are_written_side_by_side_all_at_once_or_alone(isa: Isa) -> None:
+    """Padding along channels and positions leaves room for two of three rows in a tile."""
+    sources = [operand("input", n, 3, 200) for n in range(4)]
+    reads = tuple(at(x, affine("c", -1), affine(("i", 5), -1 - n), fill=1.0) for n, x in enumerate(sources))
+    body = Read(0, F) + Read(1, F) + Read(2, F) + Read(3, F)
+    nest = Nest(dims(c=3, i=40), reads, at(operand("output", 0, 40, 3), "i", "c"), body)
+    assert_same((nest,), {n: n + values(3, 200) for n in range(4)}, isa)
+
+
 def test_a_transposed_and_a_straight_operand_meet(isa: Isa) -> None:
     a, b, out = operand("input", 0, 40, 35), operand("input", 1, 35, 40), operand("output", 0, 35, 40)
     nest = Nest(

@@ -114,7 +114,8 @@ def _plan_tile(nest: LinearNest, isa: Isa, fixed: frozenset[str], chosen: Chosen
         rows = min(chosen.rows, row.extent)
     if row is not None and vector is not None:
         rows = min(rows, _rows_with_edges(nest, row, vector, lanes))
-    if row is not None and rows < 2:
+    # What is written side by side is one store of all rows.
+    if row is not None and rows < (2 if nest.combine is not None else row.extent):
         row, rows = None, 1
     straight = _straight(nest, row, vector, rows * num_vectors, chosen.straight)
     outer = tuple(d.name for d in others if d is not row)
