@@ -21,6 +21,9 @@ from tilewright.targets.llvm.values import Type, Val, vec
 _SMALLEST = 2.0**-60
 # Beyond this, rounded values plus any byte saturate whatever they are.
 _FAR = float(1 << 24)
+_ROUND = 1.5 * 2.0**23
+# Less than this may be taken off bytes in float32 as in integers.
+_MOST_LESS = 1 << 16
 _LIMITS = {DType.INT8: (-128, 127), DType.UINT8: (0, 255)}
 # Instructions of x86 that narrow two vectors of integers, by the lanes of one of int32.
 _PACKS = {4: ("sse2", ".128"), 8: ("avx2", ""), 16: ("avx512", ".512")}
@@ -108,20 +111,20 @@ def match_steps(expr: Expr) -> tuple[Expr, Rounding, int] | None:
     match expr:
         case Call("cast", (Call("cast", (inner,), byte) as bytes_,), DType.INT32):
             rounding = match_rounding(inner, byte)
-            if rounding is not None and rounding.zero_expr is None:
+            if rounding is not None and rounding.zero_expr is None and abs(less) <= _MOST_LESS:
                 return bytes_, rounding, less
     return None
 
 
 def emit_steps(e: Emitter, rounding: Rounding, x: Val, less: int) -> Val:
-    """The same as float32, which need be no integers in between."""
+    """The same as float32, which need be no integers in between: a NaN stays one."""
     bounds = (float(bound - rounding.zero) * rounding.divisor for bound in (rounding.low, rounding.high))
     low, high = bounds
     bounded = e.minimum(e.maximum(x, low), high)
     if rounding.divisor != 1.0:
         bounded = _quotient(e, bounded, rounding.divisor)
-    steps = e.roundeven(bounded)
-    return e.fadd(steps, float(rounding.zero - less)) if rounding.zero != less else steps
+    # Numbers around this one are integers: it rounds, and what is taken off again leaves no negative zero.
+    return e.fadd(e.fadd(bounded, _ROUND), rounding.zero - less - _ROUND)
 
 
 def emit_packed(e: Emitter, rounding: Rounding, values: Sequence[Val], dtype: DType) -> Val:

@@ -181,3 +181,16 @@ def test_division_by_a_shared_divisor_is_as_exact_as_division(isa: Isa, scale: f
     with np.errstate(all="ignore"):
         want = x / divisor[:, None]
     np.testing.assert_allclose(got, want, rtol=1.2e-7, atol=1.5e-45)
+
+
+@pytest.mark.parametrize("less", [0, 3, 1 << 16, (1 << 30) + 1, -(1 << 31)])
+@pytest.mark.parametrize("divisor", [1.0, 0.3])
+def test_bytes_read_as_numbers_are_what_the_bytes_are(isa: Isa, less: int, divisor: float) -> None:
+    """Down to the sign of a zero, and whatever is taken off them."""
+    x = np.array([-0.3, 0.3, 0.5, -0.5, 2.5, -2.5, -3.0, -0.0, 127.4, 1e30, -np.inf], np.float32)
+    steps = call("round", Read(0, DType.FLOAT32) / divisor) + 3.0
+    byte = cast(call("min", call("max", steps, -128.0), 127.0), DType.INT8)
+    expr = cast(cast(byte, DType.INT32) - less, DType.FLOAT32)
+    made, want = run(isa, expr, [x]), np.asarray(evaluate(expr, [x]))
+    np.testing.assert_array_equal(made, want)
+    np.testing.assert_array_equal(np.signbit(made), np.signbit(want))
