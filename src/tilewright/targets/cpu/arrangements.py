@@ -62,9 +62,12 @@ def arrange_into(arrangement: Arrangement | None, array: Any, target: Array) -> 
     """Write a constant into `target`, zero bytes, as an arrangement has it, or as it is.
 
     Raises:
-        FieldError: it takes another number of bytes.
+        FieldError: it takes another number of bytes, or the arrangement has numbers that make no sense.
     """
-    made = np.ascontiguousarray(array if arrangement is None else arrangement.arrange(array, target))
+    try:
+        made = np.ascontiguousarray(array if arrangement is None else arrangement.arrange(array, target))
+    except (IndexError, OverflowError) as error:
+        raise FieldError(str(error)) from None
     if made.nbytes != target.nbytes:
         raise FieldError(f"{made.nbytes} bytes instead of {target.nbytes}")
     if not np.may_share_memory(made, target):

@@ -22,6 +22,7 @@ from tilewright.targets.cpu.arrangements import (
     SliceTiles,
     Stacked,
     WinogradPanels,
+    arrange_into,
     window,
 )
 from tilewright.targets.cpu.image.arrangement_document import decode_arrangement, encode_arrangement
@@ -31,8 +32,9 @@ from tilewright.targets.cpu.integer_arrangements import (
     SignedBytes,
     StepOnes,
     WidenedWords,
+    WinogradWords,
 )
-from tilewright.targets.cpu.product.winograd.transform import winograd_transform
+from tilewright.targets.cpu.product.winograd.transform import integer_transform, winograd_transform
 from tilewright.targets.cpu.runtime import pool_ir
 
 RNG = np.random.default_rng(0)
@@ -43,6 +45,7 @@ SIGNED = SignedBytes(window((6, 7), (1, 6), 0), 1, 1, 6, True)
 STEPS = tuple(map(Signed, (0, 1, 2, 3, 4, 5, -1, -1)))
 PANELS = PanelOrder(TAPS, 1, 4, 8, DType.FLOAT32)
 G = np.array(winograd_transform(4).weight, np.float64)
+INTEGER_G = tuple(tuple(Signed(int(x)) for x in row) for row in integer_transform(4).weight)
 
 ARRANGEMENTS: list[tuple[Any, np.ndarray[Any, Any]]] = [
     (Order((2, 3, 1, 0)), FILTER),
@@ -53,6 +56,7 @@ ARRANGEMENTS: list[tuple[Any, np.ndarray[Any, Any]]] = [
     (SliceTiles(TAPS, 2), FILTER),
     (IntegerWords(SIGNED, STEPS, 4, 4), BYTES),
     (WidenedWords(SignedBytes(window((6, 7), (1, 6), 0), 1, 6, 1, False), Signed(-3), 4, 4), BYTES),
+    (WinogradWords(TAPS, Signed(-3), 4, 8, INTEGER_G), FILTER.astype(np.int8)),
     (ColumnSums(SIGNED, 4, Signed(-2), Signed(5)), BYTES),
     (StepOnes(2, STEPS), BYTES),
     (Stacked(Order((1, 0)), (((0, 3), (0, 6)), ((4, 7), (0, 6))), 64), BYTES),
@@ -186,6 +190,19 @@ def test_transformed_filters_are_their_products_with_the_matrices(tile: int) -> 
 def test_arrangements_beyond_their_constant_are_refused(arrangement: Any, said: str) -> None:
     with pytest.raises(FieldError, match=said):
         arrangement.arrange(FILTER)
+
+
+@pytest.mark.parametrize(
+    ("arrangement", "said"),
+    [
+        (WinogradWords(TAPS, Signed(0), 4, 8, ((Signed(1 << 16), Signed(0), Signed(0)),)), "65536"),
+        (WinogradWords(TAPS, Signed(1 << 16), 4, 8, ((Signed(1), Signed(0), Signed(0)),)), "65536"),
+        (IntegerWords(SignedBytes(TAPS, 9, 1, 5, False), (Signed(7),), 4, 8), "index 7"),
+    ],
+)
+def test_numbers_of_an_arrangement_that_make_no_sense_are_refused(arrangement: Any, said: str) -> None:
+    with pytest.raises(FieldError, match=said):
+        arrange_into(arrangement, FILTER.astype(np.int8), np.zeros(4, np.uint8))
 
 
 @pytest.mark.parametrize(
