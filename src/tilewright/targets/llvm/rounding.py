@@ -22,7 +22,7 @@ _SMALLEST = 2.0**-60
 # Beyond this, rounded values plus any byte saturate whatever they are.
 _FAR = float(1 << 24)
 _ROUND = 1.5 * 2.0**23
-# Less than this may be taken off bytes in float32 as in integers.
+# Up to this much is taken off bytes as exactly in float32 as in integers.
 _MOST_LESS = 1 << 16
 _LIMITS = {DType.INT8: (-128, 127), DType.UINT8: (0, 255)}
 # Instructions of x86 that narrow two vectors of integers, by the lanes of one of int32.
@@ -117,7 +117,7 @@ def match_steps(expr: Expr) -> tuple[Expr, Rounding, int] | None:
 
 
 def emit_steps(e: Emitter, rounding: Rounding, x: Val, less: int) -> Val:
-    """The same as float32, which need be no integers in between: a NaN stays one."""
+    """Rounded bytes, less a number, as float32 without integers in between; a NaN stays one."""
     bounds = (float(bound - rounding.zero) * rounding.divisor for bound in (rounding.low, rounding.high))
     low, high = bounds
     bounded = e.minimum(e.maximum(x, low), high)

@@ -16,6 +16,7 @@ import pytest
 from tilewright.compiler import plan
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Const, Expr, Read, call, cast, evaluate
+from tilewright.ir.fuse import NestGroup, fuse_nodes
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.nest import Access, Dim, Nest, Operand, RowsOf, affine
 from tilewright.ir.ops.registry import describe, find_operator
@@ -26,6 +27,7 @@ from tilewright.targets.cpu.kernel import Declined, Kernel, Layout
 from tilewright.targets.cpu.loopnest import lower_nests
 from tilewright.targets.cpu.lower.lower import lower_partition
 from tilewright.targets.cpu.lower.lowered import KernelLaunch
+from tilewright.targets.cpu.lower.tensors import ModelTensors, Names
 from tilewright.targets.cpu.product.integer import INTEGER
 from tilewright.targets.cpu.product.integer.tiles import tile_rows
 from tilewright.targets.cpu.product.winograd import WINOGRAD
@@ -274,6 +276,24 @@ def test_image_tiles_are_for_weights_whose_sums_26_bits_hold(channels: int, fits
     lowered = lower_partition(partition, isas()["no tiles"])
     launches = (step for steps in lowered.work for step in steps if isinstance(step, KernelLaunch))
     assert any(launch.kernel.template.startswith("integer-winograd") for launch in launches) == fits
+
+
+def test_sums_of_weights_that_are_read_through_a_view_have_no_bound() -> None:
+    text = """graph "g" opset 17 {
+  input %x: uint8[1, 8, 9, 9]
+  const %w: int8[24, 24] = sha256:w
+  const %s: int64[4] = sha256:s
+  %v: int8[8, 8, 3, 3] = Reshape(%w, %s) "v"
+  %y: int32[1, 8, 7, 7] = ConvInteger(%x, %v) "y"
+  return %y
+}
+"""
+    constants = {"w": np.ones((24, 24), np.int8), "s": np.array([8, 8, 3, 3])}
+    graph = parse_graph(text, constants=constants)
+    group = fuse_nodes(graph.nodes, graph.outputs)
+    assert isinstance(group, NestGroup)
+    assert group.nests[-1].reads[1].view == (8, 8, 3, 3)
+    assert not Names(ModelTensors(graph), 0, group).small_sums(group.nests[-1])
 
 
 @pytest.mark.parametrize("dot", DOTS)

@@ -26,7 +26,7 @@ _MIN_REPEATED_READS = 4
 # Smaller constants are packed as each code likes best.
 _MIN_SHARED_BYTES = 1 << 18
 # Axes of weights that a convolution of images sums over: channels, and two of taps.
-NUM_WINDOW_AXES = 3
+_NUM_WINDOW_AXES = 3
 
 
 class ModelTensors:
@@ -187,7 +187,9 @@ class Names:
             if isinstance(index, Affine) and summed.intersection(index.dims())
         )
         data = self._group.inputs[access.operand.position].data
-        if len(axes) != NUM_WINDOW_AXES or len(access.shape) != NUM_WINDOW_AXES + 1 or data is None:
+        if len(axes) != _NUM_WINDOW_AXES or len(access.shape) != _NUM_WINDOW_AXES + 1:
+            return frozenset()
+        if data is None or access.view is not None:
             return frozenset()
         weights = data.astype(np.int16) - np.int16(b.zero)
         sides = (np.maximum(sign * weights, 0).sum(axis=axes, dtype=np.int64).max() for sign in (1, -1))
