@@ -513,7 +513,7 @@ def test_edges_within_a_chain_are_explained_with_what_the_chain_saves() -> None:
 
 
 def test_equal_chains_are_estimated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    chain = Chain(24, (112, 112))
+    chain = Chain(24, (224, 224)).pool()
     for _ in range(4):
         chain.conv(96).conv(0, 3, depthwise=True).conv(24)
         chain.graph.outputs.append(chain.value)  # so that no chain goes on

@@ -67,7 +67,8 @@ class GroupEstimates:
         group = self.fuse(nodes, outputs)
         if isinstance(group, Opaque):
             return None
-        last = frozenset(v for v in group.inputs if not v.is_constant and _is_last_read(v, nodes))
+        # A run's inputs are not its own to write over.
+        last = frozenset(v for v in group.inputs if v.producer is not None and _is_last_read(v, nodes))
         facts = tuple(nest_facts(nest, {}) for nest in group.nests)
         if None in facts:
             return choose_blocking(group, self.isa, self.trust, last)
