@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import pytest
 from tests.support.accelerator import with_local_bytes
@@ -11,13 +13,17 @@ from tests.support.graphs import GraphBuilder
 from tests.support.one_program import bound_of_boxes, network
 
 from tilewright.errors import InternalError, TilewrightError
+from tilewright.hardware.machine_file import load_machine
 from tilewright.hardware.presets import load_preset
 from tilewright.ir.graph import Graph
+from tilewright.joint.launched.content import Kernel, Numbered
 from tilewright.joint.overlapped.kernels import Kernels
 from tilewright.joint.overlapped.moves import Moves
-from tilewright.joint.overlapped.plan import RULES, NestPlan, nests_of
+from tilewright.joint.overlapped.plan import RULES, Nest, NestPlan, nests_of
 from tilewright.options import Options
 from tilewright.partition.graphturbo import GraphTurbo
+from tilewright.partition.layers import cut_layers
+from tilewright.partition.split import WHOLE, Split, split_of
 from tilewright.planner import Planner
 from tilewright.planning import Budget
 from tilewright.progress import PhaseClock
@@ -121,6 +127,69 @@ def test_only_what_a_dense_layer_needs_ends_before_it() -> None:
     assert bound_ns(is_fed=True) <= bound_ns(is_fed=False) * (1 + 1e-9)
 
 
+FAST = """
+name: fast
+description: Movers and vectors that take next to nothing, so that plans come near their bounds.
+launches: {value: once, source: test}
+num_cores_per_cluster: {value: 8, source: test}
+clock_hz: {value: 1 GHz, source: test}
+levels:
+  - {name: L1, per: core, num_instances_per_parent: 8, capacity_bytes: LOCAL KiB, word_bits: 16,
+     read_bytes_per_s: 100 TB/s, write_bytes_per_s: 100 TB/s, source: test}
+  - {name: LLB, per: cluster, capacity_bytes: 64 MiB, word_bits: 16, has_shared_port: true,
+     read_bytes_per_s: 100 TB/s, write_bytes_per_s: 100 TB/s, source: test}
+  - {name: DDR, per: cluster, capacity_bytes: 4 GiB, word_bits: 16, has_shared_port: true,
+     read_bytes_per_s: 100 GB/s, write_bytes_per_s: 100 GB/s, source: test}
+units:
+  - {name: MME, kind: matrix, level: L1, runs: [contraction], macs_per_cycle: {float16: 2048},
+     tile: [64, 32], source: test}
+  - {name: VEC, kind: vector, level: L1, runs: [elementwise, reduction, special],
+     ops_per_cycle: {float16: 100000}, source: test}
+  - {name: MTE, kind: mover, level: LLB, between: [L1, LLB], bytes_per_s: 100 TB/s, source: test}
+  - {name: DMA, kind: mover, level: LLB, between: [LLB, DDR], bytes_per_s: 100 GB/s, source: test}
+overheads: {kernel_launch_ns: 0 us, barrier_ns: 0 us, source: test}
+"""
+
+
+def cost_and_bound_ns(graph: Graph, splits: list[Split], folder: Path, local_kib: int) -> tuple[float, float]:
+    """What a plan takes on a fast machine, whose kernels are the layers, or one for all if there is only one
+    split; and the bound."""
+    path = folder / "fast.yaml"
+    path.write_text(FAST.replace("LOCAL", str(local_kib)))
+    backend = NpuTarget(load_machine(path)).backend(graph, Options(budget=Budget(1)))
+    numbers = Numbered(graph).numbers
+    layers = [tuple(numbers[node] for node in layer.nodes) for layer in cut_layers(graph)]
+    groups = [layers] if len(splits) == 1 else [[layer] for layer in layers]
+    kernels = tuple(Kernel(tuple(part), split) for part, split in zip(groups, splits, strict=True))
+    judge = backend.nest_judge()
+    plan = NestPlan((Nest(kernels, RULES[0]),), GRAPHTURBO.memory, RESIDENT)
+    planned, cost = judge.simulate(judge.schedule(plan)[0], recipe_of(plan), inf)
+    is_boxed, begins = is_in_space(planned, backend.works), begins_whole(planned)
+    assert is_boxed
+    assert begins
+    return cost, bound_of_boxes(backend, begins=begins, is_boxed=is_boxed).value
+
+
+def test_rows_that_windows_leave_out_count_in_no_bound(tmp_path: Path) -> None:
+    """Slices of a row each compute an eighth of the rows between the first and the last one that is read."""
+    b = GraphBuilder()
+    x = b.input(1, 32, 32, 64)
+    x = b.op("Conv", x, b.constant(256, 32, 3, 3), shape=(1, 256, 32, 64), pads=(1,) * 4)
+    y = b.op("Conv", x, b.constant(16, 256, 1, 1), shape=(1, 16, 4, 64), strides=(8, 1))
+    split = replace(split_of([(2, 4)]), cores=(1, 1, 1, 8))
+    cost, bound = cost_and_bound_ns(b.finish(y), [split], tmp_path, 1280)
+    assert bound <= cost
+
+
+def test_tiles_that_have_come_are_computed_before_the_rest_of_their_box(tmp_path: Path) -> None:
+    """A product in tiles ends one tile behind its operand, however long a box of as many rows would take."""
+    b = GraphBuilder()
+    x = b.op("MatMul", b.input(512, 512), b.constant(512, 32), shape=(512, 32))
+    graph = b.finish(b.op("ReduceMax", x, b.integers(0), shape=(1, 32), keepdims=1))
+    cost, bound = cost_and_bound_ns(graph, [replace(WHOLE, cores=(8, 1)), WHOLE], tmp_path, 64)
+    assert bound <= cost <= bound * 1.01
+
+
 def image_network(seed: int) -> Graph:
     """Convolutions with strides over an image, some of them gated by what all of it says."""
     rng = random.Random(seed)
@@ -156,7 +225,8 @@ def test_what_waits_for_an_image_is_computed_behind_it() -> None:
     backend, _, _ = setting(graph, "stcp920")
     works = backend.works.least_of_nodes(graph.nodes, graph.outputs, backend.analysis.maps)
     last_s = sum(w.seconds for node, found in works if node is last.producer for w in found)
-    image_s = image.num_elements * image.dtype.size_bytes / backend.works.ports.main_bytes_per_s
+    # As long as one element is missing.
+    image_s = (image.num_elements - 1) * image.dtype.size_bytes / backend.works.ports.main_bytes_per_s
     narrower = bound_of_boxes(backend, begins=True, is_mapped=False).value
     launch_ns = backend.machine.overheads.kernel_launch_ns
     assert narrower >= launch_ns + (image_s + last_s) * 1e9 * (1 - 1e-9)

@@ -1,4 +1,5 @@
-"""What elements need of a source at least, against regions of single elements; how many wait, against all."""
+"""What elements need of a source at least, and results of all values, against regions of single elements; how
+many elements wait, against all."""
 
 from __future__ import annotations
 
@@ -12,19 +13,19 @@ from tests.support.graphs import GraphBuilder
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.missing import Lines, Waiting, least_product
-from tilewright.ir.receptive import Field, receptive_fields
+from tilewright.ir.receptive import Field, needed_elements, num_elements, receptive_fields
 from tilewright.ir.region import full_region
 
 
 def network(seed: int) -> Graph:
-    """Convolutions with and without padding, strides and groups, pools, joined and cut channels that change
-    places, sums, and at times a layer that needs all of an image."""
+    """Convolutions with and without padding, strides, gaps and groups, pools, joined and cut channels that
+    change places, sums, and at times a layer that needs all of an image."""
     rng = random.Random(seed)
     b = GraphBuilder()
     side, channels = rng.choice((5, 6, 7)), 4
     x = b.input(rng.choice((1, 2)), channels, side, rng.choice((4, 6)))
     for _ in range(rng.randint(1, 5)):
-        kind = rng.choice(("conv", "conv", "pool", "split", "shuffle", "add", "gate"))
+        kind = rng.choice(("conv", "conv", "pool", "split", "shuffle", "add", "gate", "rows"))
         n, c, h, w = x.shape
         if kind == "conv" and min(h, w) >= 3:
             stride, pad, groups = rng.choice((1, 2)), rng.choice((0, 1)), rng.choice((1, 2, c))
@@ -46,6 +47,8 @@ def network(seed: int) -> Graph:
             x = reshaped(b, turned, (n, c, h, w))
         elif kind == "add":
             x = b.op("Add", x, b.op("Relu", x))
+        elif kind == "rows":
+            x = b.op("Slice", x, *map(b.integers, (0, h, 2, 3)), shape=(n, c, -(-h // 3), w))
         elif kind == "gate":
             x = b.op("Mul", x, b.op("GlobalAveragePool", x, shape=(n, c, 1, 1)))
     return b.finish(x)
@@ -104,11 +107,31 @@ def test_elements_need_all_of_their_fields(seed: int) -> None:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(60))
+def test_results_need_all_of_what_is_said(seed: int) -> None:
+    graph, maps = network(seed), RegionMaps()
+    (result,) = graph.outputs
+    exact = {result: np.ones(result.shape, bool)}
+    for node in reversed(graph.nodes):
+        for place in np.argwhere(exact[node.output]).tolist():
+            regions = maps.inputs_of(node, 0, tuple((i, i + 1) for i in place))
+            for operand, region in zip(node.inputs, regions, strict=True):
+                if operand is not None and region is not None:
+                    own = exact.setdefault(operand, np.zeros(operand.shape, bool))
+                    own[tuple(slice(*interval) for interval in region)] = True
+    found = needed_elements(graph.nodes, {result: full_region(result.shape)})
+    for value, part in found.items():
+        assert exact[value][np.ix_(*part)].all()
+    for value in (*graph.inputs, *(v for node in graph.nodes for v in node.results())):
+        assert 2 * num_elements(found[value]) >= exact[value].sum()
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("seed", range(60))
 def test_at_least_so_many_elements_wait_for_whatever_is_missing(seed: int) -> None:
     graph, rng = network(seed), np.random.default_rng(seed)
     (source,) = graph.inputs
     exact, lines = needs(graph, RegionMaps()), Lines()
-    needed = full_region(source.shape)
+    needed = tuple(np.ones(extent, bool) for extent in source.shape)
     waiting = {
         value: [Waiting(field, needed, lines) for field in found]
         for value, found in receptive_fields(graph, source).items()
@@ -135,7 +158,7 @@ def test_elements_in_the_middle_of_an_image_are_needed_by_most() -> None:
         y = b.op("Conv", y, b.constant(1, 1, 3, 3), shape=y.shape, pads=(1,) * 4)
     graph = b.finish(y)
     (field,) = receptive_fields(graph, x)[y]
-    waiting = Waiting(field, full_region(x.shape), Lines())
+    waiting = Waiting(field, tuple(np.ones(extent, bool) for extent in x.shape), Lines())
     least = [waiting.least(count) for count in (1, 4, 256)]
     assert least[::2] == [25, 256]
     assert 25 < least[1] <= 36

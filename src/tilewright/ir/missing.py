@@ -18,8 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.receptive import Field, Sets
-from tilewright.ir.region import Region
+from tilewright.ir.receptive import Field, Part, Sets
 
 Line = tuple[float, float]
 """Any m > 0 indices along one axis are needed by this and that many times m indices along another one."""
@@ -32,12 +31,12 @@ _MOST_INDICES = 2048
 class Waiting:
     """Elements of a part of a value that wait for a source, of which all of `needed` is asked."""
 
-    def __init__(self, field: Field, needed: Region, lines: Lines) -> None:
+    def __init__(self, field: Field, needed: Part, lines: Lines) -> None:
         deciding, others = [], []
         decided: list[int] = []
-        for axis, sets, (start, stop) in zip(field.axes, field.sets, needed, strict=True):
-            own = sets[:, start:stop] if axis is None else sets[field.part[axis], start:stop]
-            if axis is None or stop - start == 1:
+        for axis, sets, inside in zip(field.axes, field.sets, needed, strict=True):
+            own = (sets if axis is None else sets[field.part[axis]])[:, inside]
+            if axis is None or own.shape[1] == 1:
                 others.append(own)
             else:
                 deciding.append(own)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,10 +21,14 @@ from tilewright.arrays import distinct
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.nest import Access, Affine, Index, Lookup, Nest, Opaque
 from tilewright.ir.ops.registry import describe
+from tilewright.ir.region import Region
 from tilewright.ir.shapes import equal_product_groups
 
 Sets = np.ndarray[Any, np.dtype[np.bool_]]
 """A set of indices along an axis, or one for each index along another axis, or one for all of these."""
+Part = tuple[Sets, ...]
+"""A set of indices along each axis, the product of which is meant."""
+_Key = TypeVar("_Key")
 _MOST_FIELDS = 6
 """Of a value; of more those of the largest parts and sets."""
 
@@ -286,24 +290,120 @@ def _union(sets: Sets) -> Sets:
 
 def _reshaped(of: Field, shape: Sequence[int], other: Sequence[int]) -> Field | None:
     """A field of the same elements under another shape; None where the part is no product there."""
-    part = [np.ones(extent, bool) for extent in other]
-    new_axis: dict[int, int] = {}
-    for group in equal_product_groups(tuple(shape), tuple(other)):
-        left, right = range(*group.left), range(*group.right)
-        if len(left) == len(right) == 1:
-            new_axis[left[0]] = right[0]
-            part[right[0]] = of.part[left[0]]
-            continue
-        inside = reduce(np.multiply.outer, (of.part[axis] for axis in left), np.ones((), bool))
-        inside = inside.reshape([other[axis] for axis in right])
-        along = _factors(inside)
-        if along is None:
-            return None
-        for axis, own in zip(right, along, strict=True):
-            part[axis] = own
+    part = _reshaped_part(of.part, shape, other)
+    if part is None:
+        return None
+    groups = equal_product_groups(tuple(shape), tuple(other))
+    pairs = ((range(*group.left), range(*group.right)) for group in groups)
+    new_axis = {left[0]: right[0] for left, right in pairs if len(left) == len(right) == 1}
     axes = tuple(None if axis is None else new_axis.get(axis) for axis in of.axes)
     sets = tuple(
         s if old is None or new is not None else _in_common(s, of.part[old])
         for s, old, new in zip(of.sets, of.axes, axes, strict=True)
     )
-    return Field(tuple(part), axes, sets, of.all_of)
+    return Field(part, axes, sets, of.all_of)
+
+
+def _reshaped_part(part: Sequence[Sets], shape: Sequence[int], other: Sequence[int]) -> Part | None:
+    """A product of sets along axes under another shape; None where it is none there."""
+    found: Part = tuple(np.ones(extent, bool) for extent in other)
+    for group in equal_product_groups(tuple(shape), tuple(other)):
+        left, right = range(*group.left), range(*group.right)
+        inside = reduce(np.multiply.outer, (part[axis] for axis in left), np.ones((), bool))
+        along = _factors(inside.reshape([other[axis] for axis in right]))
+        if along is None:
+            return None
+        for axis, own in zip(right, along, strict=True):
+            found[axis][:] = own
+    return found
+
+
+def needed_elements(nodes: Sequence[Node], wanted: Mapping[Value, Region]) -> dict[Value, Part]:
+    """Elements of each value that nodes in order need at least to make `wanted` of their results, as products
+    of sets along axes. What windows leave out between the elements that they read is not among them, though
+    it lies within the region of a value (`value_regions`)."""
+    found = {
+        value: tuple(
+            _between(*interval, extent) for interval, extent in zip(region, value.shape, strict=True)
+        )
+        for value, region in wanted.items()
+    }
+    for node in reversed(nodes):
+        made = {("output", n): found[v] for n, v in enumerate(node.outputs) if v is not None and v in found}
+        if not made:
+            continue
+        description = describe(node)
+        if isinstance(description, Opaque):
+            whole: Iterable[Value] = node.operands()
+        else:
+            whole = node.captures
+            for nest in reversed(description):
+                part = made.get(nest.write.operand.key)
+                iterations = None if part is None else _iterations(nest, part)
+                if iterations is not None:
+                    for read in nest.reads:
+                        _add(made, read.operand.key, _read(nest, read, iterations))
+            for place, operand in enumerate(node.inputs):
+                if operand is not None:
+                    _add(found, operand, made.get(("input", place)))
+        for operand in whole:
+            _add(found, operand, tuple(np.ones(extent, bool) for extent in operand.shape))
+    return found
+
+
+def _add(parts: dict[_Key, Part], key: _Key, more: Part | None) -> None:
+    """Add a part to what is known to be needed: both together where they are a product, else the larger."""
+    known = parts.get(key)
+    if more is None:
+        return
+    if known is None:
+        parts[key] = more
+        return
+    differing = [axis for axis, (a, b) in enumerate(zip(known, more, strict=True)) if (a != b).any()]
+    if len(differing) == 1:
+        parts[key] = tuple(a | b for a, b in zip(known, more, strict=True))
+    elif num_elements(more) > num_elements(known):
+        parts[key] = more
+
+
+def num_elements(part: Sequence[Sets]) -> int:
+    """Of a product of sets along axes."""
+    return prod(int(inside.sum()) for inside in part)
+
+
+def _between(start: int, stop: int, extent: int) -> Sets:
+    places = np.arange(extent)
+    inside: Sets = (places >= start) & (places < stop)
+    return inside
+
+
+def _iterations(nest: Nest, part: Part) -> list[Sets] | None:
+    """Iterations of each parallel dim that write a part of a result; None where these are no product."""
+    write = nest.write
+    viewed = part if write.view is None else _reshaped_part(part, write.operand.shape, write.view)
+    if viewed is None:
+        return None
+    found = [np.ones(d.extent, bool) for d in nest.parallel_dims]
+    for index, inside in zip(write.index, viewed, strict=True):
+        deciding, values = _values(nest, index, len(inside))
+        along = _factors(inside[values[..., 0]])
+        if along is None:
+            return None
+        for dim, own in zip(deciding, along, strict=True):
+            found[dim] &= own
+    return found if all(inside.any() for inside in found) else None
+
+
+def _read(nest: Nest, read: Access, iterations: Sequence[Sets]) -> Part | None:
+    """What iterations read of an operand; None where that is nothing, or no product."""
+    decided: list[int] = []
+    found = []
+    for index, extent in zip(read.index, read.shape, strict=True):
+        deciding, values = _values(nest, index, extent)
+        decided += deciding
+        asked = values[np.ix_(*(iterations[dim] for dim in deciding))].ravel()
+        found.append(np.zeros(extent, bool))
+        found[-1][asked[(asked >= 0) & (asked < extent)]] = True
+    if len(set(decided)) < len(decided) or not all(inside.any() for inside in found):
+        return None
+    return tuple(found) if read.view is None else _reshaped_part(found, read.view, read.operand.shape)

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.hardware.machine import Machine
+from tilewright.ir.derive import nests_of
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.graph_regions import RegionMaps, kernel_structure, value_regions
+from tilewright.ir.receptive import needed_elements
 from tilewright.ir.region import Region, full_region, volume
 from tilewright.planning import Bound, Rule
 from tilewright.progress import checkpoint
@@ -68,14 +70,16 @@ def box_bound(
     wanted = {value: full_region(value.shape) for value in graph.outputs}
     regions = value_regions(graph.nodes, wanted, maps)
     boxes = _Boxes(works, machine, regions, is_late, is_boxed=is_boxed)
-    waits = Waits(graph, regions, maps, boxes.least, boxes.part, is_over)
+    waits = Waits(
+        graph, regions, needed_elements(graph.nodes, wanted), maps, boxes.least, boxes.part, is_over
+    )
     rate = works.ports.main_bytes_per_s
     elements_s = {
         v: (v.dtype if converts else works.types.stored(v.dtype)).size_bytes / rate
         for v in graph.inputs
         if v in regions
     }
-    seconds = waits.barriers_s(sum(volume(regions[v]) * element_s for v, element_s in elements_s.items()))
+    seconds = waits.barriers_s(elements_s)
     if begins_whole:
         arrivals_s = (waits.arrivals_s(v, element_s) for v, element_s in elements_s.items())
         seconds = max(seconds, *arrivals_s, 0.0)
@@ -90,8 +94,9 @@ def box_bound(
 
 def begins_whole(plan: SimulatedPlan) -> bool:
     """Whether a plan keeps the rule `BEGINS_WHOLE`: tiles of steps that multiply wait for the last tile of
-    whatever else makes what they read, or all are for the same part of the inputs; and of network inputs no
-    step reads more than it needs, tile by tile."""
+    whatever else makes what they read, or all are for the same part of the inputs; and steps that read a
+    network input tile by tile read it once, no more of it than they need, and complete what each tile is
+    for."""
     steps = plan.simulation.steps
     decided = deciding_axes(plan.partition.graph)
     for step, lowered in zip(plan.scopes.steps, steps, strict=True):
@@ -104,13 +109,26 @@ def begins_whole(plan: SimulatedPlan) -> bool:
                 if is_cut and load.tiles and num_tiles > 1 and min(load.tiles) < last:
                     return False
             elif not (passage.is_kept or num_tiles == 1):
-                if axis is None or not (multiplying or len(step.operators) == 1):
+                if axis is None or lowered.tiling.is_summed or _num_reads(step.operators, load.value) > 1:
+                    return False
+                if not (multiplying or len(step.operators) == 1):
                     return False
                 made = {plan.scopes.buffers[i].value: plan.scopes.buffers[i].region for i in step.writes}
                 needed = value_regions(step.operators, made, plan.instances.maps)
                 if (load.value, load.region) not in {(v.name, region) for v, region in needed.items()}:
                     return False
     return True
+
+
+def _num_reads(operators: Iterable[Node], name: str) -> int:
+    """How many accesses of operators are to a value of a name."""
+    return sum(
+        operand is not None and operand.name == name and access.operand.key == ("input", place)
+        for node in operators
+        for place, operand in enumerate(node.inputs)
+        for nest in nests_of(node)
+        for access in nest.reads
+    )
 
 
 def is_in_space(plan: SimulatedPlan, works: Works) -> bool:

@@ -121,6 +121,7 @@ class JointStep:
             inside_bytes=inside_bytes,
             again_bytes=again_bytes,
             stores_last=stores_last,
+            is_summed=sums,
         )
         self._require(tiling)
         if is_folded:

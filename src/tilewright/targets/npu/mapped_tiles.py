@@ -69,6 +69,7 @@ def mapped_tiling(request: TileRequest, ports: Ports, part: MappedProducts, num_
         tuple(fitting[second:]),
         f"whole mapping: {words}",
         energy_pj=tuple(view.energy_pj(roles)),
+        is_summed=any(loop.dim not in axes for loop in view.tiles),
     )
 
 

@@ -345,6 +345,7 @@ def _tiling(request: TileRequest, view: _View, solution: MappingSolution, mapper
         passages,
         f"{mapper}: {text}{note}",
         _bound_s(request, view, solution),
+        is_summed=any(loop.dim not in dict(request.result_axes) for loop in outside if loop.factor > 1),
     )
 
 

@@ -61,7 +61,8 @@ class Tiling:
     Of a step whose operators are tiled jointly `inside_bytes` is what values between them, and parts of
     operands that are retained, take of the cores' buffers from the first tile to the last, `again_bytes` what
     partial sums are read again in all. Units that compute different operators work on `num_at_once` tiles.
-    Where it `stores_last`, every tile adds to all of the result, which is among what lies inside.
+    Where it `stores_last`, every tile adds to all of the result, which is among what lies inside. Where it
+    `is_summed`, tiles add to what tiles before made of the result.
     """
 
     axis: int | None
@@ -76,6 +77,7 @@ class Tiling:
     again_bytes: int = 0
     num_at_once: int = 1
     stores_last: bool = False
+    is_summed: bool = False
 
     @property
     def is_mapped(self) -> bool:
@@ -413,6 +415,8 @@ def tiling_of(
     passages: Sequence[Passage],
     loops: str,
     bound_s: float = 0.0,
+    *,
+    is_summed: bool = False,
 ) -> Tiling:
     """A tiling from the passages of all operands, in their order.
 
@@ -433,6 +437,7 @@ def tiling_of(
         tuple(passages[second:]),
         loops,
         bound_s,
+        is_summed=is_summed,
     )
 
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from tilewright.ir.derive import nests_of
 from tilewright.ir.graph import Graph, Node, Value
-from tilewright.ir.graph_regions import RegionMaps, value_regions
+from tilewright.ir.graph_regions import RegionMaps
 from tilewright.ir.missing import Lines, Waiting
-from tilewright.ir.receptive import Field, receptive_fields
+from tilewright.ir.receptive import Field, Part, needed_elements, num_elements, receptive_fields
 from tilewright.ir.region import Region, volume
 from tilewright.progress import checkpoint
 from tilewright.schedule.binding import extents
@@ -33,38 +33,40 @@ _NUM_MOMENTS = 24
 
 
 class Waits:
-    """The waits of one graph, of whose values `regions` are computed. `least` says what units take at least
-    for all boxes that hold any so many elements of a node's result, `part` for these elements alone. When it
-    `is_over`, no more waits are looked at."""
+    """The waits of one graph, of whose values `regions` are computed, and `needed` at least. `least` says
+    what units take at least for all boxes that hold any so many elements of a node's result, `part` for
+    these elements alone. When it `is_over`, no more waits are looked at."""
 
     def __init__(
         self,
         graph: Graph,
         regions: Mapping[Value, Region],
+        needed: Mapping[Value, Part],
         maps: RegionMaps,
         least: Callable[[Node, int], Seconds],
         part: Callable[[Node, int], Seconds],
         is_over: Callable[[], bool],
     ) -> None:
         self.graph, self.regions, self.maps = graph, regions, maps
+        self.needed = needed
+        self.counts = {value: num_elements(part) for value, part in needed.items()}
         self.least, self.part, self.is_over = least, part, is_over
         self.nodes = [node for node in graph.nodes if node.output in regions]
 
-    def barriers_s(self, inputs_s: float) -> float:
-        """Seconds for all of the graph, with the waits at barriers; `inputs_s` is what its inputs take."""
-        inputs = [v for v in self.graph.inputs if v in self.regions]
-        whole_s = busiest(self.least(node, volume(self.regions[node.output])) for node in self.nodes)
-        found = max(whole_s, inputs_s)
+    def barriers_s(self, elements_s: Mapping[Value, float]) -> float:
+        """Seconds for all of the graph, with the waits at barriers; elements of inputs take so long each."""
+        whole_s = busiest(map(self._whole, self.nodes))
+        found = max(whole_s, sum(self.counts.get(v, 0) * s for v, s in elements_s.items()))
         ends: list[tuple[float, frozenset[Node]]] = []  # of barriers: when they end, and what begins then
         for barrier in self._barriers():
             checkpoint()
             if self.is_over():
                 break
-            before = value_regions(self.graph.nodes, {barrier: self.regions[barrier]}, self.maps)
+            before = needed_elements(self.graph.nodes, {barrier: self.regions[barrier]})
             made = [n for n in self.nodes if n.output in before]
             end_s = busiest(self._made(n, before) for n in made)
-            if all(v in before and before[v] == self.regions[v] for v in inputs):
-                end_s = max(end_s, inputs_s)
+            inputs_s = sum(num_elements(before[v]) * s for v, s in elements_s.items() if v in before)
+            end_s = max(end_s, inputs_s)
             for earlier_s, begins in ends:
                 end_s = max(end_s, earlier_s + busiest(self._made(n, before) for n in made if n in begins))
             behind = self._behind(barrier)
@@ -73,12 +75,13 @@ class Waits:
         return found
 
     def _whole(self, node: Node) -> Seconds:
-        return self.least(node, volume(self.regions[node.output]))
+        return self.least(node, self.counts.get(node.output, 0))
 
-    def _made(self, node: Node, before: Mapping[Value, Region]) -> Seconds:
+    def _made(self, node: Node, before: Mapping[Value, Part]) -> Seconds:
         """For what of a node's result is needed before something else; the rest may be computed later."""
-        region = before[node.output]
-        return self._whole(node) if region == self.regions[node.output] else self.part(node, volume(region))
+        count = num_elements(before[node.output])
+        is_all = count == volume(self.regions[node.output])
+        return self._whole(node) if is_all else self.part(node, count)
 
     def _barriers(self) -> Iterator[Value]:
         """Values that a sum of products needs as a whole for each of its elements."""
@@ -110,33 +113,36 @@ class Waits:
     def arrivals_s(self, source: Value, element_s: float) -> float:
         """Seconds from when an input begins to come, `element_s` for each element, until all is computed that
         needs it."""
-        if self.is_over():
+        if self.is_over() or source not in self.needed:
             return 0.0
         lines = Lines()
         fields = receptive_fields(self.graph, source, in_parts=True)
         waiting = [
-            (node, [Waiting(of, self.regions[source], lines) for of in fields[node.output]])
+            (node, [Waiting(of, self.needed[source], lines) for of in fields[node.output]])
             for node in self.nodes
             if node.output in fields
         ]
-        needed = volume(self.regions[source])
+        needed = self.counts[source]
         found = 0.0
         for num_missing in dict.fromkeys(np.geomspace(1, max(1, needed), _NUM_MOMENTS).astype(int).tolist()):
             checkpoint()
             if self.is_over():
                 break
-            left = (self._left(node, parts, num_missing) for node, parts in waiting)
+            left = (self._left(node, source, parts, num_missing) for node, parts in waiting)
             found = max(found, (needed - num_missing) * element_s + busiest(left))
         return found
 
-    def _left(self, node: Node, parts: Iterable[Waiting], num_missing: int) -> Seconds:
+    def _left(self, node: Node, source: Value, parts: Iterable[Waiting], num_missing: int) -> Seconds:
         """What of a node cannot be begun yet. Of elements that wait along all axes but the input's, whole
-        boxes wait, of others, which may be in some tiles, these alone."""
-        unused = node.output.num_elements - volume(self.regions[node.output])
+        boxes wait, unless these read the input itself, tile by tile; of others, which may be in some tiles,
+        these alone."""
+        size = node.output.num_elements
+        unused = size - self.counts.get(node.output, 0)
         found: dict[bool, int] = {}
         for part in parts:
-            count = part.least(num_missing) - unused
-            found[part.is_of_all] = max(found.get(part.is_of_all, 0), count)
+            count = part.least(num_missing)
+            is_whole = part.is_of_all and (source not in node.operands() or count == size)
+            found[is_whole] = max(found.get(is_whole, 0), count - unused)
         left = [self.least(node, found.get(True, 0)), self.part(node, found.get(False, 0))]
         return max(left, key=lambda seconds: sum(seconds.values()))
 
