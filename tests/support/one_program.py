@@ -104,6 +104,8 @@ def least_cost(backend: NpuBackend, judge: NestJudge, most: float) -> Least:
                         raise
                     except (TilewrightError, ValueError):
                         continue
+                    # What others were left out for has to hold of those that are simulated.
+                    assert cost * ROUNDING >= max(least.working_ns, _passing_ns(backend, execution))
                     least.num_simulated += 1
                     if cost < least.cost:
                         least.cost, least.plan = cost, planned
@@ -116,11 +118,13 @@ def least_cost(backend: NpuBackend, judge: NestJudge, most: float) -> Least:
 
 @dataclass
 class Least:
-    """The least cost of some plans so far, and the plan if it is below what was known before."""
+    """The least cost of some plans so far, and the plan if it is below what was known before; what the
+    slices of the kernels that are looked at take at least."""
 
     cost: float
     plan: SimulatedPlan | None = None
     num_simulated: int = 0
+    working_ns: float = 0.0
 
     @property
     def below(self) -> float:
@@ -171,7 +175,8 @@ def _schedules(
             graph = instance_graph(
                 kept_as(schedule.partition, judge.types), schedule.splits, judge.problem.analysis.maps
             )
-            if _working_ns(backend, graph) >= least.below:
+            least.working_ns = _working_ns(backend, graph)
+            if least.working_ns >= least.below:
                 return []
             orders = list(_orders(graph))
             if len(orders) <= MOST_ORDERS:
