@@ -92,6 +92,7 @@ class _PartitionFields:
     forms: tuple[tuple[int, tuple[int, ...], int, float], ...] = ()  # in older artifacts: of whole subgraphs
     splits: tuple[tuple[int, ...], ...] = ()
     keeps_rows: tuple[int, ...] = ()
+    cores: tuple[tuple[int, ...], ...] = ()
     tilings: tuple[_TilingFields, ...] = ()
     layers: tuple[tuple[tuple[int, ...], ...], ...] | None = None
     element_bytes: Mapping[str, int] | None = None
@@ -114,6 +115,7 @@ class _ScheduleFields:
     provenance: Provenance
     splits: tuple[tuple[int, ...], ...] | None = None  # those of the partition
     keeps_rows: tuple[int, ...] = ()
+    cores: tuple[tuple[int, ...], ...] = ()
     tilings: tuple[_TilingFields, ...] = ()
 
 
@@ -257,7 +259,7 @@ def _provenance(provenance: Provenance) -> dict[str, Any]:
 def _layer_fields(partition: Partition, position: Mapping[Node, int]) -> dict[str, Any]:
     """What a partition says of instances, layers and sizes; nothing of what follows from the graph."""
     fields: dict[str, Any] = {}
-    if partition.is_split:
+    if any(split != WHOLE for split in partition.splits):
         fields |= _split_fields(partition.splits)
     if partition.layers is not None:
         fields["layers"] = [
@@ -273,10 +275,12 @@ def _layer_fields(partition: Partition, position: Mapping[Node, int]) -> dict[st
 def _split_fields(splits: Sequence[Split]) -> dict[str, Any]:
     """Of each subgraph that is split: its number, then axis and factor of each cut, one after another.
 
-    `keeps_rows` are those whose slices keep rows for each other.
+    `keeps_rows` are those whose slices keep rows for each other, `cores` say in how many parts along each
+    axis cores share what a slice makes.
     """
     stated = [(i, split) for i, split in enumerate(splits) if split.num_instances > 1]
     kept = [i for i, split in stated if split.chain_length > 1]
+    shared = [[i, *split.cores] for i, split in enumerate(splits) if split.cores]
     tilings = [
         {
             "subgraph": i,
@@ -291,6 +295,7 @@ def _split_fields(splits: Sequence[Split]) -> dict[str, Any]:
     return {
         "splits": [[i, *(number for cut in split.cuts for number in cut)] for i, split in stated],
         **({"keeps_rows": kept} if kept else {}),
+        **({"cores": shared} if shared else {}),
         **({"tilings": tilings} if tilings else {}),
     }
 
@@ -324,6 +329,13 @@ def _read_splits(
         tilings.setdefault(tiled.subgraph, {})[tiled.layer] = plan
     for number, plans in tilings.items():
         splits[number] = tiled_jointly(plans)
+    for numbers in stored.cores:
+        number, parts = numbers[0] if numbers else len(subgraphs), numbers[1:]
+        outputs = subgraphs[number].outputs[:1] if 0 <= number < len(subgraphs) else ()
+        if [len(parts)] != [len(value.shape) for value in outputs] or min(parts, default=0) < 1:
+            text = f"{list(numbers[:10])} is no subgraph with parts along all axes"
+            raise FieldError(text, f"{where}.cores")
+        splits[number] = replace(splits[number], cores=parts)
     return tuple(splits)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,9 @@ from tests.support.accelerator import best_plan, compiled, with_local_bytes
 from tests.support.graphs import GraphBuilder
 from tests.support.integer_networks import integer_feed, integer_network
 
+from tilewright.artifact.plan import decode_plan, encode_plan
 from tilewright.errors import InternalError
+from tilewright.fields import FieldError
 from tilewright.hardware.element_types import element_types
 from tilewright.hardware.machine import Machine
 from tilewright.hardware.presets import load_preset
@@ -34,11 +37,13 @@ from tilewright.partition.graphturbo import GraphTurbo
 from tilewright.partition.layers import cut_layers
 from tilewright.partition.split import WHOLE, Split, split_of
 from tilewright.planner import Planner
-from tilewright.planning import Budget, Violation
+from tilewright.planning import Bound, Budget, Quality, Violation
 from tilewright.planning.portfolio import Recipe
+from tilewright.program import Program
 from tilewright.progress import PhaseClock
 from tilewright.schedule.check_instances import check_bindings, check_instances, check_order
 from tilewright.schedule.instances import instance_graph
+from tilewright.schedule.space import SCHEDULES
 from tilewright.targets.npu.execute import execute
 from tilewright.targets.npu.nest_judge import recipe_of
 from tilewright.targets.npu.plan import SimulatedPlan
@@ -332,6 +337,15 @@ def test_cores_share_odd_extents_in_parts_that_are_nearly_equal() -> None:
         planned = backend.plan(schedule, recipe_of(placed))  # checked
         costs.append(planned.simulation.busy_s["MME"])
     assert [split.cores for split in schedule.splits] == [(1, 1, 7, 1)] * 2
+    priced, _, _ = judge.schedule(rows, priced=True)
+    quality = Quality.of(1.0, Bound(0.0, SCHEDULES, "test"), unit="ns")
+    program = Program(graph, priced.partition, replace(priced, quality=quality), Options())
+    document = json.loads(json.dumps(encode_plan(program)))
+    read = decode_plan(document, graph, Options())
+    assert read.partition.splits == read.schedule.splits == schedule.splits
+    document["partition"]["cores"][0].pop()
+    with pytest.raises(FieldError, match="no subgraph with parts along all axes"):
+        decode_plan(document, graph, Options())
     assert 3 * costs[1] < costs[0]
     bindings = planned.bindings
     assert check_bindings(planned.instances, bindings) == ()
