@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tilewright.errors import InfeasibleMapping, TilewrightError, UsageError
+from tilewright.errors import InfeasibleMapping, InternalError, TilewrightError, UsageError
 from tilewright.ir.bounds import require_bounded_graph
 from tilewright.ir.graph import Graph
 from tilewright.ir.verify import require_valid
@@ -195,7 +195,7 @@ class Planner:
         if meter.left_s is None or num_before is None:
             return None
         recipe = replace(PLAIN_RECIPE, memory=self.backend.default_recipe.memory)
-        with contextlib.suppress(TilewrightError):
+        try:
             known = _WithoutSearches(self.backend, num_before)
             with contextlib.suppress(SearchEnded), ending_with(known):
                 program = self.program(recipe)
@@ -205,7 +205,10 @@ class Planner:
             recipe = replace(recipe, execution=execution)
             program = self.program(recipe)
             return Best(program, recipe, (Attempt(str(recipe), cost_of(program)),))
-        return None
+        except InternalError:
+            raise
+        except TilewrightError:  # why is told where recipes are tried
+            return None
 
     def _combined(self, best: Best[Program]) -> Best[Program]:
         """The better of a plan and the cheapest path through the blocks of all plans of the graph, where the

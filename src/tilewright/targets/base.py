@@ -289,7 +289,8 @@ class Backend(ABC):
         return None
 
     def quick(self) -> tuple[str, Backend]:
-        """An execution whose plans are there at once, but worse, and a backend of the graph that has it."""
+        """An execution whose plans are there at once, but worse, and a backend of the graph that has it; only
+        where searches are counted."""
         raise NotImplementedError
 
     def price(self, recipe: Recipe, *, only_better: bool = False) -> PriceSchedule | None:

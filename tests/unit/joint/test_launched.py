@@ -15,7 +15,7 @@ from tests.support.graphs import GraphBuilder
 
 from tilewright import joint_plan
 from tilewright.compiler import plan_optimised
-from tilewright.errors import InfeasibleMapping, UsageError
+from tilewright.errors import InfeasibleMapping, InternalError, UsageError
 from tilewright.ir.graph import Graph
 from tilewright.joint.base import bits
 from tilewright.joint.launched.content import Content, Numbered, assembled
@@ -304,6 +304,21 @@ def test_a_first_plan_waits_for_no_search_of_mappings(
     assert cost_of(searched) <= cost_of(quick.plan)
     again = planner_of(chain(), "v100").best(LEFT_OPEN, over)  # all mappings are known
     assert (again.recipe.execution, cost_of(again.plan)) == ("", cost_of(searched))
+
+
+def test_a_first_plan_that_a_checker_refuses_is_no_missing_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
+    _product_mapper.cache_clear()
+    planner = planner_of(chain(), "v100")
+
+    def refused() -> Any:
+        raise InternalError("refused by a checker")
+
+    monkeypatch.setattr(planner.backend, "quick", refused)
+    with pytest.raises(InternalError, match="refused by a checker"):
+        planner.best(LEFT_OPEN, Budget(deadline_s=1e-9))
 
 
 def test_a_merged_plan_is_kept_when_the_time_ends_behind_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
