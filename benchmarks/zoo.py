@@ -243,7 +243,7 @@ def conditions(rows: list[dict[str, Any]]) -> str:
     theirs = {f"{c['engine']} in {c['accuracy']}" for row in rows for c in row["contestants"][1:]}
     kept = sorted({row["peers_isa"] for row in rows if row.get("peers_isa")})
     told = f" They are kept to {', '.join(kept)}, too." if kept else ""
-    return f"tilewright at {'; '.join(ours)}; beside {', '.join(sorted(theirs)) or 'nobody'}.{told}\n"
+    return f"tilewright at {'; '.join(ours)}; beside {', '.join(sorted(theirs)) or 'no peer'}.{told}\n"
 
 
 def short_table(rows: list[dict[str, Any]], goal: float | None) -> str:

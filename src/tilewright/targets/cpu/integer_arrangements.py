@@ -121,12 +121,8 @@ class WinogradWords:
             inner = _weighted(row, taps)
             for product, column in zip(products, g, strict=True):
                 product[...] = _weighted(column, inner)
-        words = made.reshape(1, -1, steps, 2, made.shape[-1]).swapaxes(3, 4)
-        panels = (
-            words[:, :, :, start : start + self.width].reshape(-1)
-            for start in range(0, words.shape[3], self.width)
-        )
-        return np.concatenate([*panels]).view(np.int8)
+        words = made.reshape(1, -1, 2, made.shape[-1]).swapaxes(2, 3)
+        return panel_by_panel(words, self.width).view(np.int8)
 
 
 def _weighted(factors: Array, parts: Array) -> Array:
